@@ -1,0 +1,74 @@
+"""Property checks and benchmarks for attention scoring functions.
+
+Importing this package imports no torch: the names that need it are loaded when they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from attnbench.errors import (
+    AttnbenchError,
+    DuplicateNameError,
+    InvariantViolation,
+    SpecError,
+    UnknownNameError,
+)
+from attnbench.hookspecs import hookimpl
+from attnbench.specs import Invariant, KernelSpec, MechanismSpec, ScoringSpec, Sizes
+
+if TYPE_CHECKING:
+    from attnbench.attending import attend
+    from attnbench.cases import Case
+    from attnbench.conformance import CheckReport, Outcome, check
+    from attnbench.subject import Inputs, Subject, get, subjects
+
+_LAZY = {
+    "Case": "cases",
+    "CheckReport": "conformance",
+    "Inputs": "subject",
+    "Outcome": "conformance",
+    "Subject": "subject",
+    "attend": "attending",
+    "check": "conformance",
+    "get": "subject",
+    "subjects": "subject",
+}
+
+__all__ = [
+    "AttnbenchError",
+    "Case",
+    "CheckReport",
+    "DuplicateNameError",
+    "Inputs",
+    "Invariant",
+    "InvariantViolation",
+    "KernelSpec",
+    "MechanismSpec",
+    "Outcome",
+    "ScoringSpec",
+    "Sizes",
+    "SpecError",
+    "Subject",
+    "UnknownNameError",
+    "attend",
+    "check",
+    "get",
+    "hookimpl",
+    "subjects",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # 20 ms that importing attnbench need not take
+
+        return version("attnbench")
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'attnbench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

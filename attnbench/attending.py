@@ -1,0 +1,371 @@
+"""``attend``: the only door to scoring functions and kernels.
+
+It checks the inputs, folds masks, lengths and causality into one, makes hidden slots and empty rows
+harmless, handles sizes of zero, and then calls the scoring function or one of its kernels; so
+neither has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases import Case
+from attnbench.errors import (
+    DeviceError,
+    DtypeError,
+    ShapeError,
+    UnknownNameError,
+    UsageError,
+    nearest,
+)
+from attnbench.masks import Mask, fold
+from attnbench.pooling import pool, softmax_weights
+from attnbench.registry import registry
+from attnbench.specs import MADE_FOR, ORIGIN, KernelSpec, ScoringSpec
+
+__all__ = ["Choice", "attend", "attend_plain", "attend_with", "choices", "scores_of"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel, and why it cannot run a case; ``None`` if it can."""
+
+    kernel: KernelSpec
+    reason: str | None
+
+
+def choices(scoring: str, case: Case) -> Iterator[Choice]:
+    """The kernels of a scoring function in the order in which ``kernel="auto"`` tries them."""
+    for kernel in registry().kernels(scoring):
+        yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    named = {"query": query, "key": key, "value": value}
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor):
+            raise DtypeError(f"{name} is a {type(tensor).__name__}, but should be a torch.Tensor.")
+        if not tensor.dtype.is_floating_point:
+            raise DtypeError(
+                f"{name} has dtype {tensor.dtype}, but attention is over floating-point tensors; "
+                f"write {name}.float()."
+            )
+        if tensor.dim() < 2:
+            raise ShapeError(
+                f"{name} has shape {tuple(tensor.shape)}, but should have at least two "
+                "dimensions: (..., length, features)."
+            )
+    if len({t.dtype for t in named.values()}) > 1:
+        given = ", ".join(f"{name} {t.dtype}" for name, t in named.items())
+        raise DtypeError(f"mixed dtypes: {given}; convert them to one.")
+    if len({t.device for t in named.values()}) > 1:
+        given = ", ".join(f"{name} on {t.device}" for name, t in named.items())
+        raise DeviceError(f"mixed devices: {given}; move them to one.")
+    if key.shape[-2] != value.shape[-2]:
+        raise ShapeError(
+            f"key has {key.shape[-2]} slots and value {value.shape[-2]} "
+            f"(shapes {tuple(key.shape)} and {tuple(value.shape)}), but each key has one value."
+        )
+
+
+def _expand_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value with each head repeated for the group of query heads that shares it."""
+    if query.dim() < 3 or key.dim() != query.dim() or value.dim() != query.dim():
+        raise ShapeError(
+            f"enable_gqa needs heads in the third-last dimension, got shapes "
+            f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}."
+        )
+    expanded = []
+    for name, tensor in (("key", key), ("value", value)):
+        heads, given = query.shape[-3], tensor.shape[-3]
+        if given == 0 or heads % given:
+            raise ShapeError(
+                f"{name} has {given} heads, which do not divide the query's {heads} heads."
+            )
+        expanded.append(tensor.repeat_interleave(heads // given, dim=-3))
+    return expanded[0], expanded[1]
+
+
+def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
+    leads = {n: tuple(t.shape[:-2]) for n, t in zip("qkv", (query, key, value), strict=True)}
+    if len(set(leads.values())) > 1:
+        raise ShapeError(
+            f"leading sizes differ: query {leads['q']}, key {leads['k']}, value {leads['v']}; "
+            "expand them, or set enable_gqa=True if the key's heads divide the query's."
+        )
+
+
+def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.Module:
+    if isinstance(module_or_name, nn.Module):
+        return module_or_name
+    if not isinstance(module_or_name, str):
+        raise UsageError(
+            f"attend takes a module or the name of a scoring function, not {module_or_name!r}."
+        )
+    spec = registry().get(module_or_name)
+    if not isinstance(spec, ScoringSpec):
+        raise UsageError(
+            f"{module_or_name!r} is a {type(spec).__name__.removesuffix('Spec').lower()}, but "
+            "attend takes a scoring function; call the mechanism's module itself, or name the "
+            "scoring function and give kernel=."
+        )
+    module = spec.make(query.shape[-1], key.shape[-1])
+    return module.to(dtype=query.dtype, device=query.device)
+
+
+def _check_features(module: nn.Module, query: Tensor, key: Tensor) -> None:
+    given = query.shape[-1], key.shape[-1]
+    wanted = getattr(module, MADE_FOR, given)
+    if given != tuple(wanted[:2]):
+        name = getattr(module, ORIGIN).partition("@")[0]
+        raise ShapeError(
+            f"{name} was made for query_size={wanted[0]}, key_size={wanted[1]}, but the query has "
+            f"{given[0]} features and the key {given[1]}."
+        )
+
+
+def scoring_of(module: nn.Module) -> ScoringSpec | None:
+    """The registered scoring function that made a module; ``None`` if none did."""
+    text = getattr(module, ORIGIN, None)
+    if text is None:
+        return None
+    name = text.partition("@")[0]
+    try:
+        spec = registry().get(name)
+    except LookupError:
+        return None
+    known = isinstance(spec, ScoringSpec) and getattr(spec.make, ORIGIN, None) == text
+    return spec if known and isinstance(spec, ScoringSpec) else None
+
+
+def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
+    """Scores of a module, held to the shape and dtype that the contract names.
+
+    Raises:
+        ShapeError: they are not ``(..., L, S)``.
+        DtypeError: they are neither in the query's dtype nor in float32.
+    """
+    scores = module(query, key)
+    where = getattr(module, ORIGIN, type(module).__name__).partition("@")[0]
+    if not isinstance(scores, Tensor):
+        raise DtypeError(f"{where} returned {type(scores).__name__}, but scores are a tensor.")
+    wanted = (*query.shape[:-1], key.shape[-2])
+    if tuple(scores.shape) != wanted:
+        raise ShapeError(
+            f"{where} returned scores of shape {tuple(scores.shape)}, but query "
+            f"{tuple(query.shape)} and key {tuple(key.shape)} have scores {wanted}."
+        )
+    if scores.dtype not in (query.dtype, torch.float32):
+        raise DtypeError(
+            f"{where} returned scores in {scores.dtype}, but they should be in "
+            f"{query.dtype} or torch.float32."
+        )
+    if scores.device != query.device:
+        raise DeviceError(f"{where} returned scores on {scores.device}, not on {query.device}.")
+    return scores
+
+
+def attend_plain(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    *,
+    dropout_p: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Scores, softmax and weighted sum, one after the other: ``(output, weights)``."""
+    weights = softmax_weights(scores_of(module, query, key), mask)
+    output = pool(weights, value, dropout_p=dropout_p)
+    return output.to(query.dtype), weights.to(query.dtype)
+
+
+def attend_with(
+    kernel: KernelSpec,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    *,
+    is_causal: bool,
+) -> Tensor:
+    """The output of a kernel; rows without keys are opened for it, and zeroed behind it."""
+    if is_causal:
+        return kernel.attend(module, query, key, value, is_causal=True)
+    output = kernel.attend(module, query, key, value, attn_mask=mask.opened().as_tensor())
+    dead = mask.dead_rows
+    return output if dead is None else output.masked_fill(dead, 0.0)
+
+
+def _call_case(query: Tensor, key: Tensor, value: Tensor, mask: Mask, is_causal: bool) -> Case:
+    kind = "causal" if is_causal else "floating" if mask.bias is not None else "boolean"
+    return Case(
+        lead=tuple(query.shape[:-2]),
+        q_len=query.shape[-2],
+        kv_len=key.shape[-2],
+        query_size=query.shape[-1],
+        key_size=key.shape[-1],
+        value_size=value.shape[-1],
+        dtype=str(query.dtype).removeprefix("torch."),
+        device=query.device.type,
+        mask=kind if is_causal or mask.allowed is not None or mask.bias is not None else "none",
+    )
+
+
+def _choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> KernelSpec | None:
+    """The kernel to run; ``None`` for the plain path."""
+    if kernel is None or kernel == "plain":
+        return None
+    if isinstance(kernel, KernelSpec):
+        reason = kernel.supports(case) if kernel.supports else None
+        if reason is not None:
+            raise UsageError(f"{kernel.scoring}/{kernel.name} cannot run this: {reason}")
+        return kernel
+    scoring = scoring_of(module)
+    if scoring is None:
+        if kernel == "auto":
+            return None
+        raise UsageError(
+            f"kernel={kernel!r} is named, but the module was not made by a registered scoring "
+            "function; make it with attnbench.get(name).make(query_size, key_size), "
+            "or leave kernel='auto'."
+        )
+    if kernel == "auto":
+        return next((c.kernel for c in choices(scoring.name, case) if c.reason is None), None)
+    found = {choice.kernel.name: choice for choice in choices(scoring.name, case)}
+    choice = found.get(kernel.removeprefix(f"{scoring.name}/"))
+    if choice is None:
+        raise UnknownNameError(
+            f"{scoring.name} has no kernel {kernel!r}. {nearest(kernel, [*found, 'plain'])}"
+        )
+    if choice.reason is not None:
+        raise UsageError(f"{scoring.name}/{choice.kernel.name} cannot run this: {choice.reason}")
+    return choice.kernel
+
+
+@overload
+def attend(
+    module_or_name: nn.Module | str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = ...,
+    valid_lens: Tensor | None = ...,
+    is_causal: bool = ...,
+    dropout_p: float = ...,
+    enable_gqa: bool = ...,
+    kernel: str | KernelSpec | None = ...,
+    return_weights: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def attend(
+    module_or_name: nn.Module | str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = ...,
+    valid_lens: Tensor | None = ...,
+    is_causal: bool = ...,
+    dropout_p: float = ...,
+    enable_gqa: bool = ...,
+    kernel: str | KernelSpec | None = ...,
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def attend(
+    module_or_name: nn.Module | str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    valid_lens: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    kernel: str | KernelSpec | None = "auto",
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention with a scoring function: score, mask, normalise, pool.
+
+    Args:
+        module_or_name: a scoring function's module, or the name of one (with fresh parameters).
+        query: ``(..., L, Eq)``, floating point. Any size may be 0.
+        key: ``(..., S, Ek)``, dtype, device and leading sizes of ``query``.
+        value: ``(..., S, Ev)``, likewise.
+        attn_mask: boolean (True = may attend) or floating (added to the scores), at least two
+            dimensions, broadcasts to ``(..., L, S)``.
+        valid_lens: integers ``(B,)``, one length an item, or ``(B, L)``, one a query.
+        is_causal: hide the future, aligned to the bottom right; combines with a mask.
+        dropout_p: the share of weights dropped, the rest rescaled, if the module is in training.
+        enable_gqa: the heads (third-last size) of key and value divide the query's.
+        kernel: ``"auto"`` takes the kernel of highest priority that supports the call,
+            ``"plain"`` none; a name, or a spec that need not be registered, takes that one.
+        return_weights: give ``(output, weights)``; the weights are those before dropout.
+
+    Returns:
+        Output ``(..., L, Ev)`` in the dtype of ``query``; a row with no key left is zeros. With
+        ``return_weights``, also weights ``(..., L, S)``.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError, MaskError: inputs that do not fit.
+        UnknownNameError: no scoring function or kernel of that name.
+        UsageError: a kernel is named that cannot run this call.
+    """
+    _check_inputs(query, key, value)
+    if not 0.0 <= dropout_p < 1.0:
+        raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
+    if enable_gqa:
+        key, value = _expand_heads(query, key, value)
+    _check_lead(query, key, value)
+    module = _prepare(module_or_name, query, key)
+    _check_features(module, query, key)
+    lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    # causality alone goes to a kernel as a flag, unless it leaves rows without keys
+    flag = is_causal and attn_mask is None and valid_lens is None and q_len <= kv_len
+    mask = fold(
+        attn_mask,
+        valid_lens,
+        is_causal,
+        lead=lead,
+        q_len=q_len,
+        kv_len=kv_len,
+        device=query.device,
+    )
+    if 0 in query.shape or 0 in key.shape or value.shape[-1] == 0:
+        return _attend_to_nothing(query, key, value, return_weights, mask)
+    dead = None if flag else mask.dead_keys
+    if dead is not None:
+        key, value = key.masked_fill(dead, 0.0), value.masked_fill(dead, 0.0)
+
+    dropout_p = dropout_p if module.training else 0.0
+    case = _call_case(query, key, value, mask, flag)
+    plain_only = return_weights or dropout_p > 0.0
+    if plain_only and kernel not in ("auto", "plain", None):
+        raise UsageError(
+            f"kernel={kernel!r} is named, but {'weights' if return_weights else 'dropout'} "
+            "come from the plain path only; leave kernel='auto'."
+        )
+    chosen = None if plain_only else _choose(module, kernel, case)
+    if chosen is not None:
+        return attend_with(chosen, module, query, key, value, mask, is_causal=flag)
+    output, weights = attend_plain(module, query, key, value, mask, dropout_p=dropout_p)
+    return (output, weights) if return_weights else output
+
+
+def _attend_to_nothing(
+    query: Tensor, key: Tensor, value: Tensor, return_weights: bool, mask: Mask
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Zeros, connected to the graph through sums of no elements; or a mean, if only E is 0."""
+    nothing = sum((t.flatten()[:0].sum() for t in (query, key, value)), query.new_zeros(()))
+    scores = query.new_zeros(*query.shape[:-1], key.shape[-2]) + nothing
+    weights = softmax_weights(scores, mask) if scores.numel() else scores
+    output = pool(weights, value).to(query.dtype) + nothing
+    return (output, weights.to(query.dtype)) if return_weights else output

@@ -1,0 +1,112 @@
+"""``check``: run invariants on subjects, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from attnbench.errors import DeviceError, UnknownNameError, UsageError, nearest
+from attnbench.outcomes import CheckReport, Outcome
+from attnbench.registry import Spec, registry
+from attnbench.running import PROFILES, run_invariant, seeded
+from attnbench.specs import DTYPES, Invariant
+from attnbench.subject import Subject, resolve
+
+__all__ = ["CheckReport", "Outcome", "check", "check_subject", "select_invariants"]
+
+
+def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
+    """The registered invariants of these names; all of them for ``None``.
+
+    Raises:
+        UnknownNameError: no loaded plugin brings one.
+    """
+    known = {invariant.name: invariant for invariant in registry().invariants()}
+    if names is None:
+        return list(known.values())
+    names = [names] if isinstance(names, str) else list(names)
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"no invariant is called {name!r}. {nearest(name, known)}")
+    return [known[name] for name in names]
+
+
+def check(
+    target: str | Spec,
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    invariants: Iterable[str] | None = None,
+    seed: int | None = None,
+) -> CheckReport:
+    """Hold a subject to every invariant that applies to it.
+
+    Args:
+        target: an address or a spec, which need not be registered.
+        profile: ``quick``, ``default`` or ``thorough``: 25, 100 or 1000 drawn cases an invariant,
+            beyond the scheduled ones.
+        device: name of a torch device.
+        dtypes: names of the dtypes to look at; all that the subject supports by default.
+        invariants: names of the invariants to run; all by default.
+        seed: of what is drawn; ``None`` draws the same every time.
+
+    Returns:
+        A report; ``report.ok`` says whether every outcome is passed or skipped.
+
+    Raises:
+        UnknownNameError: the target, the profile, a dtype or an invariant is unknown.
+        SpecError: the spec names a law or an invariant that no plugin brings.
+        DeviceError: the device is not there.
+    """
+    if profile not in PROFILES:
+        raise UnknownNameError(f"no profile is called {profile!r}. {nearest(profile, PROFILES)}")
+    for name in dtypes or ():
+        if name not in DTYPES:
+            raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
+    _check_device(device)
+    chosen = select_invariants(invariants)
+    wanted = tuple(dtypes) if dtypes is not None else None
+    found = resolve(target)
+    for subject in found:
+        registry().validate(subject.spec, excused=isinstance(target, str) and ":" not in target)
+    reports = [
+        check_subject(subject, chosen, profile=profile, device=device, dtypes=wanted, seed=seed)
+        for subject in found
+    ]
+    return CheckReport.joined(reports)
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        accelerator = torch.accelerator.current_accelerator()
+        known = ["cpu", *([accelerator.type] if accelerator is not None else [])]
+        first = str(error).splitlines()[0]
+        raise DeviceError(f"no device {name!r} here ({first}). {nearest(name, known)}") from None
+
+
+def check_subject(
+    subject: Subject,
+    invariants: Iterable[Invariant],
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+    dtypes: tuple[str, ...] | None = None,
+    seed: int | None = None,
+) -> CheckReport:
+    """Run invariants on one subject; torch's global generator is left as it was."""
+    if dtypes is not None and not set(dtypes) & set(subject.dtypes):
+        raise UsageError(
+            f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
+        )
+    with seeded():
+        outcomes = [
+            run_invariant(
+                subject, invariant, PROFILES[profile], device=device, dtypes=dtypes, seed=seed
+            )
+            for invariant in invariants
+        ]
+    return CheckReport(tuple(outcomes), profile, seed)

@@ -1,0 +1,91 @@
+"""The four hooks of an attnbench plugin: this page is the plugin author's manual.
+
+A plugin is a module, named by an entry point in the group ``attnbench``. It implements any of the
+hooks below, each of which returns an iterable of specs. A whole plugin::
+
+    # my_scores.py
+    import attnbench
+    import torch
+    from torch import nn
+
+
+    class CosineScoring(nn.Module):
+        def forward(self, query, key):
+            query = torch.nn.functional.normalize(query, dim=-1)
+            key = torch.nn.functional.normalize(key, dim=-1)
+            return query @ key.mT
+
+
+    @attnbench.hookimpl
+    def attnbench_scorings():
+        yield attnbench.ScoringSpec(
+            name="cosine",
+            make=lambda query_size, key_size: CosineScoring(),
+            formula="q·k / (‖q‖ ‖k‖)",
+            equal_sizes=True,
+            laws=("bounded_by_one",),
+        )
+
+and in its ``pyproject.toml``::
+
+    [project.entry-points.attnbench]
+    my_scores = "my_scores"
+
+``pip install`` makes it a subject: ``attnbench check cosine``, ``attnbench bench cosine``.
+``attnbench new my-scores`` writes all of this. Before it is installed, a file can be addressed
+too: ``attnbench check my_scores.py:SPEC``.
+
+Each plugin is loaded and called on its own. One that raises, or returns something else, is reported
+by ``attnbench plugins --load`` with its traceback; the others go on. A function whose name begins
+with ``attnbench_`` and is none of the hooks is an error, so that a typing mistake is not silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pluggy
+
+from attnbench.specs import Invariant, KernelSpec, MechanismSpec, ScoringSpec
+
+PROJECT = "attnbench"
+"""Name of the pluggy project and of the entry-point group."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def attnbench_scorings() -> Iterable[ScoringSpec]:  # type: ignore[empty-body]  # a hook has no body
+    """Scoring functions: modules that map query and key to scores ``(..., L, S)``.
+
+    The module sees neither mask nor softmax, never a size of zero, and no key that is hidden from
+    every query: :func:`attnbench.attend` takes care of those. Draw initial parameters from torch's
+    global generator. See :class:`attnbench.ScoringSpec` for every field.
+    """
+
+
+@hookspec
+def attnbench_kernels() -> Iterable[KernelSpec]:  # type: ignore[empty-body]  # a hook has no body
+    """Kernels: faster ways to compute the output of a scoring function, exactly.
+
+    The kernel is checked against its scoring function on every case that it supports, and
+    ``attend(kernel="auto")`` takes the one of highest priority. See :class:`attnbench.KernelSpec`.
+    """
+
+
+@hookspec
+def attnbench_mechanisms() -> Iterable[MechanismSpec]:  # type: ignore[empty-body]  # no body
+    """Mechanisms: whole attentions, from query, key, value and mask to the output.
+
+    A mechanism meets masks, empty rows and padding itself, as DESIGN describes them. See
+    :class:`attnbench.MechanismSpec`.
+    """
+
+
+@hookspec
+def attnbench_invariants() -> Iterable[Invariant]:  # type: ignore[empty-body]  # no body
+    """Invariants and laws: properties that hold for every case of a subject.
+
+    attnbench's own come through this hook too. See :class:`attnbench.Invariant`.
+    """

@@ -1,0 +1,99 @@
+"""Comparisons that an invariant ends with: they raise with the values, and NaN never agrees."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+from hypothesis.errors import UnsatisfiedAssumption
+from torch import Tensor
+
+from attnbench.errors import InvariantViolation
+
+__all__ = ["agree", "agree_within", "holds", "needs", "reject", "row_tolerance"]
+
+
+def needs(value: Tensor | None) -> Tensor:
+    """The tensor, if the subject has it; else the case is rejected."""
+    if value is None:
+        reject("the subject has none")
+    return value
+
+
+def reject(reason: str) -> NoReturn:
+    """Reject a case that says nothing; it counts neither for nor against the subject."""
+    raise UnsatisfiedAssumption(reason)
+
+
+def _index(flat: int, shape: torch.Size) -> str:
+    place = torch.unravel_index(torch.tensor(flat), tuple(shape))
+    return "[" + ", ".join(str(int(i)) for i in place) + "]"
+
+
+def holds(condition: Tensor, what: str, values: Tensor, should: str) -> None:
+    """Raise at the first element at which a condition is false.
+
+    Args:
+        condition: boolean.
+        what: what the values are, as an expression.
+        values: in the shape of the condition.
+        should: what they should be, ``"0"`` or ``"at least 0"``.
+    """
+    bad = (~condition).flatten()
+    if bool(bad.any()):
+        first = int(bad.to(torch.uint8).argmax())
+        value = values.detach().flatten()[first].item()
+        raise InvariantViolation(
+            f"{what}{_index(first, condition.shape)} = {value:.6g}, but should be {should}"
+        )
+
+
+def agree_within(
+    got: Tensor, expected: Tensor, tolerance: Tensor | float, what: str, other: str
+) -> None:
+    """Raise where two tensors differ by more than a tolerance, at the worst element.
+
+    Args:
+        got, expected: compared in float64; a NaN on either side never agrees, and an infinity only
+            with the same one.
+        tolerance: largest absolute difference, broadcasts to ``got``.
+        what: what ``got`` is.
+        other: what ``expected`` is.
+    """
+    if got.shape != expected.shape:
+        raise InvariantViolation(
+            f"{what} has shape {tuple(got.shape)}, but {other} has {tuple(expected.shape)}"
+        )
+    if got.numel() == 0:
+        return
+    a, b = got.detach().cpu().double(), expected.detach().cpu().double()
+    allowed = torch.as_tensor(tolerance, dtype=torch.float64).cpu().expand(a.shape)
+    excess = (a - b).abs() / allowed.clamp_min(1e-300)
+    excess = excess.masked_fill(a == b, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
+    worst = int(excess.flatten().argmax())
+    factor = float(excess.flatten()[worst])
+    if factor > 1.0:
+        x, y, t = (float(v.flatten()[worst]) for v in (a, b, allowed))
+        raise InvariantViolation(
+            f"{what}{_index(worst, a.shape)} = {x:.6g}, but {other} has {y:.6g} "
+            f"(± {t:.2g}; off by {factor:.3g} times that)",
+            error=factor,
+        )
+
+
+def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:
+    """``(..., 1)``: some units in the last place of each row's largest value, and of the tensor's.
+
+    For two computations of one thing that may differ in the order of sums.
+    """
+    eps = torch.finfo(tensor.dtype).eps
+    wide = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0)
+    if wide.numel() == 0:
+        return torch.zeros(*tensor.shape[:-1], 1, dtype=torch.float64)
+    largest = wide.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+    return (units * eps * largest).expand(*tensor.shape[:-1], 1)
+
+
+def agree(got: Tensor, expected: Tensor, what: str, other: str, *, units: float = 16.0) -> None:
+    """Raise where two computations of one thing differ by more than rounding."""
+    agree_within(got, expected, row_tolerance(expected, units), what, other)

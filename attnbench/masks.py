@@ -1,0 +1,220 @@
+"""Masks: which keys each query may attend to, and what is added to the scores.
+
+A boolean mask says ``True`` = may attend; a floating one is added to the scores, and hides a key
+where it is ``-inf``. Valid lengths, causality and windows become boolean masks. :func:`fold` makes
+one :class:`Mask` of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnbench.errors import DeviceError, MaskError
+
+__all__ = [
+    "Mask",
+    "broadcast_mask",
+    "causal_mask",
+    "fold",
+    "is_concrete",
+    "valid_lens_mask",
+    "window_mask",
+]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What hides keys from queries, folded into one.
+
+    Args:
+        allowed: boolean, broadcasts to ``(..., L, S)``; ``None`` if nothing is hidden.
+        bias: floating, finite where ``allowed``, broadcasts to ``(..., L, S)``; added to scores.
+    """
+
+    allowed: Tensor | None = None
+    bias: Tensor | None = None
+
+    @property
+    def dead_rows(self) -> Tensor | None:
+        """``(..., L, 1)``: the queries with no key left; ``None`` if nothing is hidden."""
+        return None if self.allowed is None else ~self.allowed.any(-1, keepdim=True)
+
+    @property
+    def dead_keys(self) -> Tensor | None:
+        """``(..., S, 1)``: the keys hidden from every query; ``None`` if nothing is hidden."""
+        return None if self.allowed is None else ~self.allowed.any(-2).unsqueeze(-1)
+
+    def opened(self) -> Mask:
+        """The same mask, with every key open to the rows that have none."""
+        if self.allowed is None:
+            return self
+        return Mask(self.allowed | ~self.allowed.any(-1, keepdim=True), self.bias)
+
+    def as_tensor(self) -> Tensor | None:
+        """One mask as torch takes it: ``None``, boolean, or floating with ``-inf``."""
+        if self.bias is None or self.allowed is None:
+            return self.allowed if self.bias is None else self.bias
+        return torch.where(self.allowed, self.bias, float("-inf"))
+
+
+def is_concrete(tensor: Tensor) -> bool:
+    """Whether values can be looked at: neither traced, nor fake, nor under ``vmap``."""
+    from torch._subclasses.fake_tensor import FakeTensor  # heavy, and not needed to import masks
+
+    return not (
+        torch.compiler.is_compiling()
+        or isinstance(tensor, FakeTensor)
+        or tensor.device.type == "meta"
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def causal_mask(q_len: int, kv_len: int, device: torch.device | str | None = None) -> Tensor:
+    """``(L, S)``, boolean: query ``i`` sees keys up to ``i + S - L`` (bottom right)."""
+    return torch.ones(q_len, kv_len, dtype=torch.bool, device=device).tril(kv_len - q_len)
+
+
+def window_mask(
+    q_len: int,
+    kv_len: int,
+    before: int | None,
+    after: int | None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """``(L, S)``, boolean: query ``i`` at ``t = i + S - L`` sees keys ``t - before .. t + after``.
+
+    Args:
+        q_len: L.
+        kv_len: S.
+        before: how many keys before its own position it sees; ``None`` for all.
+        after: how many after it; ``None`` for all.
+        device: of the mask.
+
+    Raises:
+        MaskError: a window is negative.
+    """
+    for name, size in (("before", before), ("after", after)):
+        if size is not None and size < 0:
+            raise MaskError(f"{name} = {size}, but a window is at least 0, or None for no limit.")
+    position = torch.arange(q_len, device=device).unsqueeze(-1) + (kv_len - q_len)
+    distance = torch.arange(kv_len, device=device) - position
+    allowed = torch.ones_like(distance, dtype=torch.bool)
+    if before is not None:
+        allowed = allowed & (distance >= -before)
+    if after is not None:
+        allowed = allowed & (distance <= after)
+    return allowed
+
+
+def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_len: int) -> Tensor:
+    """Valid lengths as a boolean mask that broadcasts to ``(*lead, L, S)``.
+
+    Args:
+        valid_lens: integers ``(B,)``, one length an item, or ``(B, L)``, one a query, where ``B``
+            is the first leading size.
+        lead: leading sizes of the scores.
+        q_len: L.
+        kv_len: S; a length lies in ``0 .. S``.
+
+    Raises:
+        MaskError: the wrong dtype or shape, or a length out of range.
+    """
+    if valid_lens.dtype not in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
+        raise MaskError(f"valid_lens has dtype {valid_lens.dtype}, but lengths are integers.")
+    batch = lead[0] if lead else None
+    shapes = [(batch,), (batch, q_len)]
+    if batch is None or tuple(valid_lens.shape) not in shapes:
+        wanted = f"({batch},) or ({batch}, {q_len})" if lead else "a batch, and the query has none"
+        raise MaskError(
+            f"valid_lens has shape {tuple(valid_lens.shape)}, but should have {wanted}: "
+            "one length an item, or one a query, over the first leading size."
+        )
+    if valid_lens.numel() and is_concrete(valid_lens):
+        low, high = int(valid_lens.min()), int(valid_lens.max())
+        if low < 0 or high > kv_len:
+            raise MaskError(
+                f"valid_lens holds {low if low < 0 else high}, "
+                f"but there are {kv_len} keys, so lengths lie in 0 .. {kv_len}."
+            )
+    lens = valid_lens if valid_lens.dim() == 2 else valid_lens.unsqueeze(-1)
+    lens = lens.reshape(lens.shape[0], *[1] * (len(lead) - 1), lens.shape[1], 1)
+    return torch.arange(kv_len, device=valid_lens.device) < lens
+
+
+def broadcast_mask(mask: Tensor, shape: tuple[int, ...]) -> None:
+    """Hold a mask's dtype and shape against the scores'.
+
+    Raises:
+        MaskError: it is neither boolean nor floating, has less than two dimensions, or does not
+            broadcast to ``shape``.
+    """
+    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
+        raise MaskError(
+            f"attn_mask has dtype {mask.dtype}, but should be boolean (True = may attend) or "
+            "floating (added to the scores); for 0 and 1 write attn_mask.bool()."
+        )
+    given = tuple(mask.shape)
+    fits = 2 <= len(given) <= len(shape) and all(
+        a in (1, b) for a, b in zip(reversed(given), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise MaskError(
+            f"attn_mask has shape {given}, but should have at least two dimensions "
+            f"and broadcast to the scores' {shape}."
+        )
+
+
+def fold(
+    attn_mask: Tensor | None = None,
+    valid_lens: Tensor | None = None,
+    is_causal: bool = False,
+    *,
+    lead: tuple[int, ...],
+    q_len: int,
+    kv_len: int,
+    device: torch.device,
+) -> Mask:
+    """Fold a mask, valid lengths and causality into one.
+
+    Args:
+        attn_mask: boolean or floating, broadcasts to ``(*lead, L, S)``.
+        valid_lens: integers ``(B,)`` or ``(B, L)``; see :func:`valid_lens_mask`.
+        is_causal: also hide the future; aligned to the bottom right.
+        lead: leading sizes of the scores.
+        q_len: L.
+        kv_len: S.
+        device: of the scores.
+
+    Raises:
+        MaskError: a mask or length that does not fit.
+        DeviceError: a mask on another device.
+    """
+    for name, tensor in (("attn_mask", attn_mask), ("valid_lens", valid_lens)):
+        if tensor is not None and tensor.device != device:
+            raise DeviceError(
+                f"{name} is on {tensor.device}, but the query is on {device}; "
+                f"move it with {name}.to({str(device)!r})."
+            )
+    bias: Tensor | None = None
+    parts: list[Tensor] = []
+    if attn_mask is not None:
+        broadcast_mask(attn_mask, (*lead, q_len, kv_len))
+        if attn_mask.dtype == torch.bool:
+            parts.append(attn_mask)
+        else:
+            hidden = attn_mask == float("-inf")
+            bias = attn_mask.masked_fill(hidden, 0.0)
+            parts.append(~hidden)
+    if valid_lens is not None:
+        parts.append(valid_lens_mask(valid_lens, lead, q_len, kv_len))
+    if is_causal:
+        parts.append(causal_mask(q_len, kv_len, device))
+    allowed: Tensor | None = None
+    for part in parts:
+        allowed = part if allowed is None else allowed & part
+    if allowed is not None:  # one dimension may stand for all queries, but not for all keys
+        allowed = allowed.expand(*allowed.shape[:-1], kv_len)
+    return Mask(allowed, bias)

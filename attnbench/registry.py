@@ -1,0 +1,354 @@
+"""Finding plugins, loading each on its own, and looking their specs up by name."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any, Literal
+
+import pluggy
+
+from attnbench import hookspecs
+from attnbench.addresses import parse_address
+from attnbench.errors import (
+    AddressError,
+    DuplicateNameError,
+    PluginError,
+    SpecError,
+    UnknownNameError,
+    nearest,
+)
+from attnbench.specs import KNOWN_LAWS, Invariant, KernelSpec, MechanismSpec, ScoringSpec
+
+__all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry"]
+
+Spec = ScoringSpec | MechanismSpec | KernelSpec
+AnySpec = Spec | Invariant
+
+DISABLED_VARIABLE = "ATTNBENCH_DISABLED_PLUGINS"
+HOOKS: dict[str, type[Any]] = {
+    "attnbench_scorings": ScoringSpec,
+    "attnbench_kernels": KernelSpec,
+    "attnbench_mechanisms": MechanismSpec,
+    "attnbench_invariants": Invariant,
+}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point, and what became of it.
+
+    ``status``: ``found`` (its metadata was read), ``blocked`` (not to be loaded), ``ok`` or
+    ``failed``; ``message`` is the failure in one sentence, ``trace`` its traceback.
+    """
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+    status: Literal["found", "blocked", "ok", "failed"]
+    requires: tuple[str, ...] = ()
+    specs: tuple[AnySpec, ...] = ()
+    message: str = ""
+    trace: str = ""
+    entry_point: metadata.EntryPoint | None = field(default=None, repr=False, compare=False)
+
+    def failed(self, error: BaseException) -> Plugin:
+        """The same plugin, failed with an error; none of its specs is kept."""
+        lines = traceback.format_exception(error)
+        message = f"{type(error).__name__}: {error}"
+        return self._with(status="failed", message=message, trace="".join(lines), specs=())
+
+    def _with(self, **changes: Any) -> Plugin:
+        return Plugin(**{**self.__dict__, **changes})
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A spec together with the plugin that brought it."""
+
+    spec: AnySpec
+    plugin: Plugin
+
+    @property
+    def key(self) -> str:
+        """The bare address: a kernel's is ``scoring/kernel``."""
+        return spec_key(self.spec)
+
+
+def spec_key(spec: AnySpec) -> str:
+    """The bare address of a spec, without its distribution."""
+    return f"{spec.scoring}/{spec.name}" if isinstance(spec, KernelSpec) else spec.name
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _required_names(dist: metadata.Distribution) -> tuple[str, ...]:
+    names = (re.match(r"[\w.-]+", text) for text in dist.requires or ())
+    return tuple(sorted({_normalised(match.group()) for match in names if match}))
+
+
+def discover(disabled: str | None = None) -> list[Plugin]:
+    """Every installed plugin, from metadata alone, sorted by name and distribution.
+
+    Args:
+        disabled: names of entry points or distributions to block, separated by commas; the
+            environment variable ``ATTNBENCH_DISABLED_PLUGINS`` by default.
+    """
+    text = os.environ.get(DISABLED_VARIABLE, "") if disabled is None else disabled
+    blocked = {_normalised(name.strip()) for name in text.split(",") if name.strip()}
+    plugins = []
+    for point in metadata.entry_points(group=hookspecs.PROJECT):
+        dist = point.dist
+        name = dist.name if dist else "unknown"
+        is_blocked = bool({_normalised(point.name), _normalised(name)} & blocked)
+        plugins.append(
+            Plugin(
+                name=point.name,
+                value=point.value,
+                distribution=name,
+                version=dist.version if dist else "0",
+                status="blocked" if is_blocked else "found",
+                requires=_required_names(dist) if dist else (),
+                entry_point=point,
+            )
+        )
+    return sorted(plugins, key=lambda p: (p.name, p.distribution))
+
+
+class _Manager(pluggy.PluginManager):
+    """A manager for one plugin; as in pytest, a hook's name is enough to be one."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        options = super().parse_hookimpl_opts(plugin, name)
+        if options is None and name.startswith("attnbench_") and callable(getattr(plugin, name)):
+            return {}
+        return options
+
+
+def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
+    """All specs that the hooks of one plugin give.
+
+    Raises:
+        PluginError: a hook's name is mistyped, there is none, or one gives something else.
+    """
+    manager = _Manager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    name = manager.register(namespace)
+    callers = [c for c in manager.get_hookcallers(namespace) or () if name]
+    for caller in callers:
+        if caller.name not in HOOKS:
+            raise PluginError(
+                f"{caller.name!r} is not a hook of attnbench. {nearest(caller.name, HOOKS)}"
+            )
+    manager.check_pending()
+    if not callers:
+        raise PluginError(
+            f"{namespace!r} has no hook. Define one of {', '.join(HOOKS)}, "
+            "and let the entry point name the module that holds it."
+        )
+    return tuple(spec for caller in callers for spec in _results(caller.name, caller()))
+
+
+def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
+    expected = HOOKS[hook]
+    for result in results:
+        if isinstance(result, str | bytes) or not isinstance(result, Iterable):
+            raise PluginError(
+                f"{hook} returned {result!r}, but should return an iterable of "
+                f"{expected.__name__}; write 'return [spec]' or 'yield spec'."
+            )
+        for item in result:
+            if not isinstance(item, expected):
+                raise PluginError(
+                    f"{hook} gave {item!r} ({type(item).__name__}), but should give "
+                    f"{expected.__name__}; other kinds have hooks of their own: "
+                    f"{', '.join(h for h in HOOKS if h != hook)}."
+                )
+            yield item
+
+
+def _load_one(plugin: Plugin) -> Plugin:
+    if plugin.status != "found" or plugin.entry_point is None:
+        return plugin
+    try:
+        specs = call_hooks(plugin.entry_point.load())
+    except (Exception, SystemExit) as error:
+        return plugin.failed(error)
+    return plugin._with(status="ok", specs=specs)
+
+
+class Registry:
+    """The specs of all plugins that loaded, by name.
+
+    Args:
+        plugins: loaded, failed and blocked ones. One whose specs name an unknown law or invariant
+            is turned into a failed one here, when all names are known.
+    """
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        plugins = list(plugins)
+        invariants = {spec.name for p in plugins for spec in p.specs if isinstance(spec, Invariant)}
+        self.invariant_names = frozenset(invariants)
+        absent = [p for p in plugins if p.status in ("blocked", "failed")]
+        self.plugins = [self._validated(plugin, absent) for plugin in plugins]
+        self._by_key: dict[str, list[Registered]] = {}
+        self._invariants: dict[str, list[Registered]] = {}
+        for plugin in self.plugins:
+            for spec in plugin.specs:
+                table = self._invariants if isinstance(spec, Invariant) else self._by_key
+                entry = Registered(spec, plugin)
+                table.setdefault(entry.key, []).append(entry)
+
+    def _validated(self, plugin: Plugin, absent: list[Plugin]) -> Plugin:
+        # a name may come from a plugin that is absent, if that one could be known to this one
+        near = {_normalised(plugin.distribution), "attnbench", *plugin.requires}
+        excused = any(_normalised(other.distribution) in near for other in absent)
+        try:
+            for spec in plugin.specs:
+                if not isinstance(spec, Invariant):
+                    self.validate(spec, excused=excused)
+        except SpecError as error:
+            return plugin.failed(error)
+        return plugin
+
+    def validate(self, spec: Spec, *, excused: bool = False) -> None:
+        """Hold the names in ``laws`` and ``exempt`` against the invariants that are there.
+
+        Args:
+            excused: an unknown name is no error, since the plugin that brings it may be absent.
+
+        Raises:
+            SpecError: a name is unknown, or an exemption has no reason.
+        """
+        known = self.invariant_names | set(KNOWN_LAWS)
+        laws = () if isinstance(spec, KernelSpec) else spec.laws
+        where = spec_key(spec)
+        for what, names in (("law", laws), ("exemption", tuple(spec.exempt))):
+            for name in names:
+                if name not in known and not excused:
+                    raise SpecError(
+                        f"{where} names the {what} {name!r}, which no plugin brings. "
+                        f"{nearest(name, known)}"
+                    )
+        for name, reason in spec.exempt.items():
+            if not isinstance(reason, str) or not reason.strip():
+                raise SpecError(
+                    f"{where} is exempt from {name!r} without a reason; write "
+                    f"exempt={{{name!r}: 'why it does not hold'}}."
+                )
+
+    @property
+    def failures(self) -> list[Plugin]:
+        """The plugins that failed."""
+        return [plugin for plugin in self.plugins if plugin.status == "failed"]
+
+    def get(self, name: str) -> Spec:
+        """The spec at a name, ``scoring/kernel`` or ``distribution:name``.
+
+        Raises:
+            UnknownNameError: no loaded plugin brings it.
+            DuplicateNameError: more than one does.
+        """
+        address = parse_address(name)
+        if address.options:
+            raise AddressError(f"{name!r} has options, but a spec has none: leave them out.")
+        key = f"{address.name}/{address.kernel}" if address.kernel else address.name
+        found = self._by_key.get(key, [])
+        if address.source is not None:
+            wanted = _normalised(address.source)
+            found = [r for r in found if _normalised(r.plugin.distribution) == wanted]
+        if not found:
+            raise UnknownNameError(self._unknown(name))
+        if len(found) > 1:
+            raise DuplicateNameError(_duplicate(key, found))
+        spec = found[0].spec
+        assert not isinstance(spec, Invariant)
+        return spec
+
+    def _unknown(self, name: str) -> str:
+        text = f"no scoring function, kernel or mechanism is called {name!r}. "
+        text += nearest(name, self._by_key)
+        absent = [p for p in self.plugins if p.status in ("blocked", "failed")]
+        if absent:
+            names = ", ".join(f"{p.name} ({p.status})" for p in absent)
+            text += f"\nNot loaded: {names}; 'attnbench plugins --load' says why."
+        return text
+
+    def specs(self) -> list[tuple[str, Spec, Plugin]]:
+        """Every subject's address, spec and plugin, sorted; duplicates by distribution."""
+        rows: list[tuple[str, Spec, Plugin]] = []
+        for key, found in self._by_key.items():
+            for entry in found:
+                assert not isinstance(entry.spec, Invariant)
+                address = f"{entry.plugin.distribution}:{key}" if len(found) > 1 else key
+                rows.append((address, entry.spec, entry.plugin))
+        return sorted(rows, key=lambda row: row[0])
+
+    def kernels(self, scoring: str) -> list[KernelSpec]:
+        """The kernels of a scoring function, highest priority first."""
+        kernels = [
+            entry.spec
+            for found in self._by_key.values()
+            for entry in found
+            if isinstance(entry.spec, KernelSpec) and entry.spec.scoring == scoring
+        ]
+        return sorted(kernels, key=lambda kernel: (-kernel.priority, kernel.name))
+
+    def invariants(self) -> list[Invariant]:
+        """Every invariant and law, sorted by name."""
+        entries = [entry for found in self._invariants.values() for entry in found]
+        specs = [entry.spec for entry in sorted(entries, key=lambda entry: entry.key)]
+        return [spec for spec in specs if isinstance(spec, Invariant)]
+
+    def invariant_plugin(self, name: str) -> str:
+        """The distribution that brings an invariant, for messages."""
+        found = self._invariants.get(name, [])
+        return ", ".join(f"{e.plugin.distribution} {e.plugin.version}" for e in found) or "unknown"
+
+
+def _duplicate(key: str, found: list[Registered]) -> str:
+    kind = type(found[0].spec).__name__.removesuffix("Spec").lower()
+    count = "twice" if len(found) == 2 else f"{len(found)} times"
+    lines = [f"{kind} {key!r} is registered {count}:"]
+    lines += [
+        f"  by {r.plugin.distribution} {r.plugin.version} (entry point {r.plugin.name!r})"
+        for r in found
+    ]
+    ways = " or ".join(f"{r.plugin.distribution}:{key}" for r in found)
+    lines.append(
+        f"Name one by its distribution ({ways}), uninstall one, "
+        f"or set {DISABLED_VARIABLE}={found[-1].plugin.name}."
+    )
+    return "\n".join(lines)
+
+
+def load(plugins: Iterable[Plugin] | None = None) -> Registry:
+    """Load each plugin on its own; one that fails does not touch the others."""
+    return Registry(_load_one(plugin) for plugin in (discover() if plugins is None else plugins))
+
+
+@functools.cache
+def registry() -> Registry:
+    """The registry of this process, loaded at the first call."""
+    return load()
+
+
+def register(plugin: object, name: str, *, distribution: str = "in-process") -> Registry:
+    """A registry with one more plugin, for tests and notebooks; :func:`registry` is unchanged."""
+    extra = Plugin(name=name, value="", distribution=distribution, version="0", status="ok")
+    try:
+        extra = extra._with(specs=call_hooks(plugin))
+    except Exception as error:
+        extra = extra.failed(error)
+    return Registry([*registry().plugins, extra])
+
+
+Lookup = Callable[[str], Spec]

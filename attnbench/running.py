@@ -1,0 +1,310 @@
+"""Running one invariant on one subject: scheduled cases first, then drawn ones, then shrinking."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as hypothesis_seed
+from hypothesis.errors import (
+    FlakyFailure,
+    HypothesisDeprecationWarning,
+    HypothesisException,
+    Unsatisfiable,
+    UnsatisfiedAssumption,
+)
+from hypothesis.strategies import SearchStrategy
+
+from attnbench import strategies
+from attnbench.cases import LAYOUTS, MASKS, REGIMES, Case, Domain, schedule
+from attnbench.errors import AttnbenchError, InvariantViolation
+from attnbench.outcomes import Outcome
+from attnbench.specs import Invariant
+from attnbench.subject import Subject
+
+__all__ = ["PROFILES", "Profile", "run_invariant", "subject_fault"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How hard is looked.
+
+    Args:
+        name: of the profile.
+        drawn: cases drawn for an invariant, beyond the scheduled ones.
+    """
+
+    name: str
+    drawn: int
+
+    @property
+    def quota(self) -> int:
+        """Cases that must have said something; with fewer, an invariant is inconclusive."""
+        return max(5, self.drawn // 5)
+
+
+PROFILES = {
+    p.name: p for p in (Profile("quick", 25), Profile("default", 100), Profile("thorough", 1000))
+}
+
+
+class SubjectFault(InvariantViolation):
+    """A subject that raised on a legal input, or gave something that is no output at all."""
+
+
+def subject_fault(subject: Subject, error: BaseException) -> bool:
+    """Whether an exception was raised inside the subject's own code, or about what it returned."""
+    if isinstance(error, AttnbenchError):
+        return True
+    core = ("attnbench.invariants", "attnbench.running", "hypothesis")
+    modules = [
+        frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    inside = [i for i, name in enumerate(modules) if name == "attnbench.subject"]
+    return bool(inside) and not any(name.startswith(core) for name in modules[inside[-1] :])
+
+
+class _Run:
+    """The state of one run: what was seen, and the failure if there is one."""
+
+    def __init__(self, subject: Subject, invariant: Invariant) -> None:
+        self.subject, self.invariant = subject, invariant
+        self.seen = {"scheduled": 0, "drawn": 0}
+        self.rejected = 0
+        self.failing: Case | None = None
+        self.error: BaseException | None = None
+
+    def once(self, case: Case) -> None:
+        """Run the check on one case; raises what it raises, or rejects the case."""
+        if self.subject.unsupported(case) is not None:
+            raise UnsatisfiedAssumption
+        with warnings.catch_warnings():  # assume() rejects a scheduled case as well as a drawn one
+            warnings.simplefilter("ignore", HypothesisDeprecationWarning)
+            self.invariant.check(self.subject, case)
+
+    def scheduled(self, cases: Iterator[Case]) -> None:
+        for case in cases:
+            try:
+                self.once(case)
+            except UnsatisfiedAssumption:
+                self.rejected += 1
+            except Exception as error:
+                self.seen["scheduled"] += 1
+                self.failing, self.error = case, error
+                return
+            else:
+                self.seen["scheduled"] += 1
+
+    def drawn(self, strategy: SearchStrategy[Case], profile: Profile, seed: int | None) -> None:
+        def check(case: Case) -> None:
+            self.failing = case
+            self.once(case)
+            self.seen["drawn"] += 1
+
+        run: Callable[[], None] = settings(
+            max_examples=profile.drawn,
+            database=None,
+            deadline=None,
+            derandomize=seed is None,
+            phases=(Phase.generate, Phase.target, Phase.shrink),
+            report_multiple_bugs=False,
+            print_blob=False,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+        )(given(case=strategy)(check))
+        # derandomised runs differ by invariant, which is what hypothesis takes the seed from
+        run.hypothesis.inner_test.__qualname__ = self.invariant.name  # type: ignore[attr-defined]
+        if seed is not None:
+            run = hypothesis_seed(seed)(run)
+        try:
+            run()
+        except Unsatisfiable:
+            self.failing = None
+        except Exception as error:
+            self.error = error
+        else:
+            self.failing = None
+
+    def shrink(self, domain: Domain, limit_s: float = 10.0) -> None:
+        """Make the failing case smaller, one field at a time, while it goes on failing."""
+        assert self.failing is not None
+        kind, until = type(self.error), time.monotonic() + limit_s
+        progress = True
+        while progress and time.monotonic() < until:
+            progress = False
+            for smaller in _smaller(self.failing):
+                case = self.subject.legal(smaller)
+                if case == self.failing or case not in domain or _size(case) >= _size(self.failing):
+                    continue
+                try:
+                    self.once(case)
+                except UnsatisfiedAssumption:
+                    continue
+                except Exception as error:
+                    if type(error) is kind:
+                        self.failing, self.error, progress = case, error, True
+                        break
+                if time.monotonic() > until:
+                    break
+
+
+_ORDER = {name: i for i, name in enumerate([*MASKS, *LAYOUTS, *REGIMES])}
+_DTYPE_ORDER = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
+
+
+def _size(case: Case) -> tuple[int, ...]:
+    sizes = case.sizes
+    return (
+        len(case.lead),
+        sum(case.lead) + sizes.q_len + sizes.kv_len,
+        sizes.query_size + sizes.key_size + sizes.value_size,
+        _ORDER.get(case.regime, 0) + _ORDER.get(case.layout, 0) + _ORDER.get(case.mask, 0),
+        _DTYPE_ORDER.get(case.dtype, 0),
+        case.seed,
+    )
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    if case.lead:
+        yield replace(case, lead=())
+        yield replace(case, lead=case.lead[:1])
+        for axis, size in enumerate(case.lead):
+            for less in sorted({1, 2, size - 1} - {0}):
+                if less < size:
+                    yield replace(case, lead=(*case.lead[:axis], less, *case.lead[axis + 1 :]))
+    changes: dict[str, Any]
+    for name in ("q_len", "kv_len", "query_size", "key_size", "value_size"):
+        size = getattr(case, name)
+        for less in sorted({1, 2, 3, size // 2, size - 1}):
+            if 0 < less < size:
+                yield replace(case, **{name: less})
+    for name, values in (("regime", REGIMES), ("layout", LAYOUTS), ("mask", MASKS)):
+        for value in itertools.takewhile(getattr(case, name).__ne__, values):
+            changes = {name: value}
+            yield replace(case, **changes)
+    for dtype in ("float32", "float64"):
+        if dtype != case.dtype:
+            yield replace(case, dtype=dtype)
+    for seed in range(min(3, case.seed)):
+        yield replace(case, seed=seed)
+
+
+def run_invariant(
+    subject: Subject,
+    invariant: Invariant,
+    profile: Profile,
+    *,
+    device: str = "cpu",
+    dtypes: tuple[str, ...] | None = None,
+    seed: int | None = None,
+) -> Outcome:
+    """One invariant on one subject, whatever happens in either."""
+    started = time.monotonic()
+
+    def outcome(status: str, reason: str, **more: Any) -> Outcome:
+        seconds = time.monotonic() - started
+        return Outcome(subject.name, invariant.name, status, reason, seconds=seconds, **more)
+
+    try:
+        reason = skip_reason(subject, invariant)
+        if reason is None:
+            strategy = invariant.cases(subject) if invariant.cases else strategies.cases(subject)
+            strategy = _on_device(subject, strategy, device, dtypes)
+    except Exception as error:
+        return outcome("error", _own_fault(invariant, error))
+    if reason is not None:
+        return outcome("skipped", reason)
+    domain = strategies.domain_of(strategy)
+    run = _Run(subject, invariant)
+    if domain is not None:
+        run.scheduled(subject.legal(case) for case in schedule(domain, seed=seed or 0))
+    if run.error is None:
+        run.drawn(strategy, profile, seed)
+    if run.error is None:
+        return outcome(*_verdict(run, profile, domain), cases=sum(run.seen.values()))
+    if run.failing is not None and domain is not None:
+        run.shrink(domain)
+    status, text = _explained(run)
+    return outcome(
+        status,
+        text,
+        cases=sum(run.seen.values()) or 1,
+        counterexample=run.failing.id if run.failing else None,
+        error=getattr(run.error, "error", None),
+    )
+
+
+def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
+    """Why an invariant is skipped on a subject; ``None`` if it is run."""
+    if invariant.name in subject.exempt:
+        return f"exempt: {subject.exempt[invariant.name]}"
+    if invariant.law and invariant.name not in subject.laws:
+        return "law not declared"
+    return invariant.applies(subject) if invariant.applies else None
+
+
+def _on_device(
+    subject: Subject, strategy: SearchStrategy[Case], device: str, dtypes: tuple[str, ...] | None
+) -> SearchStrategy[Case]:
+    domain = strategies.domain_of(strategy)
+    if domain is None:
+        return strategy.map(lambda case: case.replace(device=device))
+    wanted = tuple(d for d in domain.dtypes if dtypes is None or d in dtypes)
+    if device == "cpu" and wanted == domain.dtypes:
+        return strategy
+    if not wanted:
+        raise ValueError(f"none of the dtypes {domain.dtypes} is among those asked for")
+    narrowed = {**vars(domain), "devices": (device,), "dtypes": wanted}
+    return strategies.cases(subject, **narrowed)
+
+
+def _verdict(run: _Run, profile: Profile, domain: Domain | None) -> tuple[str, str]:
+    seen = f"{run.seen['scheduled']} scheduled, {run.seen['drawn']} drawn"
+    total = sum(run.seen.values())
+    if total < profile.quota:
+        return "inconclusive", (
+            f"only {total} cases said something ({seen}, {run.rejected} scheduled ones rejected); "
+            f"at least {profile.quota} are needed"
+        )
+    return "passed", seen
+
+
+def _explained(run: _Run) -> tuple[str, str]:
+    error = run.error
+    assert error is not None
+    where = (
+        f"\n  [{run.invariant.name} on {run.subject.name}, {run.failing.id if run.failing else ''}]"
+    )
+    if isinstance(error, InvariantViolation):
+        return "failed", f"{error}{where}"
+    if isinstance(error, FlakyFailure):
+        return "failed", (
+            f"{run.subject.name} answers differently the second time: a case failed once and "
+            f"passed when run again{where}"
+        )
+    if not isinstance(error, HypothesisException) and subject_fault(run.subject, error):
+        return "failed", f"raised on a legal input: {type(error).__name__}: {error}{where}"
+    return "error", _own_fault(run.invariant, error)
+
+
+def _own_fault(invariant: Invariant, error: BaseException) -> str:
+    from attnbench.registry import registry  # only a broken invariant asks who brought it
+
+    frames = traceback.extract_tb(error.__traceback__)
+    last = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return (
+        f"the invariant itself raised {type(error).__name__}: {error}{last}; "
+        f"it comes from {registry().invariant_plugin(invariant.name)}"
+    )
+
+
+def seeded() -> Any:
+    """A context in which torch's global generator may be seeded, and is put back afterwards."""
+    return torch.random.fork_rng(devices=[])

@@ -1,0 +1,1 @@
+"""The built-in plugins: one scoring function, kernel or mechanism a file."""

@@ -1,0 +1,47 @@
+r"""Dot product: :math:`q^\top k`, unscaled (Luong et al. 2015, arXiv:1508.04025).
+
+Its variance is E: the counter-example that the scale of ``scaled_dot`` exists for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+import attnbench
+from attnbench_plugins._widen import widen
+
+__all__ = ["DotScoring"]
+
+
+class DotScoring(nn.Module):
+    """Score with the dot product."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, E)`` and key ``(..., S, E)``."""
+        query, key = widen(query, key)
+        return query @ key.mT
+
+
+def _reference(_module: nn.Module, q: list[float], k: list[float]) -> float:
+    return math.fsum(a * b for a, b in zip(q, k, strict=True))
+
+
+def _make(query_size: int, key_size: int) -> DotScoring:
+    return DotScoring()
+
+
+@attnbench.hookimpl
+def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
+    """The scoring function ``dot``; it does not declare ``unit_variance``."""
+    yield attnbench.ScoringSpec(
+        name="dot",
+        make=_make,
+        formula="qᵀk",
+        source="Luong et al. 2015, arXiv:1508.04025",
+        equal_sizes=True,
+        reference=_reference,
+        laws=("rotation_invariant", "bilinear"),
+    )

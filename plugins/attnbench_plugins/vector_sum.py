@@ -1,0 +1,62 @@
+r"""Vector sum: :math:`w_q^\top q + w_k^\top k`, one number a query and one a key.
+
+The query's term is the same for every key, so softmax removes it: the weights do not depend on the
+query. That is the known weakness of this score, and a law that it declares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench_plugins._widen import widen
+
+__all__ = ["VectorSumScoring"]
+
+
+class VectorSumScoring(nn.Module):
+    """Score with a weighted sum of the query's and the key's entries.
+
+    Args:
+        query_size: Eq.
+        key_size: Ek, which may differ.
+    """
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+        self.query_vector = nn.Parameter(torch.empty(query_size))
+        self.key_vector = nn.Parameter(torch.empty(key_size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw both vectors anew; each term has variance 1/2 for standard normal inputs."""
+        nn.init.normal_(self.query_vector, std=(2 * self.query_vector.numel()) ** -0.5)
+        nn.init.normal_(self.key_vector, std=(2 * self.key_vector.numel()) ** -0.5)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
+        query, key, w_q, w_k = widen(query, key, self.query_vector, self.key_vector)
+        return (query @ w_q).unsqueeze(-1) + (key @ w_k).unsqueeze(-2)
+
+
+def _reference(module: VectorSumScoring, q: list[float], k: list[float]) -> float:
+    pairs = [*zip(module.query_vector.tolist(), q, strict=True)]
+    pairs += zip(module.key_vector.tolist(), k, strict=True)
+    return math.fsum(w * x for w, x in pairs)
+
+
+@attnbench.hookimpl
+def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
+    """The scoring function ``vector_sum``."""
+    yield attnbench.ScoringSpec(
+        name="vector_sum",
+        make=VectorSumScoring,
+        formula="w_qᵀq + w_kᵀk",
+        source="sum of two linear scores, as tutorials write it",
+        reference=_reference,
+        laws=("unit_variance", "query_independent"),
+    )
