@@ -1,0 +1,116 @@
+"""The command line: one module a command, imported when that command is run.
+
+A command is a line in :data:`COMMANDS` and a module of this package with a function ``command``,
+written as for ``typer``: its parameters are the options, its docstring is the help. At its top the
+module imports only the standard library, typer and the light modules of attnbench (``--help``
+imports them all), and imports torch, pandas or hypothesis inside its functions::
+
+    def command(
+        targets: Annotated[list[str] | None, typer.Argument(help="Addresses.")] = None,
+        as_json: AsJson = False,  # options that several commands share are in cli/_options.py
+    ) -> int:
+        '''One sentence for the list of commands.'''
+        ...
+        return exit_code(statuses)  # cli/_exit.py: the exit code is what the function returns
+
+An :class:`~attnbench.errors.AttnbenchError` raised inside ends the command with one message and
+exit code 2; Ctrl-C with exit code 130, so a command only has to keep what it has recorded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from attnbench.errors import AttnbenchError, UnknownNameError, nearest
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "plugins": "plugins",
+    "list": "listing",
+    "check": "check",
+    "bench": "bench",
+    "run": "run",
+    "compare": "compare",
+    "calibrate": "calibrate",
+    "report": "report",
+    "heatmap": "heatmap",
+    "learn": "learn",
+    "new": "new",
+}
+"""Commands in the order of ``--help``, and the modules of this package that hold them."""
+
+
+class _Commands(TyperGroup):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        package = "attnbench.cli"
+        return [n for n, m in COMMANDS.items() if importlib.util.find_spec(f"{package}.{m}")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            raise UnknownNameError(
+                f"attnbench has no command {cmd_name!r}. {nearest(cmd_name, COMMANDS)}"
+            )
+        module = importlib.import_module(f"attnbench.cli.{COMMANDS[cmd_name]}")
+        single = _typer()
+        single.command(cmd_name)(module.command)
+        return typer.main.get_command(single)
+
+    def invoke(self, ctx: Any) -> None:
+        """Run the command; what it returns is the exit code."""
+        raise typer.Exit(super().invoke(ctx) or 0)
+
+
+def _typer(**settings: Any) -> typer.Typer:
+    # a traceback of rich's shows values of locals by the page, and hides what went wrong
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, **settings)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"attnbench {version('attnbench')}")
+        raise typer.Exit
+
+
+_app = _typer(cls=_Commands, no_args_is_help=True)
+
+
+@_app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Property checks and benchmarks for attention scoring functions."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; gives its exit code.
+
+    Args:
+        arguments: of the command line, by default this process's.
+    """
+    command = typer.main.get_command(_app)
+    given = None if arguments is None else list(arguments)
+    try:
+        command.main(args=given, prog_name="attnbench")
+    except AttnbenchError as error:
+        print(f"attnbench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # while starting; typer turns a later one into the same code
+        return 130
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
+    return 0

@@ -1,0 +1,40 @@
+"""Exit codes: the first that applies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["FAILED_PLUGIN", "INCONCLUSIVE", "INTERRUPTED", "OK", "USAGE", "VIOLATED", "exit_code"]
+
+OK = 0
+VIOLATED = 1
+"""An invariant is violated, or a benchmark regressed."""
+USAGE = 2
+"""Wrong usage; raise an :class:`~attnbench.errors.AttnbenchError` for it."""
+FAILED_PLUGIN = 3
+"""A plugin failed to load, crashed or timed out."""
+INCONCLUSIVE = 4
+INTERRUPTED = 130
+
+_CODES = {
+    "crashed": FAILED_PLUGIN,
+    "timeout": FAILED_PLUGIN,
+    "error": FAILED_PLUGIN,
+    "failed": VIOLATED,
+    "slower": VIOLATED,
+    "inconclusive": INCONCLUSIVE,
+    "ambiguous": INCONCLUSIVE,
+}
+
+
+def exit_code(statuses: Iterable[str], *, plugin_failed: bool = False) -> int:
+    """The exit code of a command.
+
+    Args:
+        statuses: of the outcomes, records or verdicts that it gave.
+        plugin_failed: whether a plugin failed to load.
+    """
+    codes = {_CODES.get(status, OK) for status in statuses}
+    if plugin_failed or FAILED_PLUGIN in codes:
+        return FAILED_PLUGIN
+    return next((code for code in (VIOLATED, INCONCLUSIVE) if code in codes), OK)

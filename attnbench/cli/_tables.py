@@ -1,0 +1,131 @@
+"""What commands print: tables on a terminal or in a file, JSON, and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["console", "print_json", "print_table", "progress"]
+
+_STYLES = {
+    "ok": "green",
+    "passed": "green",
+    "found": "green",
+    "same": "green",
+    "faster": "green",
+    "failed": "bold red",
+    "slower": "bold red",
+    "crashed": "bold red",
+    "timeout": "bold red",
+    "error": "bold red",
+    "blocked": "yellow",
+    "inconclusive": "yellow",
+    "ambiguous": "yellow",
+    "unverified": "yellow",
+    "skipped": "dim",
+}
+
+
+def console(*, stderr: bool = False) -> Any:
+    """A rich console; where the output is no terminal its lines are as long as they need to be."""
+    from rich.console import Console
+
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, width=None if terminal else 1000, highlight=False)
+
+
+def print_json(content: object) -> None:
+    """Print JSON, and nothing else on standard output."""
+    print(json.dumps(content, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    hide: Sequence[str] = (),
+    right: Sequence[str] = (),
+    title: str | None = None,
+    empty: str = "Nothing to show.",
+) -> None:
+    """Print rows as a table, whose columns are the first row's keys.
+
+    Args:
+        rows: what to print; a float is shown with three significant digits.
+        hide: columns to leave out.
+        right: columns of text to set to the right; numbers are anyway.
+        title: above the table.
+        empty: printed if there is no row.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        print(empty)
+        return
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = [name for name in rows[0] if name not in hide]
+    for name in columns:
+        numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
+        justify: Any = "right" if numeric or name in right else "left"
+        table.add_column(name, justify=justify, overflow="fold")
+    for row in rows:
+        cells = [_cell(row.get(name)) for name in columns]
+        table.add_row(*[Text(cell, style=_STYLES.get(cell, "")) for cell in cells])
+    console().print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+@contextlib.contextmanager
+def progress(
+    total: int, what: str, *, after_s: float = 2.0
+) -> Iterator[Callable[[int, str], None]]:
+    """A progress bar on standard error: only on a terminal, only of what takes over two seconds.
+
+    Args:
+        total: steps in all.
+        what: what is done, before the bar.
+        after_s: how long it may take without a bar.
+
+    Yields:
+        ``advance(steps, text)``: more steps are done, and what is done now.
+    """
+    if not sys.stderr.isatty():
+        yield lambda steps, text: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    task = bar.add_task(what, total=total, now="")
+    due, shown = time.monotonic() + after_s, False
+
+    def advance(steps: int, text: str) -> None:
+        nonlocal shown
+        bar.update(task, advance=steps, now=text)
+        if not shown and time.monotonic() > due:
+            shown = True
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        if shown:
+            bar.stop()
