@@ -11,8 +11,9 @@ hooks below, each of which returns an iterable of specs. A whole plugin::
 
     class CosineScoring(nn.Module):
         def forward(self, query, key):
-            query = torch.nn.functional.normalize(query, dim=-1)
-            key = torch.nn.functional.normalize(key, dim=-1)
+            # the default eps, 1e-12, is 0 in float16: a key of zeros would give NaN
+            query = torch.nn.functional.normalize(query, dim=-1, eps=1e-6)
+            key = torch.nn.functional.normalize(key, dim=-1, eps=1e-6)
             return query @ key.mT
 
 

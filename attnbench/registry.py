@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import re
 import traceback
@@ -128,8 +129,8 @@ class _Manager(pluggy.PluginManager):
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         options = super().parse_hookimpl_opts(plugin, name)
-        if options is None and name.startswith("attnbench_") and callable(getattr(plugin, name)):
-            return {}
+        if options is None and name.startswith("attnbench_"):
+            return {} if inspect.isroutine(getattr(plugin, name)) else None
         return options
 
 

@@ -105,9 +105,7 @@ def test_dropout_acts_in_training_only_and_weights_are_those_before_it():
     query, key, value = tensors()
     module = attnbench.get("scaled_dot").make(4, 4)
     plain, weights = attnbench.attend(module, query, key, value, return_weights=True)
-    dropped, kept = attnbench.attend(
-        module, query, key, value, dropout_p=0.5, return_weights=True
-    )
+    dropped, kept = attnbench.attend(module, query, key, value, dropout_p=0.5, return_weights=True)
     assert torch.equal(kept, weights)
     assert not torch.equal(dropped, plain)
     module.eval()
@@ -174,7 +172,10 @@ BAD_CALLS = {
     ),
     "heads that do not divide": (
         lambda q, k, v: attnbench.attend(
-            "dot", q.expand(3, 2, 3, 4), k.expand(3, 2, 5, 4)[:, :0], v.expand(3, 2, 5, 6),
+            "dot",
+            q.expand(3, 2, 3, 4),
+            k.expand(3, 2, 5, 4)[:, :0],
+            v.expand(3, 2, 5, 6),
             enable_gqa=True,
         ),
         ShapeError,

@@ -1,0 +1,112 @@
+import textwrap
+
+import pytest
+import torch
+
+import attnbench
+from attnbench.errors import AddressError, OptionError, UnknownNameError
+from attnbench.subject import make_scoring, resolve
+
+FILE = """
+import attnbench, torch
+
+class Cosine(torch.nn.Module):
+    def forward(self, query, key):
+        norm = torch.nn.functional.normalize
+        return norm(query, dim=-1, eps=1e-6) @ norm(key, dim=-1, eps=1e-6).mT
+
+SPEC = attnbench.ScoringSpec(name="cosine", make=lambda q, k: Cosine(), equal_sizes=True)
+KERNEL = attnbench.KernelSpec(
+    name="again",
+    scoring="cosine",
+    attend=lambda module, query, key, value, attn_mask=None, is_causal=False: (
+        attnbench.attend(module, query, key, value, attn_mask=attn_mask, is_causal=is_causal,
+                         kernel="plain")
+    ),
+)
+BOTH = [SPEC, KERNEL]
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "my scores (1).py"
+    path.write_text(textwrap.dedent(FILE))
+    return path
+
+
+def test_a_file_is_addressed_before_anything_is_installed(file):
+    (subject,) = resolve(f"{file}:SPEC")
+    assert (subject.name, subject.kind) == ("cosine", "scoring")
+    assert attnbench.check(f"{file}:SPEC", profile="quick", invariants=["weights_sum_to_one"]).ok
+
+
+def test_an_iterable_of_specs_gives_a_subject_each_and_kernels_find_their_scoring(file):
+    assert [s.name for s in resolve(f"{file}:BOTH")] == ["cosine", "cosine/again"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "error", "message"),
+    [("SPECS", UnknownNameError, "Did you mean 'SPEC'"), ("NUMBER", AddressError, "is 3, but")],
+)
+def test_a_wrong_attribute_is_an_error(file, attribute, error, message):
+    with pytest.raises(error, match=message):
+        resolve(f"{file}:{attribute}")
+
+
+def test_a_missing_file_is_an_error_that_says_where_it_looked(tmp_path):
+    with pytest.raises(AddressError, match=r"there is no file .*missing\.py"):
+        resolve(f"{tmp_path}/missing.py:SPEC")
+
+
+def test_a_missing_module_is_an_error():
+    with pytest.raises(UnknownNameError, match="neither a distribution nor a module"):
+        resolve("no_such_package.scores:SPEC")
+
+
+def test_what_is_neither_address_nor_spec_is_an_error():
+    with pytest.raises(AddressError, match="an address or a spec, not 3"):
+        resolve(3)
+
+
+def test_options_make_a_subject_of_its_own():
+    (subject,) = resolve("additive(hidden_size=3)")
+    assert subject.name == "additive(hidden_size=3)"
+    assert subject.make(4, 5, 6).score_vector.shape == (3,)
+
+
+def test_an_option_that_is_not_there_is_an_error_at_once():
+    with pytest.raises(OptionError, match="Did you mean 'hidden_size'"):
+        resolve("additive(hidden=3)")
+
+
+def test_the_identity_as_value_shows_the_weights_of_a_mechanism():
+    class Pooling(torch.nn.Module):
+        def forward(self, query, key, value, attn_mask=None):
+            return attnbench.attend("scaled_dot", query, key, value, attn_mask=attn_mask)
+
+    spec = attnbench.MechanismSpec(
+        name="pooling", make=lambda q, k, v: Pooling(), equal_sizes=True, laws=("pools_values",)
+    )
+    (subject,) = resolve(spec)
+    (scoring,) = resolve("scaled_dot")
+    for value_size in (2, 5, 7):
+        case = attnbench.Case((2,), 3, 5, value_size=value_size, mask="padding")
+        module, inputs = subject.build(case)
+        expected = scoring.weights(scoring.make(4, 4, 4), inputs)
+        assert torch.allclose(subject.weights(module, inputs), expected, atol=1e-6)
+
+
+def test_building_a_case_twice_gives_the_same_module_and_inputs():
+    (subject,) = resolve("additive")
+    case = attnbench.Case(seed=5)
+    (first, a), (second, b) = subject.build(case), subject.build(case)
+    assert torch.equal(first.score_vector, second.score_vector)
+    assert torch.equal(subject.output(first, a), subject.output(second, b))
+
+
+def test_a_mechanism_makes_its_scoring_function_by_address():
+    assert make_scoring("additive(hidden_size=3)", 4, 5).score_vector.shape == (3,)
+    with pytest.raises(UnknownNameError, match="Did you mean"):
+        make_scoring("adittive", 4, 4)
