@@ -1,0 +1,1 @@
+"""Benchmarks: cases, measuring, and the records of what was measured."""
