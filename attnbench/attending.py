@@ -39,7 +39,7 @@ class Choice:
     reason: str | None
 
 
-def choices(scoring: str, case: Case) -> Iterator[Choice]:
+def choices(scoring: ScoringSpec, case: Case) -> Iterator[Choice]:
     """The kernels of a scoring function in the order in which ``kernel="auto"`` tries them."""
     for kernel in registry().kernels(scoring):
         yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
@@ -131,16 +131,7 @@ def _check_features(module: nn.Module, query: Tensor, key: Tensor) -> None:
 
 def scoring_of(module: nn.Module) -> ScoringSpec | None:
     """The registered scoring function that made a module; ``None`` if none did."""
-    text = getattr(module, ORIGIN, None)
-    if text is None:
-        return None
-    name = text.partition("@")[0]
-    try:
-        spec = registry().get(name)
-    except LookupError:
-        return None
-    known = isinstance(spec, ScoringSpec) and getattr(spec.make, ORIGIN, None) == text
-    return spec if known and isinstance(spec, ScoringSpec) else None
+    return registry().made(getattr(module, ORIGIN, None))
 
 
 def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
@@ -237,8 +228,8 @@ def _choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> K
             "or leave kernel='auto'."
         )
     if kernel == "auto":
-        return next((c.kernel for c in choices(scoring.name, case) if c.reason is None), None)
-    found = {choice.kernel.name: choice for choice in choices(scoring.name, case)}
+        return next((c.kernel for c in choices(scoring, case) if c.reason is None), None)
+    found = {choice.kernel.name: choice for choice in choices(scoring, case)}
     choice = found.get(kernel.removeprefix(f"{scoring.name}/"))
     if choice is None:
         raise UnknownNameError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -24,7 +25,7 @@ from attnbench.errors import (
     UnknownNameError,
     nearest,
 )
-from attnbench.specs import KNOWN_LAWS, Invariant, KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import KNOWN_LAWS, ORIGIN, Invariant, KernelSpec, MechanismSpec, ScoringSpec
 
 __all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry"]
 
@@ -293,15 +294,59 @@ class Registry:
                 rows.append((address, entry.spec, entry.plugin))
         return sorted(rows, key=lambda row: row[0])
 
-    def kernels(self, scoring: str) -> list[KernelSpec]:
+    def scoring_for(self, kernel: KernelSpec) -> ScoringSpec:
+        """The scoring function of a kernel; of two with that name, its own distribution's.
+
+        Raises:
+            UnknownNameError: there is none.
+            DuplicateNameError: there are several, and none or several come with the kernel.
+        """
+        found = [r for r in self._by_key.get(kernel.scoring, []) if isinstance(r.spec, ScoringSpec)]
+        if not found:
+            raise UnknownNameError(
+                f"kernel {kernel.name!r} is of {kernel.scoring!r}, which is no scoring function. "
+                f"{nearest(kernel.scoring, self._by_key)}"
+            )
+        if len(found) > 1:
+            own = {
+                r.plugin.distribution
+                for r in self._by_key.get(spec_key(kernel), [])
+                if r.spec is kernel
+            }
+            near = [r for r in found if r.plugin.distribution in own]
+            if len(near) != 1:
+                raise DuplicateNameError(_duplicate(kernel.scoring, found))
+            found = near
+        spec = found[0].spec
+        assert isinstance(spec, ScoringSpec)
+        return spec
+
+    def kernels(self, scoring: ScoringSpec) -> list[KernelSpec]:
         """The kernels of a scoring function, highest priority first."""
+        return self._kernels.get(id(scoring), [])
+
+    @functools.cached_property
+    def _kernels(self) -> dict[int, list[KernelSpec]]:
+        table: dict[int, list[KernelSpec]] = {}
         kernels = [
-            entry.spec
+            r.spec
             for found in self._by_key.values()
-            for entry in found
-            if isinstance(entry.spec, KernelSpec) and entry.spec.scoring == scoring
+            for r in found
+            if isinstance(r.spec, KernelSpec)
         ]
-        return sorted(kernels, key=lambda kernel: (-kernel.priority, kernel.name))
+        for kernel in sorted(kernels, key=lambda kernel: (-kernel.priority, kernel.name)):
+            with contextlib.suppress(LookupError):  # said when the kernel itself is looked up
+                table.setdefault(id(self.scoring_for(kernel)), []).append(kernel)
+        return table
+
+    @functools.cached_property
+    def _by_origin(self) -> dict[str, ScoringSpec]:
+        entries = [r.spec for found in self._by_key.values() for r in found]
+        return {getattr(s.make, ORIGIN): s for s in entries if isinstance(s, ScoringSpec)}
+
+    def made(self, origin: str | None) -> ScoringSpec | None:
+        """The scoring function that made a module with this mark; ``None`` if none did."""
+        return self._by_origin.get(origin) if origin is not None else None
 
     def invariants(self) -> list[Invariant]:
         """Every invariant and law, sorted by name."""

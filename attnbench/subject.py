@@ -315,12 +315,7 @@ def _scoring_of_kernel(kernel: KernelSpec, near: Iterable[Spec]) -> ScoringSpec:
     for spec in near:
         if isinstance(spec, ScoringSpec) and spec.name == kernel.scoring:
             return spec
-    spec = registry().get(kernel.scoring)
-    if not isinstance(spec, ScoringSpec):
-        raise UnknownNameError(
-            f"kernel {kernel.name!r} is of {kernel.scoring!r}, which is no scoring function."
-        )
-    return spec
+    return registry().scoring_for(kernel)
 
 
 def _resolve_attribute(address: Address, target: str) -> list[Subject]:

@@ -168,5 +168,20 @@ def test_kernels_come_by_priority():
         for name, priority in (("slow", 0), ("fast", 2), ("mid", 1))
     ]
     found = Registry([plugin(specs=[spec(), *kernels])])
-    assert [k.name for k in found.kernels("cosine")] == ["fast", "mid", "slow"]
+    assert [k.name for k in found.kernels(found.get("cosine"))] == ["fast", "mid", "slow"]
     assert found.get("cosine/fast") is kernels[1]
+
+
+def test_a_kernel_belongs_to_the_scoring_function_of_its_own_distribution():
+    first, second = spec(), spec()
+    kernel = attnbench.KernelSpec(name="fast", scoring="cosine", attend=torch.add)
+    found = Registry([plugin(specs=[first, kernel]), plugin("q", "other", [second])])
+    assert found.scoring_for(kernel) is first
+    assert found.kernels(first) == [kernel]
+    assert found.kernels(second) == []
+
+
+def test_a_kernel_of_an_unknown_scoring_function_is_an_error():
+    kernel = attnbench.KernelSpec(name="fast", scoring="cosin", attend=torch.add)
+    with pytest.raises(UnknownNameError, match="Did you mean 'cosine'"):
+        Registry([plugin(specs=[spec(), kernel])]).scoring_for(kernel)
