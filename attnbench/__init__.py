@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from attnbench.attending import attend
     from attnbench.cases import Case
     from attnbench.conformance import CheckReport, Outcome, check
-    from attnbench.subject import Inputs, Subject, get, subjects
+    from attnbench.resolving import get, subjects
+    from attnbench.subject import Inputs, Subject
 
 _LAZY = {
     "Case": "cases",
@@ -32,8 +33,8 @@ _LAZY = {
     "Subject": "subject",
     "attend": "attending",
     "check": "conformance",
-    "get": "subject",
-    "subjects": "subject",
+    "get": "resolving",
+    "subjects": "resolving",
 }
 
 __all__ = [

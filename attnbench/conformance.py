@@ -9,9 +9,10 @@ import torch
 from attnbench.errors import DeviceError, UnknownNameError, UsageError, nearest
 from attnbench.outcomes import CheckReport, Outcome
 from attnbench.registry import Spec, registry
+from attnbench.resolving import resolve
 from attnbench.running import PROFILES, run_invariant, seeded
 from attnbench.specs import DTYPES, Invariant
-from attnbench.subject import Subject, resolve
+from attnbench.subject import Subject
 
 __all__ = ["CheckReport", "Outcome", "check", "check_subject", "select_invariants"]
 

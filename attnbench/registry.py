@@ -1,73 +1,33 @@
-"""Finding plugins, loading each on its own, and looking their specs up by name."""
+"""The registry: the specs of all plugins that loaded, looked up by name."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
-import os
-import re
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from importlib import metadata
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-import pluggy
-
-from attnbench import hookspecs
 from attnbench.addresses import parse_address
+from attnbench.discovery import (
+    DISABLED_VARIABLE,
+    AnySpec,
+    Plugin,
+    Spec,
+    call_hooks,
+    discover,
+    load_plugin,
+    normalised,
+)
 from attnbench.errors import (
     AddressError,
     DuplicateNameError,
-    PluginError,
     SpecError,
     UnknownNameError,
     nearest,
 )
-from attnbench.specs import KNOWN_LAWS, ORIGIN, Invariant, KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import KNOWN_LAWS, ORIGIN, Invariant, KernelSpec, ScoringSpec
 
 __all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry"]
-
-Spec = ScoringSpec | MechanismSpec | KernelSpec
-AnySpec = Spec | Invariant
-
-DISABLED_VARIABLE = "ATTNBENCH_DISABLED_PLUGINS"
-HOOKS: dict[str, type[Any]] = {
-    "attnbench_scorings": ScoringSpec,
-    "attnbench_kernels": KernelSpec,
-    "attnbench_mechanisms": MechanismSpec,
-    "attnbench_invariants": Invariant,
-}
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """One entry point, and what became of it.
-
-    ``status``: ``found`` (its metadata was read), ``blocked`` (not to be loaded), ``ok`` or
-    ``failed``; ``message`` is the failure in one sentence, ``trace`` its traceback.
-    """
-
-    name: str
-    value: str
-    distribution: str
-    version: str
-    status: Literal["found", "blocked", "ok", "failed"]
-    requires: tuple[str, ...] = ()
-    specs: tuple[AnySpec, ...] = ()
-    message: str = ""
-    trace: str = ""
-    entry_point: metadata.EntryPoint | None = field(default=None, repr=False, compare=False)
-
-    def failed(self, error: BaseException) -> Plugin:
-        """The same plugin, failed with an error; none of its specs is kept."""
-        lines = traceback.format_exception(error)
-        message = f"{type(error).__name__}: {error}"
-        return self._with(status="failed", message=message, trace="".join(lines), specs=())
-
-    def _with(self, **changes: Any) -> Plugin:
-        return Plugin(**{**self.__dict__, **changes})
 
 
 @dataclass(frozen=True)
@@ -86,105 +46,6 @@ class Registered:
 def spec_key(spec: AnySpec) -> str:
     """The bare address of a spec, without its distribution."""
     return f"{spec.scoring}/{spec.name}" if isinstance(spec, KernelSpec) else spec.name
-
-
-def _normalised(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _required_names(dist: metadata.Distribution) -> tuple[str, ...]:
-    names = (re.match(r"[\w.-]+", text) for text in dist.requires or ())
-    return tuple(sorted({_normalised(match.group()) for match in names if match}))
-
-
-def discover(disabled: str | None = None) -> list[Plugin]:
-    """Every installed plugin, from metadata alone, sorted by name and distribution.
-
-    Args:
-        disabled: names of entry points or distributions to block, separated by commas; the
-            environment variable ``ATTNBENCH_DISABLED_PLUGINS`` by default.
-    """
-    text = os.environ.get(DISABLED_VARIABLE, "") if disabled is None else disabled
-    blocked = {_normalised(name.strip()) for name in text.split(",") if name.strip()}
-    plugins = []
-    for point in metadata.entry_points(group=hookspecs.PROJECT):
-        dist = point.dist
-        name = dist.name if dist else "unknown"
-        is_blocked = bool({_normalised(point.name), _normalised(name)} & blocked)
-        plugins.append(
-            Plugin(
-                name=point.name,
-                value=point.value,
-                distribution=name,
-                version=dist.version if dist else "0",
-                status="blocked" if is_blocked else "found",
-                requires=_required_names(dist) if dist else (),
-                entry_point=point,
-            )
-        )
-    return sorted(plugins, key=lambda p: (p.name, p.distribution))
-
-
-class _Manager(pluggy.PluginManager):
-    """A manager for one plugin; as in pytest, a hook's name is enough to be one."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        options = super().parse_hookimpl_opts(plugin, name)
-        if options is None and name.startswith("attnbench_"):
-            return {} if inspect.isroutine(getattr(plugin, name)) else None
-        return options
-
-
-def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
-    """All specs that the hooks of one plugin give.
-
-    Raises:
-        PluginError: a hook's name is mistyped, there is none, or one gives something else.
-    """
-    manager = _Manager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    name = manager.register(namespace)
-    callers = [c for c in manager.get_hookcallers(namespace) or () if name]
-    for caller in callers:
-        if caller.name not in HOOKS:
-            raise PluginError(
-                f"{caller.name!r} is not a hook of attnbench. {nearest(caller.name, HOOKS)}"
-            )
-    manager.check_pending()
-    if not callers:
-        raise PluginError(
-            f"{namespace!r} has no hook. Define one of {', '.join(HOOKS)}, "
-            "and let the entry point name the module that holds it."
-        )
-    return tuple(spec for caller in callers for spec in _results(caller.name, caller()))
-
-
-def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
-    expected = HOOKS[hook]
-    for result in results:
-        if isinstance(result, str | bytes) or not isinstance(result, Iterable):
-            raise PluginError(
-                f"{hook} returned {result!r}, but should return an iterable of "
-                f"{expected.__name__}; write 'return [spec]' or 'yield spec'."
-            )
-        for item in result:
-            if not isinstance(item, expected):
-                raise PluginError(
-                    f"{hook} gave {item!r} ({type(item).__name__}), but should give "
-                    f"{expected.__name__}; other kinds have hooks of their own: "
-                    f"{', '.join(h for h in HOOKS if h != hook)}."
-                )
-            yield item
-
-
-def _load_one(plugin: Plugin) -> Plugin:
-    if plugin.status != "found" or plugin.entry_point is None:
-        return plugin
-    try:
-        specs = call_hooks(plugin.entry_point.load())
-    except (Exception, SystemExit) as error:
-        return plugin.failed(error)
-    return plugin._with(status="ok", specs=specs)
 
 
 class Registry:
@@ -211,8 +72,8 @@ class Registry:
 
     def _validated(self, plugin: Plugin, absent: list[Plugin]) -> Plugin:
         # a name may come from a plugin that is absent, if that one could be known to this one
-        near = {_normalised(plugin.distribution), "attnbench", *plugin.requires}
-        excused = any(_normalised(other.distribution) in near for other in absent)
+        near = {normalised(plugin.distribution), "attnbench", *plugin.requires}
+        excused = any(normalised(other.distribution) in near for other in absent)
         try:
             for spec in plugin.specs:
                 if not isinstance(spec, Invariant):
@@ -265,8 +126,8 @@ class Registry:
         key = f"{address.name}/{address.kernel}" if address.kernel else address.name
         found = self._by_key.get(key, [])
         if address.source is not None:
-            wanted = _normalised(address.source)
-            found = [r for r in found if _normalised(r.plugin.distribution) == wanted]
+            wanted = normalised(address.source)
+            found = [r for r in found if normalised(r.plugin.distribution) == wanted]
         if not found:
             raise UnknownNameError(self._unknown(name))
         if len(found) > 1:
@@ -378,7 +239,7 @@ def _duplicate(key: str, found: list[Registered]) -> str:
 
 def load(plugins: Iterable[Plugin] | None = None) -> Registry:
     """Load each plugin on its own; one that fails does not touch the others."""
-    return Registry(_load_one(plugin) for plugin in (discover() if plugins is None else plugins))
+    return Registry(load_plugin(plugin) for plugin in (discover() if plugins is None else plugins))
 
 
 @functools.cache
@@ -391,10 +252,7 @@ def register(plugin: object, name: str, *, distribution: str = "in-process") -> 
     """A registry with one more plugin, for tests and notebooks; :func:`registry` is unchanged."""
     extra = Plugin(name=name, value="", distribution=distribution, version="0", status="ok")
     try:
-        extra = extra._with(specs=call_hooks(plugin))
+        extra = replace(extra, specs=call_hooks(plugin))
     except Exception as error:
         extra = extra.failed(error)
     return Registry([*registry().plugins, extra])
-
-
-Lookup = Callable[[str], Spec]

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parent.parent
 CORE = ROOT / "attnbench"
 LEVELS = [
     {"errors", "specs", "hookspecs"},
-    {"addresses", "registry"},
-    {"masks", "pooling", "cases", "inputs", "attending", "subject", "oracles"},
+    {"addresses", "discovery", "registry"},
+    {"masks", "pooling", "cases", "inputs", "attending", "subject", "resolving", "oracles"},
     {
         "strategies", "invariants", "outcomes", "running", "evidence", "conformance", "benchmark",
         "saved_inputs",

@@ -5,7 +5,7 @@ import torch
 
 import attnbench
 from attnbench.errors import AddressError, OptionError, UnknownNameError
-from attnbench.subject import make_scoring, resolve
+from attnbench.resolving import make_scoring, resolve
 
 FILE = """
 import attnbench, torch

@@ -1,0 +1,162 @@
+"""Finding plugins by their metadata, and loading each on its own.
+
+pluggy itself stops at the first failing entry point, drops a duplicate name without a word, and
+leaves a plugin half registered after a validation error; so each plugin has a manager of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from typing import Any, Literal
+
+import pluggy
+
+from attnbench import hookspecs
+from attnbench.errors import PluginError, nearest
+from attnbench.specs import Invariant, KernelSpec, MechanismSpec, ScoringSpec
+
+__all__ = ["AnySpec", "Plugin", "Spec", "call_hooks", "discover", "load_plugin", "normalised"]
+
+Spec = ScoringSpec | MechanismSpec | KernelSpec
+AnySpec = Spec | Invariant
+
+DISABLED_VARIABLE = "ATTNBENCH_DISABLED_PLUGINS"
+HOOKS: dict[str, type[Any]] = {
+    "attnbench_scorings": ScoringSpec,
+    "attnbench_kernels": KernelSpec,
+    "attnbench_mechanisms": MechanismSpec,
+    "attnbench_invariants": Invariant,
+}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point, and what became of it.
+
+    ``status``: ``found`` (its metadata was read), ``blocked`` (not to be loaded), ``ok`` or
+    ``failed``; ``message`` is the failure in one sentence, ``trace`` its traceback.
+    """
+
+    name: str
+    value: str
+    distribution: str
+    version: str
+    status: Literal["found", "blocked", "ok", "failed"]
+    requires: tuple[str, ...] = ()
+    specs: tuple[AnySpec, ...] = ()
+    message: str = ""
+    trace: str = ""
+    entry_point: metadata.EntryPoint | None = field(default=None, repr=False, compare=False)
+
+    def failed(self, error: BaseException) -> Plugin:
+        """The same plugin, failed with an error; none of its specs is kept."""
+        lines = traceback.format_exception(error)
+        message = f"{type(error).__name__}: {error}"
+        return replace(self, status="failed", message=message, trace="".join(lines), specs=())
+
+
+def normalised(name: str) -> str:
+    """A distribution's or entry point's name, as names are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _required_names(dist: metadata.Distribution) -> tuple[str, ...]:
+    names = (re.match(r"[\w.-]+", text) for text in dist.requires or ())
+    return tuple(sorted({normalised(match.group()) for match in names if match}))
+
+
+def discover(disabled: str | None = None) -> list[Plugin]:
+    """Every installed plugin, from metadata alone, sorted by name and distribution.
+
+    Args:
+        disabled: names of entry points or distributions to block, separated by commas; the
+            environment variable ``ATTNBENCH_DISABLED_PLUGINS`` by default.
+    """
+    text = os.environ.get(DISABLED_VARIABLE, "") if disabled is None else disabled
+    blocked = {normalised(name.strip()) for name in text.split(",") if name.strip()}
+    plugins = []
+    for point in metadata.entry_points(group=hookspecs.PROJECT):
+        dist = point.dist
+        name = dist.name if dist else "unknown"
+        is_blocked = bool({normalised(point.name), normalised(name)} & blocked)
+        plugins.append(
+            Plugin(
+                name=point.name,
+                value=point.value,
+                distribution=name,
+                version=dist.version if dist else "0",
+                status="blocked" if is_blocked else "found",
+                requires=_required_names(dist) if dist else (),
+                entry_point=point,
+            )
+        )
+    return sorted(plugins, key=lambda p: (p.name, p.distribution))
+
+
+class _Manager(pluggy.PluginManager):
+    """A manager for one plugin; as in pytest, a hook's name is enough to be one."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        options = super().parse_hookimpl_opts(plugin, name)
+        if options is None and name.startswith("attnbench_"):
+            return {} if inspect.isroutine(getattr(plugin, name)) else None
+        return options
+
+
+def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
+    """All specs that the hooks of one plugin give.
+
+    Raises:
+        PluginError: a hook's name is mistyped, there is none, or one gives something else.
+    """
+    manager = _Manager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    name = manager.register(namespace)
+    callers = [c for c in manager.get_hookcallers(namespace) or () if name]
+    for caller in callers:
+        if caller.name not in HOOKS:
+            raise PluginError(
+                f"{caller.name!r} is not a hook of attnbench. {nearest(caller.name, HOOKS)}"
+            )
+    manager.check_pending()
+    if not callers:
+        raise PluginError(
+            f"{namespace!r} has no hook. Define one of {', '.join(HOOKS)}, "
+            "and let the entry point name the module that holds it."
+        )
+    return tuple(spec for caller in callers for spec in _results(caller.name, caller()))
+
+
+def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
+    expected = HOOKS[hook]
+    for result in results:
+        if isinstance(result, str | bytes) or not isinstance(result, Iterable):
+            raise PluginError(
+                f"{hook} returned {result!r}, but should return an iterable of "
+                f"{expected.__name__}; write 'return [spec]' or 'yield spec'."
+            )
+        for item in result:
+            if not isinstance(item, expected):
+                raise PluginError(
+                    f"{hook} gave {item!r} ({type(item).__name__}), but should give "
+                    f"{expected.__name__}; other kinds have hooks of their own: "
+                    f"{', '.join(h for h in HOOKS if h != hook)}."
+                )
+            yield item
+
+
+def load_plugin(plugin: Plugin) -> Plugin:
+    """The plugin, loaded or failed; a blocked one as it is."""
+    if plugin.status != "found" or plugin.entry_point is None:
+        return plugin
+    try:
+        specs = call_hooks(plugin.entry_point.load())
+    except (Exception, SystemExit) as error:
+        return plugin.failed(error)
+    return replace(plugin, status="ok", specs=specs)
