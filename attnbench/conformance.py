@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from attnbench.discovery import Spec
 from attnbench.errors import DeviceError, UnknownNameError, UsageError, nearest
 from attnbench.outcomes import CheckReport, Outcome
-from attnbench.registry import Spec, registry
+from attnbench.registry import registry
 from attnbench.resolving import resolve
 from attnbench.running import PROFILES, run_invariant, seeded
 from attnbench.specs import DTYPES, Invariant
