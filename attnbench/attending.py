@@ -45,7 +45,7 @@ def choices(scoring: ScoringSpec, case: Case) -> Iterator[Choice]:
         yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
 
 
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     named = {"query": query, "key": key, "value": value}
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
@@ -91,7 +91,7 @@ def _expand_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Te
     return expanded[0], expanded[1]
 
 
-def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
+def check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
     leads = {n: tuple(t.shape[:-2]) for n, t in zip("qkv", (query, key, value), strict=True)}
     if len(set(leads.values())) > 1:
         raise ShapeError(
@@ -310,12 +310,12 @@ def attend(
         UnknownNameError: no scoring function or kernel of that name.
         UsageError: a kernel is named that cannot run this call.
     """
-    _check_inputs(query, key, value)
+    check_inputs(query, key, value)
     if not 0.0 <= dropout_p < 1.0:
         raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
     if enable_gqa:
         key, value = _expand_heads(query, key, value)
-    _check_lead(query, key, value)
+    check_lead(query, key, value)
     module = _prepare(module_or_name, query, key)
     _check_features(module, query, key)
     lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
