@@ -1,0 +1,78 @@
+"""What the tests of workers run in child processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from attnbench.errors import UnknownNameError
+
+
+def described(number: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "threads": torch.get_num_threads(),
+        "variable": os.environ.get("ATTNBENCH_DISABLED_PLUGINS"),
+        "sum": float(torch.ones(number, number).sum()),
+        "main": getattr(sys.modules["__main__"], "__file__", None),
+    }
+
+
+def many(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def noisy() -> str:
+    print("on standard output")
+    print("on standard error", file=sys.stderr)
+    return "quiet"
+
+
+def hang_after(count: int) -> Iterator[int]:
+    yield from range(count)
+    time.sleep(600)
+
+
+def hang_with_child() -> Iterator[list[int]]:
+    child = subprocess.Popen(["sleep", "600"])
+    yield [os.getpid(), child.pid]
+    time.sleep(600)
+
+
+def kill_itself() -> None:
+    print("about to die", file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def leave() -> None:
+    os._exit(7)
+
+
+def allocate() -> None:
+    kept = []
+    while True:
+        kept.append(torch.ones(2**22))
+
+
+def raise_value_error() -> None:
+    raise ValueError("not what was hoped for")
+
+
+def raise_own() -> None:
+    raise UnknownNameError("no such thing; did you mean 'thing'?")
+
+
+def raise_exit() -> None:
+    raise SystemExit(5)
