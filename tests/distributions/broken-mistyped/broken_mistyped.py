@@ -1,0 +1,5 @@
+"""A plugin with a mistyped hook."""
+
+
+def attnbench_scoring():
+    return []

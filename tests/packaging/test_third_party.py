@@ -1,0 +1,131 @@
+"""Real distributions of third parties, installed by pip beside the wheel and removed again."""
+
+import pytest
+from conftest import ROOT, Environment
+
+DISTRIBUTIONS = ROOT / "tests" / "distributions"
+WELL = "dot"  # a built-in that must go on working beside each of them
+
+
+@pytest.fixture
+def installed(environment: Environment, request, tmp_path):
+    """Install the distributions that a test names, from a copy, and remove them afterwards."""
+    import shutil
+
+    names = request.param if isinstance(request.param, tuple) else (request.param,)
+    for name in names:
+        copy = shutil.copytree(DISTRIBUTIONS / name, tmp_path / name)
+        environment.install("--no-deps", str(copy))
+    yield environment
+    environment.uninstall(*names)
+
+
+def subjects(environment: Environment) -> set[str]:
+    return {row["subject"] for row in environment.attnbench("list", "--json", check=False).json()}
+
+
+def outcomes(report) -> dict[tuple[str, str], dict]:
+    return {(o["subject"], o["invariant"]): o for o in report["outcomes"]}
+
+
+@pytest.mark.parametrize("installed", ["attn-extra"], indirect=True)
+def test_a_third_party_plugin_is_found_checked_and_benchmarked(installed):
+    assert "cosine" in subjects(installed)
+    report = installed.attnbench("check", "cosine", "--profile", "quick", "--json").json()
+    found = outcomes(report)
+    assert report["ok"]
+    assert found["cosine", "symmetric"]["status"] == "passed"
+    assert found["cosine", "scores_are_finite"]["status"] == "passed"
+    assert found["cosine", "bounded_by_one"]["status"] == "passed"
+    bench = installed.attnbench("bench", "cosine", "--set", "smoke")
+    assert "cosine" in bench.out
+
+
+@pytest.mark.parametrize("installed", ["attn-extra"], indirect=True)
+def test_an_invariant_of_a_third_party_holds_the_built_ins_too(installed):
+    report = installed.attnbench(
+        "check", WELL, "--invariant", "scores_are_finite", "--invariant", "symmetric", "--json"
+    ).json()
+    found = outcomes(report)
+    assert found[WELL, "scores_are_finite"]["status"] == "passed"
+    assert found[WELL, "symmetric"]["status"] == "skipped"
+    assert found[WELL, "symmetric"]["reason"] == "law not declared"
+
+
+def test_nothing_is_left_of_a_plugin_that_was_removed(environment):
+    assert "cosine" not in subjects(environment)
+    names = {row["distribution"] for row in environment.attnbench("plugins", "--json").json()}
+    assert names == {"attnbench"}
+
+
+@pytest.mark.parametrize("installed", [("attn-extra", "broken-duplicate")], indirect=True)
+def test_two_distributions_with_one_name_are_reached_by_distribution(installed):
+    assert {"attn-extra:cosine", "broken-duplicate:cosine"} <= subjects(installed)
+    bare = installed.attnbench("check", "cosine", check=False)
+    assert bare.code == 2
+    assert "'cosine' is registered twice" in bare.err
+    assert "ATTNBENCH_DISABLED_PLUGINS" in bare.err
+    assert "Traceback" not in bare.err
+    one = installed.attnbench("check", "attn-extra:cosine", WELL, "--profile", "quick", "--json")
+    assert {"attn-extra:cosine", WELL} == {o["subject"] for o in one.json()["outcomes"]}
+
+
+FAIL_TO_LOAD = {
+    "broken-import": "No module named 'a_module_that_is_not_there'",
+    "broken-hook": "the weights file is missing",
+    "broken-return": "write 'return [spec]'",
+    "broken-mistyped": "Did you mean 'attnbench_scorings'",
+    "broken-law": "names the law 'unit_varianc', which no plugin brings. Did you mean",
+}
+
+
+@pytest.mark.parametrize(
+    ("installed", "message"), FAIL_TO_LOAD.items(), indirect=["installed"], ids=FAIL_TO_LOAD
+)
+def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(installed, message):
+    listed = installed.attnbench("plugins", "--load", check=False)
+    assert listed.code == 3
+    assert message in listed.out
+    check = installed.attnbench("check", WELL, "--profile", "quick", "--json", check=False)
+    assert check.code == 3
+    assert check.json()["ok"]
+    assert "attnbench plugins --load" in check.err
+    strict = installed.attnbench("check", WELL, "--strict-plugins", check=False)
+    assert strict.code == 3
+    assert "Traceback" not in strict.err
+
+
+@pytest.mark.parametrize("installed", ["broken-import"], indirect=True)
+def test_a_blocked_plugin_is_not_loaded(installed):
+    result = installed.attnbench(
+        "plugins", "--load", "--json", ATTNBENCH_DISABLED_PLUGINS="broken-import"
+    )
+    assert "blocked" in {row["status"] for row in result.json()}
+
+
+MISBEHAVE = {
+    "broken-shape": ("transposed", "failed", 1, "shape"),
+    "broken-nan": ("nans", "failed", 1, "nan"),
+    "broken-kill": ("dies", "crashed", 3, "SIGKILL"),
+    "broken-hang": ("hangs", "timeout", 3, "3 s"),
+    "broken-allocate": ("hoards", "crashed", 3, "2 GiB"),
+}
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"), MISBEHAVE.items(), indirect=["installed"], ids=MISBEHAVE
+)
+def test_a_subject_that_misbehaves_has_its_outcome_and_the_others_go_on(installed, expected):
+    subject, status, code, message = expected
+    result = installed.attnbench(
+        *("check", subject, WELL, "--profile", "quick", "--json"),
+        *("--invariant", "weights_sum_to_one", "--timeout", "3" if status == "timeout" else "60"),
+        check=False,
+    )
+    assert result.code == code, result.text
+    found = outcomes(result.json())
+    assert found[WELL, "weights_sum_to_one"]["status"] == "passed"
+    bad = found[subject, "weights_sum_to_one"]
+    assert bad["status"] == status
+    assert message in bad["reason"]
+    assert "Traceback" not in result.err

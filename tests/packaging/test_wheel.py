@@ -1,0 +1,37 @@
+import json
+
+
+def test_the_wheel_holds_the_two_packages_and_nothing_else(contents):
+    assert {name.split("/")[0].split("-")[0] for name in contents} == {
+        "attnbench",
+        "attnbench_plugins",
+    }
+
+
+def test_the_wheel_is_typed_and_holds_its_data(contents):
+    assert {"attnbench/py.typed", "attnbench_plugins/py.typed"} <= set(contents)
+    assert any(name.startswith("attnbench/templates/new/") for name in contents)
+
+
+def test_an_sdist_was_built_and_holds_the_licence(built):
+    import tarfile
+
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+    assert any(name.endswith("/LICENSE") for name in names)
+    assert any(name.endswith("/plugins/attnbench_plugins/additive.py") for name in names)
+
+
+def test_built_ins_are_found_in_the_installed_wheel(environment):
+    found = environment.attnbench("list", "--json").json()
+    assert {"additive", "gaussian", "scaled_dot"} <= {row["subject"] for row in found}
+
+
+def test_the_main_job_runs_from_outside_the_checkout(environment):
+    result = environment.attnbench("run")
+    assert "scaled_dot" in result.out
+    records = list((environment.cwd / "results" / "attnbench").glob("*.jsonl"))
+    assert records
+    lines = [json.loads(line) for path in records for line in path.read_text().splitlines()]
+    assert {line["subject"] for line in lines} >= {"additive", "gaussian", "scaled_dot"}
