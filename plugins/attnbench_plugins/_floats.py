@@ -1,0 +1,42 @@
+"""Python floats for the mechanisms' references: no torch, no numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+__all__ = ["Rows", "attended", "matvec", "pooled", "softmax"]
+
+Rows = list[list[float]]
+
+
+def matvec(matrix: Sequence[Sequence[float]], x: Sequence[float]) -> list[float]:
+    """A matrix, as a list of rows, times a vector."""
+    return [math.fsum(w * v for w, v in zip(row, x, strict=True)) for row in matrix]
+
+
+def softmax(scores: Sequence[float], may: Sequence[bool]) -> list[float]:
+    """Weights over the keys that are left, 0 elsewhere; all 0 if none is."""
+    top = max((x for x, yes in zip(scores, may, strict=True) if yes), default=0.0)
+    raw = [math.exp(x - top) if yes else 0.0 for x, yes in zip(scores, may, strict=True)]
+    total = math.fsum(raw)
+    return [x / total if total else 0.0 for x in raw]
+
+
+def pooled(weights: Sequence[float], value: Rows) -> list[float]:
+    """The weighted sum of the values; a slot of weight 0 may hold anything."""
+    kept = [(w, row) for w, row in zip(weights, value, strict=True) if w]
+    return [math.fsum(w * row[e] for w, row in kept) for e in range(len(value[0]))]
+
+
+def attended(
+    score: Callable[[list[float], list[float]], float],
+    query: Rows,
+    key: Rows,
+    allowed: list[list[bool]],
+) -> Rows:
+    """The soft weights of every query, row by row."""
+    return [
+        softmax([score(q, k) if yes else 0.0 for k, yes in zip(key, may, strict=True)], may)
+        for q, may in zip(query, allowed, strict=True)
+    ]

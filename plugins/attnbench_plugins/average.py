@@ -1,0 +1,41 @@
+"""Average pooling: every key that is left gets the same weight, the baseline for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+import attnbench
+from attnbench_plugins._unused import for_every_query
+
+__all__ = ["AverageScoring"]
+
+
+class AverageScoring(nn.Module):
+    """Score every pair 0, so that the weights are equal."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``, all 0, of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
+        return for_every_query(key[..., :0].sum(-1), query)
+
+
+def _make(query_size: int, key_size: int) -> AverageScoring:
+    return AverageScoring()
+
+
+def _reference(_module: nn.Module, _q: list[float], _k: list[float]) -> float:
+    return 0.0
+
+
+@attnbench.hookimpl
+def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
+    """The scoring function ``average``; its variance is 0, so it declares no ``unit_variance``."""
+    yield attnbench.ScoringSpec(
+        name="average",
+        make=_make,
+        formula="0",
+        source="mean of the values, the baseline",
+        reference=_reference,
+        laws=("bounded_by_one", "query_independent", "translation_invariant"),
+    )

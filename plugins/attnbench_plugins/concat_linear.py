@@ -1,0 +1,66 @@
+r"""Linear score of query and key set end to end: :math:`w^\top [q; k] + b`, one number a pair.
+
+It equals ``vector_sum`` with a bias, and softmax removes the query's term and the bias, which are
+the same for every key: the weights do not depend on the query. No pair is ever written out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench_plugins._widen import widen
+
+__all__ = ["ConcatLinearScoring"]
+
+
+class ConcatLinearScoring(nn.Module):
+    """Score with one linear unit over ``[query; key]``.
+
+    Args:
+        query_size: Eq.
+        key_size: Ek, which may differ.
+    """
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+        self.query_size = query_size
+        self.weight = nn.Parameter(torch.empty(query_size + key_size))
+        self.bias = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew; query and key each add a variance of 1/2, the bias none."""
+        weight = self.weight.detach()
+        for part in (weight[: self.query_size], weight[self.query_size :]):
+            nn.init.normal_(part, std=(2 * len(part)) ** -0.5)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
+        query, key, weight, bias = widen(query, key, self.weight, self.bias)
+        w_q, w_k = weight[: self.query_size], weight[self.query_size :]
+        return (query @ w_q + bias).unsqueeze(-1) + (key @ w_k).unsqueeze(-2)
+
+
+def _reference(module: ConcatLinearScoring, q: list[float], k: list[float]) -> float:
+    weight: list[float] = module.weight.tolist()
+    pairs = zip([*weight, float(module.bias)], [*q, *k, 1.0], strict=True)
+    return math.fsum(w * x for w, x in pairs)
+
+
+@attnbench.hookimpl
+def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
+    """The scoring function ``concat_linear``."""
+    yield attnbench.ScoringSpec(
+        name="concat_linear",
+        make=ConcatLinearScoring,
+        formula="wᵀ[q; k] + b",
+        source="linear score of the concatenation, as tutorials write it",
+        reference=_reference,
+        laws=("unit_variance", "query_independent"),
+    )

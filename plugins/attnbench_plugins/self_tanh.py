@@ -1,0 +1,63 @@
+r"""Self-attention without a query: one tanh unit of the key alone, :math:`\tanh(w^\top k + b)`.
+
+Bounded by 1, so no weight is more than e² times another; its variance is that of a tanh, below 1,
+and it does not declare ``unit_variance``. The weights do not depend on the query.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench_plugins._unused import for_every_query
+from attnbench_plugins._widen import widen
+
+__all__ = ["SelfTanhScoring"]
+
+
+class SelfTanhScoring(nn.Module):
+    """Score a key with one tanh unit; the query is ignored.
+
+    Args:
+        query_size: Eq, ignored.
+        key_size: Ek.
+    """
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(key_size))
+        self.bias = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew, so that the unit sees variance 1; the bias starts at 0."""
+        nn.init.normal_(self.weight, std=len(self.weight) ** -0.5)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
+        wide, weight, bias = widen(key, self.weight, self.bias)
+        return for_every_query((wide @ weight + bias).tanh(), query)
+
+
+def _reference(module: SelfTanhScoring, _q: list[float], k: list[float]) -> float:
+    weight: list[float] = module.weight.tolist()
+    pairs = zip([*weight, float(module.bias)], [*k, 1.0], strict=True)
+    return math.tanh(math.fsum(w * x for w, x in pairs))
+
+
+@attnbench.hookimpl
+def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
+    """The scoring function ``self_tanh``."""
+    yield attnbench.ScoringSpec(
+        name="self_tanh",
+        make=SelfTanhScoring,
+        formula="tanh(wᵀk + b)",
+        source="tanh of a linear score of the key, as tutorials write it",
+        reference=_reference,
+        laws=("bounded_by_one", "query_independent"),
+    )
