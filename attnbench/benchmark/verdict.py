@@ -1,0 +1,278 @@
+"""Verdicts: is B faster or slower than A, from the medians of their processes.
+
+The unit of evidence is the process. The test is Welch's, on the logarithms of process medians. Two
+noises have to be beaten: the spread of these very processes, and what the same machine showed for
+the same code against itself (:class:`Noise`, from ``attnbench calibrate``). The intervals of a
+table hold all at once (Bonferroni), and a verdict is read off its interval, so that the two never
+disagree:
+
+========== =========================================================================
+same       the whole interval lies within the margin
+faster     the whole interval lies below no change, and not within the margin
+slower     likewise above
+ambiguous  anything else: too noisy, too few processes, or an effect near the margin
+========== =========================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+__all__ = [
+    "DRIFT_SD",
+    "MARGIN",
+    "MIN_PROCESSES",
+    "ROW_ERROR",
+    "TABLE_ERROR",
+    "Noise",
+    "Pair",
+    "Verdict",
+    "taken_in_turn",
+    "verdicts",
+    "visible_effect",
+]
+
+ROW_ERROR = 0.01
+"""Most chance of a false faster or slower in a row."""
+
+TABLE_ERROR = 0.05
+"""Most chance of one in a table of unchanged cases."""
+
+POWER = 0.95
+"""Chance with which the smallest visible effect is seen."""
+
+MIN_PROCESSES = 5
+"""Processes a side below which nothing is concluded."""
+
+MARGIN = 0.05
+"""A change smaller than this share is called same, if that much is sure."""
+
+DRIFT_SD = 0.03
+"""Spread (log scale) between two runs one after the other, where no calibration tells it."""
+
+WELCH_SHARE = 0.8
+"""Share of the degrees of freedom that Welch's test keeps, for unequal spreads of five a side."""
+
+TIMES_TAKEN_IN_TURN = 3
+"""How often the sides must have changed places for their processes to count as alternated."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a machine showed for one case of the same code against itself.
+
+    Args:
+        process_sd: spread of process medians within a run, on the log scale.
+        process_df: degrees of freedom behind it.
+        run_sd: spread between runs beyond that, on the log scale.
+        run_df: degrees of freedom behind it; 0 if there was one run only.
+    """
+
+    process_sd: float
+    process_df: int
+    run_sd: float = DRIFT_SD
+    run_df: int = 0
+
+    def at_most(self) -> Noise:
+        """The same with spreads that the true ones exceed in one case of twenty only."""
+        from scipy import stats  # takes 0.3 s to import
+
+        def raised(sd: float, df: int) -> float:
+            return sd * math.sqrt(df / float(stats.chi2.ppf(0.05, df))) if df else sd
+
+        return Noise(
+            raised(self.process_sd, self.process_df),
+            self.process_df,
+            raised(self.run_sd, self.run_df),
+            self.run_df,
+        )
+
+    def difference(self, n_a: int, n_b: int, *, alternated: bool) -> tuple[float, float]:
+        """Standard error of the difference of two log means, and its degrees of freedom."""
+        parts = [(self.process_sd**2 * (1 / n_a + 1 / n_b), float(self.process_df))]
+        if not alternated:
+            # without runs to tell, the drift is an assumption, not an estimate
+            parts.append((2 * self.run_sd**2, float(self.run_df) or math.inf))
+        return _combined(parts)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sides of one case: process medians in seconds, in the order in which they were taken.
+
+    Args:
+        key: names the case in the table; the calibration is looked up by it too.
+        a_s, b_s: process medians of either side.
+        alternated: whether processes of both sides took turns.
+        noise: of the same code against itself; ``None`` where that was never measured.
+    """
+
+    key: tuple[str, ...]
+    a_s: tuple[float, ...]
+    b_s: tuple[float, ...]
+    alternated: bool = True
+    noise: Noise | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said of B against A in one case.
+
+    Args:
+        key: of the pair.
+        verdict: ``faster``, ``slower``, ``same`` or ``ambiguous``.
+        effect: change of the time as a share: 0.1 is 10 % slower.
+        low, high: its interval; those of a table hold all at once.
+        visible: the smallest slowdown that would have been called slower in 95 of 100.
+        a_s, b_s: geometric means of the process medians, in seconds.
+        processes: of either side.
+        calibrated: whether this machine's noise for the case is known.
+        alternated: whether the sides took turns.
+        reason: why it is ambiguous.
+    """
+
+    key: tuple[str, ...]
+    verdict: str
+    effect: float
+    low: float
+    high: float
+    visible: float
+    a_s: float
+    b_s: float
+    processes: tuple[int, int]
+    calibrated: bool
+    alternated: bool
+    reason: str = field(default="")
+
+
+def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:
+    """Whether the processes of two sides alternated, from the times at which they started."""
+    order = sorted([(start, "a") for start in a] + [(start, "b") for start in b])
+    sides = [side for _, side in order]
+    changes = sum(x != y for x, y in zip(sides, sides[1:], strict=False))
+    return changes >= TIMES_TAKEN_IN_TURN
+
+
+def visible_effect(noise: Noise, n_a: int, n_b: int, *, alternated: bool, rows: int = 1) -> float:
+    """The smallest slowdown, as a share, that a comparison still to be made will see.
+
+    Args:
+        noise: of the machine, from a calibration.
+        n_a, n_b: processes of either side.
+        alternated: whether they will take turns.
+        rows: cases in the table.
+    """
+    likely = noise.at_most()
+    error, _ = likely.difference(n_a, n_b, alternated=alternated)
+    # the test's own spread comes from few processes; Welch's degrees of freedom are fewer still
+    own = Noise(noise.process_sd, max(1, round(WELCH_SHARE * (n_a + n_b - 2))), noise.run_sd)
+    _, own_df = own.difference(n_a, n_b, alternated=alternated)
+    _, df = noise.difference(n_a, n_b, alternated=alternated)
+    # both tests have to see it: each gets half of what may be missed
+    missed = (1 - POWER) / 2
+    by_calibration = _quantile(df, _tail(rows)) + _quantile(math.inf, missed)
+    return math.expm1(max(by_calibration, _noncentral(own_df, _tail(rows), missed)) * error)
+
+
+def verdicts(pairs: Sequence[Pair], *, margin: float = MARGIN) -> list[Verdict]:
+    """One verdict a pair, corrected for the number of pairs.
+
+    Args:
+        pairs: the whole table; leaving rows out afterwards spoils the correction.
+        margin: changes smaller than this share are the same.
+    """
+    return [_verdict(pair, len(pairs), margin) for pair in pairs]
+
+
+def _verdict(pair: Pair, rows: int, margin: float) -> Verdict:
+    n_a, n_b = len(pair.a_s), len(pair.b_s)
+    logs_a, logs_b = ([math.log(t) for t in side] for side in (pair.a_s, pair.b_s))
+    center = statistics.fmean(logs_b) - statistics.fmean(logs_a)
+    errors = [_own_error(logs_a, logs_b, drift=None if pair.alternated else _drift(pair.noise))]
+    if pair.noise is not None:
+        errors.append(pair.noise.difference(n_a, n_b, alternated=pair.alternated))
+    tail = _tail(rows)
+    half = max(_quantile(df, tail) * error for error, df in errors)
+    visible = math.expm1(max((_quantile(d, tail) + _quantile(d, 1 - POWER)) * e for e, d in errors))
+    if pair.noise is not None:
+        planned = visible_effect(pair.noise, n_a, n_b, alternated=pair.alternated, rows=rows)
+        visible = max(visible, planned)
+    low, high = math.expm1(center - half), math.expm1(center + half)
+    verdict, reason = _named(low, high, margin, min(n_a, n_b))
+    return Verdict(
+        key=pair.key,
+        verdict=verdict,
+        effect=math.expm1(center),
+        low=low,
+        high=high,
+        visible=visible,
+        a_s=math.exp(statistics.fmean(logs_a)),
+        b_s=math.exp(statistics.fmean(logs_b)),
+        processes=(n_a, n_b),
+        calibrated=pair.noise is not None,
+        alternated=pair.alternated,
+        reason=reason,
+    )
+
+
+def _named(low: float, high: float, margin: float, processes: int) -> tuple[str, str]:
+    if processes < MIN_PROCESSES:
+        return "ambiguous", f"{processes} processes on a side, but at least {MIN_PROCESSES} count"
+    if -margin < low and high < margin:
+        return "same", ""
+    if low > 0:
+        return "slower", ""
+    if high < 0:
+        return "faster", ""
+    return "ambiguous", f"from {low:+.1%} to {high:+.1%} anything is possible"
+
+
+def _drift(noise: Noise | None) -> tuple[float, float]:
+    """Variance of a difference between two runs, and its degrees of freedom."""
+    if noise is None or noise.run_df == 0:
+        return 2 * DRIFT_SD**2, math.inf
+    return 2 * noise.run_sd**2, float(noise.run_df)
+
+
+def _own_error(
+    a: Sequence[float], b: Sequence[float], *, drift: tuple[float, float] | None
+) -> tuple[float, float]:
+    """Welch's standard error from the processes themselves, and its degrees of freedom."""
+    if min(len(a), len(b)) < 2:
+        return math.inf, 1.0
+    parts = [(statistics.variance(side) / len(side), float(len(side) - 1)) for side in (a, b)]
+    return _combined(parts if drift is None else [*parts, drift])
+
+
+def _combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Root of a sum of estimated variances, with Satterthwaite's degrees of freedom."""
+    total = math.fsum(variance for variance, _ in parts)
+    spread = math.fsum(variance**2 / df for variance, df in parts)
+    return math.sqrt(total), total**2 / spread if spread else math.inf
+
+
+def _tail(rows: int) -> float:
+    """Chance of an error on one side of one row."""
+    return min(ROW_ERROR, TABLE_ERROR / max(rows, 1)) / 2
+
+
+@functools.cache
+def _quantile(df: float, tail: float) -> float:
+    from scipy import stats  # takes 0.3 s to import
+
+    return float(stats.norm.isf(tail) if math.isinf(df) else stats.t.isf(tail, df))
+
+
+@functools.cache
+def _noncentral(df: float, tail: float, missed: float) -> float:
+    """The effect in standard errors that a t test misses with a given chance."""
+    from scipy import optimize, stats
+
+    limit = _quantile(df, tail)
+    if math.isinf(df):
+        return limit + _quantile(df, missed)
+    return float(optimize.brentq(lambda x: stats.nct.cdf(limit, df, x) - missed, 0, 20 * limit))
