@@ -17,6 +17,7 @@ ambiguous  anything else: too noisy, too few processes, or an effect near the ma
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -153,7 +154,7 @@ def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:
     """Whether the processes of two sides alternated, from the times at which they started."""
     order = sorted([(start, "a") for start in a] + [(start, "b") for start in b])
     sides = [side for _, side in order]
-    changes = sum(x != y for x, y in zip(sides, sides[1:], strict=False))
+    changes = sum(x != y for x, y in itertools.pairwise(sides))
     return changes >= TIMES_TAKEN_IN_TURN
 
 
