@@ -1,0 +1,83 @@
+"""``attnbench new``: write a third-party plugin distribution that installs and passes as it is."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata, resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from attnbench.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="Name of the distribution, such as my-scores.")],
+    scoring: Annotated[
+        str | None,
+        typer.Option("--scoring", help="Name of its scoring function; the module's by default."),
+    ] = None,
+    into: Annotated[
+        Path, typer.Option("--into", help="Folder in which the new one is made.")
+    ] = Path(),
+) -> int:
+    """Write a plugin distribution: a scoring function, its tests and its asv set-up."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot name a distribution: use letters, digits, '-', '_' and '.', "
+            "and begin with a letter."
+        )
+    module = re.sub(r"[-.]", "_", name).lower()
+    scoring = scoring or module
+    if not scoring.isidentifier():
+        raise UsageError(
+            f"{scoring!r} cannot name a scoring function: use letters, digits and '_'."
+        )
+    target = into / name
+    if target.exists():
+        raise UsageError(f"{target} is there already; choose another name, or --into a folder.")
+    values = {
+        "distribution": name,
+        "module": module,
+        "scoring": scoring,
+        "torch": metadata.version("torch").partition("+")[0],
+    }
+    try:
+        for path, text in _files(values):
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror}.") from None
+    typer.echo(f"Wrote {target}. Edit {target / module / '__init__.py'}, then:")
+    typer.echo(f"  pip install -e {target}")
+    typer.echo(f"  attnbench check {scoring}")
+    typer.echo(f"  attnbench bench {scoring} scaled_dot")
+    return 0
+
+
+def _files(values: dict[str, str]) -> list[tuple[Path, str]]:
+    root = resources.files("attnbench") / "templates" / "new"
+    return [
+        (_target(path, values), Template(source.read_text(encoding="utf-8")).substitute(values))
+        for path, source in _walk(root, Path())
+    ]
+
+
+def _walk(folder: Traversable, path: Path) -> list[tuple[Path, Traversable]]:
+    found = []
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        if entry.is_dir():
+            found += _walk(entry, path / entry.name)
+        elif entry.name.endswith(".template"):
+            found.append((path / entry.name.removesuffix(".template"), entry))
+    return found
+
+
+def _target(path: Path, values: dict[str, str]) -> Path:
+    parts = [part.replace("module", values["module"]) for part in path.parts]
+    return Path(*parts[:-1], ".gitignore" if parts[-1] == "gitignore" else parts[-1])
