@@ -1,8 +1,9 @@
 """References: what the output should be, computed twice by code that shares nothing.
 
-:func:`float64_output` is vectorised and in float64; :func:`scalar_output` is Python floats. Neither
-uses the masks' folding or the softmax that subjects use. They are compared with each other before
-either judges a subject.
+An :class:`Oracle` computes the output of one case vectorised in float64 and, from the spec's
+``reference``, in Python floats, neither with the masks' folding or the softmax that subjects use.
+It also says how far off an output may be: 4 times what moving inputs and parameters by one unit in
+the last place changes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +21,10 @@ from attnbench.inputs import Inputs
 from attnbench.specs import MechanismSpec
 from attnbench.subject import Subject
 
-__all__ = ["allowed_and_bias", "budget", "float64_output", "scalar_output", "widened"]
+__all__ = ["Oracle", "allowed_and_bias", "float64_output", "scalar_output", "widened"]
+
+_STEP = 2.0**-24
+"""Smallest relative move: below it, float64's own rounding would drown what the move changes."""
 
 
 def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -59,118 +63,218 @@ def widened(module: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
 
 
 def float64_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
-    """The output ``(*lead, L, Ev)`` in float64 on the CPU.
-
-    For a scoring function or kernel: the scoring module in float64, softmax and pooling written out
-    here. For a mechanism: the mechanism itself in float64.
-    """
-    wide_module, wide = widened(module, inputs)
-    with torch.no_grad():
-        if isinstance(subject.spec, MechanismSpec):
-            return subject.output(wide_module, wide)
-        allowed, bias = allowed_and_bias(wide)
-        # a slot that every query is kept from may hold NaN, which 0 times it would spread
-        seen = allowed.any(-2).unsqueeze(-1)
-        key, value = (torch.where(seen, t, torch.zeros_like(t)) for t in (wide.key, wide.value))
-        scores = wide_module(wide.query, key) + bias
-        scores = torch.where(allowed, scores, torch.full_like(scores, -math.inf))
-        top = scores.amax(-1, keepdim=True)
-        raw = torch.where(allowed, (scores - top).exp(), torch.zeros_like(scores))
-        total = raw.sum(-1, keepdim=True)
-        weights = torch.where(total > 0, raw / total, torch.zeros_like(raw))
-        return torch.einsum("...ls,...sv->...lv", weights, value)
+    """The output ``(*lead, L, Ev)`` in float64 on the CPU; see :attr:`Oracle.output`."""
+    return Oracle(subject, module, inputs).output
 
 
 def scalar_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor | None:
     """The same by Python floats, from ``spec.reference``; ``None`` if there is no reference."""
-    reference: Callable[..., Any] | None = subject.maker.reference
-    if reference is None:
-        return None
-    wide_module, wide = widened(module, inputs)
-    allowed, bias = allowed_and_bias(wide)
-    count = math.prod(wide.query.shape[:-2])
-    tensors = (wide.query, wide.key, wide.value, allowed, bias)
-    query, key, value, may, add = (t.reshape(count, *t.shape[-2:]).tolist() for t in tensors)
-    is_mechanism = isinstance(subject.spec, MechanismSpec)
-    if is_mechanism and bool((bias != 0).any()):
-        return None  # its reference knows booleans only
-    items = []
-    for item in range(count):
-        if is_mechanism:
-            items.append(reference(wide_module, query[item], key[item], value[item], may[item]))
-        else:
-            score = functools.partial(reference, wide_module)
-            items.append(_pooled(score, query[item], key[item], value[item], may[item], add[item]))
-    shape = (*wide.query.shape[:-1], wide.value.shape[-1])
-    if items and len(items[0]) and len(items[0][0]) != shape[-1]:
-        shape = (*shape[:-1], len(items[0][0]))
-    return torch.tensor(items, dtype=torch.float64).reshape(shape)
+    oracle = Oracle(subject, module, inputs)
+    return oracle.scalar(oracle.rows()) if oracle.has_scalar else None
+
+
+class Oracle:
+    """What the output of one case should be, and how far off it may be.
+
+    Args:
+        subject: for a scoring function or a kernel, the scoring module's scores are taken, and
+            softmax and pooling are written out here; a mechanism is its own reference in float64.
+        module: in the dtype under test.
+        inputs: likewise.
+    """
+
+    def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:
+        self.subject = subject
+        self.eps = torch.finfo(inputs.query.dtype).eps
+        self.tiny = torch.finfo(inputs.query.dtype).smallest_normal * self.eps
+        self.module, self.inputs = widened(module, inputs)
+        self.allowed, self.bias = allowed_and_bias(self.inputs)
+        self._is_mechanism = isinstance(subject.spec, MechanismSpec)
+        if not self._is_mechanism:
+            # a slot that every query is kept from may hold NaN, which 0 times it would spread
+            seen = self.allowed.any(-2).unsqueeze(-1)
+            self._key, self._value = (
+                torch.where(seen, tensor, torch.zeros_like(tensor))
+                for tensor in (self.inputs.key, self.inputs.value)
+            )
+
+    @functools.cached_property
+    def output(self) -> Tensor:
+        """The output ``(*lead, L, Ev)`` in float64 on the CPU."""
+        if self._is_mechanism:
+            with torch.no_grad():
+                return self.subject.output(self.module, self.inputs)
+        return self.log_weights.exp() @ self._value
+
+    @functools.cached_property
+    def scores(self) -> Tensor:
+        """Scores ``(*lead, L, S)`` of a scoring function or kernel, with the mask's bias."""
+        with torch.no_grad():
+            scores: Tensor = self.module(self.inputs.query, self._key) + self.bias
+        return scores
+
+    @functools.cached_property
+    def log_weights(self) -> Tensor:
+        """Logarithms of the weights ``(*lead, L, S)``; ``-inf`` where a key is hidden."""
+        scores = self.scores.masked_fill(~self.allowed, -math.inf)
+        top = scores.amax(-1, keepdim=True)
+        top = top.masked_fill(top == -math.inf, 0.0)
+        total = (scores - top).exp().sum(-1, keepdim=True)
+        log = scores - top - total.log().masked_fill(total == 0, 0.0)
+        return log.masked_fill(~self.allowed, -math.inf)
+
+    @property
+    def has_scalar(self) -> bool:
+        """Whether there is a reference in Python floats that can compute this case."""
+        if self.subject.maker.reference is None:
+            return False
+        # a mechanism's reference is told which keys are left, and nothing of what is added
+        return not (self._is_mechanism and bool((self.bias != 0).any()))
+
+    def rows(self, pairs: int | None = None) -> list[tuple[int, int]]:
+        """Some rows of the output, as (item, query), spread over all of them.
+
+        Args:
+            pairs: about how many pairs of query and key they should hold; ``None`` for all.
+        """
+        q_len, kv_len = self.allowed.shape[-2:]
+        count = self.allowed[..., 0].numel()
+        some = count if pairs is None else max(2, pairs // kv_len)
+        if some >= count:
+            return [divmod(row, q_len) for row in range(count)]
+        spread = {round(i * (count - 1) / (some - 1)) for i in range(some)}
+        return [divmod(row, q_len) for row in sorted(spread)]
+
+    def scalar(self, rows: list[tuple[int, int]]) -> Tensor:
+        """Rows of the output ``(len(rows), Ev)`` by Python floats."""
+        reference: Callable[..., Any] | None = self.subject.maker.reference
+        assert reference is not None
+        tensors = (*(getattr(self.inputs, name) for name in ("query", "key", "value")),)
+        flat = [t.reshape(-1, *t.shape[-2:]) for t in (*tensors, self.allowed, self.bias)]
+        items: dict[int, list[list[list[Any]]]] = {}
+        found = []
+        for item, row in rows:
+            if item not in items:
+                items[item] = [tensor[item].tolist() for tensor in flat]
+                if self._is_mechanism:
+                    items[item][0] = reference(self.module, *items[item][:4])
+            query, key, value, may, add = items[item]
+            if self._is_mechanism:
+                found.append(query[row])
+            else:
+                score = functools.partial(reference, self.module, query[row])
+                found.append(_pooled(score, key, value, may[row], add[row]))
+        return torch.tensor(found, dtype=torch.float64)
+
+    def select(self, tensor: Tensor, rows: list[tuple[int, int]]) -> Tensor:
+        """The same rows of an output ``(*lead, L, Ev)``: ``(len(rows), Ev)``."""
+        flat = tensor.reshape(-1, *tensor.shape[-2:])
+        items, queries = zip(*rows, strict=True)
+        return flat[list(items), list(queries)]
+
+    def budget(self, *, units: float = 4.0, eps: float | None = None, draws: int = 4) -> Tensor:
+        """What an output may be off by, element by element: ``(*lead, L, Ev)``.
+
+        Args:
+            units: how many units in the last place inputs, parameters and values may move.
+            eps: one such unit, relative; that of the dtype under test by default.
+            draws: how many random directions are tried; more make a wider, surer budget.
+        """
+        eps = self.eps if eps is None else eps
+        if self._is_mechanism:
+            return self._mechanism_budget(units, eps, draws)
+        log = self.log_weights
+        weights, move = log.exp(), units * self._score_move(eps, draws)
+        # within ± move of each score, a weight lies within these bounds whatever the others do
+        least = torch.logsumexp(log - move, -1, keepdim=True)
+        most = torch.logsumexp(log + move, -1, keepdim=True)
+        up = torch.exp((log + move - least).clamp_max(0.0)) - weights
+        down = weights - torch.exp(log - move - most)
+        up, down = (t.nan_to_num(0.0).clamp_min(0.0) for t in (up, down))
+        down = torch.minimum(down, up.sum(-1, keepdim=True) - up)  # what one loses, others gain
+        slack = torch.maximum(up, down)
+        spread = (self._value.unsqueeze(-3) - self.output.unsqueeze(-2)).abs()
+        moved = (slack.unsqueeze(-2) @ spread).squeeze(-2)
+        size = self._value.abs()
+        rounded = units * eps * (weights @ size)
+        flushed = units * self.tiny * (1 + size.sum(-2, keepdim=True))
+        return moved + rounded + flushed
+
+    def _score_move(self, eps: float, draws: int) -> Tensor:
+        """``(*lead, L, S)``: how far a move of all by one unit moves each score."""
+        step = max(eps, _STEP)
+        total = torch.zeros_like(self.scores)
+        for module, inputs in self._moved(step, draws):
+            seen = self.allowed.any(-2).unsqueeze(-1)
+            key = torch.where(seen, inputs.key, torch.zeros_like(inputs.key))
+            bias = self.bias
+            if inputs.attn_mask is not None and inputs.attn_mask.is_floating_point():
+                bias = torch.where(self.allowed, inputs.attn_mask, bias)
+            total += (module(inputs.query, key) + bias - self.scores).square()
+        size = torch.maximum((self.scores - self.bias).abs(), self.bias.abs())
+        move = (total / draws).sqrt() * (eps / step)
+        # a score may always be rounded itself, also where all directions happened to cancel
+        move = torch.maximum(move, eps * size) + self.tiny
+        return move.masked_fill(~self.allowed, 0.0)
+
+    def _mechanism_budget(self, units: float, eps: float, draws: int) -> Tensor:
+        largest = torch.zeros_like(self.output)
+        # one unit, times the units, where the output is smooth; all of them at once near a jump
+        for factor in (1.0, units):
+            step = max(eps * factor, _STEP)
+            scale = units * eps / step
+            for module, inputs in self._moved(step, draws):
+                change = (self.subject.output(module, inputs) - self.output).abs() * scale
+                largest = torch.maximum(largest, change.nan_to_num(0.0))
+        sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
+        rounded = units * eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes))
+        return largest.amax(-1, keepdim=True) + rounded + units * self.tiny
+
+    def _moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
+        """Module and inputs, moved by one step up or down at random, as often as asked for."""
+        generator = torch.Generator().manual_seed(0)
+
+        def moved(tensor: Tensor) -> Tensor:
+            signs = torch.randint(2, tensor.shape, generator=generator).double() * 2 - 1
+            return tensor + signs * (tensor.abs() * step + self.tiny)
+
+        module = copy.deepcopy(self.module)
+        state = [
+            (near, true)
+            for near, true in zip(
+                [*module.parameters(), *module.buffers()],
+                [*self.module.parameters(), *self.module.buffers()],
+                strict=True,
+            )
+            if true.is_floating_point()
+        ]
+        mask = self.inputs.attn_mask
+        with torch.no_grad():
+            for _ in range(draws):
+                for near, true in state:
+                    near.copy_(moved(true))
+                inputs = self.inputs.map(moved)
+                if mask is not None and mask.is_floating_point():
+                    inputs = inputs.replace(attn_mask=moved(mask))
+                yield module, inputs
 
 
 def _pooled(
-    score: Callable[[list[float], list[float]], float],
-    query: list[list[float]],
+    score: Callable[[list[float]], float],
     key: list[list[float]],
     value: list[list[float]],
-    allowed: list[list[bool]],
-    bias: list[list[float]],
-) -> list[list[float]]:
-    rows = []
-    for q, may, add in zip(query, allowed, bias, strict=True):
-        slots = [s for s, yes in enumerate(may) if yes]
-        scores = [score(q, key[s]) + add[s] for s in slots]
-        top = max(scores, default=0.0)
-        weights = [math.exp(x - top) for x in scores]
-        total = math.fsum(weights)
-        rows.append(
-            [
-                math.fsum(w * value[s][e] for w, s in zip(weights, slots, strict=True)) / total
-                if slots
-                else 0.0
-                for e in range(len(value[0]))
-            ]
-        )
-    return rows
-
-
-def budget(
-    function: Callable[[nn.Module, Inputs], Tensor],
-    module: nn.Module,
-    inputs: Inputs,
-    expected: Tensor,
-    *,
-    draws: int = 4,
-) -> Tensor:
-    """What an output may be off by: 4 times what moving all by one unit in the last place does.
-
-    Args:
-        function: the output in float64 of a module and inputs in float64.
-        module: in the dtype under test.
-        inputs: likewise.
-        expected: ``function`` of the unmoved ones.
-        draws: how many directions are tried; the largest change of an output row counts.
-
-    Returns:
-        ``(*lead, L, 1)``: the largest allowed absolute error of a row, never less than 4 units of
-        the row's largest value.
-    """
-    eps = torch.finfo(inputs.query.dtype).eps
-    wide_module, wide = widened(module, inputs)
-    generator = torch.Generator().manual_seed(0)
-
-    def moved(tensor: Tensor) -> Tensor:
-        signs = torch.randint(2, tensor.shape, generator=generator).double() * 2 - 1
-        return tensor * (1 + eps * signs)
-
-    largest = expected.abs().amax(-1, keepdim=True) * eps
-    for _ in range(draws):
-        near = copy.deepcopy(wide_module)
-        with torch.no_grad():
-            for tensor in (*near.parameters(), *near.buffers()):
-                if tensor.is_floating_point():
-                    tensor.copy_(moved(tensor))
-            changed = function(near, wide.map(moved))
-        change = (changed - expected).abs().amax(-1, keepdim=True)
-        largest = torch.maximum(largest, torch.nan_to_num(change))
-    scale = wide.value.abs().amax().clamp_min(1e-30) * eps if wide.value.numel() else eps
-    return 4 * torch.maximum(largest, torch.as_tensor(scale, dtype=torch.float64))
+    allowed: list[bool],
+    bias: list[float],
+) -> list[float]:
+    """One row of the output: softmax over the keys that are left, and the mean of their values."""
+    slots = [s for s, yes in enumerate(allowed) if yes]
+    scores = [score(key[s]) + bias[s] for s in slots]
+    top = max(scores, default=0.0)
+    weights = [math.exp(x - top) for x in scores]
+    total = math.fsum(weights)
+    return [
+        math.fsum(w * value[s][e] for w, s in zip(weights, slots, strict=True)) / total
+        if slots
+        else 0.0
+        for e in range(len(value[0]))
+    ]

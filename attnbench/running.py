@@ -222,14 +222,17 @@ def run_invariant(
         return outcome("error", _own_fault(invariant, error))
     if reason is not None:
         return outcome("skipped", reason)
-    domain = strategies.domain_of(strategy)
-    run = _Run(subject, invariant)
-    if domain is not None:
+    domain, listed = strategies.domain_of(strategy), strategies.listed_of(strategy)
+    run, quota = _Run(subject, invariant), profile.quota
+    if listed is not None:
+        cases, quota = listed
+        run.scheduled(case.replace(seed=case.seed + (seed or 0)) for case in cases)
+    elif domain is not None:
         run.scheduled(subject.legal(case) for case in schedule(domain, seed=seed or 0))
-    if run.error is None:
+    if run.error is None and listed is None:
         run.drawn(strategy, profile, seed)
     if run.error is None:
-        return outcome(*_verdict(run, profile, domain), cases=sum(run.seen.values()))
+        return outcome(*_verdict(run, quota), cases=sum(run.seen.values()))
     if run.failing is not None and domain is not None:
         run.shrink(domain)
     status, text = _explained(run)
@@ -254,7 +257,15 @@ def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
 def _on_device(
     subject: Subject, strategy: SearchStrategy[Case], device: str, dtypes: tuple[str, ...] | None
 ) -> SearchStrategy[Case]:
-    domain = strategies.domain_of(strategy)
+    domain, listed = strategies.domain_of(strategy), strategies.listed_of(strategy)
+    if listed is not None:
+        cases, enough = listed
+        legal = [d for d in subject.dtypes if dtypes is None or d in dtypes]
+        kept = [
+            case.replace(device=device, dtype=case.dtype if case.dtype in legal else legal[0])
+            for case in cases
+        ]
+        return strategies.listed(*kept, enough=min(enough, len(set(kept))))
     if domain is None:
         return strategy.map(lambda case: case.replace(device=device))
     wanted = tuple(d for d in domain.dtypes if dtypes is None or d in dtypes)
@@ -266,13 +277,13 @@ def _on_device(
     return strategies.cases(subject, **narrowed)
 
 
-def _verdict(run: _Run, profile: Profile, domain: Domain | None) -> tuple[str, str]:
+def _verdict(run: _Run, quota: int) -> tuple[str, str]:
     seen = f"{run.seen['scheduled']} scheduled, {run.seen['drawn']} drawn"
     total = sum(run.seen.values())
-    if total < profile.quota:
+    if total < quota:
         return "inconclusive", (
             f"only {total} cases said something ({seen}, {run.rejected} scheduled ones rejected); "
-            f"at least {profile.quota} are needed"
+            f"at least {quota} are needed"
         )
     return "passed", seen
 

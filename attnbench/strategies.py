@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attnbench.cases import Case, Domain
 from attnbench.subject import Subject
 
-__all__ = ["cases", "domain_of", "with_domain"]
+__all__ = ["cases", "domain_of", "listed", "listed_of", "with_domain"]
 
 _LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17)
 _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
@@ -46,6 +46,24 @@ def with_domain(strategy: st.SearchStrategy[Case], domain: Domain) -> st.SearchS
 def domain_of(strategy: st.SearchStrategy[Case]) -> Domain | None:
     """The bounds of a strategy; ``None`` for one that was not made by :func:`cases`."""
     return getattr(strategy, "attnbench_domain", None)
+
+
+def listed(*cases: Case, enough: int | None = None) -> st.SearchStrategy[Case]:
+    """Exactly these cases, once each: for an invariant of which one case costs or says much.
+
+    Args:
+        cases: legal ones; equal ones are run once.
+        enough: how many of them must have said something; all by default.
+    """
+    distinct = list(dict.fromkeys(cases))
+    strategy = st.sampled_from(distinct)
+    strategy.attnbench_listed = distinct, enough or len(distinct)  # type: ignore[attr-defined]
+    return strategy
+
+
+def listed_of(strategy: st.SearchStrategy[Case]) -> tuple[list[Case], int] | None:
+    """The cases of :func:`listed` and how many are enough; ``None`` for any other strategy."""
+    return getattr(strategy, "attnbench_listed", None)
 
 
 def _upto(sizes: Sequence[int], low: int, high: int) -> st.SearchStrategy[int]:
