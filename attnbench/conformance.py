@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -15,7 +15,15 @@ from attnbench.running import PROFILES, run_invariant, seeded
 from attnbench.specs import DTYPES, Invariant
 from attnbench.subject import Subject
 
-__all__ = ["CheckReport", "Outcome", "check", "check_subject", "select_invariants"]
+__all__ = [
+    "CheckReport",
+    "Outcome",
+    "check",
+    "check_subject",
+    "outcomes_of",
+    "planned",
+    "select_invariants",
+]
 
 
 def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
@@ -62,6 +70,29 @@ def check(
         SpecError: the spec names a law or an invariant that no plugin brings.
         DeviceError: the device is not there.
     """
+    found, chosen = planned(
+        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+    )
+    reports = [
+        check_subject(subject, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed)
+        for subject in found
+    ]
+    return CheckReport.joined(reports)
+
+
+def planned(
+    target: str | Spec,
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    invariants: Iterable[str] | None = None,
+) -> tuple[list[Subject], list[Invariant]]:
+    """The subjects of a target and the invariants to run, all arguments of :func:`check` valid.
+
+    Raises:
+        UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
+    """
     if profile not in PROFILES:
         raise UnknownNameError(f"no profile is called {profile!r}. {nearest(profile, PROFILES)}")
     for name in dtypes or ():
@@ -69,15 +100,14 @@ def check(
             raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
     _check_device(device)
     chosen = select_invariants(invariants)
-    wanted = tuple(dtypes) if dtypes is not None else None
     found = resolve(target)
     for subject in found:
         registry().validate(subject.spec, excused=isinstance(target, str) and ":" not in target)
-    reports = [
-        check_subject(subject, chosen, profile=profile, device=device, dtypes=wanted, seed=seed)
-        for subject in found
-    ]
-    return CheckReport.joined(reports)
+        if dtypes is not None and not set(dtypes) & set(subject.dtypes):
+            raise UsageError(
+                f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
+            )
+    return found, chosen
 
 
 def _check_device(name: str) -> None:
@@ -96,19 +126,30 @@ def check_subject(
     *,
     profile: str = "default",
     device: str = "cpu",
-    dtypes: tuple[str, ...] | None = None,
+    dtypes: Sequence[str] | None = None,
     seed: int | None = None,
 ) -> CheckReport:
     """Run invariants on one subject; torch's global generator is left as it was."""
-    if dtypes is not None and not set(dtypes) & set(subject.dtypes):
-        raise UsageError(
-            f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
-        )
-    with seeded():
-        outcomes = [
-            run_invariant(
-                subject, invariant, PROFILES[profile], device=device, dtypes=dtypes, seed=seed
-            )
-            for invariant in invariants
-        ]
+    outcomes = outcomes_of(
+        subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed
+    )
     return CheckReport(tuple(outcomes), profile, seed)
+
+
+def outcomes_of(
+    subject: Subject,
+    invariants: Iterable[Invariant],
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    seed: int | None = None,
+) -> Iterator[Outcome]:
+    """The outcomes of one subject, one after the other as they come."""
+    wanted = tuple(dtypes) if dtypes is not None else None
+    for invariant in invariants:
+        with seeded():
+            outcome = run_invariant(
+                subject, invariant, PROFILES[profile], device=device, dtypes=wanted, seed=seed
+            )
+        yield outcome
