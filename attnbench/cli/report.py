@@ -1,0 +1,70 @@
+"""``attnbench report``: one self-contained HTML page of recorded runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnbench.errors import RecordError
+
+
+def command(
+    sources: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of records, or folders of them; results/attnbench by default."),
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    outcomes: Annotated[
+        list[Path] | None,
+        typer.Option("--outcomes", help="What 'attnbench check --json' printed; may be repeated."),
+    ] = None,
+    title: Annotated[str, typer.Option("--title", help="Title of the page.")] = "attnbench report",
+    heat_maps: Annotated[
+        bool, typer.Option(help="Show the weights of the recorded scoring functions.")
+    ] = True,
+) -> int:
+    """Write one HTML page of recorded runs: it needs neither network nor server."""
+    from attnbench.benchmark import store
+    from attnbench.report.page import load_outcomes, render
+
+    paths = _files(sources or [Path("results/attnbench")])
+    records = [record for path in paths for record in store.read(path)]
+    if not records:
+        raise RecordError(f"{', '.join(map(str, paths))} hold no records yet.")
+    beside = [p.with_suffix(".check.json") for p in paths]
+    found = [
+        outcome
+        for path in [*(outcomes or []), *(p for p in beside if p.exists())]
+        for outcome in load_outcomes(path)
+    ]
+    weights = {}
+    if heat_maps:
+        from attnbench.report.heatmaps import example_weights
+
+        weights = example_weights(sorted({record.subject for record in records}))
+    page = render(
+        records, outcomes=found, heat_maps=weights, title=title, sources=[str(p) for p in paths]
+    )
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"cannot write {output}: {error.strerror or error}.") from None
+    typer.echo(f"Wrote {output}: {len(records)} records of {len(paths)} runs.")
+    return 0
+
+
+def _files(sources: list[Path]) -> list[Path]:
+    found: list[Path] = []
+    for source in sources:
+        files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
+        if not source.exists() or not files:
+            raise RecordError(
+                f"there are no records at {source}; 'attnbench run' and 'bench' make some."
+            )
+        found += files
+    return found

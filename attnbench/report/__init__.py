@@ -1,0 +1,1 @@
+"""Reports of recorded runs: one self-contained page, from records and outcomes."""

@@ -1,0 +1,50 @@
+"""Weights of several scoring functions on the same query and keys, as numbers for pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from attnbench.attending import attend
+from attnbench.errors import AttnbenchError
+from attnbench.resolving import resolve
+
+__all__ = ["example_weights"]
+
+
+def example_weights(
+    subjects: Sequence[str],
+    *,
+    q_len: int = 5,
+    kv_len: int = 10,
+    size: int = 20,
+    seed: int = 0,
+) -> dict[str, list[list[float]]]:
+    """Weights ``(L, S)`` of each scoring function on one draw of standard normal query and keys.
+
+    Args:
+        subjects: addresses; those that are no scoring function, or not installed, are left out.
+        q_len, kv_len, size: L, S and E.
+        seed: of query and keys, and of each function's parameters.
+
+    Returns:
+        Weights by address, nested lists.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(1, q_len, size, generator=generator)
+    key = torch.randn(1, kv_len, size, generator=generator)
+    found = {}
+    for address in subjects:
+        try:
+            (subject,) = resolve(address)
+        except (AttnbenchError, ValueError):
+            continue  # recorded elsewhere, not installed here
+        if subject.kind != "scoring":
+            continue
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            module = subject.make(size, size, size)
+            _, weights = attend(module, query, key, key, kernel="plain", return_weights=True)
+        found[address] = weights[0].tolist()
+    return found

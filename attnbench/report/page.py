@@ -1,0 +1,166 @@
+"""The page: everything in one HTML file, without network or script library."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from attnbench.benchmark.records import STATUSES, Record
+from attnbench.errors import RecordError
+from attnbench.report import svg
+from attnbench.report.summary import BASELINE, Row, curves, machines, pareto, rows
+
+__all__ = ["load_outcomes", "render"]
+
+
+def load_outcomes(path: Path) -> list[dict[str, Any]]:
+    """The outcomes of a file that ``attnbench check --json`` or ``run`` wrote.
+
+    Raises:
+        RecordError: the file cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        outcomes = content["outcomes"]
+        return [{"subject": o["subject"], "invariant": o["invariant"], **o} for o in outcomes]
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise RecordError(
+            f"{path} holds no outcomes; write them with 'attnbench check --json > FILE'."
+        ) from None
+
+
+def _log_share(ratio: float) -> float:
+    """Where a ratio lies between 1/100 and 100, from 0 to 1."""
+    return min(1.0, max(0.0, 0.5 + math.log10(ratio) / 4)) if ratio > 0 else 0.0
+
+
+def _scatter(group: Sequence[Row]) -> Markup | None:
+    front = pareto(group)
+    marks = [
+        svg.Mark(
+            x=row.time_s,
+            y=float(row.peak_bytes),
+            name=row.record.subject,
+            detail=f"{svg.seconds_text(row.time_s)}, {svg.bytes_text(row.peak_bytes)}, "
+            f"error {row.error_ratio or 0:.2g} of what is allowed",
+            css="front" if row.record.subject in front else "behind",
+        )
+        for row in group
+        if row.time_s is not None and row.peak_bytes is not None
+    ]
+    if len(marks) < 3:
+        return None
+    return svg.scatter(
+        f"time against memory, {group[0].record.case}", marks, "time of a call", "peak memory"
+    )
+
+
+def _pictures(table: Sequence[Row]) -> list[dict[str, Any]]:
+    """One entry a case with enough subjects: a title, the Pareto picture, and the rows."""
+    found = []
+    for _, members in groupby(table, key=lambda row: row.group):
+        group = list(members)
+        picture = _scatter(group)
+        if picture is not None:
+            found.append({"record": group[0].record, "picture": picture, "front": pareto(group)})
+    return found
+
+
+def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
+    found = []
+    for title, family in curves(table).items():
+        lengths = sorted({length for curve in family for length, _ in curve.points})
+        times = [time for curve in family for _, time in (*curve.points, *curve.baseline)]
+        panels = [
+            {
+                "subject": curve.subject,
+                "slope": curve.slope,
+                "picture": svg.panel(
+                    f"time of {curve.subject} over L = S",
+                    curve.points,
+                    curve.baseline,
+                    lengths,
+                    times,
+                ),
+            }
+            for curve in family
+        ]
+        found.append({"title": title, "panels": panels, "lengths": lengths})
+    return found
+
+
+def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> list[dict[str, Any]]:
+    """One entry a subject: counts by status, what is wrong, and its best ratio to the baseline."""
+    found = []
+    for name in sorted({o["subject"] for o in outcomes}):
+        own = [o for o in outcomes if o["subject"] == name]
+        ratios = [r.ratio for r in table if r.record.subject == name and r.ratio is not None]
+        found.append(
+            {
+                "subject": name,
+                "passed": sum(o["status"] == "passed" for o in own),
+                "skipped": [o for o in own if o["status"] == "skipped"],
+                "wrong": [o for o in own if o["status"] not in ("passed", "skipped")],
+                "cases": sum(int(o.get("cases") or 0) for o in own),
+                "ratio_low": min(ratios, default=None),
+                "ratio_high": max(ratios, default=None),
+            }
+        )
+    return found
+
+
+def render(
+    records: Sequence[Record],
+    *,
+    outcomes: Sequence[Mapping[str, Any]] = (),
+    heat_maps: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    title: str = "attnbench report",
+    sources: Sequence[str] = (),
+) -> str:
+    """The page as text.
+
+    Args:
+        records: of any runs; rows are formed by contract, device, case and subject.
+        outcomes: of property checks, as dictionaries.
+        heat_maps: weights by scoring function, all on the same query and keys.
+        title: of the page.
+        sources: names of the files that were read.
+    """
+    table = rows(records)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters.update(seconds=svg.seconds_text, bytes=svg.bytes_text, log_share=_log_share)
+    folder = resources.files("attnbench.report")
+    template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
+    heat_maps = heat_maps or {}
+    top = max((w for map_ in heat_maps.values() for line in map_ for w in line), default=1.0)
+    return template.render(
+        title=title,
+        style=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 -- own
+        script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 -- own
+        table=table,
+        baseline=BASELINE,
+        cases=sorted({row.record.workload or row.record.case for row in table}),
+        directions=sorted({row.record.direction for row in table}),
+        contracts=sorted({row.record.contract for row in table}),
+        statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
+        pictures=_pictures(table),
+        scaling=_scaling(table),
+        outcomes=_outcomes(outcomes, table),
+        heat_maps={
+            name: svg.heat_map(f"weights of {name}", weights, top)
+            for name, weights in heat_maps.items()
+        },
+        heat_top=top,
+        machines=machines(records),
+        sources=sources,
+    )

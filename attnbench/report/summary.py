@@ -1,0 +1,202 @@
+"""From records to rows: one row for each contract, subject and case, over all its processes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from attnbench.benchmark.records import Record
+
+__all__ = ["BASELINE", "Curve", "Row", "curves", "machines", "pareto", "rows", "slope"]
+
+BASELINE = "scaled_dot"
+"""The subject that times are compared with."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One subject at one case under one contract.
+
+    Times are medians over processes of the processes' medians; the quartiles are over processes
+    where there are at least four, else those of the samples within them.
+
+    Args:
+        record: the first record of the group, for everything that they share.
+        status: ``ok`` if any process was; else the first one's.
+        processes: how many processes were ok.
+        ratio: time over the baseline's at the same case and contract; ``None`` without one.
+        ranked: the place by time among those that are ok at this case, from 1.
+    """
+
+    record: Record
+    status: str
+    reason: str
+    processes: int
+    time_s: float | None
+    time_q1_s: float | None
+    time_q3_s: float | None
+    peak_bytes: int | None
+    error_ratio: float | None
+    bandwidth_share: float | None
+    matmul_share: float | None
+    first_call_s: float | None
+    ratio: float | None = None
+    ranked: int | None = None
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """What rows must share to be compared: the contract, the machine's device and the case."""
+        return f"{self.record.contract} on {self.record.device_name}", self.record.case
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None
+
+
+def _row(records: Sequence[Record]) -> Row:
+    good = [r for r in records if r.status == "ok" and r.time_s is not None]
+    shown = good or list(records)
+    times = [r.time_s for r in good if r.time_s is not None]
+    if len(times) >= 4:
+        low, high = statistics.quantiles(times, n=4, method="inclusive")[::2]
+        quartiles: tuple[float | None, float | None] = low, high
+    else:
+        quartiles = _median(r.time_q1_s for r in good), _median(r.time_q3_s for r in good)
+    peak = max((r.peak_bytes for r in shown if r.peak_bytes is not None), default=None)
+    return Row(
+        record=shown[0],
+        status=shown[0].status,
+        reason=shown[0].reason,
+        processes=len(good),
+        time_s=_median(times),
+        time_q1_s=quartiles[0],
+        time_q3_s=quartiles[1],
+        peak_bytes=peak,
+        error_ratio=max((r.error_ratio for r in shown if r.error_ratio is not None), default=None),
+        bandwidth_share=_median(r.bandwidth_share for r in good),
+        matmul_share=_median(r.matmul_share for r in good),
+        first_call_s=_median(r.first_call_s for r in shown),
+    )
+
+
+def rows(records: Iterable[Record]) -> list[Row]:
+    """One row a contract, device, case and subject, with ratios to the baseline and places."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    for record in records:
+        key = (record.contract, record.device_name, record.case, record.subject)
+        groups.setdefault(key, []).append(record)
+    together: dict[tuple[str, str], list[Row]] = {}
+    for group in groups.values():
+        row = _row(group)
+        together.setdefault(row.group, []).append(row)
+    return [row for group in together.values() for row in _compared(group)]
+
+
+def _compared(group: list[Row]) -> list[Row]:
+    base = next((row.time_s for row in group if row.record.subject == BASELINE), None)
+    timed = sorted((r for r in group if r.time_s is not None), key=lambda r: r.time_s or 0.0)
+    places = {row.record.subject: place for place, row in enumerate(timed, 1)}
+    return [
+        replace(
+            row,
+            ratio=row.time_s / base if row.time_s is not None and base else None,
+            ranked=places.get(row.record.subject),
+        )
+        for row in sorted(group, key=lambda row: places.get(row.record.subject, math.inf))
+    ]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The times of one subject over growing L = S, all else equal.
+
+    Args:
+        subject: its address.
+        points: pairs of length and time in seconds, by length.
+        baseline: the same of the baseline.
+        slope: of the logarithms, by least squares; 2 means four times the time at twice the length.
+    """
+
+    subject: str
+    points: tuple[tuple[int, float], ...]
+    baseline: tuple[tuple[int, float], ...]
+    slope: float
+
+
+def slope(points: Sequence[tuple[int, float]]) -> float:
+    """The slope of log time over log length, by least squares."""
+    x = [math.log(length) for length, _ in points]
+    y = [math.log(time) for _, time in points]
+    return statistics.linear_regression(x, y).slope
+
+
+def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
+    """Curves of subjects with at least three lengths, by a title that says what is held fixed."""
+    families: dict[str, dict[str, dict[int, float]]] = {}
+    for row in table:
+        record = row.record
+        if row.time_s is None or record.q_len != record.kv_len or record.inputs is not None:
+            continue
+        lead = "×".join(map(str, record.lead)) or "1"
+        title = (
+            f"{record.dtype}, mask {record.mask}, lead {lead}, E {record.query_size}, "
+            f"on {record.device_name}: {record.contract}"
+        )
+        lengths = families.setdefault(title, {}).setdefault(record.subject, {})
+        lengths[record.q_len] = row.time_s
+    found = {}
+    for title, subjects in families.items():
+        base = tuple(sorted(subjects.get(BASELINE, {}).items()))
+        long = {name: tuple(sorted(p.items())) for name, p in subjects.items() if len(p) >= 3}
+        if long:
+            found[title] = [Curve(n, p, base, slope(p)) for n, p in sorted(long.items())]
+    return found
+
+
+def pareto(group: Sequence[Row]) -> set[str]:
+    """Subjects that no other of the group beats in time, memory and error at once."""
+
+    def costs(row: Row) -> tuple[float, float, float]:
+        return (row.time_s or 0.0, float(row.peak_bytes or 0), row.error_ratio or 0.0)
+
+    usable = [row for row in group if row.time_s is not None and row.peak_bytes is not None]
+    return {
+        row.record.subject
+        for row in usable
+        if not any(
+            all(a <= b for a, b in zip(costs(o), costs(row), strict=True))
+            and costs(o) != costs(row)
+            for o in usable
+        )
+    }
+
+
+def machines(records: Iterable[Record]) -> list[Mapping[str, object]]:
+    """Each machine once: what it is, the versions that ran, commits and runs."""
+    found: dict[str, dict[str, object]] = {}
+    for record in records:
+        key = f"{sorted(record.machine.items())}{record.device_name}"
+        entry = found.setdefault(
+            key,
+            {
+                "machine": dict(record.machine),
+                "device_name": record.device_name,
+                "versions": {},
+                "runs": {},
+                "commits": {},
+                "sentinels": {},
+            },
+        )
+        for name, value in (
+            ("runs", {record.run: None}),
+            ("commits", {record.commit: None}),
+            ("versions", record.versions),
+            ("sentinels", record.sentinel),
+        ):
+            table = entry[name]
+            assert isinstance(table, dict)
+            table.update(value)
+    return list(found.values())

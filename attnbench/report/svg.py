@@ -1,0 +1,209 @@
+"""Charts as inline SVG: no library, colours by class, so that they follow the page's theme."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+__all__ = ["Axis", "Mark", "bytes_text", "heat_map", "log_axis", "panel", "scatter", "seconds_text"]
+
+_PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A time with three digits and its unit."""
+    if seconds is None:
+        return "–"
+    for factor, unit in _PREFIXES:
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-9:.2g} ns"
+
+
+def bytes_text(count: float | None) -> str:
+    """A number of bytes with three digits and its unit."""
+    if count is None:
+        return "–"
+    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A logarithmic axis.
+
+    Args:
+        low, high: its ends.
+        start, end: where they lie, in the picture's units.
+        ticks: pairs of value and text.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[tuple[float, str], ...]
+
+    def at(self, value: float) -> float:
+        """Where a value lies."""
+        span = math.log(self.high) - math.log(self.low)
+        share = (math.log(max(value, 1e-300)) - math.log(self.low)) / span
+        return self.start + share * (self.end - self.start)
+
+
+def log_axis(
+    values: Iterable[float],
+    start: float,
+    end: float,
+    text: Callable[[float], str] = "{:g}".format,
+    *,
+    most: int = 5,
+    base: float = 10.0,
+) -> Axis:
+    """An axis that holds all values, with ticks at powers of a base (of 2 in a small range)."""
+    numbers = [value for value in values if value > 0] or [1.0]
+    low, high = min(numbers) / 1.3, max(numbers) * 1.3
+    base = base if high / low > base * 3 else 2.0
+    first, last = math.ceil(math.log(low, base)), math.floor(math.log(high, base))
+    powers = list(range(first, last + 1))
+    step = max(1, math.ceil(len(powers) / most))
+    ticks = tuple((base**p, text(base**p)) for p in powers[::step])
+    return Axis(low, high, start, end, ticks)
+
+
+def _text(x: float, y: float, text: str, css: str = "", anchor: str = "middle") -> Markup:
+    return Markup('<text x="{:.1f}" y="{:.1f}" class="{}" text-anchor="{}">{}</text>').format(
+        x, y, css, anchor, text
+    )
+
+
+def _grid(x: Axis, y: Axis) -> Markup:
+    parts = [Markup("")]
+    for value, text in x.ticks:
+        at = x.at(value)
+        parts.append(
+            Markup(
+                '<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>'
+            ).format(at, y.start, y.end)
+        )
+        parts.append(_text(at, y.start + 13, text, "tick"))
+    for value, text in y.ticks:
+        at = y.at(value)
+        parts.append(
+            Markup(
+                '<line class="grid" x1="{1:.1f}" x2="{2:.1f}" y1="{0:.1f}" y2="{0:.1f}"/>'
+            ).format(at, x.start, x.end)
+        )
+        parts.append(_text(x.start - 5, at + 3.5, text, "tick", "end"))
+    return Markup("").join(parts)
+
+
+def _frame(width: float, height: float, title: str, body: Markup) -> Markup:
+    return Markup(
+        '<svg viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}"><title>{}</title>{}</svg>'
+    ).format(width, height, title, title, body)
+
+
+def _line(points: Sequence[tuple[int, float]], x: Axis, y: Axis, css: str) -> Markup:
+    path = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in points)
+    dots = Markup("").join(
+        Markup(
+            '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="2.6"><title>{}: {}</title></circle>'
+        ).format(css, x.at(a), y.at(b), a, seconds_text(b))
+        for a, b in points
+    )
+    return Markup('<polyline class="{}" points="{}"/>').format(css, path) + dots
+
+
+def panel(
+    title: str,
+    points: Sequence[tuple[int, float]],
+    baseline: Sequence[tuple[int, float]],
+    lengths: Sequence[int],
+    times: Sequence[float],
+) -> Markup:
+    """A small log-log chart of time over length, the baseline behind it.
+
+    Args:
+        title: for readers who cannot see it.
+        points, baseline: pairs of length and seconds.
+        lengths, times: of all panels that stand together, so that they share their axes.
+    """
+    x = log_axis(lengths, 46, 214, most=4)
+    y = log_axis(times, 128, 8, seconds_text, most=4)
+    body = _grid(x, y)
+    if baseline:
+        body += _line(baseline, x, y, "base")
+    return _frame(222, 146, title, body + _line(points, x, y, "main"))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of a scatter: where, what, and how it is drawn (a class of the style sheet)."""
+
+    x: float
+    y: float
+    name: str
+    detail: str
+    css: str
+
+
+def scatter(title: str, marks: Sequence[Mark], x_name: str, y_name: str) -> Markup:
+    """Points on logarithmic axes; those of class ``front`` are named beside their point."""
+    x = log_axis([m.x for m in marks], 66, 610, seconds_text)
+    y = log_axis([max(m.y, 1.0) for m in marks], 300, 14, bytes_text, base=2.0)
+    body = _grid(x, y)
+    taken: list[tuple[float, float]] = []
+    for mark in sorted(marks, key=lambda m: m.css):
+        at = x.at(mark.x), y.at(max(mark.y, 1.0))
+        body += Markup(
+            '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="5"><title>{}\n{}</title></circle>'
+        ).format(mark.css, *at, mark.name, mark.detail)
+        if mark.css == "front" and all(
+            abs(at[1] - b) > 11 or abs(at[0] - a) > 120 for a, b in taken
+        ):
+            right = at[0] < 480
+            body += _text(
+                at[0] + (9 if right else -9),
+                at[1] + 4,
+                mark.name,
+                "name",
+                "start" if right else "end",
+            )
+            taken.append(at)
+    body += _text(338, 334, x_name, "axis")
+    body += Markup(
+        '<text x="14" y="157" class="axis" text-anchor="middle" '
+        'transform="rotate(-90 14 157)">{}</text>'
+    ).format(y_name)
+    return _frame(640, 342, title, body)
+
+
+def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -> Markup:
+    """Weights of queries (rows) over keys (columns); full colour is ``top``."""
+    size = 16
+    cells = [Markup("")]
+    for row, line in enumerate(weights):
+        for column, weight in enumerate(line):
+            cells.append(
+                Markup(
+                    '<rect class="heat" x="{}" y="{}" width="{}" height="{}" '
+                    'fill-opacity="{:.3f}"><title>query {}, key {}: {:.4f}</title></rect>'
+                ).format(
+                    column * size,
+                    row * size,
+                    size - 1,
+                    size - 1,
+                    min(1.0, weight / top),
+                    row,
+                    column,
+                    weight,
+                )
+            )
+    width = size * max((len(line) for line in weights), default=1)
+    return _frame(width, size * max(len(weights), 1), title, Markup("").join(cells))

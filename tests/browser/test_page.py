@@ -1,0 +1,142 @@
+"""The report in a real browser: Debian's chromium and chromium-driver. Run by tox -e browser."""
+
+import shutil
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from attnbench.benchmark.records import Record
+from attnbench.report.page import render
+
+HOSTILE = "<script>alert(1)</script>"
+QUOTED = "dir \"a\" 'b'/file.py:SPEC"
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+TIMES = {"scaled_dot": 2e-3, "additive": 3e-1, "vector_sum": 1e-5, HOSTILE: 4e-3, QUOTED: 1e-3}
+
+
+def record(subject, length, time, **changes):
+    return Record(
+        **{
+            "run": "r",
+            "created": "2026-01-01T00:00:00Z",
+            "contract": "forward, warm cache",
+            "subject": subject,
+            "case": f"L{length}",
+            "direction": "forward",
+            "dtype": "float32",
+            "device": "cpu",
+            "status": "ok",
+            "workload": f"L=S={length}",
+            "q_len": length,
+            "kv_len": length,
+            "time_s": time,
+            "peak_bytes": 1 << 20,
+            "error_ratio": 0.5,
+            **changes,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or pytest.fail(
+        "chromium is not installed: apt-get install chromium chromium-driver"
+    )
+    for flag in FLAGS:
+        options.add_argument(flag)
+    driver = shutil.which("chromedriver") or pytest.fail("chromium-driver is not installed")
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chrome
+    chrome.quit()
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    records = [
+        record(name, length, time * length / 64)
+        for length in (64, 128, 256)
+        for name, time in TIMES.items()
+    ]
+    records.append(record("absent", 64, None, status="out_of_memory", reason="needs 9 GiB"))
+    outcomes = [{"subject": HOSTILE, "invariant": QUOTED, "status": "failed", "reason": HOSTILE}]
+    path = tmp_path / "a 'page' \"quoted\".html"
+    path.write_text(render(records, outcomes=outcomes, heat_maps={HOSTILE: [[0.2, 0.8]]}))
+    browser.get(path.as_uri())
+    return browser
+
+
+def column(page, number):
+    rows = page.find_elements(By.CSS_SELECTOR, "#table tbody tr:not([hidden])")
+    return [row.find_elements(By.CSS_SELECTOR, "th, td")[number].text for row in rows]
+
+
+def head(page, name):
+    return next(
+        b for b in page.find_elements(By.CSS_SELECTOR, "#table thead button") if b.text == name
+    )
+
+
+def values(page, number):
+    rows = page.find_elements(By.CSS_SELECTOR, "#table tbody tr:not([hidden])")
+    cells = [row.find_elements(By.CSS_SELECTOR, "th, td")[number] for row in rows]
+    return [cell.get_attribute("data-value") for cell in cells]
+
+
+def test_a_click_sorts_by_number_and_another_turns_it_round(page):
+    head(page, "time").click()
+    up = values(page, 3)
+    assert up[-1] == ""
+    assert [float(v) for v in up[:-1]] == sorted(float(v) for v in up[:-1])
+    head(page, "time").click()
+    down = values(page, 3)
+    assert down[-1] == ""
+    assert [float(v) for v in down[:-1]] == sorted((float(v) for v in down[:-1]), reverse=True)
+
+
+def test_a_click_sorts_by_text(page):
+    head(page, "subject").click()
+    names = column(page, 0)
+    assert names[0] == HOSTILE
+    assert names[-1] == "vector_sum"
+
+
+def test_words_and_lists_filter_the_rows(page):
+    page.find_element(By.ID, "find").send_keys("vector")
+    assert set(column(page, 0)) == {"vector_sum"}
+    assert page.find_element(By.ID, "shown").text == "3 of 16 shown"
+    page.find_element(By.CSS_SELECTOR, "#case option:nth-child(2)").click()
+    assert len(column(page, 0)) == 1
+
+
+def test_hostile_names_are_text_and_run_nothing(page):
+    from selenium.common.exceptions import NoAlertPresentException
+
+    with pytest.raises(NoAlertPresentException):
+        _ = page.switch_to.alert
+    assert HOSTILE in column(page, 0)
+    assert QUOTED in column(page, 0)
+    assert len(page.find_elements(By.TAG_NAME, "script")) == 1
+
+
+def test_nothing_is_logged_as_an_error(page):
+    assert [e for e in page.get_log("browser") if e["level"] == "SEVERE"] == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_itself_never_scrolls_sideways(page, width):
+    page.set_window_size(width, 900)
+    wide = page.execute_script(
+        "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
+    assert wide == 0

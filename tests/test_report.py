@@ -1,0 +1,158 @@
+import json
+import re
+
+import pytest
+
+from attnbench.benchmark import store
+from attnbench.benchmark.records import Record
+from attnbench.cli import main
+from attnbench.report import svg
+from attnbench.report.page import render
+from attnbench.report.summary import curves, pareto, rows, slope
+
+
+def record(subject="scaled_dot", length=64, time=1e-3, **changes):
+    return Record(
+        **{
+            "run": "r",
+            "created": "2026-01-01T00:00:00Z",
+            "contract": "forward, warm cache, clock, 1 thread, v1",
+            "subject": subject,
+            "case": f"L{length}",
+            "direction": "forward",
+            "dtype": "float32",
+            "device": "cpu",
+            "device_name": "a processor",
+            "status": "ok",
+            "workload": f"L=S={length}",
+            "q_len": length,
+            "kv_len": length,
+            "query_size": 8,
+            "time_s": time,
+            "time_q1_s": time,
+            "time_q3_s": time,
+            "peak_bytes": 1024,
+            "error_ratio": 0.5,
+            **changes,
+        }
+    )
+
+
+def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_its_case():
+    table = rows(
+        [record(time=t, process=i) for i, t in enumerate((1e-3, 2e-3, 9e-3))]
+        + [record("slow", time=8e-3), record("slow", length=128, time=1.0)]
+    )
+    by_key = {(row.record.subject, row.record.case): row for row in table}
+    assert by_key["scaled_dot", "L64"].time_s == 2e-3
+    assert by_key["slow", "L64"].ratio == 4.0
+    assert by_key["slow", "L128"].ratio is None
+
+
+def test_contracts_and_devices_are_never_compared():
+    table = rows(
+        [record(), record("slow", contract="another"), record("far", device_name="another")]
+    )
+    assert [row.ratio for row in table if row.record.subject != "scaled_dot"] == [None, None]
+
+
+def test_what_is_not_ok_has_no_time_and_no_place():
+    (row,) = rows([record(status="unverified", reason="wrong")])
+    assert (row.time_s, row.ranked, row.processes, row.reason) == (None, None, 0, "wrong")
+
+
+def test_slope_of_a_quadratic_is_two():
+    assert slope([(n, 3e-9 * n**2) for n in (64, 256, 1024)]) == pytest.approx(2.0)
+
+
+def test_curves_need_three_lengths():
+    records = [record(length=n, time=n * 1e-6) for n in (64, 128, 256)] + [record("few")]
+    ((title, family),) = curves(rows(records)).items()
+    assert [curve.subject for curve in family] == ["scaled_dot"]
+    assert family[0].slope == pytest.approx(1.0)
+    assert "mask none" in title
+
+
+def test_pareto_keeps_what_nothing_beats_in_time_memory_and_error_at_once():
+    group = rows(
+        [
+            record("fast", time=1e-3, peak_bytes=4096),
+            record("small", time=2e-3, peak_bytes=1024),
+            record("exact", time=3e-3, peak_bytes=4096, error_ratio=0.1),
+            record("beaten", time=3e-3, peak_bytes=4096, error_ratio=0.5),
+        ]
+    )
+    assert pareto(group) == {"fast", "small", "exact"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "–"), (1.5, "1.5 s"), (2.346e-3, "2.35 ms"), (1e-6, "1 µs"), (3e-9, "3 ns")],
+)
+def test_times_have_a_unit(seconds, text):
+    assert svg.seconds_text(seconds) == text
+
+
+def test_names_cannot_become_markup():
+    hostile = "<script>alert(1)</script>"
+    quoted = "a \"b\" 'c'.py:SPEC"
+    page = render(
+        [record(), *(record(hostile, n, n * 1e-5) for n in (64, 128, 256)), record(quoted)],
+        outcomes=[
+            {"subject": hostile, "invariant": hostile, "status": "failed", "reason": hostile}
+        ],
+        heat_maps={hostile: [[0.5, 0.5]]},
+        title=hostile,
+        sources=[quoted],
+    )
+    assert hostile not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert page.count("<script>") == 1
+
+
+def test_the_page_needs_no_network():
+    page = render([record(length=n) for n in (64, 128, 256)])
+    assert not re.findall(r'(?:src|href)="(?!#)', page)
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_every_status_and_contract_that_occurs_is_explained():
+    page = render([record(), record("x", status="out_of_memory", reason="needs 9 GiB")])
+    assert "the case does not fit in this machine" in page
+    assert "forward, warm cache, clock, 1 thread, v1" in page
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "results" / "attnbench" / "r.jsonl"
+    for subject in ("scaled_dot", "additive", "gone"):
+        store.append(path, record(subject))
+    return path
+
+
+def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(folder, capsys):
+    outcome = {"subject": "additive", "invariant": "i", "status": "failed", "reason": "off by 3"}
+    folder.with_suffix(".check.json").write_text(json.dumps({"outcomes": [outcome]}))
+    assert main(["report", "-o", "sub/page.html"]) == 0
+    page = (folder.parents[2] / "sub" / "page.html").read_text()
+    assert "3 records of 1 runs" in capsys.readouterr().out
+    assert "off by 3" in page
+    assert "weights of additive" in page
+    assert "weights of gone" not in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "there are no records at nowhere"),
+        (["bad.jsonl"], "bad.jsonl"),
+        (["--outcomes", "bad.jsonl"], "holds no outcomes"),
+        (["-o", "results"], "cannot write results"),
+    ],
+)
+def test_bad_input_is_one_clear_error(folder, capsys, arguments, message):
+    (folder.parents[2] / "bad.jsonl").write_text("{}\n")
+    assert main(["report", *arguments]) == 2
+    assert message in capsys.readouterr().err
