@@ -1,0 +1,192 @@
+"""Recorded numbers as one tidy pandas frame: attnbench's own records, and asv's results.
+
+One row is one process's measurement of one subject at one case (of asv: all its processes' at one
+commit). Columns that hold a quantity end in its unit: ``time_s``, ``peak_bytes``. What only one of
+the two sources knows is missing (``NaN`` or ``None``) in rows of the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbench.benchmark.records import Record
+from attnbench.benchmark.store import read, read_folder
+from attnbench.errors import RecordError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["asv_frame", "load", "records_frame"]
+
+_NESTED = ("machine", "versions", "sentinel", "inputs")
+_PLAIN = tuple(f.name for f in fields(Record) if f.name not in (*_NESTED, "samples_s", "schema"))
+
+ASV_FORMAT = 2
+"""Version of asv's result files that is read."""
+
+_TRACKED = {
+    "track_time": ("forward", "time_s"),
+    "track_time_backward": ("forward_backward", "time_s"),
+    "track_peak_bytes": ("forward", "peak_bytes"),
+    "track_error": ("forward", "error_ratio"),
+    "track_compile_time": ("forward", "first_call_s"),
+}
+"""What the suite of :mod:`attnbench.asv` tracks: direction and column."""
+
+
+def load(*paths: Path) -> pd.DataFrame:
+    """One frame of files and folders of records and folders of asv's results.
+
+    Raises:
+        RecordError: one is missing, holds neither, or is damaged.
+    """
+    import pandas as pd  # takes 0.5 s to import
+
+    frames = [asv_frame(p) if _is_asv(p) else records_frame(_records(p)) for p in paths]
+    return pd.concat(frames, ignore_index=True) if frames else records_frame(())
+
+
+def records_frame(records: Iterable[Record]) -> pd.DataFrame:
+    """A frame of records; ``machine``, ``versions`` and ``sentinel`` become columns of their own.
+
+    The samples are left out; ``samples`` says how many there were.
+    """
+    import pandas as pd
+
+    rows = []
+    for record in records:
+        row: dict[str, Any] = {"source": "attnbench"}
+        row.update((name, getattr(record, name)) for name in _PLAIN)
+        row["lead"] = "x".join(map(str, record.lead))
+        row["samples"] = len(record.samples_s)
+        for prefix in _NESTED:
+            content: Mapping[str, Any] = getattr(record, prefix) or {}
+            row.update((f"{prefix.removesuffix('s')}_{key}", v) for key, v in content.items())
+        rows.append(row)
+    frame = pd.DataFrame(rows, columns=None if rows else ["source", *_PLAIN, "samples"])
+    frame["created"] = pd.to_datetime(frame["created"], utc=True, format="ISO8601")
+    return frame
+
+
+def asv_frame(folder: Path) -> pd.DataFrame:
+    """A frame of the results in asv's ``results_dir``, of suites of :mod:`attnbench.asv`.
+
+    Raises:
+        RecordError: the folder holds no such results, or a file is damaged or of another version.
+    """
+    import pandas as pd
+
+    listed = _json(folder / "benchmarks.json", version=ASV_FORMAT)
+    known = {n: row for n, row in listed.items() if isinstance(row, dict) and "subject" in row}
+    rows = [row for path in _result_files(folder) for row in _asv_rows(path, known)]
+    if not rows:
+        raise RecordError(
+            f"{folder} holds no results of a suite that attnbench.asv filled; run 'asv run' first."
+        )
+    # asv keeps each quantity apart; here they are columns of the case they belong to
+    keys = [n for n in rows[0] if n not in {"quantity", "value", "status", *_QUARTILES}]
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in keys)
+        target = merged.setdefault(key, {"source": "asv", **row})
+        target[row["quantity"]] = row["value"]
+        if row["status"] != "ok":
+            target["status"] = row["status"]
+        if row["quantity"] == "time_s":
+            target.update({f"time_{name}_s": row[name] for name in _QUARTILES})
+    frame = pd.DataFrame(list(merged.values())).drop(columns=["quantity", "value", *_QUARTILES])
+    frame["created"] = pd.to_datetime(frame["created"], utc=True, unit="ms")
+    return frame
+
+
+_QUARTILES = ("q1", "q3")
+
+
+def _records(path: Path) -> Iterable[Record]:
+    return read_folder(path) if path.is_dir() else read(path)
+
+
+def _is_asv(path: Path) -> bool:
+    return (path / "benchmarks.json").is_file()
+
+
+def _json(path: Path, *, version: int | None = None) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise RecordError(f"{path} is damaged: it is not JSON ({error}).") from None
+    if not isinstance(content, dict):
+        raise RecordError(f"{path} is not one of asv's files: it holds no object.")
+    if version is not None and content.get("version") != version:
+        raise RecordError(
+            f"{path} has version {content.get('version')!r} of asv's format, and this attnbench "
+            f"reads {version}; 'asv update' brings older files up to date."
+        )
+    return content
+
+
+def _result_files(folder: Path) -> Iterator[Path]:
+    for machine in sorted(folder.iterdir()):
+        if machine.is_dir():
+            yield from (p for p in sorted(machine.glob("*.json")) if p.name != "machine.json")
+
+
+def _asv_rows(path: Path, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    content = _json(path, version=ASV_FORMAT)
+    try:
+        common = {
+            "commit": content["commit_hash"],
+            "created": content["date"],
+            "machine_node": content["params"]["machine"],
+            "environment": content["env_name"],
+        }
+        for name, values in content["results"].items():
+            method = name.rpartition(".")[2]
+            if name in known and method in _TRACKED:
+                result = dict(zip(content["result_columns"], values, strict=False))
+                yield from _case_rows(common, known[name]["subject"], method, result)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{path} is damaged, or not one of asv's result files: {type(error).__name__}: {error}."
+        ) from None
+
+
+def _case_rows(
+    common: Mapping[str, Any], subject: str, method: str, result: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    direction, quantity = _TRACKED[method]
+    cases = list(itertools.product(*result["params"]))
+    # asv shortens a list of nothing but failures
+    columns = {
+        name: result.get(source) or [None] * len(cases)
+        for name, source in (
+            ("value", "result"),
+            ("q1", "stats_q_25"),
+            ("q3", "stats_q_75"),
+        )
+    }
+    for number, (case, device) in enumerate(cases):
+        value = columns["value"][number]
+        if value is not None and math.isnan(value):
+            continue  # n/a: there was nothing to measure
+        yield {
+            **common,
+            "subject": subject,
+            "case": ast.literal_eval(case),
+            "device": ast.literal_eval(device),
+            "direction": direction,
+            "contract": f"asv, version {result['version']}",
+            "status": "failed" if value is None else "ok",
+            "quantity": quantity,
+            "value": value,
+            **{name: columns[name][number] for name in _QUARTILES},
+        }
