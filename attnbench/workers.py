@@ -305,9 +305,10 @@ def _serve(
 
 
 def _values(task: Task) -> Iterator[Any]:
-    import torch
+    with contextlib.suppress(ImportError):  # plugins can be loaded without it, if only to fail
+        import torch
 
-    torch.set_num_threads(task.threads)
+        torch.set_num_threads(task.threads)
     module, _, name = task.function.partition(":")
     function = getattr(importlib.import_module(module), name)
     result = function(**task.arguments)

@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from attnbench.cli._exit import INTERRUPTED, USAGE
 from attnbench.errors import AttnbenchError, UnknownNameError, nearest
 
 __all__ = ["COMMANDS", "main"]
@@ -108,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.main(args=given, prog_name="attnbench")
     except AttnbenchError as error:
         print(f"attnbench: {error}", file=sys.stderr)
-        return 2
+        return getattr(error, "exit_code", USAGE)
     except KeyboardInterrupt:  # while starting; typer turns a later one into the same code
-        return 130
+        return INTERRUPTED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0

@@ -21,36 +21,42 @@ def command(
 
     Their metadata is read, and nothing imported; with --load they are, and it shows why one fails.
     """
-    from attnbench import registry
+    rows = _loaded() if load else _found()
+    failed = [row for row in rows if row["status"] == "failed"]
+    if as_json:
+        print_json(rows)
+        return exit_code((), plugin_failed=bool(failed))
+    shown = [{**row, "brings": _shortened(row["brings"])} if load else row for row in rows]
+    print_table(
+        shown,
+        hide=("message", "traceback"),
+        empty="No plugin is installed, not even the built-in ones: reinstall attnbench.",
+    )
+    for row in failed:
+        typer.echo(f"{row['plugin']} ({row['distribution']} {row['version']}) failed to load:")
+        typer.echo("  " + row["traceback"].rstrip().replace("\n", "\n  ") + "\n")
+    return exit_code((), plugin_failed=bool(failed))
 
-    found = registry.load().plugins if load else registry.discover()
-    rows: list[dict[str, Any]] = []
-    for plugin in found:
-        row: dict[str, Any] = {
+
+def _found() -> list[dict[str, Any]]:
+    from attnbench.discovery import discover
+
+    return [
+        {
             "plugin": plugin.name,
             "status": plugin.status,
             "distribution": plugin.distribution,
             "version": plugin.version,
             "module": plugin.value,
         }
-        if load:
-            row["brings"] = [registry.spec_key(spec) for spec in plugin.specs]
-            row["message"], row["traceback"] = plugin.message, plugin.trace
-        rows.append(row)
-    failed = any(plugin.status == "failed" for plugin in found)
-    if as_json:
-        print_json(rows)
-        return exit_code((), plugin_failed=failed)
-    print_table(
-        [{**row, "brings": _shortened(row["brings"])} if load else row for row in rows],
-        hide=("message", "traceback"),
-        empty="No plugin is installed, not even the built-in ones: reinstall attnbench.",
-    )
-    for plugin in found:
-        if plugin.status == "failed":
-            typer.echo(f"\n{plugin.name} ({plugin.distribution} {plugin.version}) failed:")
-            typer.echo(plugin.trace.rstrip() or plugin.message)
-    return exit_code((), plugin_failed=failed)
+        for plugin in discover()
+    ]
+
+
+def _loaded() -> list[dict[str, Any]]:
+    from attnbench.cli._survey import load_plugins
+
+    return load_plugins(warn=False)
 
 
 def _shortened(names: list[str], most: int = 3) -> str:

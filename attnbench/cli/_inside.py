@@ -1,0 +1,134 @@
+"""What commands run in child processes, where torch and the plugins are imported.
+
+Everything that goes in and comes out is plain data; :mod:`attnbench.cli._survey` and the commands
+call these functions by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attnbench.outcomes import Outcome
+
+__all__ = ["loaded_plugins", "outcomes", "plan", "subject_rows"]
+
+
+def loaded_plugins() -> list[dict[str, Any]]:
+    """Every plugin, loaded; why one failed."""
+    from attnbench.registry import registry, spec_key
+
+    return [
+        {
+            "plugin": plugin.name,
+            "status": plugin.status,
+            "distribution": plugin.distribution,
+            "version": plugin.version,
+            "module": plugin.value,
+            "brings": [spec_key(spec) for spec in plugin.specs],
+            "message": plugin.message,
+            "traceback": plugin.trace,
+        }
+        for plugin in registry().plugins
+    ]
+
+
+def subject_rows(targets: Sequence[str] | None, case_id: str | None = None) -> list[dict[str, Any]]:
+    """The subjects of some addresses, or all that are installed, as ``attnbench list`` shows them.
+
+    Args:
+        targets: addresses; ``None`` for all.
+        case_id: the case for which the kernels are asked; none are asked without it.
+    """
+    from attnbench.resolving import installed, resolve
+
+    found: list[tuple[str, Any]] = (
+        [(subject.name, subject) for subject in installed()]
+        if targets is None
+        else [(target, subject) for target in targets for subject in resolve(target)]
+    )
+    rows = []
+    for target, subject in found:
+        maker = subject.maker
+        rows.append(
+            {
+                "subject": subject.name,
+                "target": target,
+                "kind": subject.kind,
+                "formula": maker.formula,
+                "source": maker.source,
+                "laws": list(maker.laws),
+                "dtypes": list(subject.dtypes),
+                "equal_sizes": maker.equal_sizes,
+                "exempt": dict(subject.exempt),
+                "kernels": _kernels(subject, case_id) if case_id else [],
+            }
+        )
+    return rows
+
+
+def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
+    """The kernels of a scoring function in the order of ``kernel="auto"``; why one is passed by."""
+    from attnbench.attending import choices
+    from attnbench.cases import Case
+
+    if subject.kind != "scoring":
+        return []
+    case = subject.legal(Case.from_id(case_id))
+    return [
+        {
+            "kernel": choice.kernel.name,
+            "priority": choice.kernel.priority,
+            "reason": choice.reason,
+        }
+        for choice in choices(subject.spec.name, case)
+    ]
+
+
+def plan(
+    targets: Sequence[str] | None,
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    invariants: Sequence[str] | None,
+) -> dict[str, Any]:
+    """What a check will run: subjects with the address to find them by, and invariants in order.
+
+    Raises:
+        AttnbenchError: a name, a device or a dtype is wrong.
+    """
+    from attnbench.conformance import planned
+    from attnbench.resolving import subjects
+
+    pairs: list[tuple[str, str]] = []
+    chosen: list[Any] = []
+    for target in subjects() if targets is None else targets:
+        found, chosen = planned(
+            target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+        )
+        pairs += [(target, subject.name) for subject in found]
+    return {
+        "subjects": list(dict.fromkeys(pairs)),
+        "invariants": [(invariant.name, invariant.statement) for invariant in chosen],
+    }
+
+
+def outcomes(
+    target: str,
+    subject: str,
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    invariants: Sequence[str],
+    seed: int | None,
+) -> Iterator[Outcome]:
+    """The outcomes of one subject, as they come."""
+    from attnbench.conformance import outcomes_of, planned
+
+    found, chosen = planned(
+        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+    )
+    (one,) = [candidate for candidate in found if candidate.name == subject]
+    yield from outcomes_of(one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed)

@@ -1,0 +1,87 @@
+"""``attnbench list``: the subjects that are there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from attnbench.cases import Case
+from attnbench.cli._exit import exit_code
+from attnbench.cli._options import AsJson, Strict, Targets
+from attnbench.cli._tables import print_json, print_table
+
+_CASE = Case((8, 8), 256, 256, 64, 64, 64)
+
+
+def command(
+    targets: Targets = None,
+    case: Annotated[
+        str, typer.Option("--case", help="Id of the case for which kernels are asked.")
+    ] = _CASE.id,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> int:
+    """List the subjects: scoring functions, kernels and mechanisms.
+
+    The column auto is what attend(kernel="auto") runs on one case: the kernel of highest priority
+    that supports it, or the plain path. With addresses, each subject is shown whole.
+    """
+    from attnbench.cli._survey import ask, load_plugins
+
+    Case.from_id(case)
+    plugins = load_plugins(strict=strict)
+    rows = ask("subject_rows", targets=targets or None, case_id=case)
+    if as_json:
+        print_json(rows)
+    elif targets:
+        for row in rows:
+            _show(row, case)
+    else:
+        print_table(
+            [
+                {
+                    "subject": row["subject"],
+                    "kind": row["kind"],
+                    "formula": row["formula"],
+                    "sizes": "Eq = Ek" if row["equal_sizes"] else "",
+                    "dtypes": _dtypes(row["dtypes"]),
+                    "laws": ", ".join(row["laws"]),
+                    "auto": _auto(row["kernels"]) if row["kind"] == "scoring" else "",
+                }
+                for row in rows
+            ]
+        )
+    return exit_code((), plugin_failed=any(row["status"] == "failed" for row in plugins))
+
+
+def _dtypes(names: list[str]) -> str:
+    from attnbench.specs import DTYPES
+
+    return "all" if set(names) == set(DTYPES) else ", ".join(names)
+
+
+def _auto(kernels: list[dict[str, Any]]) -> str:
+    return next((k["kernel"] for k in kernels if k["reason"] is None), "plain")
+
+
+def _show(row: dict[str, Any], case: str) -> None:
+    typer.echo(f"{row['subject']} ({row['kind']})")
+    facts = {
+        "formula": row["formula"],
+        "source": row["source"],
+        "sizes": "query_size == key_size" if row["equal_sizes"] else "may differ",
+        "dtypes": ", ".join(row["dtypes"]),
+        "laws": ", ".join(row["laws"]) or "none",
+    }
+    for name, text in facts.items():
+        typer.echo(f"  {name:8}{text}")
+    for name, reason in row["exempt"].items():
+        typer.echo(f"  exempt  from {name}: {reason}")
+    if row["kind"] == "scoring":
+        typer.echo(f"  kernels at {case}, in the order of kernel='auto':")
+        taken = _auto(row["kernels"])
+        for kernel in [*row["kernels"], {"kernel": "plain", "reason": None, "priority": None}]:
+            first = " (taken)" if kernel["kernel"] == taken else ""
+            why = f"priority {kernel['priority']}" if kernel["priority"] is not None else "always"
+            typer.echo(f"    {kernel['kernel']:14}{kernel['reason'] or why}{first}")
