@@ -159,7 +159,7 @@ def test_processes_alternate_only_if_the_sides_change_places_often() -> None:
 def test_noise_is_split_into_processes_and_runs() -> None:
     generator = np.random.default_rng(3)
     runs = [
-        side(f"r{n}", np.exp(generator.normal(generator.normal(0, 0.05), 0.01, 8)))
+        side(f"r{n}", np.exp(generator.normal(generator.normal(0, 0.05), 0.01, 8)).tolist())
         for n in range(40)
     ]
     (noise,) = noise_of(r for run in runs for r in run).values()
