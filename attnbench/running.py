@@ -103,7 +103,13 @@ class _Run:
             else:
                 self.seen["scheduled"] += 1
 
-    def drawn(self, strategy: SearchStrategy[Case], profile: Profile, seed: int | None) -> None:
+    def drawn(
+        self,
+        strategy: SearchStrategy[Case],
+        profile: Profile,
+        seed: int | None,
+        shrink: bool = True,
+    ) -> None:
         def check(case: Case) -> None:
             self.failing = case
             self.once(case)
@@ -114,7 +120,7 @@ class _Run:
             database=None,
             deadline=None,
             derandomize=seed is None,
-            phases=(Phase.generate, Phase.target, Phase.shrink),
+            phases=(Phase.generate, Phase.target, *([Phase.shrink] if shrink else [])),
             report_multiple_bugs=False,
             print_blob=False,
             verbosity=Verbosity.quiet,
@@ -205,8 +211,14 @@ def run_invariant(
     device: str = "cpu",
     dtypes: tuple[str, ...] | None = None,
     seed: int | None = None,
+    shrink: bool = True,
 ) -> Outcome:
-    """One invariant on one subject, whatever happens in either."""
+    """One invariant on one subject, whatever happens in either.
+
+    Args:
+        subject, invariant, profile, device, dtypes, seed: as in :func:`attnbench.check`.
+        shrink: look for the smallest counterexample; whether there is one is faster to tell.
+    """
     started = time.monotonic()
 
     def outcome(status: str, reason: str, **more: Any) -> Outcome:
@@ -230,10 +242,10 @@ def run_invariant(
     elif domain is not None:
         run.scheduled(subject.legal(case) for case in schedule(domain, seed=seed or 0))
     if run.error is None and listed is None:
-        run.drawn(strategy, profile, seed)
+        run.drawn(strategy, profile, seed, shrink)
     if run.error is None:
         return outcome(*_verdict(run, quota), cases=sum(run.seen.values()))
-    if run.failing is not None and domain is not None:
+    if shrink and run.failing is not None and domain is not None:
         run.shrink(domain)
     status, text = _explained(run)
     return outcome(
