@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from attnbench.attending import scoring_of
+from attnbench.resolving import resolve
 from attnbench.specs import Sizes
-from attnbench.subject import resolve
 
 __all__ = ["legal_sizes", "pair_score"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +49,9 @@ class ConcatLinearScoring(nn.Module):
 
 
 def _reference(module: ConcatLinearScoring, q: list[float], k: list[float]) -> float:
-    weight: list[float] = module.weight.tolist()
-    pairs = zip([*weight, float(module.bias)], [*q, *k, 1.0], strict=True)
+    weight: Any = module.weight.tolist()
+    bias: Any = module.bias.tolist()  # a number, which torch's hints call a list
+    pairs = zip([*weight, bias], [*q, *k, 1.0], strict=True)
     return math.fsum(w * x for w, x in pairs)
 
 

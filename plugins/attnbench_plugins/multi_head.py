@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench.errors import OptionError
+from attnbench.resolving import make_scoring
 from attnbench.specs import Sizes
-from attnbench.subject import make_scoring
 from attnbench_plugins._calls import prepare
 from attnbench_plugins._floats import Rows, attended, matvec, pooled
 from attnbench_plugins._scoring import pair_score

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +46,9 @@ class SelfTanhScoring(nn.Module):
 
 
 def _reference(module: SelfTanhScoring, _q: list[float], k: list[float]) -> float:
-    weight: list[float] = module.weight.tolist()
-    pairs = zip([*weight, float(module.bias)], [*k, 1.0], strict=True)
+    weight: Any = module.weight.tolist()
+    bias: Any = module.bias.tolist()  # a number, which torch's hints call a list
+    pairs = zip([*weight, bias], [*k, 1.0], strict=True)
     return math.tanh(math.fsum(w * x for w, x in pairs))
 
 

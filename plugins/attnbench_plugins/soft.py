@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 import attnbench
+from attnbench.resolving import make_scoring
 from attnbench.specs import Sizes
-from attnbench.subject import make_scoring
 from attnbench_plugins._calls import check_features
 from attnbench_plugins._floats import Rows, attended, pooled
 from attnbench_plugins._scoring import legal_sizes, pair_score

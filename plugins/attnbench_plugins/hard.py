@@ -1,0 +1,124 @@
+r"""Hard attention: one key a query, the most likely in evaluation, sampled in training.
+
+Source: Xu et al. 2015, arXiv:1502.03044. The weights are one-hot; their gradient is that of the
+soft weights they were chosen by (straight-through). For a score-function loss the log-probability
+of a sample is kept: ``(module.log_prob * reward).sum()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench.attending import scores_of
+from attnbench.pooling import pool, softmax_weights
+from attnbench.resolving import make_scoring
+from attnbench.specs import Sizes
+from attnbench_plugins._calls import prepare
+from attnbench_plugins._floats import Rows, attended
+from attnbench_plugins._scoring import legal_sizes, pair_score
+
+__all__ = ["HardAttention"]
+
+_SCORING = "additive"
+
+
+class HardAttention(nn.Module):
+    """Attend to one key.
+
+    Args:
+        query_size, key_size, value_size: Eq, Ek and Ev.
+        scoring: address of a scoring function.
+
+    Attributes:
+        log_prob: ``(..., L)``, of the keys that the last call in training sampled; 0 for a query
+            without keys; ``None`` before, and after a call in evaluation.
+    """
+
+    log_prob: Tensor | None
+
+    def __init__(
+        self, query_size: int, key_size: int, value_size: int, *, scoring: str = _SCORING
+    ) -> None:
+        super().__init__()
+        self.scoring = make_scoring(scoring, query_size, key_size)
+        self.log_prob = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what a call left in a graph can neither be copied nor pickled, and is not state
+        return {**self.__dict__, "log_prob": None}
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        valid_lens: Tensor | None = None,
+        is_causal: bool = False,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The output ``(..., L, Ev)``, and on request the one-hot weights ``(..., L, S)``."""
+        call = prepare(self, query, key, value, attn_mask, valid_lens, is_causal)
+        if 0 in query.shape or 0 in key.shape:
+            nothing: Tensor | tuple[Tensor, Tensor] = attnbench.attend(
+                self.scoring,
+                query,
+                call.key,
+                call.value,
+                return_weights=return_weights,  # type: ignore[call-overload]
+                **call.masking(),
+            )
+            return nothing
+        soft = softmax_weights(scores_of(self.scoring, call.query, call.key), call.mask)
+        # the first of independent exponential clocks at rates w rings with probability w
+        clocks = torch.empty_like(soft).exponential_() if self.training else 1.0
+        chosen = (soft.detach() / clocks).argmax(-1, keepdim=True)
+        self.log_prob = None
+        if self.training:
+            picked = soft.gather(-1, chosen)
+            self.log_prob = picked.masked_fill(picked == 0.0, 1.0).log().squeeze(-1)
+        one = torch.zeros_like(soft).scatter(-1, chosen, 1.0)
+        weights = call.zero_dead_rows(one + (soft - soft.detach()))
+        output = pool(weights, call.value).to(query.dtype)
+        return (output, weights.to(query.dtype)) if return_weights else output
+
+
+def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
+    return legal_sizes(sizes, scoring)
+
+
+def _reference(
+    module: HardAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
+) -> Rows:
+    rows = attended(pair_score(module.scoring), query, key, allowed)
+    return [
+        value[weights.index(max(weights))] if any(weights) else [0.0] * len(value[0])
+        for weights in rows
+    ]
+
+
+@attnbench.hookimpl
+def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
+    """The mechanism ``hard``."""
+    yield attnbench.MechanismSpec(
+        name="hard",
+        make=HardAttention,
+        formula="o = v_j, j = argmax_j a(q, k_j); in training j ~ softmax_j(a(q, k_j))",
+        source="Xu et al. 2015, arXiv:1502.03044",
+        sizes=_sizes,
+        reference=_reference,
+        accepts=("is_causal", "valid_lens", "return_weights"),
+        laws=(
+            "pools_values",
+            "picks_one_key",
+            "samples_follow_soft_weights",
+            "score_function_gradient_is_exact",
+        ),
+        variants=({"scoring": "scaled_dot"},),
+    )
