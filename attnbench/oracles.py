@@ -8,6 +8,7 @@ the last place changes.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnbench.inputs import Inputs
 from attnbench.specs import MechanismSpec
@@ -172,17 +174,20 @@ class Oracle:
         items, queries = zip(*rows, strict=True)
         return flat[list(items), list(queries)]
 
-    def budget(self, *, units: float = 4.0, eps: float | None = None, draws: int = 4) -> Tensor:
+    def budget(self, *, units: float = 4.0, eps: float | None = None, sure: bool = False) -> Tensor:
         """What an output may be off by, element by element: ``(*lead, L, Ev)``.
 
         Args:
             units: how many units in the last place inputs, parameters and values may move.
             eps: one such unit, relative; that of the dtype under test by default.
-            draws: how many random directions are tried; more make a wider, surer budget.
+            sure: try many random directions instead of few, and for a mechanism, of which nothing
+                but the output is seen, round each step of its own at random too. Few directions
+                acquit; before a subject is accused, all is tried.
         """
         eps = self.eps if eps is None else eps
+        draws = 128 if sure else 4
         if self._is_mechanism:
-            return self._mechanism_budget(units, eps, draws)
+            return self._mechanism_budget(units, eps, draws, rounded=sure)
         log = self.log_weights
         weights, move = log.exp(), units * self._score_move(eps, draws)
         # within ± move of each score, a weight lies within these bounds whatever the others do
@@ -217,18 +222,20 @@ class Oracle:
         move = torch.maximum(move, eps * size) + self.tiny
         return move.masked_fill(~self.allowed, 0.0)
 
-    def _mechanism_budget(self, units: float, eps: float, draws: int) -> Tensor:
+    def _mechanism_budget(self, units: float, eps: float, draws: int, *, rounded: bool) -> Tensor:
         largest = torch.zeros_like(self.output)
         # one unit, times the units, where the output is smooth; all of them at once near a jump
         for factor in (1.0, units):
             step = max(eps * factor, _STEP)
-            scale = units * eps / step
+            rounding = _RandomRounding(step) if rounded else contextlib.nullcontext()
             for module, inputs in self._moved(step, draws):
-                change = (self.subject.output(module, inputs) - self.output).abs() * scale
+                with rounding:
+                    output = self.subject.output(module, inputs)
+                change = (output - self.output).abs() * (units * eps / step)
                 largest = torch.maximum(largest, change.nan_to_num(0.0))
         sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
-        rounded = units * eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes))
-        return largest.amax(-1, keepdim=True) + rounded + units * self.tiny
+        own = units * eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes))
+        return largest.amax(-1, keepdim=True) + own + units * self.tiny
 
     def _moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
         """Module and inputs, moved by one step up or down at random, as often as asked for."""
@@ -236,7 +243,8 @@ class Oracle:
 
         def moved(tensor: Tensor) -> Tensor:
             signs = torch.randint(2, tensor.shape, generator=generator).double() * 2 - 1
-            return tensor + signs * (tensor.abs() * step + self.tiny)
+            near = tensor + signs * (tensor.abs() * step + self.tiny)
+            return torch.where(tensor.isfinite(), near, tensor)
 
         module = copy.deepcopy(self.module)
         state = [
@@ -257,6 +265,28 @@ class Oracle:
                 if mask is not None and mask.is_floating_point():
                     inputs = inputs.replace(attn_mask=moved(mask))
                 yield module, inputs
+
+
+class _RandomRounding(TorchDispatchMode):
+    """Rounds each result of each operation up or down at random, to some precision.
+
+    Results that the precision holds exactly (positions, counts, ones and zeros) stay as they are.
+    """
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        self.eps = eps
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not isinstance(result, Tensor) or not result.is_floating_point() or func.is_view:
+            return result
+        unit = torch.ldexp(torch.full_like(result, self.eps / 2), torch.frexp(result).exponent)
+        low = (result / unit).floor()
+        up = torch.randint(2, result.shape, generator=self.generator).to(result.dtype)
+        rounded = torch.where(low * unit == result, result, (low + up) * unit)
+        return torch.where(rounded.isfinite(), rounded, result)
 
 
 def _pooled(

@@ -6,7 +6,7 @@ run. They are compared with each other before either judges a subject.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -24,34 +24,19 @@ __all__ = ["judge"]
 _PAIRS = 64
 """About how many pairs of query and key are scored in Python floats, 10 to 100 µs each."""
 
-_DRAWS = (4, 128)
-"""Random directions that a budget is made from: few to acquit, many before accusing."""
-
 
 def judge(oracle: Oracle, got: Tensor, what: str = "output") -> None:
     """Raise where an output is further from the float64 run than its budget allows."""
-    for draws in _DRAWS:
-        try:
-            agree_within(got, oracle.output, oracle.budget(draws=draws), what, "the float64 run")
-        except InvariantViolation:
-            if draws == _DRAWS[-1]:
-                raise
-        else:
-            return
+    _judge(got, oracle.output, lambda sure: oracle.budget(sure=sure), what, "the float64 run")
 
 
-def _rows_judged(oracle: Oracle, got: Tensor, rows: list[tuple[int, int]], scalar: Tensor) -> None:
-    for draws in _DRAWS:
-        budget = oracle.select(oracle.budget(draws=draws), rows)
-        try:
-            agree_within(
-                oracle.select(got, rows), scalar, budget, "output (rows)", "the scalar reference"
-            )
-        except InvariantViolation:
-            if draws == _DRAWS[-1]:
-                raise
-        else:
-            return
+def _judge(
+    got: Tensor, expected: Tensor, budget: Callable[[bool], Tensor], what: str, other: str
+) -> None:
+    try:
+        agree_within(got, expected, budget(False), what, other)
+    except InvariantViolation:
+        agree_within(got, expected, budget(True), what, other)
 
 
 def references_agree(oracle: Oracle) -> tuple[list[tuple[int, int]], Tensor]:
@@ -93,7 +78,9 @@ def _agrees_with_scalar(subject: Subject, case: Case) -> None:
         reject("the reference of a mechanism knows no floating masks")
     representable(oracle, case)
     rows, scalar = references_agree(oracle)
-    _rows_judged(oracle, subject.output(module, inputs), rows, scalar)
+    got = oracle.select(subject.output(module, inputs), rows)
+    budget: Callable[[bool], Tensor] = lambda sure: oracle.select(oracle.budget(sure=sure), rows)  # noqa: E731
+    _judge(got, scalar, budget, "output (rows)", "the scalar reference")
 
 
 def _agrees_with_float64(subject: Subject, case: Case) -> None:
