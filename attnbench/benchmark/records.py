@@ -82,7 +82,8 @@ class Record:
         versions: of python, torch, attnbench, and the subject's distribution.
         commit: git commit of the working directory, with ``+dirty`` if it was changed; or ``""``.
         command: the command line that made it.
-        overhead_s: time spent on this measurement outside first call and samples.
+        measuring_s: time spent on measuring: first call, memory, counts, error, sentinels, samples.
+        overhead_s: time spent beyond that: starting the process, making module and inputs.
     """
 
     run: str
@@ -132,6 +133,7 @@ class Record:
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""
     command: str = ""
+    measuring_s: float | None = None
     overhead_s: float | None = None
     schema: int = SCHEMA
 

@@ -1,0 +1,174 @@
+"""Counts: the operations that a call executes, and the bytes that its operators move.
+
+Every operator that reaches the device is seen once. A matrix product counts a multiplication and an
+addition for each pair; everything else counts one operation an element, and moving data none. An
+operator reads its inputs and writes its outputs, each once; views move nothing. These are the
+numbers of the call as it is written: caches and fusion may move less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+__all__ = ["Counts", "count"]
+
+_MOVES = frozenset(
+    (
+        "clone",
+        "copy_",
+        "_to_copy",
+        "cat",
+        "stack",
+        "fill_",
+        "zero_",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "new_empty",
+        "new_zeros",
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "new_full",
+        "new_ones",
+        "constant_pad_nd",
+        "repeat",
+        "index",
+        "index_select",
+        "gather",
+        "scatter",
+        "scatter_",
+        "arange",
+        "eye",
+        "scalar_tensor",
+        "empty_strided",
+        "index_put_",
+        "new_empty_strided",
+        "slice_scatter",
+        "select_scatter",
+        "select_backward",
+        "slice_backward",
+    )
+)
+_NOTHING = frozenset(
+    (
+        "empty",
+        "new_empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty_strided",
+        "detach",
+        "_unsafe_view",
+        "_reshape_alias",
+        "lift_fresh",
+        "alias",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a call executes.
+
+    Args:
+        operations: of all kinds.
+        matmul_operations: those in matrix products, counted here from their shapes; those of
+            operators that this module does not know by torch's counter.
+        moved_bytes: read and written by its operators.
+        torch_matmul_operations: by torch's ``FlopCounterMode`` formulas: the same, but for those
+            that it does not know (matrix times vector; fused attention on a CPU).
+    """
+
+    operations: int
+    matmul_operations: int
+    moved_bytes: int
+    torch_matmul_operations: int
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _nbytes(tensor: Tensor) -> int:
+    """Bytes of a tensor that lie in memory: a dimension that is only expanded lies there once."""
+    real = math.prod(n for n, s in zip(tensor.shape, tensor.stride(), strict=True) if s or n == 0)
+    return real * tensor.element_size()
+
+
+def _product(name: str, tensors: list[Tensor]) -> int | None:
+    """Operations of an operator's matrix products; ``None`` if it is none."""
+    if name in ("mm", "bmm"):
+        return 2 * tensors[0].numel() * tensors[1].shape[-1]
+    if name in ("addmm", "baddbmm", "addbmm"):
+        return 2 * tensors[1].numel() * tensors[2].shape[-1]
+    if name in ("mv", "dot"):
+        return 2 * tensors[0].numel()
+    if name.startswith("_scaled_dot_product_"):
+        backward = name.endswith("_backward")
+        query, key, value = tensors[1:4] if backward else tensors[:3]
+        scores = math.prod(query.shape[:-1]) * key.shape[-2]  # a causal half is counted too
+        inner, outer = query.shape[-1], value.shape[-1]
+        # backward: the scores again, and the gradients of query and key; of weights and value
+        return 2 * scores * (3 * inner + 2 * outer if backward else inner + outer)
+    return None
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations = self.products = self.torch_products = self.moved = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the compiler would be imported, 1 s, only to be told to keep out
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        packet = getattr(func, "overloadpacket", func)
+        name = str(getattr(packet, "__name__", packet))
+        if getattr(func, "is_view", False) or name in _NOTHING:
+            return result
+        given, made = list(_tensors(args)) + list(_tensors(kwargs or {})), list(_tensors(result))
+        if not made:
+            return result  # it asks for something, such as whether a value is zero
+        self.moved += sum(_nbytes(t) for t in {id(t): t for t in (*given, *made)}.values())
+        formula = flop_registry.get(packet)
+        torch_product = int(formula(*args, **(kwargs or {}), out_val=result)) if formula else 0
+        self.torch_products += torch_product
+        product = _product(name, given) or torch_product
+        self.products += product
+        if not product and name not in _MOVES:
+            product = max(t.numel() for t in (*given, *made))
+        self.operations += product
+        return result
+
+
+def count(call: Callable[[], object]) -> Counts:
+    """Count one call; it is run."""
+    counter = _Counter()
+    with counter:
+        result = call()
+    del result
+    return Counts(
+        operations=counter.operations,
+        matmul_operations=counter.products,
+        moved_bytes=counter.moved,
+        torch_matmul_operations=counter.torch_products,
+    )
