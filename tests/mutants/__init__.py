@@ -1,0 +1,27 @@
+"""Mutants: attentions that are right but for one edit, each named after a bug that was real.
+
+A property suite is worth what it catches. Every mutant differs from a right twin by one overridden
+method or one attribute, says which bug it repeats, and names the invariants that are meant to catch
+it. The twins pass everything. ``python -m tests.mutants.matrix`` measures who kills whom.
+"""
+
+from __future__ import annotations
+
+from tests.mutants import (
+    additive,
+    backward,
+    execution,
+    heads,
+    masking,
+    numerics,
+    scorings,
+    streaming,
+)
+from tests.mutants.base import Mutant, Twin
+
+__all__ = ["MUTANTS", "TWINS", "Mutant", "Twin"]
+
+_TOPICS = (masking, numerics, heads, scorings, additive, streaming, execution, backward)
+
+MUTANTS: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]
+TWINS: list[Twin] = list(dict.fromkeys(mutant.twin for mutant in MUTANTS))

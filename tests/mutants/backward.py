@@ -1,0 +1,131 @@
+"""Mistakes that only gradients show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.mutants.base import Group, Mutant
+from tests.mutants.twins import ATTENTION, HEADS, Attention, Heads
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_attention = Group(ATTENTION, MUTANTS)
+_heads = Group(HEADS, MUTANTS)
+
+
+@_attention("seen in review")
+class WeightsDetached(Attention):
+    """The weights are detached: only the value gets a gradient."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        return super().drop(weights.detach(), dropout_p)
+
+
+@_attention("own")
+class KeyDetached(Attention):
+    """No gradient reaches the key."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().scores(query, key.detach(), scale)
+
+
+@_attention("own")
+class ValueDetached(Attention):
+    """No gradient reaches the value."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value.detach())
+
+
+class _Softmax(torch.autograd.Function):
+    """Softmax whose gradient lacks the term of the row's sum."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        weights = scores.softmax(-1)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        return grad * weights
+
+
+@_attention("own")
+class SoftmaxGradientWithoutSum(Attention):
+    """A hand-written backward of softmax lacks the sum over the row."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        weights: Tensor = _Softmax.apply(hidden)
+        return weights.masked_fill(~allowed, 0.0)
+
+
+class _Product(torch.autograd.Function):
+    """A product whose gradient reads the gradient's memory as if it were contiguous."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, value)
+        return weights @ value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        weights, value = ctx.saved_tensors
+        if grad.mT.is_contiguous() and not grad.is_contiguous():
+            grad = grad.mT.reshape(grad.shape)
+        return grad @ value.mT, weights.mT @ grad
+
+
+@_attention("pytorch#181133")
+class GradientReadInOrder(Attention):
+    """A transposed gradient is read as if it were contiguous."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        product: Tensor = _Product.apply(weights, value.to(weights.dtype))
+        return product
+
+
+@_attention("own")
+class GradientIntoMaskedSlots(Attention):
+    """The value of every slot, masked ones too, gets a small gradient."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value)
+
+    def silence_value(self, value: Tensor, allowed: Tensor) -> Tensor:
+        silent = super().silence_value(value, allowed)
+        leak = 1e-3 * value.nan_to_num().sum(-2, keepdim=True)
+        return silent + (leak - leak.detach())
+
+
+@_attention("own")
+class GradientInfiniteAtZeroWeight(Attention):
+    """Weights are the square of a root: right, but its gradient at 0 is not finite."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return super().normalise(hidden, allowed).sqrt().square()
+
+
+@_heads("own")
+class ParameterUnused(Heads):
+    """A gate is made, and never used."""
+
+    def __init__(self, query_size: int, key_size: int, value_size: int, *, heads: int = 2) -> None:
+        super().__init__(query_size, key_size, value_size, heads=heads)
+        self.gate = nn.Parameter(torch.ones(heads))
+
+
+@_heads("own")
+class ParameterReadThroughData(Heads):
+    """The last projection is read through ``.data``, so that nothing trains it."""
+
+    def project(self, linear: nn.Linear, tensor: Tensor) -> Tensor:
+        if linear is not self.out_proj:
+            return super().project(linear, tensor)
+        weight, bias = linear.weight.data, linear.bias.data
+        return nn.functional.linear(tensor, weight.to(tensor.dtype), bias.to(tensor.dtype))

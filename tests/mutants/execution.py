@@ -1,0 +1,275 @@
+"""Mistakes of state, mode, memory and dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.mutants.base import Group, Mutant
+from tests.mutants.twins import ATTENTION, HEADS, Attention, Heads, wide
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_attention = Group(ATTENTION, MUTANTS)
+_heads = Group(HEADS, MUTANTS)
+
+
+@_attention("pytorch#124464", "timm#1978")
+class DropoutInEvaluation(Attention):
+    """Dropout does not ask whether the module is in training."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        return nn.functional.dropout(weights, dropout_p)
+
+
+@_attention("pytorch#42929", "pytorch#33360")
+class WeightsAfterDropout(Attention):
+    """The weights that are handed back are those after dropout."""
+
+    def forward(self, *args: Any, dropout_p: float = 0.0, **keywords: Any) -> Any:
+        self.dropout_p = dropout_p
+        return super().forward(*args, **keywords)
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return self.drop(super().normalise(hidden, allowed), self.dropout_p)
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value)
+
+
+@_attention("ng-video-lecture#30")
+class DropoutBeforeSoftmax(Attention):
+    """Scores are dropped, not weights."""
+
+    def forward(self, *args: Any, dropout_p: float = 0.0, **keywords: Any) -> Any:
+        self.dropout_p = dropout_p
+        return super().forward(*args, **keywords)
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        return super().hide(self.drop(scores, self.dropout_p), allowed)
+
+
+@_attention("own")
+class DropoutNotRescaled(Attention):
+    """What dropout leaves is not rescaled."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        dropped = super().drop(weights, dropout_p)
+        return dropped * (1 - dropout_p) if self.training else dropped
+
+
+@_attention("own")
+class DropoutIgnored(Attention):
+    """``dropout_p`` is taken and not used."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        return weights
+
+
+@_attention("own")
+class DropoutTheSameInEveryRow(Attention):
+    """One pattern of dropped keys for all queries, and one factor too much."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        pattern = super().drop(torch.ones_like(weights[..., :1, :]), dropout_p)
+        return weights * pattern * pattern
+
+
+@_attention("OpenNMT-py#867")
+class MaskInvertedInPlace(Attention):
+    """``mask.logical_not_()`` changes the caller's mask, right once and wrong the next time."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        if attn_mask is not None and attn_mask.dtype == torch.bool and not attn_mask.all():
+            attn_mask.logical_not_()
+        return allowed, bias
+
+
+@_attention("OpenNMT-py#867")
+class PaddingZeroedInPlace(Attention):
+    """Hidden slots of the caller's value are zeroed."""
+
+    def silence_value(self, value: Tensor, allowed: Tensor) -> Tensor:
+        with torch.no_grad():
+            silent = super().silence(value, allowed)
+            value.copy_(silent) if value.is_contiguous() else None
+        return super().silence_value(value, allowed)
+
+
+@_attention("pytorch/xla#2369")
+class QueryScaledInPlace(Attention):
+    """``q *= scale`` changes the caller's query."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        if query.requires_grad or query.dtype in (torch.float16, torch.bfloat16):
+            return super().scores(query, key, scale)
+        scores = super().scores(query, key, scale)
+        query.mul_(scale) if 0 not in query.stride() else None
+        return scores
+
+
+@_attention("own")
+class LengthsShiftedInPlace(Attention):
+    """Lengths are made positions with ``-= 1``, in the caller's memory."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        inside = super().lengths(valid_lens, query, kv_len)
+        valid_lens -= 1
+        return inside
+
+
+@_attention("pytorch#112577", "pytorch#181133")
+class ReadsMemoryInOrder(Attention):
+    """A transposed value is read as if it were contiguous."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value)
+
+    def silence_value(self, value: Tensor, allowed: Tensor) -> Tensor:
+        if not value.is_contiguous() and value.mT.is_contiguous():
+            value = value.mT.reshape(value.shape)
+        return super().silence_value(value, allowed)
+
+
+@_attention("own")
+class OffsetIgnored(Attention):
+    """A view is read from the beginning of its memory."""
+
+    def silence_key(self, key: Tensor, allowed: Tensor) -> Tensor:
+        start = torch.as_strided(key, key.shape, key.stride(), 0)
+        return super().silence_key(start, allowed)
+
+
+@_attention("own")
+class ExpandedBatchReadOnce(Attention):
+    """A batch with stride 0 is pooled for its first item only, the others get zeros."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output = super().pool(weights, value)
+        if self.expanded and output.dim() > 2:
+            output = torch.cat([output[:1], torch.zeros_like(output[1:])])
+        return output
+
+    def silence_value(self, value: Tensor, allowed: Tensor) -> Tensor:
+        self.expanded = value.dim() > 2 and value.stride(0) == 0
+        return super().silence_value(value, allowed)
+
+
+@_attention("pytorch#86120", "pytorch#97111")
+class FastPathWithoutMask(Attention):
+    """Without gradients a fast path is taken, which ignores floating masks' finite values."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        return allowed, bias if torch.is_grad_enabled() else torch.zeros_like(bias)
+
+
+@_attention("pytorch#86120", "pytorch#97111")
+class FastPathWithoutScale(Attention):
+    """In evaluation and without gradients the scores are not scaled."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        fast = not torch.is_grad_enabled() and not self.training
+        return 1.0 if fast and given is None else super().scale(query, key, given)
+
+
+@_attention("own")
+class TrainingPathWithoutScale(Attention):
+    """In training the scores are not scaled."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return 1.0 if self.training and given is None else super().scale(query, key, given)
+
+
+@_attention("own")
+class MaskCachedByShape(Attention):
+    """A mask is kept, and used again for the next call of the same shape."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        cache = self.__dict__.setdefault("cache", {})
+        shape = (query.shape, key.shape, attn_mask is None, query.dtype, is_causal)
+        if shape not in cache:
+            cache[shape] = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        return cache[shape]
+
+
+@_attention("own")
+class CausalMaskCachedTooShort(Attention):
+    """The causal mask of the first call is cut for shorter ones, at the wrong corner."""
+
+    def causal(self, q_len: int, kv_len: int, device: torch.device) -> Tensor:
+        cache = self.__dict__.setdefault("cache", [])
+        if not cache or cache[0].shape[0] < q_len or cache[0].shape[1] < kv_len:
+            cache[:] = [super().causal(q_len, kv_len, device)]
+        return cache[0][:q_len, :kv_len]
+
+
+@_attention("own")
+class ValuesRunOn(Attention):
+    """A running mean of the outputs is kept between calls, and a hundredth of it added."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output = super().pool(weights, value)
+        mean = self.__dict__.get("mean", 0.0)
+        self.mean = 0.9 * mean + 0.1 * float(output.detach().double().mean().nan_to_num())
+        return output + 0.01 * mean
+
+
+@_attention("own")
+class FirstCallInitialises(Attention):
+    """The first call sets a temperature from its data, and state_dict does not hold it."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        scores = super().scores(query, key, scale)
+        spread = self.__dict__.setdefault("spread", 1 + 0.1 * query.detach().float().std().item())
+        return scores / spread if query.numel() > 1 else scores
+
+
+@_heads("own")
+class BufferNotInStateDict(Heads):
+    """A random temperature is a plain attribute, so that ``state_dict`` does not hold it."""
+
+    def __init__(self, query_size: int, key_size: int, value_size: int, *, heads: int = 2) -> None:
+        super().__init__(query_size, key_size, value_size, heads=heads)
+        self.temperature = 0.5 + float(torch.rand(()))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        return super().attend(query * self.temperature, key, value, mask)
+
+
+@_heads("own")
+class DropoutOfItsOwn(Heads):
+    """A dropout of the module's own is active in evaluation."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        return nn.functional.dropout(super().attend(query, key, value, mask), 0.1, training=True)
+
+
+@_attention("own")
+class AnswerDependsOnPythonBranch(Attention):
+    """A branch on values, which no compiler or ``vmap`` can follow."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        if float(query.detach().double().abs().amax()) > 1e30:
+            return torch.zeros_like(super().scores(query, key, scale))
+        return super().scores(query, key, scale)
+
+
+@_attention("own")
+class MaskOfTheTracedShape(Attention):
+    """A temperature is kept from the first call's length, as a constant in a trace would be."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        length = self.__dict__.setdefault("length", key.shape[-2])
+        usual = super().scale(query, key, given)
+        return usual if key.shape[-2] == length else 0.9 * usual

@@ -1,0 +1,187 @@
+"""Mistakes with heads, batches and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.mutants.base import Group, Mutant
+from tests.mutants.twins import ATTENTION, HEADS, Attention, Heads
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_attention = Group(ATTENTION, MUTANTS)
+_heads = Group(HEADS, MUTANTS)
+
+
+@_heads("FuxiCTR#30")
+class HeadsSplitByView(Heads):
+    """``view`` without ``transpose``: a head gets a share of the positions, not of the features."""
+
+    def split(self, tensor: Tensor) -> Tensor:
+        batch, length, width = tensor.shape
+        return tensor.reshape(batch * self.heads, length, width // self.heads)
+
+
+@_heads("own")
+class HeadsMergedByView(Heads):
+    """Heads are merged without ``transpose``."""
+
+    def merge(self, tensor: Tensor) -> Tensor:
+        _, length, size = tensor.shape
+        return tensor.reshape(-1, length, self.heads * size)
+
+
+@_heads("lighthouse#77", "AttnGAN#93")
+class MaskTiledOverHeads(Heads):
+    """The masks of a batch are tiled over the heads, where they should be interleaved."""
+
+    def for_heads(self, mask: Tensor) -> Tensor:
+        return mask.repeat(self.heads, 1, 1)
+
+
+@_heads("own")
+class MaskForTheFirstHeadOnly(Heads):
+    """Only the first head of each item is masked."""
+
+    def for_heads(self, mask: Tensor) -> Tensor:
+        if mask.dtype != torch.bool:
+            return super().for_heads(mask)
+        first = torch.arange(self.heads, device=mask.device).repeat(mask.shape[0]) == 0
+        return super().for_heads(mask) | ~first.reshape(-1, 1, 1)
+
+
+@_heads("own")
+class SecondHeadRepeatsTheFirst(Heads):
+    """Every head gets the queries of the first."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        first = query.reshape(-1, self.heads, *query.shape[-2:])[:, :1]
+        query = first.expand(-1, self.heads, -1, -1).reshape(query.shape)
+        return super().attend(query, key, value, mask)
+
+
+@_heads("own")
+class ProjectionBiasInEmptyRows(Heads):
+    """A query without keys gives the bias of the last projection, not zeros."""
+
+    def close(self, output: Tensor, hidden: Tensor) -> Tensor:
+        return output
+
+
+@_heads("own")
+class QueryProjectionDetached(Heads):
+    """The queries are detached from the graph behind their projection."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        return super().attend(query.detach(), key, value, mask)
+
+
+@_heads("own")
+class PoisonThroughTheProjections(Heads):
+    """What padding holds is projected, and multiplied by 0 behind it."""
+
+    def silence(self, tensor: Tensor, hidden: Tensor) -> Tensor:
+        return tensor
+
+
+@_attention("onnx#7274", "axlearn#842")
+class GroupedHeadsTiled(Attention):
+    """Heads of keys are tiled over the groups, where they should be interleaved."""
+
+    def expand_heads(self, tensor: Tensor, groups: int) -> Tensor:
+        repeats = [1] * tensor.dim()
+        repeats[-3] = groups
+        return tensor.repeat(repeats)
+
+
+@_attention("own")
+class GroupedHeadsOfTheFirst(Attention):
+    """Every group of queries gets the first head of the keys."""
+
+    def expand_heads(self, tensor: Tensor, groups: int) -> Tensor:
+        heads = tensor.shape[-3] * groups
+        return tensor[..., :1, :, :].expand(*tensor.shape[:-3], heads, *tensor.shape[-2:])
+
+
+@_attention("allennlp#1775", "tacotron2#303")
+class SqueezeDropsSizeOne(Attention):
+    """``squeeze()`` drops every size of 1 from the output."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value).squeeze()
+
+
+@_attention("own")
+class SqueezeDropsASingleQuery(Attention):
+    """``squeeze(-2)`` drops the length of a single query."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value).squeeze(-2)
+
+
+@_attention("own")
+class ItemsMixedWhereFourDimensions(Attention):
+    """With batch and heads, items are pooled with the values of the one before."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value.roll(1, 0) if value.dim() > 3 else value)
+
+
+@_attention("own")
+class LeadingSizesSwapped(Attention):
+    """Batch and heads are swapped on the way through where they are alike."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output = super().pool(weights, value)
+        square = output.dim() > 3 and output.shape[0] == output.shape[1]
+        return output.transpose(0, 1) if square else output
+
+
+@_attention("own")
+class LeadingSizesFlattened(Attention):
+    """The output comes back with batch and heads in one dimension."""
+
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        result = super().forward(*args, **keywords)
+        if isinstance(result, tuple):
+            return result
+        return result.flatten(0, 1) if result.dim() > 3 else result
+
+
+@_attention("own")
+class QueriesCentredOnTheBatch(Attention):
+    """Queries are centred on the mean of the batch, so that items reach each other."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        others = query.mean(0, keepdim=True) if query.dim() > 2 else 0.0
+        return super().scores(query - others, key, scale)
+
+
+@_attention("own")
+class QueriesInfluenceEachOther(Attention):
+    """Scores are centred over the queries."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        scores = super().scores(query, key, scale)
+        return scores - scores.mean(-2, keepdim=True)
+
+
+@_attention("own")
+class ValuesReversedInLongRows(Attention):
+    """The values are pooled in reverse order for more than 16 keys."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value.flip(-2) if value.shape[-2] > 16 else value)
+
+
+@_attention("own")
+class FirstKeyFavoured(Attention):
+    """The first key has a bonus, like a learned start token."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        scores = super().scores(query, key, scale)
+        return scores + 0.1 * (torch.arange(key.shape[-2], device=key.device) == 0)

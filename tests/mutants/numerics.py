@@ -1,0 +1,345 @@
+"""Mistakes with scale, softmax, precision and pooling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.mutants.base import Group, Mutant
+from tests.mutants.twins import ATTENTION, Attention, wide
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_attention = Group(ATTENTION, MUTANTS)
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@_attention("fairseq#3575", "flax#982")
+class FillOverflowsHalfPrecision(Attention):
+    """The fill value -1e9 is -inf in float16, and 0 times it is NaN."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        half = scores.to(self.dtype) + (~allowed).to(self.dtype) * torch.tensor(-1e9).to(self.dtype)
+        return half.to(scores.dtype)
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        self.dtype = query.dtype
+        return super().scores(query, key, scale)
+
+
+@_attention("mlc-llm#1638")
+class ProductOverflowsBeforeScaling(Attention):
+    """The product is made in the dtype of the query, and scaled after."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return wide((query @ key.mT) * scale)
+
+
+@_attention("transformers#18057")
+class SoftmaxInHalfPrecision(Attention):
+    """Softmax exponentiates in half precision, without subtracting the largest score."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        raw = hidden.half().exp().masked_fill(~allowed, 0.0)
+        return (raw / raw.sum(-1, keepdim=True)).nan_to_num(posinf=math.nan).to(hidden.dtype)
+
+
+@_attention("pytorch#163588")
+class LessPreciseWithAMask(Attention):
+    """With a mask, scores of half types pass through half precision."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        rounded = scores if bool(allowed.all()) else scores.bfloat16().to(scores.dtype)
+        return super().hide(rounded, allowed)
+
+
+@_attention("own")
+class WeightsRoundedToHalf(Attention):
+    """In long rows of half types, weights are rounded before they are summed up."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        if value.dtype in _HALF and value.shape[-2] > 16:
+            parts = weights.to(value.dtype).unsqueeze(-1) * value.unsqueeze(-3)
+            total = torch.zeros_like(parts[..., 0, :])
+            for slot in range(value.shape[-2]):
+                total = total + parts[..., slot, :]
+            return total.to(weights.dtype)
+        return super().pool(weights, value)
+
+
+@_attention("PyTorch-NLP#2")
+class SoftmaxOverQueries(Attention):
+    """Softmax runs over the queries."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return hidden.softmax(-2).nan_to_num().masked_fill(~allowed, 0.0)
+
+
+@_attention("fastNLP#254")
+class SoftmaxOverDimensionTwo(Attention):
+    """Softmax runs over dimension 2, right for three dimensions and wrong for four."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        dim = 2 if hidden.dim() > 2 else -1
+        return hidden.softmax(dim).nan_to_num().masked_fill(~allowed, 0.0)
+
+
+@_attention("mlc-llm#3426", "cntkx#10")
+class ScaleMissing(Attention):
+    """The scores are not scaled."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return 1.0 if given is None else given
+
+
+@_attention("ViT#2")
+class ScaleAfterSoftmax(Attention):
+    """The weights are scaled instead of the scores."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return 1.0
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return super().normalise(hidden, allowed) * self.root
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        self.root = query.shape[-1] ** -0.5
+        return super().scores(query, key, scale)
+
+
+@_attention("tt-metal#33304")
+class ScaleArgumentIgnored(Attention):
+    """A scale that is given is not used."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return super().scale(query, key, None)
+
+
+@_attention("tt-metal#33304")
+class ScaleZeroByDefault(Attention):
+    """Without a scale, 0 is used: every weight is the same."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return given or 0.0
+
+
+@_attention("own")
+class ScaleOneOverSize(Attention):
+    """1/E instead of 1/√E."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return 1 / query.shape[-1] if given is None else given
+
+
+@_attention("own")
+class ScaleOfTheLength(Attention):
+    """The root of L is taken for the root of E."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return query.shape[-2] ** -0.5 if given is None else given
+
+
+@_attention("own")
+class ScaleAppliedTwice(Attention):
+    """Both the query and the scores are scaled."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().scores(query, key, scale) * scale
+
+
+@_attention("own")
+class EpsilonInTheNormaliser(Attention):
+    """1e-2 is added to the sum that softmax divides by."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        raw = (hidden - hidden.amax(-1, keepdim=True)).exp().masked_fill(~allowed, 0.0)
+        return raw / (raw.sum(-1, keepdim=True) + 1e-2)
+
+
+@_attention("own")
+class OneAddedToTheNormaliser(Attention):
+    """Softmax with a sink: 1 is added to the sum that it divides by."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        top = hidden.amax(-1, keepdim=True).clamp_min(0.0)
+        raw = (hidden - top).exp().masked_fill(~allowed, 0.0)
+        return raw / (raw.sum(-1, keepdim=True) + (-top).exp())
+
+
+@_attention("own")
+class MaximumOfAllQueries(Attention):
+    """The largest score of all queries is subtracted, so that other rows underflow to 0 / 0."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        top = hidden.amax((-2, -1), keepdim=True)
+        raw = (hidden - top).exp().masked_fill(~allowed, 0.0)
+        return raw / raw.sum(-1, keepdim=True).clamp_min(1e-30)
+
+
+@_attention("own")
+class MaximumNotSubtracted(Attention):
+    """Softmax is written out without subtracting the largest score."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        raw = hidden.exp().masked_fill(~allowed, 0.0)
+        return raw / raw.sum(-1, keepdim=True).masked_fill(~allowed.any(-1, keepdim=True), 1.0)
+
+
+@_attention("own")
+class WeightsClipped(Attention):
+    """Weights below 0.001 are set to 0."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        weights = super().normalise(hidden, allowed)
+        return weights.masked_fill(weights < 1e-3, 0.0)
+
+
+@_attention("own")
+class ScoresClipped(Attention):
+    """Scores are clipped to ± 10, against overflow."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        return super().hide(scores.clamp(-10, 10), allowed)
+
+
+@_attention("own")
+class ScoresDoubledInLongRows(Attention):
+    """Scores are doubled for rows of more than 64 keys."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().scores(query, key, 2 * scale if key.shape[-2] > 64 else scale)
+
+
+@_attention("own")
+class LogSoftmax(Attention):
+    """Log-softmax for softmax."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return hidden.log_softmax(-1).masked_fill(~allowed, 0.0)
+
+
+@_attention("own")
+class SoftmaxTwice(Attention):
+    """The weights are softmaxed once more."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        twice = super().normalise(hidden, allowed)
+        return super().normalise(self.hide(twice, allowed), allowed)
+
+
+@_attention("own")
+class BaseTwoSoftmax(Attention):
+    """exp2 for exp, without the factor log2 e in the scale."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return super().normalise(hidden * math.log(2), allowed)
+
+
+@_attention("own")
+class NegativeScores(Attention):
+    """The sign of the scores is flipped."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return -super().scale(query, key, given)
+
+
+@_attention("own")
+class Float32ForFloat64(Attention):
+    """Everything is computed in float32."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().scores(query.float(), key.float(), scale).to(wide(query).dtype)
+
+
+@_attention("own")
+class OutputStaysWide(Attention):
+    """The output of half types comes in float32."""
+
+    def forward(self, query: Tensor, *args: Any, **keywords: Any) -> Any:
+        result = super().forward(query, *args, **keywords)
+        return tuple(wide(t) for t in result) if isinstance(result, tuple) else wide(result)
+
+
+@_attention("seen in review")
+class KeyAndValueSwapped(Attention):
+    """Where their sizes agree, the keys are pooled."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        self.key = key
+        return super().scores(query, key, scale)
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        fits = self.key.shape[-1] == value.shape[-1]
+        return super().pool(weights, self.key if fits else value)
+
+
+@_attention("seen in review")
+class LastKeyDropped(Attention):
+    """The last key of a row of several is never attended to."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        return super().hide(scores, self._dropped(allowed))
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return super().normalise(hidden, self._dropped(allowed))
+
+    def _dropped(self, allowed: Tensor) -> Tensor:
+        rest = allowed.clone()
+        rest[..., -1] = False
+        return torch.where(rest.any(-1, keepdim=True), rest, allowed)
+
+
+@_attention("own")
+class WrongFromSize129(Attention):
+    """Keys beyond the 128th are not read: a block size is taken for the length."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        near = torch.arange(scores.shape[-1], device=scores.device) < 128
+        return super().hide(scores, allowed & near)
+
+
+@_attention("own")
+class WrongWhereLengthsAgree(Attention):
+    """Where L equals S, scores are symmetrised, as for self-attention they were thought to be."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        square = scores.shape[-1] == scores.shape[-2]
+        return super().hide((scores + scores.mT) / 2 if square else scores, allowed)
+
+
+@_attention("own")
+class ValueWithoutLastFeature(Attention):
+    """The last feature of a wide value is zero: its size is rounded down to a multiple of 16."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        kept = value.shape[-1] // 16 * 16 or value.shape[-1]
+        inside = torch.arange(value.shape[-1], device=value.device) < kept
+        return super().pool(weights, value) * inside
+
+
+@_attention("own")
+class KeyFeaturesBeyond256Dropped(Attention):
+    """Features beyond the 256th do not enter the score."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().scores(query[..., :256], key[..., :256], scale)
+
+
+@_attention("own")
+class ValueNormalised(Attention):
+    """Values are divided by their norm."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, torch.nn.functional.normalize(wide(value), dim=-1))
+
+
+@_attention("own")
+class ConstantAddedToTheOutput(Attention):
+    """A constant of 0.01 is added to the output."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value) + 0.01

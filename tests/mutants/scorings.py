@@ -1,0 +1,229 @@
+"""Mistakes in scoring functions: dot product, bilinear, Gaussian."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench_plugins._widen import widen
+from attnbench_plugins.bilinear import BilinearScoring
+from attnbench_plugins.gaussian import GaussianScoring
+from attnbench_plugins.scaled_dot import ScaledDotScoring
+from attnbench_plugins.vector_sum import VectorSumScoring
+from tests.mutants.base import Group, Mutant, Twin
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+
+
+def _twin(name: str) -> Twin:
+    return Twin(name, attnbench.get(name))
+
+
+_scaled_dot = Group(_twin("scaled_dot"), MUTANTS)
+_bilinear = Group(_twin("bilinear"), MUTANTS)
+_gaussian = Group(_twin("gaussian"), MUTANTS)
+_vector_sum = Group(_twin("vector_sum"), MUTANTS)
+
+
+class _Dot(ScaledDotScoring):
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+
+
+@_scaled_dot("mlc-llm#3426", "cntkx#10")
+class DotWithoutScale(_Dot):
+    """The product is not divided by the root of E."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query * math.sqrt(query.shape[-1]), key)
+
+
+@_scaled_dot("own")
+class DotOverSize(_Dot):
+    """The product is divided by E."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query, key) / math.sqrt(query.shape[-1])
+
+
+@_scaled_dot("pytorch/xla#2369")
+class DotScalesQueryInPlace(_Dot):
+    """``query *= scale`` changes what the caller holds."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        with torch.no_grad():
+            query *= query.shape[-1] ** -0.5
+        return query.float().to(query.dtype) @ key.mT
+
+
+@_scaled_dot("mlc-llm#1638")
+class DotOverflowsInHalf(_Dot):
+    """The product of half types is made in them, and scaled behind."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return (query @ key.mT) / math.sqrt(query.shape[-1])
+
+
+@_scaled_dot("own")
+class DotTransposedWhereSquare(_Dot):
+    """Where L equals S, the scores come transposed."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = super().forward(query, key)
+        return scores.mT if scores.shape[-1] == scores.shape[-2] else scores
+
+
+@_scaled_dot("own")
+class DotOfCosines(_Dot):
+    """The keys are normalised."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query, nn.functional.normalize(key, dim=-1))
+
+
+@_scaled_dot("pytorch#112577", "pytorch#181133")
+class DotReadsStorage(_Dot):
+    """The key's memory is read as if it were contiguous."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        flat = torch.as_strided(key, (key.numel(),), (1,)) if _dense(key) else key.flatten()
+        return super().forward(query, flat.reshape(key.shape))
+
+
+def _dense(tensor: Tensor) -> bool:
+    last = tensor.storage_offset() + tensor.numel()
+    return last <= tensor.untyped_storage().nbytes() // tensor.element_size()
+
+
+@_scaled_dot("seen in review")
+class DotKeyDetached(_Dot):
+    """The key is detached from the graph."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query, key.detach())
+
+
+@_scaled_dot("own")
+class ScoresWithNoise(_Dot):
+    """A little noise is added, as for exploration, in evaluation too."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = super().forward(query, key)
+        return scores + 1e-2 * torch.randn_like(scores)
+
+
+@_scaled_dot("own")
+class ScoresAbsolute(_Dot):
+    """Scores are taken without their sign."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query, key).abs()
+
+
+@_scaled_dot("own")
+class SqueezedScores(_Dot):
+    """``squeeze()`` on scores drops sizes of 1."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query, key).squeeze()
+
+
+@_bilinear("own")
+class BilinearInitialisedWithOne(BilinearScoring):
+    """W is drawn with variance 1, so that scores grow with the sizes."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight)
+
+
+@_bilinear("own")
+class BilinearScaledByQuerySize(BilinearScoring):
+    """W is drawn by the query's size alone, right where both sizes agree."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.weight.shape[0] ** -0.5)
+
+
+@_bilinear("own")
+class BilinearTransposedWhereSquare(BilinearScoring):
+    """W is transposed, which shows where both sizes agree only in the scores."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        if self.weight.shape[0] != self.weight.shape[1]:
+            return super().forward(query, key)
+        return super().forward(key, query).mT
+
+
+@_bilinear("own")
+class BilinearWithTanh(BilinearScoring):
+    """The score is squashed, so that it is bilinear no more."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query, key).tanh()
+
+
+@_bilinear("own")
+class BilinearWithABias(BilinearScoring):
+    """The query has a bias, so that the score is not linear in the key's factor."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query + 0.1, key)
+
+
+@_bilinear("own")
+class BilinearWeightDetached(BilinearScoring):
+    """The matrix is read through ``.data``, so that nothing trains it."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        query, key, weight = widen(query, key, self.weight.detach())
+        return (query @ (weight * self.scale)) @ key.mT
+
+
+@_gaussian("own")
+class GaussianSignFlipped(GaussianScoring):
+    """The further away a key, the larger its score."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return -super().forward(query, key)
+
+
+@_gaussian("own")
+class GaussianExpanded(GaussianScoring):
+    """‖q‖² + ‖k‖² − 2 q·k without centring: nothing is left of it far from the origin."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        query, key, bandwidth = widen(query, key, self.bandwidth)
+        query, key = query * bandwidth, key * bandwidth
+        squares = query.square().sum(-1, keepdim=True) + key.square().sum(-1).unsqueeze(-2)
+        return -0.5 * (squares - 2 * query @ key.mT)
+
+
+@_gaussian("own")
+class GaussianNotSquared(GaussianScoring):
+    """The distance for its square."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return -super().forward(query, key).abs().clamp_min(1e-12).sqrt()
+
+
+@_gaussian("own")
+class GaussianOfTheKeysOrigin(GaussianScoring):
+    """The key is shrunk towards the origin before the distance is taken."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query, 0.9 * key)
+
+
+@_vector_sum("own")
+class VectorSumMultiplied(VectorSumScoring):
+    """The query's and the key's term are multiplied, so that the query matters."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        zero_query, zero_key = torch.zeros_like(query[..., :1, :]), torch.zeros_like(key[..., :1, :])
+        of_query = super().forward(query, zero_key)
+        return of_query * super().forward(zero_query, key)
