@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from attnbench.discovery import Spec
-from attnbench.errors import DeviceError, UnknownNameError, UsageError, nearest
+from attnbench.devices import check_device
+from attnbench.errors import UnknownNameError, UsageError, nearest
 from attnbench.outcomes import CheckReport, Outcome
 from attnbench.registry import registry
 from attnbench.resolving import resolve
@@ -98,7 +99,7 @@ def planned(
     for name in dtypes or ():
         if name not in DTYPES:
             raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
-    _check_device(device)
+    check_device(device)
     chosen = select_invariants(invariants)
     found = resolve(target)
     for subject in found:
@@ -108,16 +109,6 @@ def planned(
                 f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
             )
     return found, chosen
-
-
-def _check_device(name: str) -> None:
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        accelerator = torch.accelerator.current_accelerator()
-        known = ["cpu", *([accelerator.type] if accelerator is not None else [])]
-        first = str(error).splitlines()[0]
-        raise DeviceError(f"no device {name!r} here ({first}). {nearest(name, known)}") from None
 
 
 def check_subject(

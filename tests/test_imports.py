@@ -12,7 +12,10 @@ CORE = ROOT / "attnbench"
 LEVELS = [
     {"errors", "specs", "hookspecs"},
     {"addresses", "discovery", "registry"},
-    {"masks", "pooling", "cases", "inputs", "attending", "subject", "resolving", "oracles"},
+    {
+        "masks", "pooling", "cases", "inputs", "attending", "subject", "resolving", "oracles",
+        "devices",
+    },
     {
         "strategies", "invariants", "outcomes", "running", "evidence", "conformance", "benchmark",
         "saved_inputs",

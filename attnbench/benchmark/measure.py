@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,20 @@ from attnbench.benchmark.quiet import TOLERANCE, Reading, idle
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.sentinel import Sentinel
 from attnbench.benchmark.setting import Setting, fields_of, processor_name
+from attnbench.devices import available_devices, check_device
 from attnbench.inputs import Inputs
+from attnbench.registry import registry
+from attnbench.resolving import resolve
 from attnbench.subject import Subject
 
-__all__ = ["device_name", "measure", "measured_call", "sentinel_readings"]
+__all__ = [
+    "device_name",
+    "devices",
+    "measure",
+    "measure_address",
+    "measured_call",
+    "sentinel_readings",
+]
 
 Call = Callable[[], Any]
 
@@ -207,10 +217,39 @@ def sentinel_readings(device: str, dtype: str, threads: int, number: int) -> lis
     return [sentinel.read() for _ in range(number)]
 
 
+def measure_address(
+    target: str,
+    subject: str,
+    case: BenchCase,
+    contract: Contract,
+    setting: Setting,
+    quiet: Reading | None,
+) -> Record:
+    """:func:`measure` for a child process: the subject of that name at an address."""
+    (found,) = [candidate for candidate in resolve(target) if candidate.name == subject]
+    versions = {**setting.versions, **_distribution(found)}
+    setting = replace(setting, versions=versions)
+    return measure(found, case, contract, setting=setting, quiet=quiet)
+
+
+def _distribution(subject: Subject) -> dict[str, str]:
+    """Name and version of what brings a subject; nothing for a file."""
+    plugins = (plugin for _, spec, plugin in registry().specs() if spec is subject.spec)
+    return {plugin.distribution: plugin.version for plugin in plugins}
+
+
+def devices(wanted: Sequence[str] | None) -> list[str]:
+    """The devices asked for, or the CPU and the accelerator if there is one.
+
+    Raises:
+        DeviceError: one is not there.
+    """
+    if wanted is None:
+        return available_devices()
+    for name in wanted:
+        check_device(name)
+    return list(wanted)
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def with_process(setting: Setting, process: int) -> Setting:
-    """The same setting for another process of the run."""
-    return replace(setting, process=process)

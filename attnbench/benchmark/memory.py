@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 import torch
 
-__all__ = ["available_bytes", "is_out_of_memory", "limited", "peak_bytes"]
+from attnbench.benchmark.memory_limits import available_bytes
+
+__all__ = ["is_out_of_memory", "limited", "peak_bytes"]
 
 # the profiler's library prints a line a profile on standard error unless it is told not to
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -55,16 +56,6 @@ def _peak_on_cpu(call: Callable[[], object]) -> int:
         alive += event.nbytes()
         peak = max(peak, alive)
     return peak
-
-
-def available_bytes() -> int:
-    """Memory that this process can still take: of the machine, or of its control group."""
-    available = int(psutil.virtual_memory().available)
-    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        available = min(available, limit - int((group / "memory.current").read_text()))
-    return available
 
 
 @contextlib.contextmanager

@@ -1,0 +1,20 @@
+"""How much memory there is. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import psutil
+
+__all__ = ["available_bytes"]
+
+
+def available_bytes() -> int:
+    """Memory that this process can still take: of the machine, or of its control group."""
+    available = int(psutil.virtual_memory().available)
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        available = min(available, limit - int((group / "memory.current").read_text()))
+    return available

@@ -1,0 +1,32 @@
+"""Devices: which there are, and whether one that is asked for is."""
+
+from __future__ import annotations
+
+import torch
+
+from attnbench.errors import DeviceError, nearest
+
+__all__ = ["available_devices", "check_device"]
+
+
+def available_devices() -> list[str]:
+    """The CPU, and the accelerator if there is one."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return ["cpu", *([accelerator.type] if accelerator is not None else [])]
+
+
+def check_device(name: str) -> None:
+    """Hold the name of a device against those that are there.
+
+    Raises:
+        DeviceError: it is not there, or holds no values.
+    """
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    else:
+        if torch.device(name).type != "meta":
+            return
+        reason = "it holds no values"
+    raise DeviceError(f"no device {name!r} here ({reason}). {nearest(name, available_devices())}")
