@@ -67,6 +67,13 @@ class Session:
         """How many records it gives."""
         return self.processes * len(self.cases) * len(self.subjects)
 
+    def keys(self) -> set[tuple[str, str, str, int]]:
+        """The keys of its records."""
+        return {
+            (self.contract.name(c.direction, c.case.device), planned.name, c.id, process)
+            for process, c, planned in self._order()
+        }
+
     def records(self, done: Collection[Record] = ()) -> Iterator[Record]:
         """Measure, and give each record as it comes.
 

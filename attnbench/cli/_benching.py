@@ -1,0 +1,240 @@
+"""What the commands that measure share: planning a session, recording it, and showing it."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attnbench.benchmark import store
+from attnbench.benchmark.cases import BenchCase, cases_of
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.records import Record
+from attnbench.benchmark.setting import here
+from attnbench.cli._session import Planned, Session
+from attnbench.cli._survey import ask
+from attnbench.cli._tables import progress
+from attnbench.errors import UnknownNameError, UsageError
+from attnbench.workers import Task, call
+
+__all__ = ["BASELINE", "LEGEND", "Running", "plan", "ranked", "statuses_of", "titled"]
+
+BASELINE = "scaled_dot"
+RESULTS = Path("results/attnbench")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A session and the file of its run.
+
+    Args:
+        session: what is measured.
+        path: of the records.
+        done: those that a resumed run already had.
+    """
+
+    session: Session
+    path: Path
+    done: tuple[Record, ...] = ()
+
+    def measure(self, into: list[Record], what: str = "measuring") -> None:
+        """Measure and record; every record, those already there too, goes to a list as well."""
+        into += self.done
+        with progress(len(self.session), what) as advance:
+            advance(len(self.done), "")
+            for record in self.session.records(self.done):
+                store.append(self.path, record)
+                into.append(record)
+                advance(1, f"{record.subject}: {record.workload}")
+
+
+def plan(
+    *,
+    targets: Sequence[str] | None,
+    set_name: str | None = None,
+    workloads: Sequence[str] = (),
+    inputs: Path | None = None,
+    devices: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    contract: Contract | None = None,
+    processes: int = 1,
+    timeout_s: float = 120.0,
+    results: Path = RESULTS,
+    run: str | None = None,
+    resume: bool = False,
+) -> Running:
+    """Plan a session: find subjects, devices and cases, and make sure that records can be written.
+
+    Raises:
+        AttnbenchError: a name is unknown, a file of inputs is damaged, a device is not there, the
+            folder of records cannot be written to, or the run cannot be resumed.
+    """
+    contract = contract or Contract()
+    cases_of(name=set_name, workload_names=workloads, dtypes=dtypes)  # before anything slow
+    found = call(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
+    cases = cases_of(name=set_name, workload_names=workloads, devices=found, dtypes=dtypes)
+    if inputs is not None:
+        cases += [_saved(inputs, device, dtypes) for device in found]
+    if not cases:
+        raise UsageError("there is nothing to measure: name a set, a workload or a file of inputs.")
+    subjects = _subjects(targets)
+    store.check_writable(results)
+    run, done = _run(results, run, resume=resume)
+    setting = here(run, command=" ".join(["attnbench", *sys.argv[1:]]))
+    if done:
+        _same_setting(run, done[0], setting.commit, setting.machine, setting.versions)
+    session = Session(
+        subjects=subjects,
+        cases=cases,
+        contract=contract,
+        setting=setting,
+        processes=processes,
+        timeout_s=timeout_s,
+    )
+    wanted = session.keys()
+    kept = tuple(record for record in done if record.key in wanted)
+    return Running(session, store.run_path(results, run), kept)
+
+
+def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:
+    arguments = {"path": path, "device": device, "dtype": dtypes[0] if dtypes else None}
+    case: BenchCase = call(Task(str(path), "attnbench.benchmark.cases:saved", arguments))
+    return case
+
+
+def _subjects(targets: Sequence[str] | None) -> list[Planned]:
+    """The subjects asked for, and the baseline that their times are set against."""
+    rows = ask("subject_rows", targets=targets or None)
+    if targets and all(row["subject"] != BASELINE for row in rows):
+        try:
+            rows = [*ask("subject_rows", targets=[BASELINE]), *rows]
+        except UnknownNameError:
+            pass  # without the built-in plugins there is no baseline
+    planned = [Planned(row["target"], row["subject"], row["kind"]) for row in rows]
+    return list(dict.fromkeys(planned))
+
+
+def _run(results: Path, run: str | None, *, resume: bool) -> tuple[str, list[Record]]:
+    """The id of the run, and what it already recorded."""
+    if run is not None and not re.fullmatch(r"\w[\w.-]*", run):
+        raise UsageError(f"--run {run}: it names a file; use letters, digits, '_', '-' and '.'.")
+    if not resume:
+        if run is not None and store.run_path(results, run).exists():
+            raise UsageError(f"run {run!r} is there already: add --resume, or choose another name.")
+        return run or store.new_run(), []
+    if run is None:
+        runs = sorted(results.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+        if not runs:
+            raise UsageError(f"there is no run to resume in {results}; leave --resume out.")
+        run = runs[-1].stem
+    path = store.run_path(results, run)
+    if not path.exists():
+        raise UsageError(f"there is no run {run!r} in {results}; leave --resume out.")
+    return run, list(store.read(path))
+
+
+def _same_setting(
+    run: str, first: Record, commit: str, machine: Mapping[str, Any], versions: Mapping[str, str]
+) -> None:
+    """A run has one setting: what was measured elsewhere, or of other code, is another run's."""
+    pairs = [("commit", first.commit, commit)]
+    pairs += [(name, first.machine.get(name), machine.get(name)) for name in ("node", "processor")]
+    pairs += [(name, first.versions.get(name), value) for name, value in versions.items()]
+    for what, then, now in pairs:
+        if then != now:
+            raise UsageError(
+                f"run {run!r} began with {what} {then or 'none'}, and now it is {now or 'none'}: "
+                "its numbers would not be comparable. Start another run without --resume."
+            )
+
+
+LEGEND = """\
+time_ms   median time of one call; q1_ms and q3_ms are quartiles, of the samples of a process, or
+          of the medians of several processes
+x_dot     time over that of scaled_dot under the same contract
+peak_MiB  most memory of tensors during a call beyond inputs and parameters
+error     largest error against float64 as a multiple of what is allowed: up to 1 is agreement
+band_%    bytes that its operators move a second, of this machine's measured copy bandwidth
+matmul_%  matrix products a second, of this machine's measured rate
+first_ms  first call in a process, with whatever it compiles
+Only rows with status ok are ranked, fastest first; the others say why below."""
+
+
+def titled(record: Record) -> str:
+    """One line about a case and its contract, above its table."""
+    lead = "x".join(map(str, record.lead)) or "none"
+    grouped = f" in groups of {record.kv_heads} key heads" if record.kv_heads else ""
+    sizes = f"Eq={record.query_size} Ek={record.key_size} Ev={record.value_size}"
+    return (
+        f"{record.workload}: batch and heads {lead}{grouped}, L={record.q_len} S={record.kv_len} "
+        f"{sizes}, {record.dtype}, mask {record.mask}, on {record.device_name or record.device}\n"
+        f"contract: {record.contract}"
+    )
+
+
+def ranked(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Rows to print for each contract and case: the ranked ones first, fastest first."""
+    groups: dict[tuple[str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        groups[record.contract, record.case][record.subject].append(record)
+    tables = {}
+    for key, by_subject in groups.items():
+        rows = {name: _row(name, group) for name, group in by_subject.items()}
+        base = rows.get(BASELINE, {})
+        for row in rows.values():
+            if row["status"] == base.get("status") == "ok":
+                row["x_dot"] = row["time_ms"] / base["time_ms"]
+        tables[key] = sorted(
+            rows.values(), key=lambda row: (row["status"] != "ok", row["time_ms"] or 0.0)
+        )
+    return tables
+
+
+def _row(subject: str, records: Sequence[Record]) -> dict[str, Any]:
+    good = [record for record in records if record.status == "ok"]
+    status = "ok" if good else Counter(r.status for r in records).most_common(1)[0][0]
+    used = good or [record for record in records if record.status == status]
+    one = used[-1]
+    times = [record.time_s for record in used if record.time_s is not None]
+    low, high = one.time_q1_s, one.time_q3_s
+    if len(times) > 1:
+        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return {
+        "subject": subject,
+        "time_ms": _scaled(statistics.median(times), 1e3) if times else None,
+        "q1_ms": _scaled(low, 1e3),
+        "q3_ms": _scaled(high, 1e3),
+        "x_dot": None,
+        "peak_MiB": _scaled(one.peak_bytes, 2**-20),
+        "error": one.error_ratio,
+        "band_%": _scaled(one.bandwidth_share, 100),
+        "matmul_%": _scaled(one.matmul_share, 100),
+        "first_ms": _scaled(one.first_call_s, 1e3),
+        "processes": len(used),
+        "status": status,
+        "reason": one.reason,
+    }
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def statuses_of(records: Iterable[Record]) -> list[str]:
+    """Statuses for the exit code: a subject that is wrong has failed."""
+    return [
+        "failed"
+        if record.status == "unverified" and (record.error_ratio or 0) > 1
+        else record.status
+        for record in records
+    ]
+
+
+def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Records as plain data, for JSON."""
+    return [asdict(record) for record in records]

@@ -1,0 +1,98 @@
+"""Running a check's invariants in child processes, one subject a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnbench.outcomes import Outcome
+from attnbench.workers import Event, Task, Workers
+
+__all__ = ["Work", "run_checks"]
+
+_RESTARTS = 2
+"""How often a subject whose process ended is begun again, behind the invariant it ended in."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One subject, and the invariants that are still to be run on it.
+
+    Args:
+        target: the address that the child finds it by.
+        subject: its name, since an address may hold several subjects.
+        invariants: names, in order.
+        restarts: how often it may be begun again.
+    """
+
+    target: str
+    subject: str
+    invariants: tuple[str, ...]
+    restarts: int = _RESTARTS
+
+
+def run_checks(
+    works: Sequence[Work],
+    options: Mapping[str, Any],
+    *,
+    jobs: int,
+    timeout_s: float,
+    memory_gib: float,
+) -> Iterator[Outcome]:
+    """The outcomes of all subjects, as they come; one for each subject and invariant.
+
+    Args:
+        works: what to run.
+        options: further arguments of :func:`attnbench.cli._inside.outcomes`.
+        jobs: subjects at once; 0 for one a core.
+        timeout_s: longest time that an invariant may take.
+        memory_gib: largest memory of a subject's process.
+    """
+    left: dict[str, Work] = {}
+    with Workers(jobs) as workers:
+
+        def submit(number: str, work: Work) -> None:
+            left[number] = work
+            arguments = {
+                "target": work.target,
+                "subject": work.subject,
+                "invariants": work.invariants,
+                **options,
+            }
+            function = "attnbench.cli._inside:outcomes"
+            workers.submit(
+                Task(number, function, arguments, timeout_s=timeout_s, memory_gib=memory_gib)
+            )
+
+        for number, work in enumerate(works):
+            submit(str(number), work)
+        for event in workers.events():
+            yield from _outcomes(event, left, submit)
+
+
+def _outcomes(
+    event: Event, left: dict[str, Work], submit: Callable[[str, Work], None]
+) -> Iterator[Outcome]:
+    number = event.task.name
+    work = left[number]
+    if event.kind == "value":
+        left[number] = replace(work, invariants=work.invariants[1:])
+        yield event.value
+        return
+    if event.kind == "done" or not work.invariants:
+        return
+    status = "error" if event.kind == "raised" else event.kind
+    current, rest = work.invariants[0], work.invariants[1:]
+    seconds = event.task.timeout_s if status == "timeout" else 0.0
+    yield Outcome(work.subject, current, status, event.reason, seconds=seconds)
+    if not rest:
+        return
+    if event.kind == "raised" or not work.restarts:
+        reason = f"not run: {_RESTARTS + 1} processes of the subject ended, the last in {current}"
+        if event.kind == "raised":
+            reason = f"not run, for the reason given at {current}"
+        for name in rest:
+            yield Outcome(work.subject, name, status, reason)
+        return
+    submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))

@@ -1,0 +1,132 @@
+"""``attnbench bench``: time, memory and error of subjects at named cases, recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnbench.cli._exit import INTERRUPTED, exit_code
+from attnbench.cli._options import AsJson, Strict, Targets
+
+_RESULTS = Path("results/attnbench")
+
+
+def command(
+    targets: Targets = None,
+    set_name: Annotated[
+        str | None,
+        typer.Option(
+            "--set",
+            help="Named set of cases: smoke, default or full. By default the default one, or none "
+            "where --workload or --inputs is given.",
+            show_default=False,
+        ),
+    ] = None,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option("--workload", help="A real workload, such as bert_base; may be repeated."),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device",
+            help="A torch device; may be repeated. The CPU and any accelerator by default.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", help="A dtype instead of those of the set; may be repeated."),
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
+    cache: Annotated[
+        str, typer.Option("--cache", help="warm, or cold: flushed before each call.")
+    ] = "warm",
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            min=1,
+            help="Processes for each subject and case, in interleaved rounds; a verdict of "
+            "'attnbench compare' needs at least 5 a side.",
+        ),
+    ] = 1,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds that one measurement may take.")
+    ] = 120.0,
+    results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Name of the run; its file is called so, too.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with --run, or with the last run in the folder."),
+    ] = False,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> int:
+    """Measure time, memory and error of subjects, each number in a process of its own.
+
+    Times are set against scaled_dot. Every measurement is recorded as it comes, so that a run that
+    was ended can be resumed.
+    """
+    from attnbench.benchmark.contract import Contract
+    from attnbench.benchmark.records import Record
+    from attnbench.cli import _benching
+    from attnbench.cli._survey import load_plugins
+    from attnbench.cli._tables import print_json
+
+    contract = Contract(cache=cache, threads=threads)
+    if set_name is None and not workload and inputs is None:
+        set_name = "default"
+    plugins = load_plugins(strict=strict)
+    running = _benching.plan(
+        targets=targets,
+        set_name=set_name,
+        workloads=workload or (),
+        inputs=inputs,
+        devices=device,
+        dtypes=dtype,
+        contract=contract,
+        processes=processes,
+        timeout_s=timeout,
+        results=results,
+        run=run,
+        resume=resume,
+    )
+    records: list[Record] = []
+    interrupted = False
+    try:
+        running.measure(records)
+    except KeyboardInterrupt:
+        interrupted = True
+    if as_json:
+        print_json({"file": str(running.path), "records": _benching.as_rows(records)})
+    else:
+        _show(records, running.path, interrupted=interrupted)
+    if interrupted:
+        return INTERRUPTED
+    failed = any(row["status"] == "failed" for row in plugins)
+    return exit_code(_benching.statuses_of(records), plugin_failed=failed)
+
+
+def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ignore[type-arg]
+    from attnbench.cli import _benching
+    from attnbench.cli._tables import print_table
+
+    titles = {(record.contract, record.case): _benching.titled(record) for record in records}
+    for key, rows in _benching.ranked(records).items():
+        print_table(rows, hide=("reason", "processes"), title=titles[key])
+        for row in rows:
+            if row["reason"]:
+                typer.echo(f"  {row['subject']}: {row['status']}: {row['reason'].splitlines()[0]}")
+        typer.echo("")
+    typer.echo(_benching.LEGEND)
+    word = "interrupted after" if interrupted else "recorded"
+    typer.echo(f"\n{word} {len(records)} measurements in {path}")

@@ -1,0 +1,95 @@
+"""``attnbench check``: hold subjects to every invariant that applies to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnbench.cli._exit import INTERRUPTED, exit_code
+from attnbench.cli._options import AsJson, Device, Jobs, Memory, Profile, Seed, Strict, Targets
+from attnbench.workers import MEMORY_GIB
+
+_TIMEOUTS_S = {"quick": 60.0, "default": 180.0, "thorough": 900.0}
+
+
+def command(
+    targets: Targets = None,
+    jobs: Jobs = 0,
+    profile: Profile = "default",
+    seed: Seed = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option("--dtype", help="A dtype to look at; may be repeated.")
+    ] = None,
+    device: Device = "cpu",
+    invariant: Annotated[
+        list[str] | None,
+        typer.Option("--invariant", help="An invariant to run; may be repeated."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=0.1,
+            help="Seconds that an invariant may take on a subject; 60, 180 or 900 by profile.",
+        ),
+    ] = None,
+    memory: Memory = MEMORY_GIB,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Write the outcomes as JUnit XML, too.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show every outcome, of every subject.")
+    ] = False,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> int:
+    """Hold subjects to every invariant that applies to them.
+
+    Each subject runs in a process of its own; one that hangs or dies has that for its outcome, and
+    the others go on.
+    """
+    from attnbench.cli import _checking, _outcomes
+    from attnbench.cli._survey import ask, load_plugins
+    from attnbench.cli._tables import progress
+    from attnbench.errors import UsageError
+    from attnbench.outcomes import CheckReport, Outcome
+
+    if junit is not None and not junit.resolve().parent.is_dir():
+        raise UsageError(f"--junit {junit}: there is no folder {junit.resolve().parent}.")
+    plugins = load_plugins(strict=strict)
+    chosen = {"profile": profile, "device": device, "dtypes": dtype}
+    plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
+    statements = dict(plan["invariants"])
+    names = tuple(statements)
+    works = [_checking.Work(target, subject, names) for target, subject in plan["subjects"]]
+    found: list[Outcome] = []
+    interrupted = False
+    try:
+        with progress(len(works) * len(statements), "checking") as advance:
+            for outcome in _checking.run_checks(
+                works,
+                {**chosen, "seed": seed},
+                jobs=jobs,
+                timeout_s=timeout or _TIMEOUTS_S[profile],
+                memory_gib=memory,
+            ):
+                found.append(outcome)
+                advance(1, f"{outcome.subject}: {outcome.invariant}")
+    except KeyboardInterrupt:
+        interrupted = True
+    order = {pair[1]: number for number, pair in enumerate(plan["subjects"])}
+    found.sort(key=lambda outcome: order[outcome.subject])  # stable: invariants stay in order
+    notes = (f"interrupted after {len(found)} outcomes",) if interrupted else ()
+    report = CheckReport(tuple(found), profile, seed, notes)
+    if junit is not None:
+        _outcomes.write_junit(report, junit)
+    if as_json:
+        print(report.to_json())
+    else:
+        _outcomes.show(report, statements, every=verbose or len(works) == 1)
+    if interrupted:
+        return INTERRUPTED
+    statuses = [outcome.status for outcome in found]
+    return exit_code(statuses, plugin_failed=any(row["status"] == "failed" for row in plugins))
