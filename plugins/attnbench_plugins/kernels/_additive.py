@@ -1,0 +1,292 @@
+r"""Attention with an additive score as an operator of torch, forward and backward.
+
+Works in blocks of queries, so that neither pass makes a tensor of ``L·S`` for long sequences; the
+scores and their derivatives come from :mod:`attnbench_plugins.kernels._tanh_sums`. As a custom
+operator it sits in a user's compiled model as one opaque step, and can look at its data inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench_plugins.kernels._folding import fold, fold_mask
+from attnbench_plugins.kernels._tanh_sums import derivative_sums, score_sums
+
+__all__ = ["KEPT_PAIRS", "additive_attention"]
+
+_BLOCK_PAIRS = 2**21
+"""Scores of one block: 8 MiB in float32."""
+KEPT_PAIRS = 2**23
+"""Up to so many weights are kept for the backward pass, which otherwise makes them again."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some queries of some items, and the keys that causality leaves them."""
+
+    items: slice
+    rows: slice
+    keys: slice
+
+    def queries_of(self, tensor: Tensor) -> Tensor:
+        return tensor[self.items, self.rows]
+
+    def keys_of(self, tensor: Tensor) -> Tensor:
+        return tensor[self.items, self.keys]
+
+    def pairs_of(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor that broadcasts to ``(N, L, S)``."""
+        whole = slice(None)
+        wanted = zip(tensor.shape, (self.items, self.rows, self.keys), strict=True)
+        return tensor[tuple(whole if size == 1 else part for size, part in wanted)]
+
+
+def _blocks(items: int, rows: int, keys: int, causal: bool) -> Iterator[_Block]:
+    height = min(rows, max(8, _BLOCK_PAIRS // keys))
+    width = max(1, _BLOCK_PAIRS // (rows * keys)) if height == rows else 1
+    for n in range(0, items, width):
+        for i in range(0, rows, height):
+            end = min(i + height, rows)
+            last = keys - rows + end if causal else keys
+            yield _Block(slice(n, min(n + width, items)), slice(i, end), slice(0, last))
+
+
+def _weights(
+    block: _Block,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``(n, l, s)``: the weights of one block."""
+    scores = score_sums(block.queries_of(a), block.keys_of(b), w[block.items])
+    if causal:
+        first = block.rows.start + b.shape[1] - a.shape[1]
+        slots = torch.arange(scores.shape[2], device=scores.device)
+        places = torch.arange(first, first + scores.shape[1], device=scores.device)
+        scores.masked_fill_(slots > places.unsqueeze(1), -math.inf)
+    elif mask is not None:
+        part = block.pairs_of(mask)
+        if part.dtype == torch.bool:
+            scores.masked_fill_(~part, -math.inf)
+        else:
+            scores.add_(part)
+    return torch.softmax(scores, -1) if out is None else torch.softmax(scores, -1, out=out)
+
+
+@torch.library.custom_op("attnbench::additive", mutates_args=())
+def _forward(
+    a: Tensor, b: Tensor, w: Tensor, value: Tensor, mask: Tensor | None, causal: bool, keep: bool
+) -> tuple[Tensor, Tensor]:
+    (items, rows), keys = a.shape[:2], b.shape[1]
+    output = value.new_empty(items, rows, value.shape[2])
+    kept = (
+        value.new_zeros(items, rows, keys)
+        if keep and causal
+        else value.new_empty((items, rows, keys) if keep else (0,))
+    )
+    for block in _blocks(items, rows, keys, causal):
+        out = kept[block.items, block.rows, block.keys] if keep else None
+        weights = _weights(block, a, b, w, mask, causal, out)
+        torch.bmm(weights, block.keys_of(value), out=block.queries_of(output))
+    return output, kept
+
+
+@_forward.register_fake
+def _(
+    a: Tensor, b: Tensor, w: Tensor, value: Tensor, mask: Tensor | None, causal: bool, keep: bool
+) -> tuple[Tensor, Tensor]:
+    sizes = (a.shape[0], a.shape[1], b.shape[1]) if keep else (0,)
+    return value.new_empty(a.shape[0], a.shape[1], value.shape[2]), value.new_empty(sizes)
+
+
+@torch.library.custom_op("attnbench::additive_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    kept: Tensor,
+    causal: bool,
+    mask_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad_a = torch.empty_like(a, memory_format=torch.contiguous_format)
+    grad_b, grad_w, grad_value = (
+        torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (b, w, value)
+    )
+    grad_mask = torch.zeros_like(mask if mask_grad and mask is not None else a[:0])
+    for block in _blocks(a.shape[0], a.shape[1], b.shape[1], causal):
+        weights = (
+            kept[block.items, block.rows, block.keys]
+            if kept.numel()
+            else _weights(block, a, b, w, mask, causal)
+        )
+        outer, values = block.queries_of(grad), block.keys_of(value)
+        block.keys_of(grad_value).add_(weights.mT @ outer)
+        g = torch._softmax_backward_data(outer @ values.mT, weights, -1, weights.dtype)
+        queries, keys, vector = block.queries_of(a), block.keys_of(b), w[block.items].unsqueeze(1)
+        plain, slopes = derivative_sums(g, queries, keys)
+        torch.mul(slopes, vector, out=block.queries_of(grad_a))
+        grad_w[block.items] += plain.sum(1)
+        block.keys_of(grad_b).add_(derivative_sums(g.mT, keys, queries)[1] * vector)
+        if mask_grad:
+            part = block.pairs_of(grad_mask)
+            part.add_(g.sum_to_size(part.shape))
+    return grad_a, grad_b, grad_w, grad_value, grad_mask
+
+
+@_backward.register_fake
+def _(
+    grad: Tensor,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    kept: Tensor,
+    causal: bool,
+    mask_grad: bool,
+) -> tuple[Tensor, ...]:
+    masks = mask if mask_grad and mask is not None else a[:0]
+    return tuple(t.new_empty(t.shape) for t in (a, b, w, value, masks))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    a, b, w, value, mask, causal, _ = inputs
+    ctx.save_for_backward(a, b, w, value, mask, output[1])
+    ctx.causal = causal
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor, _kept: Tensor | None) -> tuple[Tensor | None, ...]:
+    a, b, w, value, mask, kept = ctx.saved_tensors
+    wanted = bool(ctx.needs_input_grad[4])
+    *grads, grad_mask = _backward(grad, a, b, w, value, mask, kept, ctx.causal, wanted)
+    return *grads, grad_mask if wanted else None, None, None
+
+
+def _refuse(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    raise NotImplementedError(
+        "attnbench's factorised kernels have no second derivative; for one, call attend with "
+        "kernel='plain'."
+    )
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)
+_backward.register_autograd(_refuse)
+
+
+def _folded(size: int, dim: int | None, tensor: Tensor, items: int | None = None) -> Tensor:
+    """``(N, ...)`` with the mapped dimension, put in where it is missing, folded into N."""
+    whole = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    if items is not None:
+        whole = whole.expand(size, items, *whole.shape[2:])
+    return whole.flatten(0, 1)
+
+
+def _unfolded(size: int, folded: Tensor) -> Tensor:
+    return folded.reshape(size, -1, *folded.shape[1:])
+
+
+@_forward.register_vmap
+def _(
+    info: Any,
+    dims: tuple[Any, ...],
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    keep: bool,
+) -> tuple[Any, Any]:
+    size = info.batch_size
+    a, b, w, value = map(partial(_folded, size), dims[:4], (a, b, w, value))
+    if mask is not None:
+        mask = _folded(size, dims[4], mask, a.shape[0] // size)
+    output, kept = _forward(a, b, w, value, mask, causal, keep)
+    if keep:
+        return (_unfolded(size, output), _unfolded(size, kept)), (0, 0)
+    return (_unfolded(size, output), kept), (0, None)
+
+
+@_backward.register_vmap
+def _(
+    info: Any,
+    dims: tuple[Any, ...],
+    grad: Tensor,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    kept: Tensor,
+    causal: bool,
+    mask_grad: bool,
+) -> tuple[Any, Any]:
+    size = info.batch_size
+    grad, a, b, w, value = map(partial(_folded, size), dims[:5], (grad, a, b, w, value))
+    shared = mask is not None and mask.shape[0 if dims[5] is None else dims[5] == 0] == 1
+    if mask is not None:
+        mask = _folded(size, dims[5], mask, a.shape[0] // size)
+    if kept.numel():
+        kept = _folded(size, dims[6], kept)
+    *grads, grad_mask = _backward(grad, a, b, w, value, mask, kept, causal, mask_grad)
+    found = [_unfolded(size, t) for t in grads]
+    if not mask_grad:
+        return (*found, grad_mask), (0, 0, 0, 0, None)
+    grad_mask = _unfolded(size, grad_mask)
+    return (*found, grad_mask.sum(1, keepdim=True) if shared else grad_mask), (0,) * 5
+
+
+def additive_attention(
+    a: Tensor, b: Tensor, w: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+) -> Tensor:
+    r"""Softmax over :math:`w^\top \tanh(a_i + b_j)`, times the values.
+
+    Args:
+        a: ``(..., L, h)``, what the queries add; float32 or float64, as all others.
+        b: ``(..., S, h)``, what the keys add.
+        w: ``(h,)``.
+        value: ``(..., S, Ev)``.
+        mask: boolean or floating, broadcasts to ``(..., L, S)``; no row without keys.
+        is_causal: only without a mask and with ``L <= S``; bottom right.
+
+    Returns:
+        ``(..., L, Ev)`` in the dtype of ``a``.
+
+    Raises:
+        NotImplementedError: when a second derivative is taken.
+    """
+    lead, dtype = a.shape[:-2], a.dtype
+    if mask is not None:
+        mask = fold_mask(mask, tuple(lead))
+        if mask.shape[:2].numel() > 1:
+            sizes = (*fold(a).shape[:2], *mask.shape[2:])
+            mask = mask.expand(sizes)
+        mask = mask.flatten(0, 1)
+        if mask.dtype != torch.bool:
+            mask = mask.to(dtype)
+    folded = [t.reshape(math.prod(lead), *t.shape[-2:]) for t in (a, b, value)]
+    inputs = (*folded, w) if mask is None else (*folded, w, mask)
+    pairs = math.prod((*lead, a.shape[-2], b.shape[-2]))
+    keep = (
+        torch.is_grad_enabled()
+        and any(t.requires_grad for t in inputs)
+        and not torch.compiler.is_exporting()  # sizes are not known yet
+        and pairs <= KEPT_PAIRS
+    )
+    each = w.expand(math.prod(lead), -1)
+    output, _ = _forward(folded[0], folded[1], each, folded[2], mask, is_causal, keep)
+    return torch.reshape(output, (*lead, *output.shape[1:]))

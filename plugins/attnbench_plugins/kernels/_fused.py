@@ -1,0 +1,53 @@
+"""torch's fused attention with any leading sizes, feature sizes and masks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from attnbench_plugins._widen import widen
+from attnbench_plugins.kernels._folding import fold, fold_mask
+
+__all__ = ["fused_attention"]
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float = 1.0,
+) -> Tensor:
+    """Softmax over ``scale · qᵀk``, times the values, without a tensor of ``L·S``.
+
+    Args:
+        query: ``(..., L, E)``.
+        key: ``(..., S, E)``.
+        value: ``(..., S, Ev)``.
+        mask: boolean or floating, broadcasts to ``(..., L, S)``; no row without keys.
+        is_causal: only without a mask and with ``L <= S``; bottom right.
+        scale: of the scores.
+
+    Returns:
+        ``(..., L, Ev)`` in the dtype of ``query``.
+    """
+    lead, dtype, features = tuple(query.shape[:-2]), query.dtype, value.shape[-1]
+    if mask is not None and mask.dtype != torch.bool:
+        query, key, value, mask = widen(query, key, value, mask)  # a half type would round it
+        mask = mask.to(query.dtype)
+    if mask is not None:
+        mask = fold_mask(mask, lead)
+        mask = mask.expand(*mask.shape[:-1], key.shape[-2])
+    elif is_causal and query.shape[-2] != key.shape[-2]:
+        # the operator's own flag is aligned to the top left
+        sizes = query.shape[-2], key.shape[-2]
+        mask = torch.ones(sizes, dtype=torch.bool, device=query.device)
+        mask = mask.tril(sizes[1] - sizes[0])
+        is_causal = False
+    # torch leaves the fused path where the values are of another size than the keys
+    wide = max(query.shape[-1], features)
+    query, key, value = (fold(pad(t, (0, wide - t.shape[-1]))) for t in (query, key, value))
+    output = scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
+    return output[..., :features].reshape(*lead, *output.shape[-2:-1], features).to(dtype)
