@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
-
-from attnbench.discovery import Spec
 from attnbench.devices import check_device
+from attnbench.discovery import Spec
 from attnbench.errors import UnknownNameError, UsageError, nearest
+from attnbench.faults import unusable
 from attnbench.outcomes import CheckReport, Outcome
 from attnbench.registry import registry
 from attnbench.resolving import resolve
-from attnbench.running import PROFILES, run_invariant, seeded
+from attnbench.running import PROFILES, run_invariant, seeded, skip_reason
 from attnbench.specs import DTYPES, Invariant
 from attnbench.subject import Subject
 
@@ -25,6 +24,9 @@ __all__ = [
     "planned",
     "select_invariants",
 ]
+
+CONTRACT = "keeps_the_contract"
+"""The invariant that is checked first."""
 
 
 def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
@@ -136,11 +138,22 @@ def outcomes_of(
     dtypes: Sequence[str] | None = None,
     seed: int | None = None,
 ) -> Iterator[Outcome]:
-    """The outcomes of one subject, one after the other as they come."""
+    """The outcomes of one subject, one after the other as they come.
+
+    The contract is checked first. To a subject that breaks it with no usable answer no other
+    property is put: each would fail, and say no more.
+    """
     wanted = tuple(dtypes) if dtypes is not None else None
-    for invariant in invariants:
+    not_run: str | None = None
+    for invariant in sorted(invariants, key=lambda one: one.name != CONTRACT):
         with seeded():
+            if not_run is not None and skip_reason(subject, invariant) is None:
+                yield Outcome(subject.name, invariant.name, "skipped", not_run)
+                continue
             outcome = run_invariant(
                 subject, invariant, PROFILES[profile], device=device, dtypes=wanted, seed=seed
             )
+            if invariant.name == CONTRACT and outcome.status == "failed":
+                fault = unusable(subject, device, wanted or ())
+                not_run = f"not run: {CONTRACT} failed; it {fault}" if fault else None
         yield outcome

@@ -150,10 +150,15 @@ def call(task: Task) -> Any:
     return value
 
 
-def warm_up() -> None:
-    """Start the server process, which takes as long as importing torch, while more is done here."""
+def warm_up(*modules: str) -> None:
+    """Start the server process, which takes as long as importing torch, while more is done here.
+
+    Args:
+        modules: that it imports too, so that no child has to; only if it is not running yet.
+    """
     from multiprocessing import forkserver
 
+    _PRELOAD.extend(modules)
     _context()
     with _no_main():
         forkserver.ensure_running()

@@ -102,7 +102,8 @@ def _measured(
     subject: Subject, case: BenchCase, contract: Contract, quiet: Reading | None, spent: _Spent
 ) -> dict[str, Any]:
     device = torch.device(case.case.device)
-    sentinel = Sentinel(device, getattr(torch, case.case.dtype))
+    with spent.measuring():
+        sentinel = Sentinel(device, getattr(torch, case.case.dtype))
     with limited(device):
         module, inputs = case.build(subject)
         call = measured_call(subject, module, inputs, case.direction)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from filelock import FileLock
 from attnbench.benchmark.records import FORMAT, Record
 from attnbench.errors import RecordError
 
-__all__ = ["append", "new_run", "read", "read_folder", "run_path"]
+__all__ = ["append", "check_writable", "new_run", "read", "read_folder", "run_path"]
 
 _BEGIN = f'{{"format":"{FORMAT}"'.encode()
 
@@ -40,6 +41,20 @@ def _unwritable(path: Path, error: OSError) -> RecordError:
     return RecordError(
         f"cannot write to {path}: {what} with --results. What was recorded before is kept."
     )
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder of records, and make sure that it can be written to, before much is measured.
+
+    Raises:
+        RecordError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".writable-") as file:
+            file.write(b"x")
+    except OSError as error:
+        raise _unwritable(folder, error) from None
 
 
 def append(path: Path, record: Record) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import statistics
 import sys
@@ -20,12 +21,24 @@ from attnbench.cli._session import Planned, Session
 from attnbench.cli._survey import ask
 from attnbench.cli._tables import progress
 from attnbench.errors import UnknownNameError, UsageError
-from attnbench.workers import Task, call
+from attnbench.workers import Task, call, warm_up
 
-__all__ = ["BASELINE", "LEGEND", "Running", "plan", "ranked", "statuses_of", "titled"]
+__all__ = [
+    "BASELINE",
+    "LEGEND",
+    "Running",
+    "as_rows",
+    "plan",
+    "prepare_workers",
+    "ranked",
+    "statuses_of",
+    "titled",
+]
 
 BASELINE = "scaled_dot"
 RESULTS = Path("results/attnbench")
+_PRELOAD = ("torch.fx.experimental.symbolic_shapes", "attnbench.benchmark.measure")
+"""What measuring imports, 1 s together; the first is what torch imports for a gradient."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,11 @@ class Running:
                 store.append(self.path, record)
                 into.append(record)
                 advance(1, f"{record.subject}: {record.workload}")
+
+
+def prepare_workers() -> None:
+    """Start the process that measuring ones are forked from; to be called first of all."""
+    warm_up(*_PRELOAD)
 
 
 def plan(
@@ -111,10 +129,8 @@ def _subjects(targets: Sequence[str] | None) -> list[Planned]:
     """The subjects asked for, and the baseline that their times are set against."""
     rows = ask("subject_rows", targets=targets or None)
     if targets and all(row["subject"] != BASELINE for row in rows):
-        try:
+        with contextlib.suppress(UnknownNameError):  # without built-in plugins there is none
             rows = [*ask("subject_rows", targets=[BASELINE]), *rows]
-        except UnknownNameError:
-            pass  # without the built-in plugins there is no baseline
     planned = [Planned(row["target"], row["subject"], row["kind"]) for row in rows]
     return list(dict.fromkeys(planned))
 
@@ -142,7 +158,7 @@ def _same_setting(
     run: str, first: Record, commit: str, machine: Mapping[str, Any], versions: Mapping[str, str]
 ) -> None:
     """A run has one setting: what was measured elsewhere, or of other code, is another run's."""
-    pairs = [("commit", first.commit, commit)]
+    pairs: list[tuple[str, Any, Any]] = [("commit", first.commit, commit)]
     pairs += [(name, first.machine.get(name), machine.get(name)) for name in ("node", "processor")]
     pairs += [(name, first.versions.get(name), value) for name, value in versions.items()]
     for what, then, now in pairs:
