@@ -1,0 +1,5 @@
+"""One benchmark class a subject, filled in by attnbench."""
+
+from attnbench import asv
+
+asv.fill(globals())
