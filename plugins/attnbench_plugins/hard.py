@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench.attending import scores_of
+from attnbench.masks import Mask
 from attnbench.pooling import pool, softmax_weights
 from attnbench.resolving import make_scoring
 from attnbench.specs import Sizes
@@ -75,10 +76,9 @@ class HardAttention(nn.Module):
                 **call.masking(),
             )
             return nothing
-        soft = softmax_weights(scores_of(self.scoring, call.query, call.key), call.mask)
-        # the first of independent exponential clocks at rates w rings with probability w
-        clocks = torch.empty_like(soft).exponential_() if self.training else 1.0
-        chosen = (soft.detach() / clocks).argmax(-1, keepdim=True)
+        scores = scores_of(self.scoring, call.query, call.key)
+        soft = softmax_weights(scores, call.mask)
+        chosen = _sample(soft.detach()) if self.training else _likeliest(soft, scores, call.mask)
         self.log_prob = None
         if self.training:
             picked = soft.gather(-1, chosen)
@@ -87,6 +87,19 @@ class HardAttention(nn.Module):
         weights = call.zero_dead_rows(one + (soft - soft.detach()))
         output = pool(weights, call.value).to(query.dtype)
         return (output, weights.to(query.dtype)) if return_weights else output
+
+
+def _sample(soft: Tensor) -> Tensor:
+    """A key by weight: of exponential clocks at rates w, the first to ring."""
+    return (soft / torch.empty_like(soft).exponential_()).argmax(-1, keepdim=True)
+
+
+def _likeliest(soft: Tensor, scores: Tensor, mask: Mask) -> Tensor:
+    """The key of the largest weight, the first of those that differ by rounding alone."""
+    size = scores if mask.allowed is None else scores.masked_fill(~mask.allowed, 0.0)
+    slack = 64 * torch.finfo(soft.dtype).eps * (1 + size.abs().amax(-1, keepdim=True))
+    near = soft >= soft.amax(-1, keepdim=True) * (1 - slack)
+    return near.to(torch.uint8).argmax(-1, keepdim=True)
 
 
 def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
