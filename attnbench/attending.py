@@ -14,6 +14,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor, nn
 
+from attnbench.arguments import check_inputs, check_lead, expand_heads
 from attnbench.cases import Case
 from attnbench.errors import (
     DeviceError,
@@ -23,10 +24,11 @@ from attnbench.errors import (
     UsageError,
     nearest,
 )
+from attnbench.making import MADE_FOR, ORIGIN
 from attnbench.masks import Mask, fold
 from attnbench.pooling import pool, softmax_weights
 from attnbench.registry import registry
-from attnbench.specs import MADE_FOR, ORIGIN, KernelSpec, ScoringSpec
+from attnbench.specs import KernelSpec, ScoringSpec
 
 __all__ = ["Choice", "attend", "attend_plain", "attend_with", "choices", "scores_of"]
 
@@ -43,61 +45,6 @@ def choices(scoring: ScoringSpec, case: Case) -> Iterator[Choice]:
     """The kernels of a scoring function in the order in which ``kernel="auto"`` tries them."""
     for kernel in registry().kernels(scoring):
         yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
-
-
-def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
-    named = {"query": query, "key": key, "value": value}
-    for name, tensor in named.items():
-        if not isinstance(tensor, Tensor):
-            raise DtypeError(f"{name} is a {type(tensor).__name__}, but should be a torch.Tensor.")
-        if not tensor.dtype.is_floating_point:
-            raise DtypeError(
-                f"{name} has dtype {tensor.dtype}, but attention is over floating-point tensors; "
-                f"write {name}.float()."
-            )
-        if tensor.dim() < 2:
-            raise ShapeError(
-                f"{name} has shape {tuple(tensor.shape)}, but should have at least two "
-                "dimensions: (..., length, features)."
-            )
-    if len({t.dtype for t in named.values()}) > 1:
-        given = ", ".join(f"{name} {t.dtype}" for name, t in named.items())
-        raise DtypeError(f"mixed dtypes: {given}; convert them to one.")
-    if len({t.device for t in named.values()}) > 1:
-        given = ", ".join(f"{name} on {t.device}" for name, t in named.items())
-        raise DeviceError(f"mixed devices: {given}; move them to one.")
-    if key.shape[-2] != value.shape[-2]:
-        raise ShapeError(
-            f"key has {key.shape[-2]} slots and value {value.shape[-2]} "
-            f"(shapes {tuple(key.shape)} and {tuple(value.shape)}), but each key has one value."
-        )
-
-
-def _expand_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Key and value with each head repeated for the group of query heads that shares it."""
-    if query.dim() < 3 or key.dim() != query.dim() or value.dim() != query.dim():
-        raise ShapeError(
-            f"enable_gqa needs heads in the third-last dimension, got shapes "
-            f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}."
-        )
-    expanded = []
-    for name, tensor in (("key", key), ("value", value)):
-        heads, given = query.shape[-3], tensor.shape[-3]
-        if given == 0 or heads % given:
-            raise ShapeError(
-                f"{name} has {given} heads, which do not divide the query's {heads} heads."
-            )
-        expanded.append(tensor.repeat_interleave(heads // given, dim=-3))
-    return expanded[0], expanded[1]
-
-
-def check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
-    leads = {n: tuple(t.shape[:-2]) for n, t in zip("qkv", (query, key, value), strict=True)}
-    if len(set(leads.values())) > 1:
-        raise ShapeError(
-            f"leading sizes differ: query {leads['q']}, key {leads['k']}, value {leads['v']}; "
-            "expand them, or set enable_gqa=True if the key's heads divide the query's."
-        )
 
 
 def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.Module:
@@ -314,7 +261,7 @@ def attend(
     if not 0.0 <= dropout_p < 1.0:
         raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
     if enable_gqa:
-        key, value = _expand_heads(query, key, value)
+        key, value = expand_heads(query, key, value)
     check_lead(query, key, value)
     module = _prepare(module_or_name, query, key)
     _check_features(module, query, key)

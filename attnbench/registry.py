@@ -25,7 +25,8 @@ from attnbench.errors import (
     UnknownNameError,
     nearest,
 )
-from attnbench.specs import KNOWN_LAWS, ORIGIN, Invariant, KernelSpec, ScoringSpec
+from attnbench.making import ORIGIN
+from attnbench.specs import KNOWN_LAWS, Invariant, KernelSpec, ScoringSpec
 
 __all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry"]
 

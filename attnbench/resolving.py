@@ -16,8 +16,9 @@ from torch import nn
 from attnbench.addresses import Address, format_options, parse_address
 from attnbench.discovery import Spec, normalised
 from attnbench.errors import AddressError, OptionError, UnknownNameError, nearest
+from attnbench.making import check_options
 from attnbench.registry import Registry, registry
-from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec, check_options
+from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
 from attnbench.subject import Subject
 
 __all__ = ["get", "installed", "make_scoring", "resolve", "subjects"]

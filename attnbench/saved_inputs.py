@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attnbench.attending import check_inputs, check_lead
+from attnbench.arguments import check_inputs, check_lead
 from attnbench.errors import AttnbenchError, InputsError, nearest
 from attnbench.inputs import Inputs
 

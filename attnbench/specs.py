@@ -5,15 +5,14 @@ Importing this module imports no torch, so that a plugin's metadata can be read 
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from attnbench.errors import OptionError, ShapeError, SpecError, nearest
+from attnbench.errors import SpecError, nearest
+from attnbench.making import signed_make
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -142,78 +141,7 @@ def _freeze_common(spec: ScoringSpec | MechanismSpec, kind: str) -> None:
     _freeze_mapping(spec, kind, "exempt")
     variants = tuple(MappingProxyType(dict(v)) for v in spec.variants)
     object.__setattr__(spec, "variants", variants)
-    object.__setattr__(spec, "make", _signed(spec, kind))
-
-
-ORIGIN = "attnbench_origin"
-"""Attribute of a module that a spec made: the spec's name, and what made it."""
-
-MADE_FOR = "attnbench_sizes"
-"""Attribute of a module that a spec made: the sizes it was made for."""
-
-
-def _signed(spec: ScoringSpec | MechanismSpec, kind: str) -> Callable[..., Any]:
-    """``make``, which checks sizes and options, and whose modules carry the spec's name.
-
-    The name is text, so that it survives ``deepcopy`` and ``pickle``; with what made the module
-    beside it, a user's function of the same name is not taken for the registered one.
-    """
-    make = getattr(spec.make, "__wrapped__", spec.make) if hasattr(spec.make, ORIGIN) else spec.make
-    where = getattr(make, "__qualname__", type(make).__qualname__)
-    origin = f"{spec.name}@{getattr(make, '__module__', '')}:{where}"
-
-    @functools.wraps(make, updated=())
-    def signed(*sizes: int, **options: Any) -> Any:
-        _check_sizes(spec, kind, sizes)
-        check_options(spec.name, make, options)
-        module = make(*sizes, **options)
-        if hasattr(module, "forward"):
-            setattr(module, ORIGIN, origin)
-            setattr(module, MADE_FOR, sizes)
-        return module
-
-    setattr(signed, ORIGIN, origin)
-    return signed
-
-
-def _check_sizes(spec: ScoringSpec | MechanismSpec, kind: str, sizes: tuple[int, ...]) -> None:
-    names = ("query_size", "key_size", "value_size")[: 2 if kind == "scoring" else 3]
-    if len(sizes) != len(names):
-        raise ShapeError(
-            f"{spec.name} is made with {len(names)} sizes by position, "
-            f"{', '.join(names)}; got {sizes}."
-        )
-    if spec.equal_sizes and sizes[0] != sizes[1]:
-        raise ShapeError(
-            f"{spec.name} needs query_size == key_size, got {sizes[0]} and {sizes[1]}; "
-            "bilinear and additive score sizes that differ."
-        )
-
-
-def option_names(make: Callable[..., Any]) -> list[str] | None:
-    """Names of the options of a ``make``; ``None`` if it takes any."""
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    kinds = inspect.Parameter
-    if any(p.kind is kinds.VAR_KEYWORD for p in parameters):
-        return None
-    # the first ones are the sizes, whatever their author called them
-    named = [p for p in parameters if p.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    return [p.name for p in named if p.kind is kinds.KEYWORD_ONLY or p.default is not p.empty]
-
-
-def check_options(name: str, make: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Hold options against those of a ``make``.
-
-    Raises:
-        OptionError: one is unknown.
-    """
-    known = option_names(make)
-    for option in options:
-        if known is not None and option not in known:
-            raise OptionError(f"{name} has no option {option!r}. {nearest(option, known)}")
+    object.__setattr__(spec, "make", signed_make(spec, kind))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,18 +10,26 @@ import pytest
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "attnbench"
 LEVELS = [
-    {"errors", "specs", "hookspecs"},
-    {"addresses", "discovery", "registry"},
     {
-        "masks", "pooling", "cases", "inputs", "attending", "subject", "resolving", "oracles",
-        "devices",
+        "errors", "hookspecs", "making", "specs",
     },
     {
-        "strategies", "invariants", "outcomes", "running", "evidence", "conformance", "benchmark",
-        "saved_inputs",
+        "addresses", "discovery", "registry",
     },
-    {"report"},
-    {"workers", "pytest_plugin", "decorators", "asv", "cli"},
+    {
+        "arguments", "attending", "cases", "devices", "inputs", "masks",
+        "oracles", "pooling", "resolving", "subject",
+    },
+    {
+        "benchmark", "conformance", "evidence", "faults", "invariants", "outcomes",
+        "running", "saved_inputs", "strategies",
+    },
+    {
+        "report",
+    },
+    {
+        "asv", "cli", "decorators", "pytest_plugin", "workers",
+    },
 ]  # fmt: skip
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnbench.attending import check_inputs, check_lead
+from attnbench.arguments import check_inputs, check_lead
 from attnbench.errors import ShapeError, UsageError
+from attnbench.making import MADE_FOR, ORIGIN
 from attnbench.masks import Mask, fold
-from attnbench.specs import MADE_FOR, ORIGIN
 
 __all__ = ["Call", "check_features", "prepare"]
 

@@ -1,4 +1,4 @@
-"""Run where torch is not installed: plugins are found, help is printed, the rest says what to do."""
+"""Where torch is not installed plugins are found and help is printed; the rest says what to do."""
 
 import importlib.util
 import subprocess

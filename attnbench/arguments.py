@@ -1,0 +1,74 @@
+"""The arguments of an attention, held to what it takes, before anything is computed."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from attnbench.errors import DeviceError, DtypeError, ShapeError
+
+__all__ = ["check_inputs", "check_lead", "expand_heads"]
+
+
+def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Hold query, key and value to one floating dtype and device, and a rank of at least two.
+
+    Raises:
+        DtypeError, ShapeError, DeviceError: they do not fit.
+    """
+    named = {"query": query, "key": key, "value": value}
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor):
+            raise DtypeError(f"{name} is a {type(tensor).__name__}, but should be a torch.Tensor.")
+        if not tensor.dtype.is_floating_point:
+            raise DtypeError(
+                f"{name} has dtype {tensor.dtype}, but attention is over floating-point tensors; "
+                f"write {name}.float()."
+            )
+        if tensor.dim() < 2:
+            raise ShapeError(
+                f"{name} has shape {tuple(tensor.shape)}, but should have at least two "
+                "dimensions: (..., length, features)."
+            )
+    if len({t.dtype for t in named.values()}) > 1:
+        given = ", ".join(f"{name} {t.dtype}" for name, t in named.items())
+        raise DtypeError(f"mixed dtypes: {given}; convert them to one.")
+    if len({t.device for t in named.values()}) > 1:
+        given = ", ".join(f"{name} on {t.device}" for name, t in named.items())
+        raise DeviceError(f"mixed devices: {given}; move them to one.")
+    if key.shape[-2] != value.shape[-2]:
+        raise ShapeError(
+            f"key has {key.shape[-2]} slots and value {value.shape[-2]} "
+            f"(shapes {tuple(key.shape)} and {tuple(value.shape)}), but each key has one value."
+        )
+
+
+def expand_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value with each head repeated for the group of query heads that shares it."""
+    if query.dim() < 3 or key.dim() != query.dim() or value.dim() != query.dim():
+        raise ShapeError(
+            f"enable_gqa needs heads in the third-last dimension, got shapes "
+            f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}."
+        )
+    expanded = []
+    for name, tensor in (("key", key), ("value", value)):
+        heads, given = query.shape[-3], tensor.shape[-3]
+        if given == 0 or heads % given:
+            raise ShapeError(
+                f"{name} has {given} heads, which do not divide the query's {heads} heads."
+            )
+        expanded.append(tensor.repeat_interleave(heads // given, dim=-3))
+    return expanded[0], expanded[1]
+
+
+def check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Hold query, key and value to the same leading sizes.
+
+    Raises:
+        ShapeError: they differ.
+    """
+    leads = {n: tuple(t.shape[:-2]) for n, t in zip("qkv", (query, key, value), strict=True)}
+    if len(set(leads.values())) > 1:
+        raise ShapeError(
+            f"leading sizes differ: query {leads['q']}, key {leads['k']}, value {leads['v']}; "
+            "expand them, or set enable_gqa=True if the key's heads divide the query's."
+        )
