@@ -26,6 +26,7 @@ from hypothesis.strategies import SearchStrategy
 from attnbench import strategies
 from attnbench.cases import LAYOUTS, MASKS, REGIMES, Case, Domain, schedule
 from attnbench.errors import AttnbenchError, InvariantViolation
+from attnbench.faults import fault_at, raised_text
 from attnbench.outcomes import Outcome
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
@@ -88,7 +89,10 @@ class _Run:
             raise UnsatisfiedAssumption
         with warnings.catch_warnings():  # assume() rejects a scheduled case as well as a drawn one
             warnings.simplefilter("ignore", HypothesisDeprecationWarning)
-            self.invariant.check(self.subject, case)
+            try:
+                self.invariant.check(self.subject, case)
+            except SystemExit as error:  # it would end the run, which is not the subject's to do
+                raise InvariantViolation(f"raised on a legal input: SystemExit: {error}") from error
 
     def scheduled(self, cases: Iterator[Case]) -> None:
         for case in cases:
@@ -307,15 +311,22 @@ def _explained(run: _Run) -> tuple[str, str]:
         f"\n  [{run.invariant.name} on {run.subject.name}, {run.failing.id if run.failing else ''}]"
     )
     if isinstance(error, InvariantViolation):
-        return "failed", f"{error}{where}"
-    if isinstance(error, FlakyFailure):
-        return "failed", (
-            f"{run.subject.name} answers differently the second time: a case failed once and "
-            f"passed when run again{where}"
-        )
-    if not isinstance(error, HypothesisException) and subject_fault(run.subject, error):
-        return "failed", f"raised on a legal input: {type(error).__name__}: {error}{where}"
-    return "error", _own_fault(run.invariant, error)
+        text = str(error)
+    elif isinstance(error, FlakyFailure):
+        text = "a case failed once and passed when run again"
+    elif not isinstance(error, HypothesisException) and subject_fault(run.subject, error):
+        text = raised_text(run.subject, error)
+    else:
+        return "error", _own_fault(run.invariant, error)
+    return "failed", f"{text}{_cause(run, text)}{where}"
+
+
+def _cause(run: _Run, text: str) -> str:
+    """What is wrong with the answer itself at the failing case, which explains the failure."""
+    fault = fault_at(run.subject, run.failing) if run.failing is not None else None
+    if fault is None or fault.kind not in ("changes", "random") or fault.text in text:
+        return ""
+    return f"\n  because {fault.text}"
 
 
 def _own_fault(invariant: Invariant, error: BaseException) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.attending import attend, scores_of
 from attnbench.cases import Case
 from attnbench.discovery import Spec
-from attnbench.errors import DtypeError
+from attnbench.errors import DeviceError, DtypeError, ShapeError
 from attnbench.inputs import Inputs, make_inputs
 from attnbench.specs import DTYPES, KernelSpec, MechanismSpec, ScoringSpec
 
@@ -107,7 +107,7 @@ class Subject:
 
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
         """The module and the inputs of a case, from its seed; seeds torch's global generator."""
-        # parameters are drawn on the CPU; torch.manual_seed takes half of a build, for devices' sake
+        # parameters are drawn on the CPU; seeding every device too would take as long as the rest
         torch.default_generator.manual_seed(case.seed)
         module = self.make(case.query_size, case.key_size, case.value_size)
         if not isinstance(module, nn.Module):
@@ -121,9 +121,9 @@ class Subject:
         """The output ``(..., L, Ev)`` of a module from :meth:`build`."""
         if isinstance(self.spec, MechanismSpec):
             result = self._call(module, inputs, return_weights=False)
-            output: Tensor = result[0] if isinstance(result, tuple) else result
-            return output
-        return attend(
+            output = result[0] if isinstance(result, tuple) else result
+            return self._held(output, inputs, inputs.value.shape[-1])
+        output = attend(
             module,
             inputs.query,
             inputs.key,
@@ -135,6 +135,36 @@ class Subject:
             enable_gqa=inputs.enable_gqa,
             kernel=self._kernel,
         )
+        return self._held(output, inputs, inputs.value.shape[-1])
+
+    def _held(self, result: Any, inputs: Inputs, width: int, what: str = "output") -> Tensor:
+        """An output or weights, held to the type, shape, dtype and device of the contract."""
+        query = inputs.query
+        if not isinstance(result, Tensor):
+            raise DtypeError(
+                f"{self.name} returned {type(result).__name__} for its {what}, but should return a "
+                "tensor."
+            )
+        wanted = (*query.shape[:-1], width)
+        if tuple(result.shape) != wanted:
+            raise ShapeError(
+                f"{self.name} returned {what} of shape {tuple(result.shape)} for query "
+                f"{tuple(query.shape)}, key {tuple(inputs.key.shape)} and value "
+                f"{tuple(inputs.value.shape)}, but should return {wanted}."
+            )
+        # under autocast the caller has asked for another dtype
+        free = what != "output" or torch.is_autocast_enabled(query.device.type)
+        if result.dtype != query.dtype and not free:
+            raise DtypeError(
+                f"{self.name} returned {what} in {result.dtype}, but should return the query's "
+                f"{query.dtype}."
+            )
+        if result.device != query.device:
+            raise DeviceError(
+                f"{self.name} returned {what} on {result.device}, but should return it on the "
+                f"query's {query.device}."
+            )
+        return result
 
     @property
     def _kernel(self) -> Any:
@@ -174,9 +204,9 @@ class Subject:
                     f"{self.name} accepts return_weights, but gave {type(result).__name__} "
                     "instead of (output, weights)."
                 )
-            weights = result[1]
-            assert weights is None or isinstance(weights, Tensor)
-            return weights
+            if result[1] is None:
+                return None
+            return self._held(result[1], inputs, inputs.key.shape[-2], "weights")
         if "pools_values" not in self.laws:
             return None
         return self._shown_weights(module, inputs)

@@ -71,10 +71,11 @@ def _counts(report: CheckReport) -> list[dict[str, Any]]:
 
 
 def _alike(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """Outcomes of one subject that say the same, together."""
+    """Outcomes of one subject that say the same but for numbers, together."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
-        cause = outcome.reason.partition("\n")[0]
+        cause = outcome.reason.partition("\n  because ")[2] or outcome.reason
+        cause = re.sub(r"-?\d[\d.e+-]*|\[.*?\]", "#", cause.partition("\n  [")[0])
         groups.setdefault((outcome.subject, outcome.status, cause), []).append(outcome)
     return list(groups.values())
 
