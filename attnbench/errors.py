@@ -8,7 +8,8 @@ traceback, and exits with 2. Each is also the built-in exception that a user wou
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 __all__ = [
     "AddressError",
@@ -92,11 +93,19 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
     Args:
         message: the quantity, its value, and the value that it should have had.
         error: how far off, as a multiple of what the invariant allows; ``None`` if it has no scale.
+        compared: what was compared and where, by name, for the script that shows it again.
     """
 
-    def __init__(self, message: str, *, error: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        error: float | None = None,
+        compared: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(message)
         self.error = error
+        self.compared = compared
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
