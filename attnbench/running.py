@@ -244,7 +244,8 @@ def run_invariant(
         cases, quota = listed
         run.scheduled(case.replace(seed=case.seed + (seed or 0)) for case in cases)
     elif domain is not None:
-        run.scheduled(subject.legal(case) for case in schedule(domain, seed=seed or 0))
+        legal = map(subject.legal, schedule(domain, seed=seed or 0))
+        run.scheduled(case for case in legal if case in domain)
     if run.error is None and listed is None:
         run.drawn(strategy, profile, seed, shrink)
     if run.error is None:
