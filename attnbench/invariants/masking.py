@@ -6,197 +6,208 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
-from attnbench.invariants.compare import holds, reject, same
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within, holds, reject
 from attnbench.invariants.deriving import (
     FREE_MASKS,
-    all_keys_free,
+    HIDING_MASKS,
     benign,
-    build,
-    generator,
-    output,
+    only_keys,
     resizes,
-    select_keys,
+    with_junk,
+    with_mask,
 )
-from attnbench.specs import Invariant
+from attnbench.specs import Invariant, MechanismSpec
 from attnbench.subject import Subject
 
-_HIDING = tuple(mask for mask in FREE_MASKS if mask not in ("none", "bias"))
 _POISONS = (math.nan, math.inf, -math.inf)
+_FORMS = tuple(mask for mask in FREE_MASKS if mask not in ("bias", "floating", "causal_padding"))
 
 
-def some_rows(allowed: Tensor, case: Case) -> list[tuple[int, ...]]:
+def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
     """Indices ``(*lead, row)`` of a few rows: the first, the last, and one by chance."""
-    shape = allowed.shape[:-1]
+    shape = base.inputs.query.shape[:-1]
     count = math.prod(shape)
-    chance = int(torch.randint(count, (), generator=generator(case)))
-    flat = dict.fromkeys((0, count - 1, chance))
+    flat = dict.fromkeys((0, count - 1, base.choose(count)))
     return [tuple(int(i) for i in torch.unravel_index(torch.tensor(n), shape)) for n in flat]
 
 
-def name_of(index: tuple[int, ...]) -> str:
-    """``[0, 2, :]``, as one indexes a row of the output."""
-    return f"[{', '.join(map(str, index))}, :]"
-
-
 def _deleting(subject: Subject, case: Case) -> None:
-    module, inputs = build(subject, case)
-    allowed = inputs.allowed
-    whole = output(subject, module, inputs)
-    for index in some_rows(allowed, case):
-        left = allowed[index].nonzero().squeeze(-1)
-        only = select_keys(inputs, left)
-        if inputs.attn_mask is None or inputs.attn_mask.dtype == torch.bool:
-            only = all_keys_free(only)
-        elif only.attn_mask is not None:  # rows that hide other keys do not matter here
-            only = only.replace(attn_mask=only.attn_mask.masked_fill(only.attn_mask.isinf(), 0.0))
-        got = output(subject, module, only)
-        same(
-            got[index],
-            whole[index],
-            f"with only keys {left.tolist()} given, output{name_of(index)}",
-            f"masking all other keys of {case.kv_len}",
-            subject=subject,
-            module=module,
-            inputs=inputs,
-            taken=lambda tensor, index=index: tensor[index],  # type: ignore[misc]
-        )
-
-
-def _poisoned(inputs: Inputs, case: Case) -> tuple[Inputs, str]:
-    """Junk in every slot that is hidden: NaN or Inf in padding, finite where some queries see it.
-
-    Of the slots that only some queries see, one is changed; its own viewers are not compared.
-    """
-    allowed = inputs.allowed
-    dead = ~allowed.any(-2).unsqueeze(-1)
-    finite_only = inputs.attn_mask is not None and inputs.attn_mask.is_floating_point()
-    poison = _POISONS[case.seed % 3] if not finite_only else 64.0
-    where = ("key and value", "value", "key")[case.seed // 3 % 3]
-    key, value = inputs.key, inputs.value
-    if "key" in where:
-        key = key.masked_fill(dead, poison)
-    if "value" in where:
-        value = value.masked_fill(dead, poison)
-    return inputs.replace(key=key, value=value), f"{poison} in {where} of slots hidden from all"
-
-
-def _inert(subject: Subject, case: Case) -> None:
-    module, inputs = build(subject, case)
-    allowed = inputs.allowed
-    clean = output(subject, module, inputs)
-    if bool((~allowed.any(-2)).any()):
-        dirty, what = _poisoned(inputs, case)
-        got = output(subject, module, dirty)
-        same(
+    base = Baseline(subject, case)
+    for index in _some_rows(base):
+        left = base.allowed[index].nonzero().squeeze(-1)
+        if left.numel() == case.kv_len:
+            continue
+        got = base.run(only_keys(base.inputs, left))[index]
+        row = ", ".join(map(str, index))
+        base.expect(
             got,
-            clean,
-            f"with {what}, output",
-            "the same call without",
-            subject=subject,
-            module=module,
-            inputs=inputs,
+            f"given nothing but the keys {left.tolist()} that its mask leaves, output[{row}]",
+            f"masking the others of {case.kv_len} keys",
+            taken=lambda output, index=index: output[index],  # type: ignore[misc]
         )
-    slot = _partly_hidden(allowed, case)
-    if slot is None:
-        return
-    dirty = _with_junk(inputs, slot)
-    got = output(subject, module, dirty)
-    blind = ~allowed[..., slot].unsqueeze(-1)
-    same(
-        torch.where(blind, got, clean),
-        clean,
-        f"with other (finite) values in key and value of slot {slot}, hidden from this query, "
-        "output",
-        "the same call without",
-        subject=subject,
-        module=module,
-        inputs=inputs,
+
+
+def _extreme(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    slots = [base.choose(case.kv_len), base.choose(case.kv_len - 1)]
+    slots[1] += slots[1] >= slots[0]
+    factors = (16.0, 32.0) if case.dtype == "float16" else (2.0**20, 2.0**20)
+    rows = torch.arange(case.q_len) % 2
+    # every second query sees one slot alone, the others another one
+    allowed = torch.tensor(slots)[rows].unsqueeze(-1) == torch.arange(case.kv_len)
+    inputs = base.inputs.replace(
+        query=base.inputs.query * factors[0], key=base.inputs.key * factors[1]
+    )
+    base = base.on(with_mask(inputs, allowed))
+    for parity, slot in enumerate(slots[: case.q_len]):
+        seeing = (rows == parity).nonzero().squeeze(-1).to(base.inputs.query.device)
+        alone = base.run(only_keys(base.inputs, torch.tensor([slot])))
+        if not bool(alone.isfinite().all()):
+            reject("the scores overflow")
+        base.expect(
+            alone.index_select(-2, seeing),
+            f"for queries {seeing.tolist()}, given key {slot} alone, output",
+            f"masking all other keys, with query and key times {factors[0]:g} and {factors[1]:g},",
+            taken=lambda output, seeing=seeing: output.index_select(-2, seeing),  # type: ignore[misc]
+        )
+
+
+def _poisoned(inputs: Inputs, dead: Tensor, where: str, poison: float) -> Inputs:
+    key, value = inputs.key, inputs.value
+    return inputs.replace(
+        key=key.masked_fill(dead, poison) if "key" in where else key,
+        value=value.masked_fill(dead, poison) if "value" in where else value,
     )
 
 
-def _partly_hidden(allowed: Tensor, case: Case) -> int | None:
-    """A slot that at least one query does not see; ``None`` if all see all."""
-    slots = (~allowed).flatten(0, -2).any(0).nonzero().squeeze(-1)
-    if slots.numel() == 0:
-        return None
-    return int(slots[int(torch.randint(slots.numel(), (), generator=generator(case)))])
+def _padding(base: Baseline) -> Tensor:
+    """``(*lead, S, 1)``: slots that a boolean mask or a length hides from every query."""
+    dead = ~base.allowed.any(-2).unsqueeze(-1)
+    mask = base.inputs.attn_mask
+    return dead & False if mask is not None and mask.is_floating_point() else dead
 
 
-def _with_junk(inputs: Inputs, slot: int) -> Inputs:
-    """Large finite values in one slot of every item, of both signs."""
-    half = inputs.query.dtype == torch.float16
-    key, value = inputs.key.clone(), inputs.value.clone()
-    sign = torch.where(torch.arange(key.shape[-1], device=key.device) % 2 == 0, 1.0, -1.0)
-    key[..., slot, :] = (16.0 if half else 1024.0) * sign.to(key.dtype)
-    value[..., slot, :] = torch.finfo(value.dtype).max ** 0.5
-    return inputs.replace(key=key, value=value)
+def _inert(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    hidden = (~base.allowed).flatten(0, -2).any(0).nonzero().squeeze(-1)
+    if hidden.numel() == 0:
+        reject("nothing is hidden")
+    dead = _padding(base)
+    if bool(dead.any()):
+        poison = _POISONS[case.seed % 3]
+        where = ("key and value", "value", "key")[case.seed // 3 % 3]
+        base.expect(
+            base.run(_poisoned(base.inputs, dead, where, poison)),
+            f"with {poison} as the {where} of the slots hidden from all queries, output",
+            "the same call without",
+        )
+    slot = hidden[base.choose(hidden.numel())]
+    blind = ~base.allowed[..., slot].unsqueeze(-1)
+    got = base.run(with_junk(base.inputs, slot.unsqueeze(0)))
+    base.expect(
+        torch.where(blind, got, base.output),
+        f"with other, finite values as key and value of slot {int(slot)}, "
+        "which is hidden from this query, output",
+        "the same call without",
+    )
 
 
-def _emptied(subject: Subject, case: Case) -> tuple[nn.Module, Inputs]:
-    """Module, and inputs that leave some row no key, in the form that the case's mask names."""
-    if case.mask == "causal":  # more queries than keys: the first ones come before every key
-        longer = case.replace(mask="none", q_len=case.kv_len + 1 + case.seed % 3)
-        if subject.legal(longer) != longer:
-            reject("q_len cannot exceed kv_len")
-        module, inputs = build(subject, longer)
-        return module, inputs.replace(is_causal=True)
-    module, inputs = build(subject, case)
-    if case.mask == "empty_row":
-        return module, inputs
+def _gradients(base: Baseline, inputs: Inputs, index: tuple[int, ...] | None) -> dict[str, Tensor]:
+    """Gradients by name, of the output's sum or of one row's; only those that are there."""
+    leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    output = base.run(leaves)
+    total = (output if index is None else output[index]).sum()
+    named: dict[str, Tensor] = {n: getattr(leaves, n) for n in ("query", "key", "value")}
+    named |= {f"parameter {n}": p for n, p in base.module.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    return {n: g for n, g in zip(named, found, strict=True) if g is not None}
+
+
+def _no_gradient(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    rows = (~base.allowed).any(-1).nonzero()
+    if len(rows) == 0:
+        reject("nothing is hidden")
+    index = tuple(rows[base.choose(len(rows))].tolist())
+    hidden = ~base.allowed[index].unsqueeze(-1)
+    for name, gradient in _gradients(base, base.inputs, index).items():
+        if name in ("key", "value"):
+            shown = gradient[index[:-1]].masked_fill(~hidden, 0.0)
+            largest = float(gradient.nan_to_num().abs().amax())
+            tolerance = 64 * torch.finfo(gradient.dtype).eps * largest
+            agree_within(
+                shown,
+                torch.zeros_like(shown),
+                tolerance,
+                f"gradient of output[{', '.join(map(str, index))}].sum() by {name}"
+                f"[{', '.join([*map(str, index[:-1]), '...'])}]",
+                "a slot hidden from that query",
+            )
+    dead = _padding(base)
+    if bool(dead.any()):
+        _no_poison(base, dead)
+
+
+def _no_poison(base: Baseline, dead: Tensor) -> None:
+    poison = _POISONS[base.case.seed % 3]
+    where = ("value", "key")[base.case.seed // 3 % 2]
+    is_mechanism = isinstance(base.subject.spec, MechanismSpec)
+    for name, gradient in _gradients(
+        base, _poisoned(base.inputs, dead, where, poison), None
+    ).items():
+        # a mechanism multiplies the key by a gradient of 0, which is NaN, on its way to the query
+        if is_mechanism and where == "key" and name not in ("key", "value"):
+            continue
+        holds(
+            gradient.isfinite(),
+            f"gradient of output.sum() by {name}",
+            gradient,
+            f"finite: {poison} is the {where} only of slots hidden from all queries",
+        )
+
+
+def _forms(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    given = "no mask" if case.mask == "none" else f"the same as {_form_of(base.inputs)}"
+    added = torch.zeros_like(base.allowed, dtype=base.inputs.query.dtype)
+    forms = {
+        "a boolean mask (..., L, S)": base.allowed,
+        "a floating mask (..., L, S) of 0 and -inf": added.masked_fill(~base.allowed, -math.inf),
+    }
+    for form, mask in forms.items():
+        got = base.run(with_mask(base.inputs, mask))
+        base.expect(got, f"with {form}, output", given)
+
+
+def _form_of(inputs: Inputs) -> str:
+    parts = []
+    if inputs.attn_mask is not None:
+        kind = "boolean" if inputs.attn_mask.dtype == torch.bool else "floating"
+        parts.append(f"a {kind} mask {tuple(inputs.attn_mask.shape)}")
     if inputs.valid_lens is not None:
-        lens = inputs.valid_lens.clone()
-        lens[case.seed % lens.shape[0]] = 0  # a whole item, or all its queries
-        return module, inputs.replace(valid_lens=lens)
-    mask = inputs.attn_mask
-    assert mask is not None
-    mask = mask.clone()
-    if mask.dim() > 2 and case.seed % 2:
-        mask[0] = False if mask.dtype == torch.bool else -math.inf  # a whole item
-    else:
-        mask[..., case.seed % mask.shape[-2], :] = False if mask.dtype == torch.bool else -math.inf
-    return module, inputs.replace(attn_mask=mask)
+        parts.append(f"valid_lens={inputs.valid_lens.tolist()}")
+    if inputs.is_causal:
+        parts.append("is_causal=True")
+    return " and ".join(parts)
 
 
-def _empty_zero(subject: Subject, case: Case) -> None:
-    module, inputs = _emptied(subject, case)
-    got = output(subject, module, inputs)
-    dead = ~inputs.allowed.any(-1, keepdim=True).expand_as(got)
-    shown = got.masked_fill(~dead, 0.0)
-    holds(shown == 0, "output", got, "0: the mask leaves no key to that query")
-    alive = got.masked_fill(dead, 0.0)
-    holds(alive.isfinite(), "output", got, "finite: only another query has no key left")
-
-
-def _empty_gradient(subject: Subject, case: Case) -> None:
-    module, inputs = _emptied(subject, case)
-    inputs = inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    got = output(subject, module, inputs)
-    torch.autograd.backward(got.sum())
-    for name in ("query", "key", "value"):
-        gradient = getattr(inputs, name).grad
-        if gradient is not None:
-            holds(
-                gradient.isfinite(),
-                f"gradient of {name}",
-                gradient,
-                "finite: some query has no key left",
-            )
-    for name, parameter in module.named_parameters():
-        if parameter.grad is not None:
-            holds(
-                parameter.grad.isfinite(),
-                f"gradient of parameter {name}",
-                parameter.grad,
-                "finite: some query has no key left",
-            )
-
-
-_EMPTYING = ("empty_row", "padding", "lengths_2d", "causal", "floating", "boolean", "key_padding")
+def _combined(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    if case.mask == "causal":
+        shape = (*case.lead, case.q_len, case.kv_len)
+        mask = torch.rand(shape, generator=base.generator) < 0.6
+        base = base.on(base.inputs.replace(attn_mask=mask.to(case.device)))
+    base.expect(
+        base.run(with_mask(base.inputs, base.allowed)),
+        "with one boolean mask (..., L, S) of both, output",
+        _form_of(base.inputs),
+    )
 
 
 @hookimpl
@@ -204,26 +215,41 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on masking."""
     yield Invariant(
         name="masking_equals_deleting",
-        statement="Hiding keys from a query gives what giving only the other keys gives.",
+        statement="Hiding keys from a query gives what giving it only the other keys gives.",
         check=_deleting,
-        cases=lambda subject: benign(subject, min_kv_len=2),
+        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2, max_len=65),
+        applies=lambda subject: resizes(subject, "kv_len"),
+    )
+    yield Invariant(
+        name="hidden_keys_stay_hidden_at_extreme_scores",
+        statement="A key stays hidden however far below zero the scores of the others lie.",
+        check=_extreme,
+        cases=lambda subject: benign(
+            subject, masks=("none",), regimes=("normal",), min_kv_len=2, max_features=17
+        ),
         applies=lambda subject: resizes(subject, "kv_len"),
     )
     yield Invariant(
         name="masked_slots_are_inert",
         statement="Whatever key and value a hidden slot holds, the output is the same.",
         check=_inert,
-        cases=lambda subject: benign(subject, masks=_HIDING, min_kv_len=2),
+        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2, max_len=65),
     )
     yield Invariant(
-        name="empty_rows_give_zeros",
-        statement="A query with no key left has zeros as its output, and the others are finite.",
-        check=_empty_zero,
-        cases=lambda subject: benign(subject, masks=_EMPTYING),
+        name="masked_slots_get_no_gradient",
+        statement="No gradient reaches a hidden slot, and nothing in padding reaches a gradient.",
+        check=_no_gradient,
+        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2),
     )
     yield Invariant(
-        name="empty_rows_have_finite_gradients",
-        statement="A query with no key left makes no gradient NaN or infinite.",
-        check=_empty_gradient,
-        cases=lambda subject: benign(subject, masks=_EMPTYING),
+        name="mask_forms_agree",
+        statement="Boolean and floating masks, lengths and is_causal that mean one thing do it.",
+        check=_forms,
+        cases=lambda subject: benign(subject, masks=(*_FORMS, "empty_row")),
+    )
+    yield Invariant(
+        name="causal_and_padding_combine",
+        statement="is_causal together with lengths or a mask hides what either of them hides.",
+        check=_combined,
+        cases=lambda subject: benign(subject, masks=("causal", "causal_padding"), min_kv_len=2),
     )

@@ -1,4 +1,4 @@
-"""Invariants on symmetry: order, company and the shape of leading sizes do not matter."""
+"""Invariants on symmetry: neither order nor company changes what a query gets."""
 
 from __future__ import annotations
 
@@ -8,67 +8,102 @@ import torch
 
 from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.compare import reject, same
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import reject
 from attnbench.invariants.deriving import (
     benign,
-    build,
-    generator,
-    output,
     resizes,
     select_items,
+    select_keys,
     select_queries,
 )
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
 
 
+def _order(base: Baseline, count: int) -> torch.Tensor:
+    order = torch.randperm(count, generator=base.generator)
+    return order.roll(1) if bool((order == torch.arange(count)).all()) else order
+
+
+def _keys_permute(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    order = _order(base, case.kv_len)
+    base.expect(
+        base.run(select_keys(base.inputs, order)),
+        f"with keys, values and mask in the order {order.tolist()}, output",
+        "the order as it was",
+    )
+
+
+def _queries_permute(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    order = _order(base, case.q_len).to(base.inputs.query.device)
+    base.expect(
+        base.run(select_queries(base.inputs, order)),
+        f"with queries in the order {order.tolist()}, output",
+        "the same query in its place",
+        taken=lambda output: output.index_select(-2, order),
+    )
+
+
 def _query_alone(subject: Subject, case: Case) -> None:
-    module, inputs = build(subject, case)
-    whole = output(subject, module, inputs)
-    row = int(torch.randint(case.q_len, (), generator=generator(case)))
-    rows = torch.tensor([row])
-    same(
-        output(subject, module, select_queries(inputs, rows)),
-        whole.index_select(-2, rows),
-        f"query {row} alone: output",
-        f"the same query among {case.q_len}",
-        subject=subject,
-        module=module,
-        inputs=inputs,
-        taken=lambda tensor: tensor.index_select(-2, rows),
+    base = Baseline(subject, case)
+    row = base.choose(case.q_len)
+    only = torch.tensor([row], device=base.inputs.query.device)
+    base.expect(
+        base.run(select_queries(base.inputs, only)),
+        f"for query {row} alone, output",
+        f"the same query among all {case.q_len}",
+        taken=lambda output: output.index_select(-2, only),
     )
 
 
 def _item_alone(subject: Subject, case: Case) -> None:
-    module, inputs = build(subject, case)
-    whole = output(subject, module, inputs)
-    source = generator(case)
-    index = tuple(
-        slice(i, i + 1)
-        for i in (int(torch.randint(size, (), generator=source)) for size in case.lead)
-    )
-    alone = ", ".join(str(cut.start) for cut in index)
-    same(
-        output(subject, module, select_items(inputs, index)),
-        whole[index],
-        f"item [{alone}] alone: output",
-        f"the same item in a batch {case.lead}",
-        subject=subject,
-        module=module,
-        inputs=inputs,
-        taken=lambda tensor: tensor[index],
-    )
-
-
-def _many(case: Case) -> Case:
     if max(case.lead) < 2:
-        reject("one item is always alone")
-    return case
+        reject("the only item is always alone")
+    base = Baseline(subject, case)
+    chosen = [base.choose(size) for size in case.lead]
+    index = tuple(slice(i, i + 1) for i in chosen)
+    base.expect(
+        base.run(select_items(base.inputs, index)),
+        f"for item {chosen} alone, output",
+        f"the same item in its batch {list(case.lead)}",
+        taken=lambda output: output[index],
+    )
+
+
+def _heads_independent(subject: Subject, case: Case) -> None:
+    heads = case.lead[-1]
+    if heads < 2:
+        reject("the only head is always independent")
+    base = Baseline(subject, case)
+    head = base.choose(heads)
+    mine = (torch.arange(heads, device=case.device) == head).reshape(heads, 1, 1)
+    others = base.inputs.map(lambda tensor: torch.where(mine, tensor, 1 - tensor.flip(-2, -3)))
+    base.expect(
+        base.run(others)[..., head, :, :],
+        f"for head {head}, after a change of the other heads' query, key and value, output",
+        "the same head before",
+        taken=lambda output: output[..., head, :, :],
+    )
 
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on symmetry."""
+    yield Invariant(
+        name="keys_permute_freely",
+        statement="Keys, values and mask in another order together give the same output.",
+        check=_keys_permute,
+        cases=lambda subject: benign(subject, min_kv_len=2),
+    )
+    yield Invariant(
+        name="queries_permute_freely",
+        statement="Queries and mask in another order give the output in that order.",
+        check=_queries_permute,
+        cases=lambda subject: benign(subject, min_q_len=2),
+    )
     yield Invariant(
         name="query_alone_equals_query_among_others",
         statement="What a query gets does not depend on the other queries.",
@@ -79,6 +114,12 @@ def attnbench_invariants() -> Iterable[Invariant]:
     yield Invariant(
         name="item_alone_equals_item_in_batch",
         statement="What an item gets does not depend on the other items of its batch.",
-        check=lambda subject, case: _item_alone(subject, _many(case)),
+        check=_item_alone,
+        cases=lambda subject: benign(subject, leads=(1, 2, 3)),
+    )
+    yield Invariant(
+        name="heads_are_independent",
+        statement="What one head holds does not change what another one gets.",
+        check=_heads_independent,
         cases=lambda subject: benign(subject, leads=(1, 2, 3)),
     )

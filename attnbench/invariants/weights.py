@@ -7,55 +7,178 @@ from collections.abc import Iterable
 import torch
 
 from attnbench.cases import MASKS, Case
+from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.compare import agree_within, holds, needs
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within, holds, needs, reject
+from attnbench.invariants.deriving import FREE_MASKS, HIDING_MASKS, benign, has_weights
+from attnbench.oracles import allowed_and_bias
 from attnbench.specs import Invariant
 from attnbench.strategies import cases
 from attnbench.subject import Subject
 
 __all__ = ["has_weights"]
 
-
-def has_weights(subject: Subject) -> str | None:
-    """Why nothing can be said of a subject's weights; ``None`` if they can be had."""
-    if subject.gives_weights:
-        return None
-    return "neither hands back weights nor declares pools_values"
+_WIDE = ("float64", "float32")
 
 
 def _sum_to_one(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
-    weights = needs(subject.weights(module, inputs))
-    total = weights.double().sum(-1)
-    alive = inputs.allowed.any(-1).to(total.dtype)
+    total = needs(subject.weights(module, inputs)).double().sum(-1)
     # each weight is rounded to half a unit of its own size, and the sizes sum to 1
-    tolerance = 4 * torch.finfo(weights.dtype).eps * max(1.0, case.kv_len**0.5)
-    agree_within(total, alive, tolerance, "weights.sum(-1)", "a row with a key left")
+    eps = torch.finfo(inputs.query.dtype).eps
+    tolerance = 4 * eps * max(1.0, case.kv_len**0.5)
+    agree_within(total, torch.ones_like(total), tolerance, "weights.sum(-1)", "a distribution")
 
 
 def _masked_zero(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
-    hidden = ~inputs.allowed
+    allowed = allowed_and_bias(inputs)[0].to(inputs.query.device)
     weights = needs(subject.weights(module, inputs))
-    shown = weights.masked_fill(~hidden, 0.0)
-    holds(shown == 0.0, "weights", weights, "exactly 0: the mask hides that key from that query")
+    holds(
+        allowed | (weights == 0),
+        "weights",
+        weights,
+        "exactly 0: the mask hides that key from that query",
+    )
+
+
+def _not_negative(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    weights = needs(subject.weights(module, inputs))
+    holds(weights >= 0, "weights", weights, "at least 0")
+
+
+def _keys_matter(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    slot = (case.kv_len - 1, 0, base.choose(case.kv_len))[case.seed % 3]
+    seen = base.allowed[..., slot]
+    if not bool(seen.any()):
+        reject("no query sees that key")
+    value = base.inputs.value.clone()
+    value[..., slot, :] += 1024.0
+    clean = base.output.detach().double()
+    got = base.run(base.inputs.replace(value=value)).detach().double()
+    change = (got - clean).abs().amax(-1)
+    least = 4 * torch.finfo(base.inputs.query.dtype).eps * float(clean.abs().amax())
+    holds(
+        ~seen | (change > least),
+        f"after adding 1024 to value {slot}, the largest change of output",
+        change,
+        f"more than {least:.2g}: no mask hides key {slot} from that query, "
+        "and all keys score about the same",
+    )
+
+
+def _single_key(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    rows = (*case.lead, case.q_len)
+    only = torch.randint(case.kv_len, rows, generator=base.generator).unsqueeze(-1)
+    allowed = (torch.arange(case.kv_len) == only).to(case.device)
+    inputs = base.inputs.replace(attn_mask=allowed)
+    weights = needs(subject.weights(base.module, inputs))
+    eps = torch.finfo(weights.dtype).eps
+    agree_within(
+        weights, allowed.to(weights), 4 * eps, "weights", "a mask that leaves one key a query"
+    )
+
+
+def _equal_keys(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    allowed = allowed_and_bias(inputs)[0].to(inputs.query.device)
+    weights = needs(subject.weights(module, inputs)).double()
+    share = allowed.double() / allowed.sum(-1, keepdim=True)
+    # equal scores may still be rounded apart, by some units of their size
+    units = 256 if case.dtype in _WIDE else 64
+    tolerance = units * torch.finfo(inputs.query.dtype).eps * share
+    agree_within(weights, share, tolerance, "weights", "a share of equal keys")
+
+
+def _follow_scores(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    inputs = base.inputs
+    scores = subject.scores(base.module, inputs)
+    weights = needs(subject.weights(base.module, inputs)).double()
+    bias = allowed_and_bias(inputs)[1].to(inputs.query.device)
+    scores = needs(scores).double() + bias
+    # too small a weight has lost digits
+    shown = base.allowed & (weights > torch.finfo(inputs.query.dtype).tiny * 2**24)
+    if not bool(shown.any(-1).all()):
+        raise InvariantViolation(
+            "weights has a row of zeros (or NaN), though its mask leaves a key and its scores "
+            f"lie in {float(scores.min()):.4g} .. {float(scores.max()):.4g}"
+        )
+    top = weights.argmax(-1, keepdim=True)
+    log = weights.log()
+    differences = (log - log.gather(-1, top)).masked_fill(~shown, 0.0)
+    expected = (scores - scores.gather(-1, top)).masked_fill(~shown, 0.0)
+    units = 256 * (1 + float(scores.abs().amax()))
+    agree_within(
+        differences,
+        expected,
+        units * torch.finfo(inputs.query.dtype).eps,
+        "log(weights / weights[..., argmax])",
+        "scores - scores[..., argmax]",
+    )
 
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on weights."""
-    masked = tuple(mask for mask in MASKS if mask not in ("none", "bias"))
     yield Invariant(
         name="weights_sum_to_one",
-        statement="Each row of weights sums to 1, or to 0 if no key is left.",
+        statement="Each row of weights sums to 1.",
         check=_sum_to_one,
-        cases=lambda subject: cases(subject, masks=tuple(m for m in MASKS if m != "empty_row")),
+        cases=lambda subject: cases(subject, masks=FREE_MASKS),
         applies=has_weights,
     )
     yield Invariant(
         name="masked_weights_are_zero",
         statement="The weight of a key that a mask hides from a query is exactly 0.",
         check=_masked_zero,
-        cases=lambda subject: cases(subject, masks=masked),
+        cases=lambda subject: cases(subject, masks=(*HIDING_MASKS, "empty_row")),
         applies=has_weights,
+    )
+    yield Invariant(
+        name="weights_are_not_negative",
+        statement="No weight is negative.",
+        check=_not_negative,
+        cases=lambda subject: benign(subject, masks=tuple(MASKS)),
+        applies=has_weights,
+    )
+    yield Invariant(
+        name="every_attendable_key_matters",
+        statement="The value of each key that a query may attend to changes its output.",
+        check=_keys_matter,
+        cases=lambda subject: benign(
+            subject, dtypes=_WIDE, regimes=("tiny", "equal_keys", "zero_keys")
+        ),
+    )
+    yield Invariant(
+        name="single_key_gets_weight_one",
+        statement="Where a mask leaves a query one key, that key's weight is 1.",
+        check=_single_key,
+        cases=lambda subject: benign(subject, masks=("none",), regimes=("normal", "huge")),
+        applies=has_weights,
+    )
+    yield Invariant(
+        name="equal_keys_get_equal_weight",
+        statement="Keys that are equal share the weight equally.",
+        check=_equal_keys,
+        cases=lambda subject: benign(
+            subject,
+            masks=tuple(m for m in FREE_MASKS if m not in ("bias", "floating")),
+            regimes=("equal_keys", "zero_keys"),
+            max_features=8,
+        ),
+        applies=has_weights,
+    )
+    yield Invariant(
+        name="weights_follow_scores",
+        statement="Two weights of a row differ, as logarithms, by what their scores differ by.",
+        check=_follow_scores,
+        cases=lambda subject: benign(subject, dtypes=_WIDE, regimes=("normal", "tiny")),
+        applies=lambda subject: (
+            None if subject.scoring is not None else "a mechanism shows no scores"
+        ),
     )

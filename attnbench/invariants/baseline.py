@@ -1,0 +1,137 @@
+"""A case's output, and what another computation of the same thing may differ from it by.
+
+Most invariants compare two outputs that should be one: with keys in another order, an item alone,
+masked slots filled with junk. Two right computations of one thing still differ by rounding, which
+large scores and near ties magnify, so a difference is held against what rounding the inputs does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases import Case
+from attnbench.errors import InvariantViolation, UsageError
+from attnbench.inputs import Inputs
+from attnbench.invariants.compare import agree_within, reject
+from attnbench.oracles import Oracle, allowed_and_bias
+from attnbench.specs import MechanismSpec
+from attnbench.subject import Subject
+
+__all__ = ["Baseline"]
+
+_HALF = ("bfloat16", "float16")
+
+
+class Baseline:
+    """A subject's output at a case, which outputs of derived inputs are compared with.
+
+    Args:
+        subject: is built from the case's seed.
+        case: in half precision a saturated softmax is rejected: there the rounding of a score
+            decides which key wins.
+    """
+
+    def __init__(self, subject: Subject, case: Case) -> None:
+        if case.regime == "huge" and case.dtype in _HALF:
+            reject("in half precision rounding decides which key wins")
+        module, inputs = subject.build(case)
+        self.subject, self.case = subject, case
+        self.module: nn.Module = module
+        self.inputs: Inputs = inputs
+        # for what a check chooses itself: not the numbers that the inputs were drawn with
+        self.generator = torch.Generator().manual_seed(case.seed + 2**32)
+
+    def on(self, inputs: Inputs) -> Baseline:
+        """The same module on other inputs, as a baseline of their own."""
+        other = object.__new__(Baseline)
+        other.__dict__.update(
+            {k: v for k, v in self.__dict__.items() if k not in ("output", "allowed")},
+            inputs=inputs,
+        )
+        return other
+
+    def choose(self, count: int) -> int:
+        """One of ``0 .. count - 1``, from the case's seed."""
+        return int(torch.randint(count, (), generator=self.generator))
+
+    @functools.cached_property
+    def allowed(self) -> Tensor:
+        """``(*lead, L, S)``: which keys are left, by definition, not by the code under test."""
+        return allowed_and_bias(self.inputs)[0].to(self.inputs.query.device)
+
+    @functools.cached_property
+    def output(self) -> Tensor:
+        """The output ``(*lead, L, Ev)``."""
+        return self.run(self.inputs)
+
+    def run(self, inputs: Inputs) -> Tensor:
+        """The output of derived inputs; rejects what a kernel says that it cannot run."""
+        try:
+            return self.subject.output(self.module, inputs)
+        except UsageError as error:
+            if self.subject.kind != "kernel":
+                raise
+            reject(str(error))
+
+    def expect(
+        self,
+        got: Tensor,
+        what: str,
+        other: str,
+        *,
+        taken: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    ) -> None:
+        """Raise where ``got`` differs from ``taken(self.output)`` by more than rounding explains.
+
+        A difference of some units in the last place always passes. For a larger one the budget is
+        worked out, which takes several calls; before a subject is accused, many.
+
+        Args:
+            got: the output of derived inputs.
+            what: what it is, before its index.
+            other: what it should be equal to.
+            taken: the part or order of the output that it should be equal to.
+        """
+        expected = taken(self.output)
+        sizes = [expected.detach().double(), self.inputs.value.detach().double()]
+        finite = [t.nan_to_num(0.0, 0.0, 0.0).abs() for t in sizes]
+        largest = max(float(t.amax()) if t.numel() else 0.0 for t in finite)
+        tolerance = 16 * torch.finfo(got.dtype).eps * max(largest, torch.finfo(torch.float32).tiny)
+        try:
+            return agree_within(got, expected, tolerance, what, other)
+        except InvariantViolation:
+            if got.shape != expected.shape or not bool(got.isfinite().all()):
+                raise
+        try:
+            allowance = 2 * taken(self._rounding(sure=False)) + tolerance
+            return agree_within(got, expected, allowance, what, other)
+        except InvariantViolation:
+            allowance = 2 * taken(self._rounding(sure=True)) + tolerance
+            return agree_within(got, expected, allowance, what, other)
+
+    def _rounding(self, *, sure: bool) -> Tensor:
+        """What rounding the inputs does to the output, in its shape."""
+        if isinstance(self.subject.spec, MechanismSpec) and "float64" not in self.subject.dtypes:
+            budget = self._rounding_in_own_dtype(64 if sure else 4)
+        else:
+            budget = Oracle(self.subject, self.module, self.inputs).budget(sure=sure)
+        return budget.expand(self.output.shape).to(self.output.device).nan_to_num(0.0)
+
+    def _rounding_in_own_dtype(self, draws: int) -> Tensor:
+        eps = torch.finfo(self.inputs.query.dtype).eps
+        signs = torch.Generator().manual_seed(0)
+
+        def moved(tensor: Tensor) -> Tensor:
+            up = torch.randint(2, tensor.shape, generator=signs).to(tensor) * 2 - 1
+            return tensor * (1 + eps * up)
+
+        largest = torch.zeros_like(self.output, dtype=torch.float64)
+        with torch.no_grad():
+            for _ in range(draws):
+                change = self.run(self.inputs.map(moved)).double() - self.output.double()
+                largest = torch.maximum(largest, change.abs().nan_to_num(0.0))
+        return 4 * largest.amax(-1, keepdim=True)

@@ -1,0 +1,85 @@
+"""Invariants on empty rows: a query with no key left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from attnbench.cases import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import holds, reject
+from attnbench.invariants.deriving import benign
+from attnbench.specs import Invariant
+from attnbench.subject import Subject
+
+_MASKS = ("empty_row", "padding", "lengths_2d", "causal", "floating", "boolean", "key_padding")
+
+
+def _emptied(subject: Subject, case: Case) -> Baseline:
+    """Inputs that leave some query no key, in the form that the case's mask names."""
+    if case.mask == "causal":  # more queries than keys: the first ones come before every key
+        longer = case.replace(mask="none", q_len=case.kv_len + 1 + case.seed % 3)
+        if subject.legal(longer) != longer:
+            reject("q_len cannot exceed kv_len")
+        base = Baseline(subject, longer)
+        return base.on(base.inputs.replace(is_causal=True))
+    base = Baseline(subject, case)
+    mask, lens = base.inputs.attn_mask, base.inputs.valid_lens
+    if case.mask == "empty_row":
+        return base
+    if lens is not None:
+        lens = lens.clone()
+        lens[case.seed % len(lens)] = 0  # a whole item, or all queries of one
+        return base.on(base.inputs.replace(valid_lens=lens))
+    assert mask is not None
+    mask = mask.clone()
+    index = (0,) if mask.dim() > 2 and case.seed % 2 else (..., case.seed % mask.shape[-2])
+    mask[(*index, slice(None))] = False if mask.dtype == torch.bool else -math.inf
+    return base.on(base.inputs.replace(attn_mask=mask))
+
+
+def _zeros(subject: Subject, case: Case) -> None:
+    base = _emptied(subject, case)
+    got = base.output
+    dead = ~base.allowed.any(-1, keepdim=True).expand(got.shape)
+    holds(~dead | (got == 0), "output", got, "0: no key is left to this query")
+    holds(dead | got.isfinite(), "output", got, "finite: only another query has no key left")
+
+
+def _finite_gradients(subject: Subject, case: Case) -> None:
+    base = _emptied(subject, case)
+    leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    named = {name: getattr(leaves, name) for name in ("query", "key", "value")}
+    named |= {f"parameter {n}": p for n, p in base.module.named_parameters() if p.requires_grad}
+    total = base.run(leaves).sum()
+    if total.grad_fn is None:
+        return  # zeros alone: nothing that a gradient could reach
+    gradients = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    for name, gradient in zip(named, gradients, strict=True):
+        if gradient is not None:
+            holds(
+                gradient.isfinite(),
+                f"gradient of output.sum() by {name}",
+                gradient,
+                "finite, though some query has no key left",
+            )
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on empty rows."""
+    yield Invariant(
+        name="empty_rows_give_zeros",
+        statement="A query with no key left has zeros as its output, and the others are finite.",
+        check=_zeros,
+        cases=lambda subject: benign(subject, masks=_MASKS),
+    )
+    yield Invariant(
+        name="empty_rows_have_finite_gradients",
+        statement="A query with no key left makes no gradient NaN or infinite.",
+        check=_finite_gradients,
+        cases=lambda subject: benign(subject, masks=_MASKS),
+    )

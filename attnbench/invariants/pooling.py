@@ -1,0 +1,110 @@
+"""Invariants on pooling, for subjects whose output is weights times value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+
+from attnbench.cases import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within, needs
+from attnbench.invariants.deriving import benign
+from attnbench.specs import Invariant
+from attnbench.subject import Subject
+
+
+def _pools(subject: Subject) -> str | None:
+    if "pools_values" in subject.laws:
+        return None
+    return "does not declare pools_values"
+
+
+def _pools_values(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    weights = needs(subject.weights(base.module, base.inputs)).double()
+    value = base.inputs.value.double()
+    # weights and output are rounded once each; narrower weights may be rounded before the product
+    tolerance = 8 * torch.finfo(base.inputs.query.dtype).eps * (weights.abs() @ value.abs())
+    tiny = torch.finfo(base.inputs.query.dtype).smallest_normal * case.kv_len
+    tolerance += tiny * (1 + float(value.abs().amax()))
+    agree_within(base.output, weights @ value, tolerance, "output", "weights @ value")
+
+
+def _linear(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    first = base.inputs.value
+    second = first.flip(-2) + first.roll(1, -1) / 2
+    parts = [base.output.double(), base.run(base.inputs.replace(value=second)).double()]
+    got = base.run(base.inputs.replace(value=2 * first + second)).double()
+    largest = float(torch.stack([first.abs().amax(), second.abs().amax()]).amax())
+    tolerance = 16 * torch.finfo(first.dtype).eps * largest
+    agree_within(
+        got,
+        2 * parts[0] + parts[1],
+        tolerance,
+        "output of 2 * value + other",
+        "2 * output of value + output of other",
+    )
+
+
+def _hull(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    value = base.inputs.value.double().unsqueeze(-3)
+    hidden = ~base.allowed.unsqueeze(-1)
+    low = value.masked_fill(hidden, math.inf).amin(-2)
+    high = value.masked_fill(hidden, -math.inf).amax(-2)
+    got = base.output.double()
+    size = value.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+    slack = 8 * torch.finfo(base.inputs.query.dtype).eps * float(size)
+    agree_within(
+        got,
+        torch.minimum(torch.maximum(got, low), high),
+        slack,
+        "output",
+        "the nearest number between the least and the largest value of a key that is left",
+    )
+
+
+def _constant(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    constant = base.inputs.value[..., :1, :]
+    got = base.run(base.inputs.replace(value=constant.expand_as(base.inputs.value).contiguous()))
+    expected = constant.expand_as(got)
+    tolerance = 8 * torch.finfo(got.dtype).eps * expected.double().abs()
+    agree_within(got, expected, tolerance, "output", "every value")
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on pooling."""
+    yield Invariant(
+        name="pools_values",
+        statement="The output is weights times value.",
+        check=_pools_values,
+        cases=lambda subject: benign(subject),
+        law=True,
+    )
+    yield Invariant(
+        name="output_is_linear_in_values",
+        statement="The output for a sum of values is the sum of their outputs.",
+        check=_linear,
+        cases=lambda subject: benign(subject),
+        applies=_pools,
+    )
+    yield Invariant(
+        name="output_lies_within_values",
+        statement="The output lies between the least and the largest value of the keys left.",
+        check=_hull,
+        cases=lambda subject: benign(subject),
+        applies=_pools,
+    )
+    yield Invariant(
+        name="constant_values_come_back",
+        statement="Where all values are equal, the output is that value.",
+        check=_constant,
+        cases=lambda subject: benign(subject),
+        applies=_pools,
+    )

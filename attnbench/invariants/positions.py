@@ -1,0 +1,147 @@
+"""Invariants on masks by position: lengths, windows and causality end where they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from attnbench.cases import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import holds, reject
+from attnbench.invariants.deriving import benign, resizes, select_keys, unmasked, with_junk
+from attnbench.specs import Invariant
+from attnbench.subject import Subject
+
+
+def _lengths(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    shape = case.lead[:1] if case.seed % 2 else (case.lead[0], case.q_len)
+    some = torch.tensor([0, 1, case.kv_len, max(1, case.kv_len - 1)]).roll(case.seed // 2 % 4)
+    lens = some.repeat(math.prod(shape))[: math.prod(shape)].reshape(shape)
+    base = base.on(base.inputs.replace(valid_lens=lens.to(case.device)))
+    for length in sorted(set(lens.flatten().tolist())):
+        place = (lens == length).nonzero()[-1].tolist()
+        what = f"with valid_lens{place} = {length} of {case.kv_len} keys"
+        index: tuple[Any, ...] = (place[0],)
+        if len(place) == 2:  # one length a query: its row in every head of the item
+            index = (place[0], ..., place[1], slice(None))
+        if length == 0:
+            got = base.output[index]
+            holds(got == 0, f"{what}, output[{place[0]}]", got, "0: no key is left")
+            continue
+        first = select_keys(unmasked(base.inputs), torch.arange(length))
+        base.expect(
+            base.run(first)[index],
+            f"given the first {length} keys alone, output[{place[0]}]",
+            f"the same query {what}",
+            taken=lambda output, index=index: output[index],  # type: ignore[misc]
+        )
+
+
+def _windows(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    before, after = base.choose(case.kv_len), base.choose(case.kv_len)
+    shift = case.kv_len - case.q_len
+    spans = [
+        (max(0, row + shift - before), min(case.kv_len, row + shift + after + 1))
+        for row in range(case.q_len)
+    ]
+    slot = torch.arange(case.kv_len)
+    allowed = torch.stack([(start <= slot) & (slot < end) for start, end in spans])
+    base = base.on(base.inputs.replace(attn_mask=allowed.to(case.device)))
+    for row in sorted({0, case.q_len // 2, case.q_len - 1}):
+        start, end = spans[row]
+        what = f"for query {row} and a window of {before} keys before and {after} after"
+        if start >= end:
+            got = base.output[..., row, :]
+            holds(got == 0, f"{what}, output", got, "0: no key is left")
+            continue
+        inside = select_keys(unmasked(base.inputs), torch.arange(start, end))
+        base.expect(
+            base.run(inside)[..., row, :],
+            f"{what}, given the keys {start} .. {end - 1} alone, output",
+            "masking the others",
+            taken=lambda output, row=row: output[..., row, :],  # type: ignore[misc]
+        )
+
+
+def _no_leak(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    row = base.choose(case.q_len - 1)  # the last one has no future
+    last = row + case.kv_len - case.q_len
+    got = base.run(with_junk(base.inputs, torch.arange(last + 1, case.kv_len)))
+    base.expect(
+        got[..., : row + 1, :],
+        f"with other, finite values in the keys and values after {last}, "
+        f"the last that query {row} may see, output",
+        "the same call without",
+        taken=lambda output: output[..., : row + 1, :],
+    )
+
+
+def _decoding(subject: Subject, case: Case) -> None:
+    square = case.replace(q_len=case.kv_len, mask="none")
+    if subject.legal(square) != square:
+        reject("q_len cannot equal kv_len")
+    base = Baseline(subject, square)
+    base = base.on(base.inputs.replace(is_causal=True))
+    query, key, value = base.inputs.query, base.inputs.key, base.inputs.value
+    row = base.choose(case.kv_len)
+    count = 1 + base.choose(case.kv_len - 1)
+    steps = {
+        f"a step with query {row} and keys 0 .. {row}, output": (row, row + 1),
+        f"a step with the last {count} queries and all keys, output": (
+            case.kv_len - count,
+            case.kv_len,
+        ),
+    }
+    for what, (start, end) in steps.items():
+        step = base.inputs.replace(
+            query=query[..., start:end, :], key=key[..., :end, :], value=value[..., :end, :]
+        )
+        base.expect(
+            base.run(step),
+            f"with is_causal=True, {what}",
+            f"the same query among all {case.kv_len}",
+            taken=lambda output, start=start, end=end: output[..., start:end, :],  # type: ignore[misc]
+        )
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on masks by position."""
+    yield Invariant(
+        name="valid_lengths_count_the_keys",
+        statement="A length of n leaves the first n keys, for n = 0, 1 and S too.",
+        check=_lengths,
+        cases=lambda subject: benign(
+            subject, masks=("padding", "lengths_2d"), leads=(1, 2, 3), max_len=17
+        ),
+        applies=lambda subject: resizes(subject, "kv_len"),
+    )
+    yield Invariant(
+        name="windows_end_at_their_edges",
+        statement="A window leaves the keys up to both of its edges, and none beyond.",
+        check=_windows,
+        cases=lambda subject: benign(subject, masks=("window", "none"), min_kv_len=2),
+        applies=lambda subject: resizes(subject, "kv_len"),
+    )
+    yield Invariant(
+        name="future_does_not_leak",
+        statement="With is_causal, no later key or value changes what a query gets.",
+        check=_no_leak,
+        cases=lambda subject: benign(
+            subject, masks=("causal", "causal_padding"), min_q_len=2, max_len=257
+        ),
+    )
+    yield Invariant(
+        name="decode_equals_prefill",
+        statement="Causal queries one by one, or the last few, give what all at once give.",
+        check=_decoding,
+        cases=lambda subject: benign(subject, masks=("causal",), min_kv_len=2),
+        applies=lambda subject: resizes(subject, "q_len", "kv_len"),
+    )

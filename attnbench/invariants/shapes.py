@@ -1,0 +1,147 @@
+"""Invariants on shapes: leading sizes, sizes of 1, grouped heads, and masks that broadcast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.deriving import benign, explicit, with_mask
+from attnbench.specs import Invariant
+from attnbench.subject import Subject
+
+_GROUPED_MASKS = ("none", "boolean", "boolean_shared", "padding", "causal", "floating")
+
+
+def _fold_leads(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    inputs = explicit(base.inputs)
+    count = math.prod(case.lead)
+    leads = [(count,), (1, *case.lead), (*case.lead, 1)]
+    if count == 1:
+        leads.append(())
+    for lead in leads:
+        if lead == case.lead:
+            continue
+
+        def reshaped(tensor: Tensor, lead: tuple[int, ...] = lead) -> Tensor:
+            return tensor.reshape(*lead, *tensor.shape[-2:])
+
+        mask = None if inputs.attn_mask is None else reshaped(inputs.attn_mask)
+        base.expect(
+            base.run(inputs.map(reshaped).replace(attn_mask=mask)),
+            f"with leading sizes {lead}, output",
+            f"the same items with leading sizes {case.lead}",
+            taken=reshaped,
+        )
+
+
+def _grouped(subject: Subject, case: Case) -> None:
+    heads, group = case.lead[-1], 2 + case.seed % 2
+    base = Baseline(subject, case.replace(lead=(*case.lead[:-1], heads * group)))
+    key, value = base.inputs.key[..., :heads, :, :], base.inputs.value[..., :heads, :, :]
+    grouped = base.inputs.replace(key=key, value=value, enable_gqa=True)
+    expanded = base.inputs.replace(
+        key=key.repeat_interleave(group, -3), value=value.repeat_interleave(group, -3)
+    )
+    base.on(expanded).expect(
+        base.run(grouped),
+        f"with enable_gqa=True, {heads * group} heads of the query and {heads} of key and value, "
+        "output",
+        f"each head of key and value given {group} times over",
+    )
+
+
+def _ones(subject: Subject, case: Case) -> None:
+    sizes = case.sizes
+    chosen = case.seed % 32
+    names = ("q_len", "kv_len", "query_size", "key_size", "value_size")
+    ones = {name: 1 for bit, name in enumerate(names) if chosen >> bit & 1}
+    lead = tuple(1 if case.seed >> 5 + axis & 1 else n for axis, n in enumerate(case.lead))
+    case = subject.legal(case.with_sizes(sizes.replace(lead=lead, **ones)))
+    base = Baseline(subject, case)
+    inputs = base.inputs
+    given = f"query {tuple(inputs.query.shape)}, key {tuple(inputs.key.shape)}, "
+    given += f"value {tuple(inputs.value.shape)}"
+    shapes = {"output": (base.output, (*case.lead, case.q_len, case.value_size))}
+    weights = subject.weights(base.module, inputs)
+    if weights is not None:
+        shapes["weights"] = weights, (*case.lead, case.q_len, case.kv_len)
+    for name, (tensor, wanted) in shapes.items():
+        if tuple(tensor.shape) != wanted:
+            raise InvariantViolation(
+                f"{name}.shape = {tuple(tensor.shape)}, but should be {wanted} for {given}"
+            )
+
+
+def _masks(base: Baseline) -> Iterator[Tensor]:
+    """Masks with every dimension in turn of size 1, as they are given to broadcast."""
+    lead, q_len, kv_len = base.case.lead, base.case.q_len, base.case.kv_len
+    ones = (1,) * len(lead)
+    shapes: list[tuple[int, ...]] = [(1, kv_len), (q_len, kv_len), (q_len, 1)]
+    if lead:
+        shapes += [(lead[0], *ones[1:], 1, kv_len), (lead[0], *ones[1:], q_len, kv_len)]
+    if len(lead) > 1:
+        shapes += [(1, *lead[1:], 1, kv_len), (*lead[1:], q_len, kv_len)]
+    first = base.case.seed % len(shapes)
+    for shape in (shapes[first], shapes[first - 1]):
+        mask = torch.rand(shape, generator=base.generator) < 0.6
+        if base.case.seed // len(shapes) % 2:
+            bias = torch.randn(shape, generator=base.generator)
+            yield bias.masked_fill(~mask, -math.inf)
+        else:
+            yield mask
+
+
+def _broadcast(subject: Subject, case: Case) -> None:
+    if case.seed % 2:  # sizes that coincide hide a mask on the wrong axis from any shape check
+        size = max(2, min(case.q_len, 4))
+        equal = case.replace(lead=(size,) * len(case.lead), q_len=size, kv_len=size)
+        case = equal if subject.legal(equal) == equal else case
+    base = Baseline(subject, case)
+    for mask in _masks(base):
+        shape = (*case.lead, case.q_len, case.kv_len)
+        base = base.on(with_mask(base.inputs, mask.expand(shape).contiguous()))
+        base.expect(
+            base.run(with_mask(base.inputs, mask)),
+            f"with a mask {tuple(mask.shape)} for scores {shape}, output",
+            "the same mask expanded",
+        )
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on shapes."""
+    yield Invariant(
+        name="leading_sizes_fold",
+        statement="The same items in other leading sizes give the same output.",
+        check=_fold_leads,
+        cases=lambda subject: benign(subject),
+    )
+    yield Invariant(
+        name="grouped_heads_equal_expanded_heads",
+        statement="With enable_gqa a head of key and value serves a group of queries' heads.",
+        check=_grouped,
+        cases=lambda subject: benign(subject, masks=_GROUPED_MASKS, leads=(1, 2, 3)),
+        applies=lambda subject: (
+            None if "enable_gqa" in subject.accepts else "does not accept enable_gqa"
+        ),
+    )
+    yield Invariant(
+        name="size_one_dimensions_are_kept",
+        statement="A dimension of size 1 stays a dimension, whichever it is.",
+        check=_ones,
+        cases=lambda subject: benign(subject, regimes=("normal",)),
+    )
+    yield Invariant(
+        name="masks_broadcast",
+        statement="A mask with dimensions of size 1 means the same as that mask expanded.",
+        check=_broadcast,
+        cases=lambda subject: benign(subject, masks=("none",), regimes=("normal", "tiny")),
+    )
