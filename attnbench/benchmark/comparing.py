@@ -6,6 +6,7 @@ itself, nor against a calibration that it is part of.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pathlib import Path
 from attnbench.benchmark.calibrate import Key, key_of, noise_of
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.store import read, read_folder, run_path
-from attnbench.benchmark.verdict import MARGIN, Pair, Verdict, taken_in_turn, verdicts
+from attnbench.benchmark.verdict import MARGIN, Noise, Pair, Verdict, taken_in_turn, verdicts
 from attnbench.errors import RecordError, nearest
 
 __all__ = ["Comparison", "compare", "read_side"]
@@ -90,18 +91,41 @@ def compare(
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         _refuse_nothing_shared(*sides)
-    pairs = []
-    for key in shared:
-        rows = sides[0][key], sides[1][key]
-        times = [tuple(r.time_s for r in row if r.time_s) for row in rows]
-        starts = [[datetime.fromisoformat(r.created).timestamp() for r in row] for row in rows]
-        pairs.append(Pair(key, times[0], times[1], taken_in_turn(*starts), known.get(key)))
+    pairs = [_pair(key, sides[0][key], sides[1][key], known.get(key)) for key in shared]
     found = verdicts(pairs, margin=margin)
     examples = {key_of(record): record for record in (*b, *a)}
     found += [_one_sided(key, a, b) for key in examples if key not in shared]
     ranked = {key for side in sides for key in side}
     found = [v for v in found if v.key in ranked]
     return Comparison(found, examples, list(_notes(a, b, pairs, calibration, known)))
+
+
+def _pair(key: Key, a: Sequence[Record], b: Sequence[Record], noise: Noise | None) -> Pair:
+    """The evidence on a row: processes, or whole runs where runs of both sides took turns.
+
+    Processes of one run share what that run was off by; only runs in turn average it out.
+    """
+    runs = [_by_run(side) for side in (a, b)]
+    starts = [
+        [min(datetime.fromisoformat(r.created).timestamp() for r in run) for run in side.values()]
+        for side in runs
+    ]
+    if taken_in_turn(*starts):
+        means = [tuple(_mean_s(run) for run in side.values()) for side in runs]
+        return Pair(key, means[0], means[1], True, noise)
+    times = [tuple(r.time_s for r in side if r.time_s) for side in (a, b)]
+    return Pair(key, times[0], times[1], False, noise)
+
+
+def _by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
+    runs: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        runs[record.run].append(record)
+    return runs
+
+
+def _mean_s(records: Iterable[Record]) -> float:
+    return statistics.geometric_mean([r.time_s for r in records if r.time_s])
 
 
 def _by_row(records: Iterable[Record]) -> dict[Key, list[Record]]:
@@ -200,8 +224,10 @@ def _notes(
 ) -> Iterable[str]:
     if pairs and not any(pair.alternated for pair in pairs):
         yield (
-            "A and B were measured one after the other, so that any drift of the machine between "
-            "them is part of the intervals; measured in turn they would be narrower."
+            "A and B were measured one after the other, so that the drift of this machine between "
+            "two runs is part of the intervals. They are narrower for five runs or more of each "
+            "side, measured in turn into two folders: attnbench bench --results A, then B, and "
+            "again."
         )
     bare = sum(pair.noise is None for pair in pairs)
     if bare:

@@ -59,7 +59,7 @@ WELCH_SHARE = 0.8
 """Share of the degrees of freedom that Welch's test keeps, for unequal spreads of five a side."""
 
 TIMES_TAKEN_IN_TURN = 3
-"""How often the sides must have changed places for their processes to count as alternated."""
+"""How often the sides must have changed places for their runs to count as alternated."""
 
 
 @dataclass(frozen=True)
@@ -93,22 +93,30 @@ class Noise:
         )
 
     def difference(self, n_a: int, n_b: int, *, alternated: bool) -> tuple[float, float]:
-        """Standard error of the difference of two log means, and its degrees of freedom."""
-        parts = [(self.process_sd**2 * (1 / n_a + 1 / n_b), float(self.process_df))]
-        if not alternated:
-            # without runs to tell, the drift is an assumption, not an estimate
-            parts.append((2 * self.run_sd**2, float(self.run_df) or math.inf))
+        """Standard error of the difference of two log means, and its degrees of freedom.
+
+        Args:
+            n_a, n_b: processes of either side.
+            alternated: whether each process was a run of its own, in turn with the other side's;
+                else all processes of a side share what its one run was off by.
+        """
+        each = 1 / n_a + 1 / n_b
+        parts = [(self.process_sd**2 * each, float(self.process_df))]
+        if self.run_df:
+            parts.append((self.run_sd**2 * (each if alternated else 2), float(self.run_df)))
+        elif not alternated:
+            parts.append((2 * DRIFT_SD**2, math.inf))  # an assumption, not an estimate
         return _combined(parts)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides of one case: process medians in seconds, in the order in which they were taken.
+    """Two sides of one case.
 
     Args:
         key: names the case in the table; the calibration is looked up by it too.
-        a_s, b_s: process medians of either side.
-        alternated: whether processes of both sides took turns.
+        a_s, b_s: process medians of either side, in seconds.
+        alternated: whether each process was a run of its own, in turn with the other side's.
         noise: of the same code against itself; ``None`` where that was never measured.
     """
 
@@ -151,7 +159,7 @@ class Verdict:
 
 
 def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:
-    """Whether the processes of two sides alternated, from the times at which they started."""
+    """Whether the runs of two sides alternated, from the times at which they started."""
     order = sorted([(start, "a") for start in a] + [(start, "b") for start in b])
     sides = [side for _, side in order]
     changes = sum(x != y for x, y in itertools.pairwise(sides))
@@ -170,7 +178,8 @@ def visible_effect(noise: Noise, n_a: int, n_b: int, *, alternated: bool, rows: 
     likely = noise.at_most()
     error, _ = likely.difference(n_a, n_b, alternated=alternated)
     # the test's own spread comes from few processes; Welch's degrees of freedom are fewer still
-    own = Noise(noise.process_sd, max(1, round(WELCH_SHARE * (n_a + n_b - 2))), noise.run_sd)
+    kept = max(1, round(WELCH_SHARE * (n_a + n_b - 2)))
+    own = Noise(noise.process_sd, kept, noise.run_sd, kept if alternated else noise.run_df)
     _, own_df = own.difference(n_a, n_b, alternated=alternated)
     _, df = noise.difference(n_a, n_b, alternated=alternated)
     # both tests have to see it: each gets half of what may be missed
@@ -233,7 +242,7 @@ def _named(low: float, high: float, margin: float, processes: int) -> tuple[str,
 
 
 def _drift(noise: Noise | None) -> tuple[float, float]:
-    """Variance of a difference between two runs, and its degrees of freedom."""
+    """Variance of the difference between one run a side, and its degrees of freedom."""
     if noise is None or noise.run_df == 0:
         return 2 * DRIFT_SD**2, math.inf
     return 2 * noise.run_sd**2, float(noise.run_df)
