@@ -91,7 +91,7 @@ def planned(
     dtypes: Sequence[str] | None = None,
     invariants: Iterable[str] | None = None,
 ) -> tuple[list[Subject], list[Invariant]]:
-    """The subjects of a target and the invariants to run, all arguments of :func:`check` valid.
+    """The subjects of a target, and the invariants in the order in which they are to be run.
 
     Raises:
         UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
@@ -102,7 +102,7 @@ def planned(
         if name not in DTYPES:
             raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
     check_device(device)
-    chosen = select_invariants(invariants)
+    chosen = sorted(select_invariants(invariants), key=lambda one: one.name != CONTRACT)
     found = resolve(target)
     for subject in found:
         registry().validate(subject.spec, excused=isinstance(target, str) and ":" not in target)
@@ -140,12 +140,12 @@ def outcomes_of(
 ) -> Iterator[Outcome]:
     """The outcomes of one subject, one after the other as they come.
 
-    The contract is checked first. To a subject that breaks it with no usable answer no other
-    property is put: each would fail, and say no more.
+    Once a subject broke the contract and gives no usable answer, no other property is put to it:
+    each would fail, and say no more.
     """
     wanted = tuple(dtypes) if dtypes is not None else None
     not_run: str | None = None
-    for invariant in sorted(invariants, key=lambda one: one.name != CONTRACT):
+    for invariant in invariants:
         with seeded():
             if not_run is not None and skip_reason(subject, invariant) is None:
                 yield Outcome(subject.name, invariant.name, "skipped", not_run)
