@@ -50,13 +50,15 @@ class ConcatCombineAttention(nn.Module):
         super().__init__()
         self.slots = slots
         self.state_size = (query_size + 1) // 2 if state_size is None else state_size
-        if slots < 1 or not 0 < self.state_size <= query_size:
+        output_size = value_size if output_size is None else output_size
+        if min(slots, output_size) < 1 or not 0 < self.state_size <= query_size:
             raise OptionError(
-                f"concat_combine: slots={slots}, state_size={self.state_size}; slots is at least "
-                f"1, and state_size lies in 1 .. query_size = {query_size}."
+                f"concat_combine: slots={slots}, output_size={output_size} and "
+                f"state_size={self.state_size}; all are at least 1, and state_size at most "
+                f"query_size={query_size}."
             )
         self.slot_proj = nn.Linear(query_size, slots)
-        self.out_proj = nn.Linear(self.state_size + value_size, output_size or value_size)
+        self.out_proj = nn.Linear(self.state_size + value_size, output_size)
 
     def forward(
         self,
@@ -123,5 +125,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         exempt={
             "masking_equals_deleting": "a weight goes by the slot's number, and deleting a key "
             "moves those behind it; the law trailing_padding_equals_deleting takes its place",
+            "keys_permute_freely": "a weight goes by the slot's number, the key is ignored",
+            "equal_keys_get_equal_weight": "a weight goes by the slot's number, the key is ignored",
         },
     )

@@ -18,6 +18,7 @@ from torch.nn.functional import one_hot
 
 import attnbench
 from attnbench.attending import scores_of
+from attnbench.errors import OptionError
 from attnbench.pooling import pool
 from attnbench.resolving import make_scoring
 from attnbench.specs import Sizes
@@ -52,6 +53,8 @@ class ForcedForwardAttention(nn.Module):
         noise: float = 0.0,
     ) -> None:
         super().__init__()
+        if noise < 0:
+            raise OptionError(f"forced_forward: noise={noise}, but a deviation is at least 0.")
         self.scoring = make_scoring(scoring, query_size, key_size)
         self.offset = nn.Parameter(torch.tensor(float(offset)))
         self.noise = noise
@@ -139,6 +142,14 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "one before it stopped; the law trailing_padding_equals_deleting takes its place",
             "query_alone_equals_query_among_others": "a query starts where the one before it "
             "stopped; the law position_never_moves_back takes its place",
+            "queries_permute_freely": "a query starts where the one before it stopped; the law "
+            "position_never_moves_back takes its place",
+            "keys_permute_freely": "a query stops at the first key that will do",
+            "hidden_keys_stay_hidden_at_extreme_scores": "other queries see other keys, and a "
+            "query starts where the one before it stopped",
+            "equal_keys_get_equal_weight": "a query stops at the first of equal keys, or at none",
+            "every_attendable_key_matters": "only the key that a query stops at is read",
+            "single_key_gets_weight_one": "a query may pass a key, even the only one",
         },
         variants=({"scoring": "scaled_dot"},),
     )

@@ -133,5 +133,12 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "samples_follow_soft_weights",
             "score_function_gradient_is_exact",
         ),
+        exempt={
+            "equal_keys_get_equal_weight": "one of equal keys is picked, the first; the law "
+            "picks_one_key takes its place",
+            "every_attendable_key_matters": "only the picked key's value is read; the law "
+            "picks_one_key takes its place",
+            "keys_permute_freely": "of equal keys the first is picked, whichever it is",
+        },
         variants=({"scoring": "scaled_dot"},),
     )

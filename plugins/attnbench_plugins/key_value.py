@@ -77,10 +77,14 @@ class KeyValueAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The output ``(..., L, Ev)``, and on request the weights ``(..., L, S)``.
 
-        It is causal anyhow; ``is_causal`` changes nothing. A query whose keys a mask hides all
-        gives zeros; one that has no earlier state, tanh(W_x v_t).
+        A query whose keys a mask hides all gives zeros; one that has no earlier state in its
+        window, tanh(W_x v_t).
         """
-        call = prepare(self, query, key, value, attn_mask, valid_lens, dropout_p=dropout_p)
+        # it is causal anyhow, but with a mask that decides which slots no query sees
+        masked = attn_mask is not None or (valid_lens is not None and valid_lens.dim() > 1)
+        call = prepare(
+            self, query, key, value, attn_mask, valid_lens, is_causal and masked, dropout_p
+        )
         if query.shape[-2] != key.shape[-2]:
             raise ShapeError(
                 f"key_value is self-attention, but the query has length {query.shape[-2]} and the "
@@ -144,6 +148,16 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "a window; the law window_sums_to_one takes its place",
             "masked_slots_are_inert": "a state's own value is in its output, also where the mask "
             "hides it from itself; the law padding_is_inert takes its place",
+            "masked_slots_get_no_gradient": "a state's own value is in its output, also where the "
+            "mask hides it from itself",
+            "single_key_gets_weight_one": "the only key may lie outside the window; the law "
+            "window_sums_to_one takes its place",
+            "equal_keys_get_equal_weight": "only keys in the window have weight; the law "
+            "only_window_has_weight takes its place",
+            "every_attendable_key_matters": "only keys in the window have weight; the law "
+            "only_window_has_weight takes its place",
+            "keys_permute_freely": "the window goes by position",
+            "queries_permute_freely": "the window goes by position",
         },
         variants=({"scoring": "bilinear", "window": 1},),
     )

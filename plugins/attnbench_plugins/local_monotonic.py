@@ -121,6 +121,14 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "what lies in a window; the law only_window_has_weight takes its place",
             "query_alone_equals_query_among_others": "the window goes by the query's position, "
             "which a query alone does not have",
+            "single_key_gets_weight_one": "the only key may lie outside the window; the law "
+            "window_sums_to_one takes its place",
+            "equal_keys_get_equal_weight": "only keys in the window have weight; the law "
+            "only_window_has_weight takes its place",
+            "every_attendable_key_matters": "only keys in the window have weight; the law "
+            "only_window_has_weight takes its place",
+            "keys_permute_freely": "the window goes by position",
+            "queries_permute_freely": "the window goes by position",
         },
         variants=({"scoring": "additive", "window": 1},),
     )

@@ -132,6 +132,12 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "rows_sum_to_at_most_one takes its place",
             "masking_equals_deleting": "deleting a key moves the keys behind it away from the "
             "predicted position; the law trailing_padding_equals_deleting takes its place",
+            "single_key_gets_weight_one": "the Gaussian lowers the weight of the only key too",
+            "equal_keys_get_equal_weight": "the Gaussian weighs equal keys by position; the law "
+            "only_window_has_weight takes its place",
+            "every_attendable_key_matters": "only keys in the window have weight; the law "
+            "only_window_has_weight takes its place",
+            "keys_permute_freely": "the window goes by position",
         },
         variants=({"scoring": "additive", "window": 1},),
     )
