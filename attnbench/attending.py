@@ -98,7 +98,9 @@ def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
             f"{where} returned scores of shape {tuple(scores.shape)}, but query "
             f"{tuple(query.shape)} and key {tuple(key.shape)} have scores {wanted}."
         )
-    if scores.dtype not in (query.dtype, torch.float32):
+    kind = query.device.type
+    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+    if scores.dtype not in (query.dtype, torch.float32, cast):
         raise DtypeError(
             f"{where} returned scores in {scores.dtype}, but they should be in "
             f"{query.dtype} or torch.float32."

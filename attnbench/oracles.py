@@ -205,6 +205,10 @@ class Oracle:
         flushed = units * self.tiny * (1 + size.sum(-2, keepdim=True))
         return moved + rounded + flushed
 
+    def score_budget(self, *, units: float = 4.0) -> Tensor:
+        """What a score may be off by, ``(*lead, L, S)``: what moving all by some units moves it."""
+        return units * self._score_move(self.eps, 8)
+
     def _score_move(self, eps: float, draws: int) -> Tensor:
         """``(*lead, L, S)``: how far a move of all by one unit moves each score."""
         step = max(eps, _STEP)

@@ -8,6 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from attnbench.outcomes import Outcome
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
 
-__all__ = ["PROFILES", "Profile", "run_invariant", "subject_fault"]
+__all__ = ["PROFILES", "Profile", "current_profile", "run_invariant", "subject_fault"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class Profile:
 PROFILES = {
     p.name: p for p in (Profile("quick", 25), Profile("default", 100), Profile("thorough", 1000))
 }
+
+
+_PROFILE: ContextVar[Profile] = ContextVar("attnbench_profile", default=PROFILES["default"])
+
+
+def current_profile() -> Profile:
+    """The profile of the run that a check is in: for what is too slow to be done in each."""
+    return _PROFILE.get()
 
 
 class SubjectFault(InvariantViolation):
@@ -224,6 +233,7 @@ def run_invariant(
         shrink: look for the smallest counterexample; whether there is one is faster to tell.
     """
     started = time.monotonic()
+    _PROFILE.set(profile)
 
     def outcome(status: str, reason: str, **more: Any) -> Outcome:
         seconds = time.monotonic() - started

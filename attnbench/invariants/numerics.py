@@ -9,20 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnbench.cases import Case
+from attnbench.cases import MASKS, Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.compare import agree_within, reject
+from attnbench.inputs import Inputs
+from attnbench.invariants.compare import agree_within, holds, needs, reject
 from attnbench.oracles import Oracle
-from attnbench.specs import Invariant
+from attnbench.specs import Invariant, MechanismSpec
+from attnbench.strategies import cases
 from attnbench.subject import Subject
 
 __all__ = ["judge"]
 
 _PAIRS = 64
 """About how many pairs of query and key are scored in Python floats, 10 to 100 µs each."""
+
+_MOST_PAIRS = 1024
+"""Pairs of an item above which a mechanism's reference sees a few keys only."""
+
+_FEW = 6
 
 
 def judge(oracle: Oracle, got: Tensor, what: str = "output") -> None:
@@ -73,6 +80,8 @@ def representable(oracle: Oracle, case: Case) -> None:
 
 def _agrees_with_scalar(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
+    if isinstance(subject.spec, MechanismSpec) and case.q_len * case.kv_len > _MOST_PAIRS:
+        inputs = _with_few_keys(inputs, case.seed)
     oracle = Oracle(subject, module, inputs)
     if not oracle.has_scalar:
         reject("the reference of a mechanism knows no floating masks")
@@ -81,6 +90,18 @@ def _agrees_with_scalar(subject: Subject, case: Case) -> None:
     got = oracle.select(subject.output(module, inputs), rows)
     budget: Callable[[bool], Tensor] = lambda sure: oracle.select(oracle.budget(sure=sure), rows)  # noqa: E731
     _judge(got, scalar, budget, "output (rows)", "the scalar reference")
+
+
+def _with_few_keys(inputs: Inputs, seed: int) -> Inputs:
+    """The same inputs with all but a few keys hidden: a mechanism's reference takes whole items."""
+    kv_len = inputs.key.shape[-2]
+    order = torch.randperm(kv_len, generator=torch.Generator().manual_seed(seed))
+    few = torch.zeros(1, kv_len, dtype=torch.bool)
+    few[0, [0, kv_len - 1, *order[:_FEW].tolist()]] = True
+    few, mask = few.to(inputs.key.device), inputs.attn_mask
+    if mask is None or mask.dtype == torch.bool:
+        return inputs.replace(attn_mask=few if mask is None else mask & few)
+    return inputs.replace(attn_mask=mask.masked_fill(~few, float("-inf")))
 
 
 def _agrees_with_float64(subject: Subject, case: Case) -> None:
@@ -94,9 +115,69 @@ def _has_reference(subject: Subject) -> str | None:
     return None if subject.maker.reference else "declares no reference in Python floats"
 
 
+def _form(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    output = subject.output(module, inputs)
+    if not isinstance(output, Tensor):
+        raise InvariantViolation(f"output is a {type(output).__name__}, but should be a tensor")
+    wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+    for name, got, should, why in (
+        ("shape", tuple(output.shape), wanted, "(..., L, Ev) of query and value"),
+        ("dtype", output.dtype, inputs.query.dtype, "the query's"),
+        ("device", output.device, inputs.query.device, "the query's"),
+    ):
+        if got != should:
+            raise InvariantViolation(f"output.{name} = {got}, but should be {should}, {why}")
+
+
+_EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}
+"""How much further than the regimes the wider ranges are tried; float16 has no room."""
+
+
+def _finite(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    factor = 1.0
+    if case.regime in ("huge", "near_overflow") and case.seed % 2:
+        factor = _EXTREME.get(case.dtype, 1.0)
+        inputs = inputs.replace(query=inputs.query * factor, key=inputs.key * factor)
+    if case.dtype == "float16":
+        representable(Oracle(subject, module, inputs), case)
+    output = subject.output(module, inputs)
+    sizes = (float(t.abs().max()) for t in (inputs.query, inputs.key))
+    what = "finite: query and key hold numbers up to {:.3g} and {:.3g}".format(*sizes)
+    holds(output.isfinite(), "output", output, what)
+    if subject.gives_weights and "return_weights" in subject.accepts:
+        weights = needs(subject.weights(module, inputs))
+        holds(weights.isfinite(), "weights", weights, what)
+
+
+_SHARE = 0.25
+"""A right run's error is a tenth of its budget, as a root mean square, with or without mask."""
+
+
+def _accurate_when_masked(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    plain = inputs.replace(attn_mask=None, valid_lens=None, is_causal=False)
+    masked, unmasked = (_share(subject, module, given) for given in (inputs, plain))
+    allowed = max(_SHARE, 4 * unmasked)
+    if not masked <= allowed:
+        raise InvariantViolation(
+            f"the error of the masked output is {masked:.3g} of its budget (root mean square), but "
+            f"should be at most {allowed:.3g}: without the mask it is {unmasked:.3g}",
+            error=masked / allowed,
+        )
+
+
+def _share(subject: Subject, module: nn.Module, inputs: Inputs) -> float:
+    oracle = Oracle(subject, module, inputs)
+    error = subject.output(module, inputs).detach().cpu().double() - oracle.output
+    return float((error / oracle.budget()).square().mean().sqrt())
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on numbers."""
+    masked = tuple(mask for mask in MASKS if mask not in ("none", "empty_row"))
     yield Invariant(
         name="agrees_with_scalar_reference",
         statement="The output is what the spec's reference computes in Python floats, within 4 "
@@ -109,4 +190,25 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="The output is that of a run in float64, within 4 times what one unit in the "
         "last place of inputs and parameters changes.",
         check=_agrees_with_float64,
+    )
+    yield Invariant(
+        name="output_has_shape_and_dtype",
+        statement="The output is (..., L, Ev), in the dtype and on the device of the query.",
+        check=_form,
+    )
+    yield Invariant(
+        name="finite_at_extremes",
+        statement="The output is finite at every magnitude whose scores the dtype can hold.",
+        check=_finite,
+        cases=lambda subject: cases(
+            subject, regimes=("near_overflow", "huge", "far", "tiny", "zero_keys"), max_len=33
+        ),
+    )
+    yield Invariant(
+        name="masked_runs_are_as_accurate",
+        statement="With a mask, the error takes no larger share of its budget than without.",
+        check=_accurate_when_masked,
+        cases=lambda subject: cases(
+            subject, masks=masked, regimes=("normal",), layouts=("contiguous",), max_len=17
+        ),
     )

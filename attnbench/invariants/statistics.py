@@ -16,7 +16,9 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.compare import reject
+from attnbench.inputs import Inputs
+from attnbench.invariants.compare import agree_within, holds, reject
+from attnbench.invariants.execution import takes_dropout
 from attnbench.specs import Invariant, MechanismSpec
 from attnbench.strategies import listed
 from attnbench.subject import Subject
@@ -92,6 +94,83 @@ def _has_scores(subject: Subject) -> str | None:
     return "a mechanism shows no scores" if isinstance(subject.spec, MechanismSpec) else None
 
 
+_CALLS = 4096
+_SHARE = 0.5
+
+
+def _in_training(subject: Subject, case: Case, dropout_p: float) -> tuple[Inputs, Tensor]:
+    """One item given many times over as a batch, and its outputs ``(calls, L, Ev)``."""
+    module, inputs = subject.build(case.replace(lead=()))
+    many = inputs.map(lambda tensor: tensor.expand(_CALLS, *tensor.shape))
+    torch.manual_seed(case.seed)
+    with torch.no_grad():
+        output = subject.output(module.train(), many.replace(dropout_p=dropout_p))
+    return inputs, output.double()
+
+
+def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
+    """Power: a mean off by 12 standard errors, a fifth of one output's spread, is always found."""
+    _, dropped = _in_training(subject, case, _SHARE)
+    _, plain = _in_training(subject, case, 0.0)
+    if bool((dropped == plain).all()):
+        raise InvariantViolation(
+            f"output in training mode with dropout_p={_SHARE} = {float(dropped.flatten()[0]):.6g} "
+            f"in each of {_CALLS} calls, as with dropout_p=0, but should differ: nothing is dropped"
+        )
+    error = ((dropped.var(0) + plain.var(0)) / _CALLS).sqrt()
+    allowed = STANDARD_ERRORS * error + 1e-4 * plain.abs().max()
+    agree_within(
+        dropped.mean(0),
+        plain.mean(0),
+        allowed,
+        f"mean of output over {_CALLS} calls in training mode with dropout_p={_SHARE}",
+        "dropout_p=0",
+    )
+
+
+def _dropout_acts_on_weights(subject: Subject, case: Case) -> None:
+    case = case.replace(lead=(), value_size=case.kv_len)
+    module, inputs = subject.build(case)
+    eye = torch.eye(case.kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
+    inputs = inputs.replace(value=eye)  # the output is then the weights that values are pooled by
+    weights = subject.output(module, inputs).double()
+    many = inputs.map(lambda tensor: tensor.expand(_CALLS // 4, *tensor.shape))
+    torch.manual_seed(case.seed)
+    dropped = subject.output(module.train(), many.replace(dropout_p=_SHARE)).double()
+    rescaled = (weights / (1 - _SHARE)).expand_as(dropped)
+    tolerance = 64 * torch.finfo(inputs.query.dtype).eps
+    kept = (dropped - rescaled).abs() <= tolerance
+    what = f"in training mode with dropout_p={_SHARE}, weight"
+    holds(
+        kept | (dropped.abs() <= tolerance),
+        what,
+        dropped,
+        f"0 or the weight over 1 - {_SHARE}: dropout acts on weights after the softmax",
+    )
+    large = weights.expand_as(dropped) > 4 * tolerance
+    share = float((dropped == 0)[large].double().mean())
+    allowed = STANDARD_ERRORS * (_SHARE * (1 - _SHARE) / int(large.sum())) ** 0.5
+    if abs(share - _SHARE) > allowed:
+        raise InvariantViolation(
+            f"the share of weights dropped in training mode = {share:.4f}, but should be "
+            f"dropout_p = {_SHARE} ± {allowed:.2g}"
+        )
+
+
+def _dropout_cases(subject: Subject) -> SearchStrategy[Case]:
+    dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
+    return listed(
+        subject.legal(Case((), 3, 5, 4, 4, 4, dtype)),
+        subject.legal(Case((), 2, 4, 6, 6, 3, dtype, mask="boolean_shared", seed=1)),
+    )
+
+
+def _shows_dropped_weights(subject: Subject) -> str | None:
+    if "dropout_p" in subject.accepts and "pools_values" not in subject.laws:
+        return "does not declare pools_values, so values do not show its weights"
+    return takes_dropout(subject)
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on averages."""
@@ -103,4 +182,18 @@ def attnbench_invariants() -> Iterable[Invariant]:
         cases=_variance_cases,
         applies=_has_scores,
         law=True,
+    )
+    yield Invariant(
+        name="dropout_keeps_the_mean",
+        statement="The mean of the output over dropouts is the output without dropout.",
+        check=_dropout_keeps_the_mean,
+        cases=_dropout_cases,
+        applies=takes_dropout,
+    )
+    yield Invariant(
+        name="dropout_acts_on_weights",
+        statement="Dropout sets its share of the weights to 0 and rescales the others.",
+        check=_dropout_acts_on_weights,
+        cases=_dropout_cases,
+        applies=_shows_dropped_weights,
     )

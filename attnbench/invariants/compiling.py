@@ -1,0 +1,243 @@
+"""Invariants on torch's ways to transform a call: compile, export, vmap, fake tensors, autocast.
+
+Compiling takes a tenth of a second to seconds, so these look at few cases: the sizes and masks that
+make a graph of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from hypothesis.strategies import SearchStrategy
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from attnbench.cases import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within, reject
+from attnbench.invariants.deriving import benign
+from attnbench.oracles import Oracle
+from attnbench.running import current_profile
+from attnbench.specs import Invariant
+from attnbench.strategies import listed
+from attnbench.subject import Subject
+
+__all__: list[str] = []
+
+_HEADS = Case((2, 3), 4, 6, 8, 6, 5, mask="boolean")
+_CASES = (
+    _HEADS,
+    Case((2,), 3, 3, 4, 4, 4, mask="none"),
+    _HEADS.replace(mask="causal_padding", seed=1),
+    _HEADS.replace(mask="floating", dtype="bfloat16"),
+    Case((1,), 1, 7, 8, 8, 8, mask="causal"),
+    Case((3,), 17, 16, 8, 8, 4, mask="empty_row"),
+)
+
+
+class _Call(nn.Module):
+    """A subject's call as one module of tensors alone, which is what torch transforms."""
+
+    def __init__(self, base: Baseline) -> None:
+        super().__init__()
+        self.module = base.module
+        self.names = [name for name, _ in base.inputs.tensors()]
+        self.given: dict[str, Any] = {
+            name: None if name in self.names else value for name, value in vars(base.inputs).items()
+        }
+        self._run = base.subject.output
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """The output of the inputs' tensors, in the order of their names."""
+        named: dict[str, Any] = {**self.given, **dict(zip(self.names, tensors, strict=True))}
+        return self._run(self.module, Inputs(**named))
+
+
+def _tensors(base: Baseline) -> tuple[Tensor, ...]:
+    return tuple(tensor for _, tensor in base.inputs.tensors())
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What a transformation raises, told in one sentence; and its warnings kept quiet."""
+    level = logging.getLogger("torch").level
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except InvariantViolation:
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        first = lines[0] if lines else ""
+        raise InvariantViolation(
+            f"{what} raised {type(error).__name__}: {first}; exempt the subject with a reason if "
+            "this is not to be had"
+        ) from None
+    finally:
+        logging.getLogger("torch").setLevel(level)
+
+
+def _compiled(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    backend = "aot_eager" if current_profile().name == "quick" else "inductor"
+    expected = base.output
+    with _told(f"torch.compile (backend {backend!r})"):
+        torch.compiler.reset()  # what other subjects left in the cache counts against its limit
+        call = torch.compile(_Call(base), backend=backend)
+        got = call(*_tensors(base))
+        leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
+        trained = call(*(tensor for _, tensor in leaves.tensors()))
+    assert base.output is expected
+    base.expect(got.detach(), f"compiled ({backend}), output", "the call as it is")
+    base.expect(
+        trained.detach(), f"compiled ({backend}) with gradients, output", "the call as it is"
+    )
+    _gradients_agree(base, leaves, trained, f"compiled ({backend})")
+
+
+def _gradients_agree(base: Baseline, leaves: Inputs, output: Tensor, how: str) -> None:
+    names = ("query", "key", "value")
+    weight = torch.randn(output.shape, generator=base.generator).to(output)
+    got = torch.autograd.grad(
+        output, [getattr(leaves, n) for n in names], weight, allow_unused=True
+    )
+    again = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    expected = torch.autograd.grad(
+        base.run(again), [getattr(again, n) for n in names], weight, allow_unused=True
+    )
+    for name, one, other in zip(names, got, expected, strict=True):
+        a, b = (torch.zeros_like(weight[:0]) if g is None else g for g in (one, other))
+        if one is None or other is None:
+            a, b = a.sum(), b.sum()
+        eps = torch.finfo(base.inputs.query.dtype).eps
+        tolerance = 256 * eps * max(1.0, float(b.abs().max()) if b.numel() else 0.0)
+        agree_within(a, b, tolerance, f"{how} gradient by {name}", "the call as it is")
+
+
+def _exported(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    with _told("torch.export.export"):
+        program = torch.export.export(_Call(base), _tensors(base))
+        got = program.module()(*_tensors(base))
+    base.expect(got.detach(), "exported, output", "the call as it is")
+
+
+def _vmapped(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    call = _Call(base)
+    shape = (*base.inputs.query.shape[:-1], case.kv_len)
+    # over the last leading dimension, so that lengths, which go with the first, stay whole
+    axis = len(case.lead) - 1
+    dims: list[int | None] = [axis, axis, axis]
+    for name in call.names[3:]:
+        tensor = getattr(base.inputs, name)
+        whole = name == "attn_mask" and tuple(tensor.shape) == shape
+        if name == "valid_lens" and axis == 0:
+            reject("a length alone is no batch of lengths")
+        dims.append(axis if whole else None)
+    with _told("torch.func.vmap"):
+        got = torch.func.vmap(call, in_dims=tuple(dims), out_dims=axis)(*_tensors(base))
+    base.expect(got.detach(), "under vmap over items or heads, output", "the call as it is")
+
+
+def _faked(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    call = _Call(base)
+    mode = FakeTensorMode()
+    state: dict[str, Tensor] = {name: mode.from_tensor(t) for name, t in call.state_dict().items()}
+    with _told("a call with fake tensors"), mode:
+        fakes = tuple(mode.from_tensor(tensor) for tensor in _tensors(base))
+        got = torch.func.functional_call(call, state, fakes)
+    expected = base.output
+    for name in ("shape", "dtype", "device"):
+        one, other = getattr(got, name), getattr(expected, name)
+        if one != other:
+            raise InvariantViolation(
+                f"with fake tensors, output.{name} = {one}, but should be {other}, as the call has"
+            )
+
+
+def _autocast(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    narrow = torch.bfloat16
+    with _told("a call under autocast"), torch.autocast(case.device.partition(":")[0], narrow):
+        got = base.run(base.inputs)
+    if got.dtype not in (narrow, base.inputs.query.dtype):
+        raise InvariantViolation(
+            f"under autocast to {narrow}, output.dtype = {got.dtype}, but should be "
+            f"{base.inputs.query.dtype} or {narrow}"
+        )
+    oracle = Oracle(subject, base.module, base.inputs)
+    eps = torch.finfo(narrow).eps
+    what, other = "under autocast to bfloat16, output", "the float64 run"
+    try:
+        agree_within(got, oracle.output, oracle.budget(eps=eps), what, other)
+    except InvariantViolation:
+        agree_within(got, oracle.output, oracle.budget(eps=eps, sure=True), what, other)
+
+
+def _some(count: int) -> Callable[[Subject], SearchStrategy[Case]]:
+    """The first cases; more of them in the thorough profile."""
+
+    def chosen(subject: Subject) -> SearchStrategy[Case]:
+        number = {"quick": count, "thorough": len(_CASES)}.get(current_profile().name, count + 1)
+        return listed(*(subject.legal(case) for case in _CASES[:number]), enough=1)
+
+    return chosen
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on torch's transformations."""
+    yield Invariant(
+        name="compiled_equals_eager",
+        statement="torch.compile changes neither output nor gradients.",
+        check=_compiled,
+        cases=_some(1),
+    )
+    yield Invariant(
+        name="exported_equals_eager",
+        statement="torch.export gives a program of the same output.",
+        check=_exported,
+        cases=_some(1),
+    )
+    yield Invariant(
+        name="vmap_equals_batch",
+        statement="torch.func.vmap over items or heads gives what a batch of them gives.",
+        check=_vmapped,
+        cases=lambda subject: benign(
+            subject,
+            masks=("none", "boolean", "boolean_shared", "causal", "floating", "padding"),
+            regimes=("normal",),
+            leads=(1, 2),
+            max_features=17,
+        ),
+    )
+    yield Invariant(
+        name="fake_tensors_tell_the_shape",
+        statement="A call with fake tensors gives the shape, dtype and device of the real one.",
+        check=_faked,
+        cases=_some(4),
+    )
+    yield Invariant(
+        name="autocast_agrees",
+        statement="Under autocast the output is right within the narrower dtype's rounding.",
+        check=_autocast,
+        cases=lambda subject: benign(
+            subject,
+            masks=("none", "boolean", "floating", "padding"),
+            regimes=("normal",),
+            dtypes=("float32",),
+        ),
+        applies=lambda subject: None if "float32" in subject.dtypes else "float32 is not supported",
+    )

@@ -1,0 +1,215 @@
+"""Invariants on gradients: they are right, they reach every parameter, and they stay finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within, holds, reject
+from attnbench.invariants.deriving import benign
+from attnbench.oracles import widened
+from attnbench.specs import Invariant
+from attnbench.strategies import cases, listed
+from attnbench.subject import Subject
+
+__all__: list[str] = []
+
+
+def _leaves(module: nn.Module, inputs: Inputs) -> tuple[Inputs, dict[str, Tensor]]:
+    """Inputs that require gradients, and all that a gradient may be taken by, with names."""
+    given = inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    named: dict[str, Tensor] = {name: getattr(given, name) for name in ("query", "key", "value")}
+    named |= {f"parameter {n}": p for n, p in module.named_parameters() if p.requires_grad}
+    return given, named
+
+
+def _gradients(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    if not total.requires_grad:
+        raise InvariantViolation(
+            "output.requires_grad = False, but should be True, as value.requires_grad is: "
+            "the output is cut off from the graph"
+        )
+    found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    return dict(zip(named, found, strict=True))
+
+
+_STEPS = (1e-5, 1e-6, 1e-4)
+"""Steps of finite differences; one of them has to agree."""
+
+
+def _right(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    inputs, named = _leaves(base.module, base.inputs)
+    weight = torch.randn(base.output.shape, generator=base.generator, dtype=torch.float64)
+    weight = weight.to(base.output)
+    gradients = _gradients((base.run(inputs) * weight).sum(), named)
+    for name, leaf in named.items():
+        along = torch.randn(leaf.shape, generator=base.generator, dtype=torch.float64).to(leaf)
+        gradient = gradients[name]
+        got = leaf.new_zeros(()) if gradient is None else (gradient * along).sum()
+        slopes = []
+        for step in _STEPS:
+            slopes.append(_slope(base, inputs, leaf, along * step, weight) / step)
+            if abs(float(got) - slopes[-1]) <= 1e-5 * max(1.0, abs(slopes[-1])):
+                break
+        else:
+            raise InvariantViolation(
+                f"the slope of (output * g).sum() along a random direction of {name} is "
+                f"{float(got):.6g} by its gradient, but should be {slopes[0]:.6g}, as finite "
+                f"differences in float64 say"
+                + (": no gradient reaches it" if gradient is None else "")
+            )
+
+
+def _slope(base: Baseline, inputs: Inputs, leaf: Tensor, move: Tensor, weight: Tensor) -> float:
+    ends = []
+    with torch.no_grad():
+        for sign in (1.0, -1.0):
+            leaf += sign * move
+            ends.append(float((base.run(inputs) * weight).sum()))
+            leaf -= sign * move
+    return (ends[0] - ends[1]) / 2
+
+
+_TRIES = 4
+"""Seeds tried before a gradient of 0 counts."""
+
+
+def _lacks(subject: Subject, gradient: Tensor | None) -> bool:
+    if gradient is None:
+        return True
+    # a mechanism may cancel a score, as with one key in its window; the slopes tell a true 0
+    return subject.scoring is not None and not bool(gradient.any())
+
+
+def _reached(subject: Subject, case: Case) -> None:
+    lacking: dict[str, str] = {}
+    for number in range(_TRIES):
+        base = Baseline(subject, case.replace(seed=case.seed + number))
+        inputs, named = _leaves(base.module, base.inputs)
+        named = {name: leaf for name, leaf in named.items() if name.startswith("parameter")}
+        if not named:
+            reject("it has no parameters")
+        base.module.train()  # where parameters are trained, and a hard choice becomes a soft one
+        # of a scoring function the scores count: softmax cancels what all keys have in common
+        result = subject.scores(base.module, inputs)
+        result = base.run(inputs) if result is None else result
+        weight = torch.randn(result.shape, generator=base.generator).to(result)
+        gradients = _gradients((result * weight).sum(), named)
+        lacking = {
+            name: "none at all" if gradient is None else "0 in every entry"
+            for name, gradient in gradients.items()
+            if (number == 0 or name in lacking) and _lacks(subject, gradient)
+        }
+        if not lacking:
+            return
+    name, what = next(iter(lacking.items()))
+    source = "the output" if subject.scoring is None else "the scores"
+    raise InvariantViolation(
+        f"the gradient that reaches {name} from {source} is {what}, but should be nonzero "
+        f"({_TRIES} seeds were tried): it cannot be trained"
+    )
+
+
+def _finite(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    given, named = _leaves(module, inputs)
+    output = subject.output(module, given)
+    if not bool(output.isfinite().all()):
+        reject("the output is not finite, which another invariant looks at")
+    for name, gradient in _gradients(output.sum(), named).items():
+        if gradient is not None and not bool(gradient.isfinite().all()):
+            large = ~_representable(subject, module, inputs, name).to(gradient.device)
+            what = "finite: so it is in float64, and within what the dtype can hold"
+            holds(
+                gradient.isfinite() | large, f"gradient of output.sum() by {name}", gradient, what
+            )
+
+
+def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: str) -> Tensor:
+    """Where the gradient in float64 is well within what the dtype can hold."""
+    wide_module, wide = widened(module, inputs)
+    given, named = _leaves(wide_module, wide)
+    gradient = _gradients(subject.output(wide_module, given).sum(), named)[name]
+    assert gradient is not None
+    return gradient.abs() < torch.finfo(inputs.query.dtype).max / 64
+
+
+def _as_on_plain_path(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    plain = Subject(subject.name, "scoring", subject.maker, subject.scoring, subject.options)
+    inputs, named = _leaves(base.module, base.inputs)
+    weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+    ways = [(s.output(base.module, inputs) * weight).sum() for s in (subject, plain)]
+    got, expected = (_gradients(total, named) for total in ways)
+    eps = torch.finfo(inputs.query.dtype).eps
+    for name, leaf in named.items():
+        one, other = (
+            torch.zeros_like(leaf) if g is None else g for g in (got[name], expected[name])
+        )
+        # the gradient of a score is a small difference of products of order 1
+        tolerance = 64 * eps * max(1.0, float(other.abs().max()), float(leaf.abs().max()))
+        agree_within(one, other, tolerance, f"gradient by {name}", f"{subject.maker.name} itself")
+
+
+_PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on gradients."""
+    yield Invariant(
+        name="gradients_are_right",
+        statement="Gradients are the slopes that finite differences in float64 show.",
+        check=_right,
+        cases=lambda subject: benign(
+            subject,
+            dtypes=("float64",),
+            regimes=("normal", "equal_keys"),
+            max_len=9,
+            max_features=9,
+        ),
+        applies=lambda subject: None if "float64" in subject.dtypes else "float64 is not supported",
+    )
+    yield Invariant(
+        name="gradients_reach_every_parameter",
+        statement="Every parameter is reached by a gradient from the scores, or from the output.",
+        check=_reached,
+        cases=lambda subject: listed(*map(subject.legal, _PARAMETER_CASES), enough=1),
+        applies=_has_parameters,
+    )
+    yield Invariant(
+        name="gradients_are_finite_at_extremes",
+        statement="Gradients are finite wherever the output is and float64 says they can be.",
+        check=_finite,
+        cases=lambda subject: cases(
+            subject,
+            regimes=("huge", "near_overflow", "far", "tiny", "equal_keys", "zero_keys"),
+            layouts=("contiguous",),
+            max_len=17,
+        ),
+    )
+    yield Invariant(
+        name="kernel_gradients_equal_plain_ones",
+        statement="A kernel's gradients are those of its scoring function.",
+        check=_as_on_plain_path,
+        cases=lambda subject: benign(subject, dtypes=("float32", "float64"), regimes=("normal",)),
+        applies=lambda subject: None if subject.kind == "kernel" else "not a kernel",
+    )
+
+
+def _has_parameters(subject: Subject) -> str | None:
+    if subject.kind == "kernel":
+        return "kernel_gradients_equal_plain_ones looks at those of a kernel"
+    case = subject.legal(Case(dtype=subject.dtypes[0]))
+    module = subject.make(case.query_size, case.key_size, case.value_size)
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        return None
+    return "it has no parameters"

@@ -1,0 +1,237 @@
+"""Laws: invariants that hold only for subjects that declare them.
+
+Those about where query and key lie are also held far from the origin, on numbers that the dtype
+represents exactly, so that moving them costs no rounding: what then changes is the subject's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within, holds, needs
+from attnbench.invariants.deriving import benign
+from attnbench.oracles import Oracle
+from attnbench.specs import Invariant
+from attnbench.strategies import cases
+from attnbench.subject import Subject
+
+__all__: list[str] = []
+
+_FAR = {
+    "float64": (1024.0, 64.0),
+    "float32": (1024.0, 64.0),
+    "float16": (32.0, 16.0),
+    "bfloat16": (16.0, 4.0),
+}
+"""By dtype, an offset, and a grid of 1/n on which sums with it are exact."""
+
+
+class _Law:
+    """A subject at a case, its query and key on a grid, at the origin or at an offset.
+
+    A scoring function is held to its scores, a kernel or a mechanism to its output.
+    """
+
+    def __init__(self, subject: Subject, case: Case, *, far: bool | None = None) -> None:
+        base = Baseline(subject, case)
+        self.offset, self.grid = _FAR[case.dtype]
+        self.base = base.on(self.place(base.inputs))
+        self.inputs = self.base.inputs
+        self.where = ""
+        if case.seed % 2 if far is None else far:
+            self.base = self.base.on(self.moved(self.inputs))
+            self.where = f"{self.offset:g} from the origin, "
+        self.what = "scores" if subject.kind == "scoring" else "output"
+
+    def place(self, inputs: Inputs) -> Inputs:
+        """The inputs with query and key rounded to the grid."""
+        near = self.grid * 2.0
+        query, key = (
+            (t.double() * self.grid).round().clamp(-near, near).div(self.grid).to(t.dtype)
+            for t in (inputs.query, inputs.key)
+        )
+        return inputs.replace(query=query, key=key)
+
+    def moved(self, inputs: Inputs) -> Inputs:
+        """The inputs with query and key moved far from the origin, without rounding."""
+        return inputs.replace(query=inputs.query + self.offset, key=inputs.key + self.offset)
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """The scores of other queries and keys."""
+        given = self.base.inputs.replace(query=query, key=key)
+        return needs(self.base.subject.scores(self.base.module, given)).detach()
+
+    def budget(self, query: Tensor, key: Tensor) -> Tensor:
+        """``(*lead, L, S)``: what rounding query, key and parameters by some units moves scores."""
+        base = self.base
+        given = base.inputs.replace(query=query, key=key, attn_mask=None, valid_lens=None)
+        oracle = Oracle(base.subject, base.module, given.replace(is_causal=False))
+        return oracle.score_budget(units=16.0)
+
+    def same(self, inputs: Inputs, told: str, other: str) -> None:
+        """Raise where other inputs do not give the same scores, or output."""
+        if self.what == "output":
+            self.base.expect(self.base.run(inputs), f"{self.where}{told} output", other)
+            return
+        mine = self.base.inputs
+        expected = self.scores(mine.query, mine.key)
+        budget = self.budget(mine.query, mine.key)
+        got = self.scores(inputs.query, inputs.key)
+        agree_within(got, expected, budget, f"{self.where}{told} scores", other)
+
+
+def _translation(subject: Subject, case: Case) -> None:
+    law = _Law(subject, case, far=False)
+    told = f"query and key both moved by {law.offset:g},"
+    law.same(law.moved(law.inputs), told, "the call at the origin")
+
+
+def _rotation(subject: Subject, case: Case) -> None:
+    law = _Law(subject, case)
+    inputs, size = law.base.inputs, case.query_size
+    order = torch.randperm(size, generator=law.base.generator)
+    signs = torch.randint(2, (size,), generator=law.base.generator) * 2 - 1
+    turned = (t[..., order] * signs.to(t) for t in (inputs.query, inputs.key))
+    query, key = turned
+    told = "features of query and key both permuted and flipped,"
+    law.same(inputs.replace(query=query, key=key), told, "as they are")
+    if law.where or case.dtype not in ("float64", "float32"):
+        return  # a general rotation is not exact
+    noise = torch.randn(size, size, generator=law.base.generator, dtype=torch.float64)
+    turn = torch.linalg.qr(noise)[0]
+    query, key = ((t.cpu().double() @ turn).to(t) for t in (inputs.query, inputs.key))
+    law.same(inputs.replace(query=query, key=key), "query and key both rotated,", "as they are")
+
+
+def _query_independent(subject: Subject, case: Case) -> None:
+    law = _Law(subject, case)
+    base = law.base
+    noise = torch.randn(base.inputs.query.shape, generator=base.generator, dtype=torch.float64)
+    query = base.inputs.query + noise.to(base.inputs.query)
+    told = f"{law.where}with other queries, output"
+    base.expect(base.run(base.inputs.replace(query=query)), told, "the first ones")
+
+
+def _bilinear(subject: Subject, case: Case) -> None:
+    law = _Law(subject, case)
+    query, key = law.base.inputs.query, law.base.inputs.key
+    for name, sides in (("query", (query, key)), ("key", (key, query))):
+        one, fixed = sides
+        other = one.roll(1, -2)
+        score: Callable[[Tensor], Tensor] = (
+            (lambda q, k=fixed: law.scores(q, k))  # type: ignore[misc]
+            if name == "query"
+            else (lambda k, q=fixed: law.scores(q, k))  # type: ignore[misc]
+        )
+        # powers of two and a difference of neighbours on the grid, so that no input is rounded
+        got = score(2 * one - 2 * other)
+        expected = 2 * score(one).double() - 2 * score(other).double()
+        parts = ((one, fixed), (other, fixed))
+        pairs = parts if name == "query" else tuple((k, q) for q, k in parts)
+        budget = sum((2 * law.budget(q, k) for q, k in pairs), torch.zeros(()))
+        agree_within(
+            got,
+            expected,
+            budget,
+            f"{law.where}scores of 2 * {name} - 2 * {name}.roll(1, -2)",
+            "the same sum of their scores",
+        )
+
+
+def _bounded(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    scores = needs(subject.scores(module, inputs))
+    bound = 1.0 + 4 * torch.finfo(scores.dtype).eps
+    holds(scores.abs() <= bound, "scores", scores, "between -1 and 1")
+
+
+def _monotone(subject: Subject, case: Case) -> None:
+    law = _Law(subject, case)
+    query, key = law.base.inputs.query, law.base.inputs.key
+    scores = law.scores(query, key).cpu().double()
+    slack = law.budget(query, key)
+    apart = query.cpu().double().unsqueeze(-2) - key.cpu().double().unsqueeze(-3)
+    distance = apart.square().sum(-1)
+    order = distance.argsort(-1)
+    near, far = order[..., :-1], order[..., 1:]
+    (s_near, s_far), (t_near, t_far), (d_near, d_far) = (
+        (t.gather(-1, near), t.gather(-1, far)) for t in (scores, slack, distance)
+    )
+    rising = (s_far > s_near + t_near + t_far) & (d_far > d_near)
+    if bool(rising.any()):
+        place = tuple(rising.nonzero()[0].tolist())
+        holds(
+            ~rising,
+            f"{law.where}scores of keys by distance: the key at distance "
+            f"{float(d_far[place]) ** 0.5:.4g} from its query; scores",
+            s_far,
+            f"at most {float(s_near[place]):.6g}, the score of a key at distance "
+            f"{float(d_near[place]) ** 0.5:.4g}",
+        )
+
+
+def _has_scores(subject: Subject) -> str | None:
+    if subject.kind == "kernel":
+        return "the scores are its scoring function's, which is held to it"
+    return None if subject.scoring is not None else "it shows no scores"
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The laws on scores."""
+    plain = {"regimes": ("normal",), "max_features": 65}
+    for name, statement, check, applies in (
+        (
+            "translation_invariant",
+            "Scores are the same if query and key are moved together, however far.",
+            _translation,
+            None,
+        ),
+        (
+            "rotation_invariant",
+            "Scores are the same if query and key are rotated together.",
+            _rotation,
+            None,
+        ),
+        (
+            "query_independent",
+            "The output is the same for any query.",
+            _query_independent,
+            None,
+        ),
+        (
+            "bilinear",
+            "Scores are linear in the query and in the key.",
+            _bilinear,
+            _has_scores,
+        ),
+        (
+            "monotone_in_distance",
+            "A key nearer to the query scores no less than one further away.",
+            _monotone,
+            _has_scores,
+        ),
+    ):
+        yield Invariant(
+            name=name,
+            statement=statement,
+            check=check,
+            cases=lambda subject: benign(subject, masks=("none", "boolean"), **plain),
+            applies=applies,
+            law=True,
+        )
+    yield Invariant(
+        name="bounded_by_one",
+        statement="Scores lie between -1 and 1.",
+        check=_bounded,
+        cases=lambda subject: cases(subject, masks=("none",), max_len=17),
+        applies=_has_scores,
+        law=True,
+    )
