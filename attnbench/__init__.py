@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from attnbench.attending import attend
     from attnbench.cases import Case
     from attnbench.conformance import CheckReport, Outcome, check
+    from attnbench.decorators import parametrize_with_checks
     from attnbench.resolving import get, subjects
     from attnbench.subject import Inputs, Subject
 
@@ -34,6 +35,7 @@ _LAZY = {
     "attend": "attending",
     "check": "conformance",
     "get": "resolving",
+    "parametrize_with_checks": "decorators",
     "subjects": "resolving",
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "check",
     "get",
     "hookimpl",
+    "parametrize_with_checks",
     "subjects",
 ]
 

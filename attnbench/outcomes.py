@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from attnbench.cases import Case
+
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["STATUSES", "CheckReport", "Outcome"]
+__all__ = ["STATUSES", "CheckReport", "Outcome", "case_in_words", "failure_text", "filled"]
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """Every status; only the first and ``skipped`` let a report be ok."""
@@ -107,10 +110,58 @@ class CheckReport:
         )
 
     def __str__(self) -> str:
-        lines = [
-            f"{o.status}: {o.subject} {o.invariant}\n  {o.reason}"
-            for o in self.outcomes
-            if o.status not in ("passed", "skipped")
-        ]
+        bad = [o for o in self.outcomes if o.status not in ("passed", "skipped")]
+        lines = [failure_text(outcome) + "\n" for outcome in bad]
         lines.append(", ".join(f"{count} {status}" for status, count in self.counts.items()))
         return "\n".join(lines)
+
+
+def failure_text(outcome: Outcome, statement: str = "") -> str:
+    """A failure, whole: property, values, smallest counterexample, diagnosis, how to reproduce."""
+    lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
+    if statement:
+        lines.append(filled("property: ", statement))
+    reason = outcome.reason.partition("\n  [")[0] if outcome.counterexample else outcome.reason
+    lines.append(textwrap.indent(reason, "  "))
+    if outcome.counterexample:
+        lines.append(f"  smallest counterexample: {case_in_words(outcome.counterexample)}")
+        lines.append(f"    case {outcome.counterexample}")
+    if outcome.error is not None:
+        lines.append(f"  error: {outcome.error:.3g} times what is allowed")
+    if outcome.diagnosis:
+        lines.append(filled("diagnosis: ", outcome.diagnosis))
+    if outcome.reproduce:
+        lines += ["  reproduce:", textwrap.indent(outcome.reproduce.rstrip(), "    ")]
+    return "\n".join(lines)
+
+
+def filled(head: str, text: str) -> str:
+    """A text of several words, indented and broken at 100 columns."""
+    return textwrap.fill(
+        head + text,
+        width=100,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def case_in_words(case_id: str) -> str:
+    """A case as one would tell it: its sizes, and what is not ordinary about it."""
+    case = Case.from_id(case_id)
+    lead = "x".join(map(str, case.lead)) or "none"
+    parts = [
+        f"leading sizes {lead}, L={case.q_len}, S={case.kv_len}, Eq={case.query_size}, "
+        f"Ek={case.key_size}, Ev={case.value_size}",
+        case.dtype,
+        "no mask" if case.mask == "none" else f"mask {case.mask}",
+    ]
+    ordinary = Case()
+    if case.layout != ordinary.layout:
+        parts.append(f"layout {case.layout}")
+    if case.regime != ordinary.regime:
+        parts.append(f"values {case.regime}")
+    if case.device != ordinary.device:
+        parts.append(case.device)
+    return ", ".join([*parts, f"seed {case.seed}"])

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from attnbench.cases import Case
 from attnbench.cli._tables import print_table
-from attnbench.outcomes import STATUSES, CheckReport, Outcome
+from attnbench.outcomes import STATUSES, CheckReport, Outcome, failure_text, filled
 
-__all__ = ["case_in_words", "failure_text", "show", "write_junit"]
+__all__ = ["show", "write_junit"]
 
 _GOOD = ("passed", "skipped")
 
@@ -35,7 +33,7 @@ def show(report: CheckReport, statements: Mapping[str, str], *, every: bool) -> 
             continue
         print(failure_text(alike[0], statements.get(alike[0].invariant, "")))
         if alike[1:]:
-            print(_filled("and for the same reason: ", ", ".join(o.invariant for o in alike[1:])))
+            print(filled("and for the same reason: ", ", ".join(o.invariant for o in alike[1:])))
         print()
     counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
     print("; ".join([counts or "nothing checked", *report.notes]))
@@ -78,56 +76,6 @@ def _alike(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
         cause = re.sub(r"-?\d[\d.e+-]*|\[.*?\]", "#", cause.partition("\n  [")[0])
         groups.setdefault((outcome.subject, outcome.status, cause), []).append(outcome)
     return list(groups.values())
-
-
-def failure_text(outcome: Outcome, statement: str = "") -> str:
-    """A failure, whole: property, values, smallest counterexample, diagnosis, how to reproduce."""
-    lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
-    if statement:
-        lines.append(_filled("property: ", statement))
-    reason = outcome.reason.partition("\n  [")[0] if outcome.counterexample else outcome.reason
-    lines.append(textwrap.indent(reason, "  "))
-    if outcome.counterexample:
-        lines.append(f"  smallest counterexample: {case_in_words(outcome.counterexample)}")
-        lines.append(f"    case {outcome.counterexample}")
-    if outcome.error is not None:
-        lines.append(f"  error: {outcome.error:.3g} times what is allowed")
-    if outcome.diagnosis:
-        lines.append(_filled("diagnosis: ", outcome.diagnosis))
-    if outcome.reproduce:
-        lines += ["  reproduce:", textwrap.indent(outcome.reproduce.rstrip(), "    ")]
-    return "\n".join(lines)
-
-
-def _filled(head: str, text: str) -> str:
-    return textwrap.fill(
-        head + text,
-        width=100,
-        initial_indent="  ",
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def case_in_words(case_id: str) -> str:
-    """A case as one would tell it: its sizes, and what is not ordinary about it."""
-    case = Case.from_id(case_id)
-    lead = "x".join(map(str, case.lead)) or "none"
-    parts = [
-        f"leading sizes {lead}, L={case.q_len}, S={case.kv_len}, Eq={case.query_size}, "
-        f"Ek={case.key_size}, Ev={case.value_size}",
-        case.dtype,
-        "no mask" if case.mask == "none" else f"mask {case.mask}",
-    ]
-    ordinary = Case()
-    if case.layout != ordinary.layout:
-        parts.append(f"layout {case.layout}")
-    if case.regime != ordinary.regime:
-        parts.append(f"values {case.regime}")
-    if case.device != ordinary.device:
-        parts.append(case.device)
-    return ", ".join([*parts, f"seed {case.seed}"])
 
 
 def write_junit(report: CheckReport, path: Path) -> None:

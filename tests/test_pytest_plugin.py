@@ -1,0 +1,130 @@
+"""The pytest plugin and the decorator, run in projects of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+BAD = Path(__file__).parent / "bad_subjects.py"
+ONE = "--attnbench=scaled_dot"
+SUM = "sum_to_one or keeps_the_contract or unit_variance or bounded_by_one"
+
+
+@dataclass(frozen=True)
+class Run:
+    code: int
+    text: str
+
+    @property
+    def counts(self) -> str:
+        return self.text.strip().splitlines()[-1].partition(" in ")[0]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (tmp_path / "test_own.py").write_text("def test_own(): pass\n")
+    (tmp_path / "bad_subjects.py").write_text(BAD.read_text())
+    return tmp_path
+
+
+def pytest_in(folder: Path, *arguments: str) -> Run:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return Run(done.returncode, done.stdout + done.stderr)
+
+
+def test_it_does_nothing_and_imports_nothing_unless_asked(project: Path) -> None:
+    (project / "test_own.py").write_text(
+        "import sys\n"
+        "def test_own():\n"
+        "    assert 'attnbench.pytest_plugin' in sys.modules\n"
+        "    assert not {'torch', 'attnbench.registry', 'attnbench.running'} & set(sys.modules)\n"
+        "    assert 'hypothesis' not in sys.modules\n"
+    )
+    run = pytest_in(project, "-p", "no:hypothesispytest")
+    assert (run.code, run.counts) == (0, "1 passed"), run.text
+
+
+def test_each_invariant_of_each_subject_is_a_test_with_an_id_and_skips_have_reasons(
+    project: Path,
+) -> None:
+    run = pytest_in(project, ONE, "-k", SUM, "-vv", "-rs")
+    assert run.code == 0, run.text
+    assert "attnbench[scaled_dot-weights_sum_to_one]" in run.text
+    assert "attnbench[scaled_dot-bounded_by_one] SKIPPED (law not declared)" in run.text
+    assert "test_own" not in run.text
+
+
+def test_a_bare_option_leaves_the_path_behind_it_alone_and_means_all_subjects(
+    project: Path,
+) -> None:
+    run = pytest_in(project, "--attnbench", "test_own.py", "--collect-only")
+    assert run.code == 0, run.text
+    for name in ("additive", "gaussian", "scaled_dot"):
+        assert f"attnbench[{name}-weights_sum_to_one]" in run.text
+    assert "test_own.py::test_own" in run.text
+
+
+def test_several_addresses_with_options_and_files_can_be_named(project: Path) -> None:
+    names = "scaled_dot, bad_subjects.py:RIGHT, multi_head(heads=4, kv_heads=2)"
+    run = pytest_in(project, f"--attnbench={names}", "-k", "keeps_the_contract", "-vv")
+    assert run.code == 0, run.text
+    for name in ("scaled_dot", "Right", "multi_head(heads=4, kv_heads=2)"):
+        assert f"attnbench[{name}-keeps_the_contract]" in run.text
+
+
+def test_a_failure_is_the_outcome_without_a_traceback(project: Path) -> None:
+    run = pytest_in(project, "--attnbench=bad_subjects.py:SHAPE", "-k", "contract", "--tb=long")
+    assert run.code == 1, run.text
+    assert "WrongShape returned scores of shape (1,), but query (1, 1)" in run.text
+    assert "smallest counterexample: leading sizes none, L=1, S=1" in run.text
+    assert "Traceback" not in run.text
+    assert "hypothesis/" not in run.text
+
+
+def test_a_subject_without_a_usable_answer_fails_once_and_skips_the_rest(project: Path) -> None:
+    run = pytest_in(project, "--attnbench=bad_subjects.py:SHAPE", "-rs")
+    assert run.counts.startswith("1 failed, 1 passed"), run.text
+    assert "not run: WrongShape returned scores of shape" in run.text
+
+
+def test_an_unknown_name_is_one_error_that_offers_the_nearest(project: Path) -> None:
+    run = pytest_in(project, "--attnbench=scaled_dt")
+    assert run.code == 2, run.text
+    assert "Did you mean 'scaled_dot'?" in run.text
+    assert "Traceback" not in run.text
+
+
+def test_it_works_under_xdist(project: Path) -> None:
+    run = pytest_in(project, ONE, "-n", "2", "-k", f"{SUM} or own")
+    assert run.code == 0, run.text
+    alone = pytest_in(project, ONE, "-k", f"{SUM} or own")
+    assert alone.counts.partition(", ")[0] == run.counts.partition(", ")[0], run.text
+
+
+DECORATED = """
+import attnbench
+from bad_subjects import NAN, RIGHT
+
+@attnbench.parametrize_with_checks(
+    ["scaled_dot", RIGHT, NAN], invariants=["keeps_the_contract", "bounded_by_one"]
+)
+def test_attention(subject, check):
+    check(subject)
+"""
+
+
+def test_the_decorator_makes_a_test_of_each_check_of_addresses_and_specs(project: Path) -> None:
+    (project / "test_own.py").write_text(DECORATED)
+    run = pytest_in(project, "-vv", "-rs")
+    assert run.code == 1, run.text
+    assert "test_attention[scaled_dot-keeps_the_contract] PASSED" in run.text
+    assert "test_attention[Right-keeps_the_contract] PASSED" in run.text
+    assert "test_attention[GivesNan-keeps_the_contract] FAILED" in run.text
+    assert "test_attention[Right-bounded_by_one] SKIPPED (law not declared)" in run.text
+    assert "GivesNan gives output[0, 0] = nan for finite inputs" in run.text
