@@ -150,6 +150,13 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "equal_keys_get_equal_weight": "a query stops at the first of equal keys, or at none",
             "every_attendable_key_matters": "only the key that a query stops at is read",
             "single_key_gets_weight_one": "a query may pass a key, even the only one",
+            "constant_values_come_back": "a query that stops at no key gives zeros",
+            "output_lies_within_values": "a query that stops at no key gives zeros",
+            "decode_equals_prefill": "a step alone does not know where the one before it stopped",
+            "valid_lengths_count_the_keys": "other queries see other keys, and a query starts "
+            "where the one before it stopped",
+            "windows_end_at_their_edges": "other queries see other keys, and a query starts where "
+            "the one before it stopped",
         },
         variants=({"scoring": "scaled_dot"},),
     )

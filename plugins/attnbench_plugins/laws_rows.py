@@ -72,8 +72,8 @@ def _looks_back(subject: Subject, case: Case) -> None:
     )
     with torch.no_grad():
         before, after = (subject.output(module, given)[..., blind, :] for given in (inputs, other))
-    what = f"output of the states that slot {slot} is hidden from"
-    holds(before == after, what, after, "what it was before key and value of that slot changed")
+    what = f"with other values in slot {slot}, output of the states that it is hidden from"
+    agree(after, before, what, "the same call without", units=64)
 
 
 def _padding(subject: Subject, case: Case) -> None:
@@ -87,8 +87,8 @@ def _padding(subject: Subject, case: Case) -> None:
     )
     with torch.no_grad():
         clean, got = subject.output(module, inputs), subject.output(module, junk)
-    should = "what it was before NaN and Inf came into slots that every query is kept from"
-    holds(got == clean, "output", got, should)
+    what = "with NaN and Inf in slots that every query is kept from, output"
+    agree(got, clean, what, "the same call without", units=64)
 
 
 def _trailing(subject: Subject, case: Case) -> None:
@@ -139,7 +139,9 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
         name="looks_back_at_most_its_window",
         statement="A state changes only its own output and those of the W states after it.",
         check=_looks_back,
-        cases=lambda subject: cases(subject, regimes=("normal",), min_q_len=3),
+        cases=lambda subject: cases(
+            subject, regimes=("normal",), layouts=("contiguous",), min_q_len=3
+        ),
         law=True,
     )
     hiding = ("key_row", "key_padding", "padding", "causal_padding")
@@ -147,7 +149,9 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
         name="padding_is_inert",
         statement="NaN or Inf in a slot that every query is kept from reaches no output.",
         check=_padding,
-        cases=lambda subject: cases(subject, masks=hiding, min_kv_len=2),
+        cases=lambda subject: cases(
+            subject, masks=hiding, min_kv_len=2, layouts=("contiguous",), regimes=("normal",)
+        ),
         law=True,
     )
     yield attnbench.Invariant(

@@ -138,6 +138,12 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "every_attendable_key_matters": "only keys in the window have weight; the law "
             "only_window_has_weight takes its place",
             "keys_permute_freely": "the window goes by position",
+            "windows_end_at_their_edges": "deleting a key moves the keys behind it away from the "
+            "predicted position",
+            "hidden_keys_stay_hidden_at_extreme_scores": "deleting a key moves the keys behind it "
+            "away from the predicted position",
+            "constant_values_come_back": "the Gaussian lowers the weights after the softmax",
+            "output_lies_within_values": "the Gaussian lowers the weights after the softmax",
         },
         variants=({"scoring": "additive", "window": 1},),
     )
