@@ -1,0 +1,43 @@
+"""Running one built-in invariant on a right attention and on one with one mistake in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from attnbench import Case, MechanismSpec, Outcome
+from attnbench.resolving import resolve
+from attnbench.running import PROFILES, run_invariant, seeded
+from attnbench.specs import Invariant, KernelSpec, ScoringSpec
+from tests.mutants.twins import ATTENTION
+
+__all__ = ["by_name", "case_of", "mutant", "run"]
+
+Spec = ScoringSpec | KernelSpec | MechanismSpec
+
+
+def by_name(*topics: ModuleType) -> dict[str, Invariant]:
+    """The invariants of some topics."""
+    return {i.name: i for topic in topics for i in topic.attnbench_invariants()}
+
+
+def run(
+    spec: Spec, invariant: Invariant, *, shrink: bool = False, seed: int | None = None
+) -> Outcome:
+    """What an invariant says of a spec, on the quick profile."""
+    (subject,) = resolve(spec)
+    with seeded():
+        return run_invariant(subject, invariant, PROFILES["quick"], shrink=shrink, seed=seed)
+
+
+def mutant(make: Any, **changes: Any) -> MechanismSpec:
+    """The right attention's spec with another ``make``."""
+    assert isinstance(ATTENTION.spec, MechanismSpec)
+    return replace(ATTENTION.spec, name="mutant", make=make, **changes)
+
+
+def case_of(outcome: Outcome) -> Case:
+    """The counterexample of a failure."""
+    assert outcome.counterexample is not None, outcome
+    return Case.from_id(outcome.counterexample)
