@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from attnbench.devices import check_device
 from attnbench.discovery import Spec
 from attnbench.errors import UnknownNameError, UsageError, nearest
+from attnbench.evidence.diagnosing import diagnosed
+from attnbench.evidence.reproducing import with_evidence
 from attnbench.faults import unusable
 from attnbench.outcomes import CheckReport, Outcome
 from attnbench.registry import registry
@@ -126,7 +128,7 @@ def check_subject(
     outcomes = outcomes_of(
         subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed
     )
-    return CheckReport(tuple(outcomes), profile, seed)
+    return CheckReport(diagnosed(outcomes), profile, seed)
 
 
 def outcomes_of(
@@ -137,8 +139,29 @@ def outcomes_of(
     device: str = "cpu",
     dtypes: Sequence[str] | None = None,
     seed: int | None = None,
+    evidence: bool = True,
 ) -> Iterator[Outcome]:
-    """The outcomes of one subject, one after the other as they come.
+    """The outcomes of one subject, one after the other as they come, its first failure with proof.
+
+    Args:
+        subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
+        evidence: look for a script that shows the first failure again, which takes some seconds.
+    """
+    invariants = list(invariants)
+    found = _outcomes(subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed)
+    return with_evidence(found, subject, invariants) if evidence else found
+
+
+def _outcomes(
+    subject: Subject,
+    invariants: Iterable[Invariant],
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    seed: int | None,
+) -> Iterator[Outcome]:
+    """The outcomes of one subject.
 
     Once a subject broke the contract and gives no usable answer, no other property is put to it:
     each would fail, and say no more.

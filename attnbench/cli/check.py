@@ -54,6 +54,7 @@ def command(
     from attnbench.cli._survey import ask, load_plugins
     from attnbench.cli._tables import progress
     from attnbench.errors import UsageError
+    from attnbench.evidence.diagnosing import diagnosed
     from attnbench.outcomes import CheckReport, Outcome
 
     if junit is not None and not junit.resolve().parent.is_dir():
@@ -82,7 +83,7 @@ def command(
     order = {pair[1]: number for number, pair in enumerate(plan["subjects"])}
     found.sort(key=lambda outcome: order[outcome.subject])  # stable: invariants stay in order
     notes = (f"interrupted after {len(found)} outcomes",) if interrupted else ()
-    report = CheckReport(tuple(found), profile, seed, notes)
+    report = CheckReport(diagnosed(found), profile, seed, notes)
     if junit is not None:
         _outcomes.write_junit(report, junit)
     if as_json:

@@ -1,0 +1,183 @@
+"""Lines of source text, the variables that they name, and which of them an end depends on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Lines", "Step", "Unwritable"]
+
+
+class Unwritable(Exception):  # noqa: N818 -- it says what cannot be written, and is always caught
+    """A value or a function that has no plain source text."""
+
+
+@dataclass
+class Step:
+    """One line of the script.
+
+    Args:
+        text: source; a variable is ``‹number›``.
+        reads: numbers of the variables it reads.
+        writes: numbers of the variables it makes or changes.
+        problem: why it cannot be written; a script that needs it cannot either.
+        grad: whether gradients were recorded.
+    """
+
+    text: str
+    reads: set[int]
+    writes: set[int]
+    problem: str = ""
+    grad: bool = True
+
+
+class Lines:
+    """The lines written so far, and which objects they name.
+
+    Attributes:
+        steps: the lines.
+        names: a better name for a variable than its number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.names: dict[int, str] = {}
+        self._known: dict[int, int] = {}  # id of an object -> number of its variable
+        self._alive: list[object] = []  # so that no id is used twice
+        self._in_storage: dict[int, set[int]] = {}
+
+    def introduce(self, value: Tensor | nn.Module | torch.Generator) -> None:
+        """Write the line that makes an object which is met for the first time as an argument."""
+        raise NotImplementedError
+
+    def write(
+        self,
+        text: str,
+        reads: set[int],
+        result: object = None,
+        *,
+        changed: Iterable[object] = (),
+        problem: str = "",
+    ) -> None:
+        """Add a line; its results get variables.
+
+        Args:
+            text: an expression.
+            reads: numbers of the variables it reads.
+            result: what it gave; only tensors in it are named.
+            changed: objects that it changed in place.
+            problem: why it cannot be written.
+        """
+        writes = {n for thing in changed for n in self._sharing(thing)}
+        targets, new = self._targets(result)
+        if not new and not writes:
+            return
+        line = f"{targets} = {text}" if new else text
+        self.steps.append(Step(line, reads, writes | new, problem, grad=torch.is_grad_enabled()))
+
+    def _targets(self, result: object) -> tuple[str, set[int]]:
+        if isinstance(result, Tensor):
+            if id(result) in self._known:
+                return "", set()
+            number = self.number(result)
+            return f"‹{number}›", {number}
+        if isinstance(result, tuple | list) and any(isinstance(r, Tensor) for r in result):
+            parts, new = [], set()
+            for item in result:
+                target, numbers = self._targets(item) if isinstance(item, Tensor) else ("", set())
+                parts.append(target or "_")
+                new |= numbers
+            return ", ".join(parts) + ("," if len(parts) == 1 else ""), new
+        return "", set()
+
+    def number(self, thing: object) -> int:
+        """The number of an object's variable; a new one at first."""
+        if id(thing) not in self._known:
+            self._alive.append(thing)
+            self._known[id(thing)] = len(self._alive)
+            if isinstance(thing, Tensor):
+                self._in_storage.setdefault(_storage(thing), set()).add(len(self._alive))
+        return self._known[id(thing)]
+
+    def knows(self, thing: object) -> bool:
+        """Whether an object has a variable."""
+        return id(thing) in self._known
+
+    def _sharing(self, thing: object) -> set[int]:
+        """The variables of all tensors that share an object's memory, its own among them."""
+        if isinstance(thing, Tensor):
+            return {self.number(thing), *self._in_storage.get(_storage(thing), ())}
+        return {self.number(thing)}
+
+    def _index(self, index: Any, reads: set[int]) -> str:
+        """An index as one writes it: ``..., :1, 0``."""
+
+        def part(item: Any) -> str:
+            if not isinstance(item, slice):
+                return self.source(item, reads)
+            ends = ["" if e is None else self.source(e, reads) for e in (item.start, item.stop)]
+            step = "" if item.step is None else f":{self.source(item.step, reads)}"
+            return f"{ends[0]}:{ends[1]}{step}"
+
+        return ", ".join(map(part, index)) if isinstance(index, tuple) else part(index)
+
+    def source(self, value: Any, reads: set[int]) -> str:
+        """The source text of an argument; adds the variables in it to ``reads``.
+
+        Raises:
+            Unwritable: it has none.
+        """
+        if isinstance(value, Tensor | nn.Module | torch.Generator):
+            if not self.knows(value):
+                self.introduce(value)
+            reads.add(self.number(value))
+            return f"‹{self.number(value)}›"
+        if value is None or isinstance(value, bool | int | str):
+            return repr(value)
+        if isinstance(value, float):
+            return repr(value) if math.isfinite(value) else f'float("{value}")'
+        if value is Ellipsis:
+            return "..."
+        if isinstance(value, slice):
+            parts = (value.start, value.stop, value.step)
+            return f"slice({', '.join(self.source(part, reads) for part in parts)})"
+        if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
+            return str(value)
+        if isinstance(value, torch.device):
+            return repr(str(value))
+        if isinstance(value, tuple | list):
+            inner = ", ".join(self.source(item, reads) for item in value)
+            if isinstance(value, list):
+                return f"[{inner}]"
+            return f"({inner},)" if len(value) == 1 else f"({inner})"
+        if isinstance(value, dict):
+            items = (f"{k!r}: {self.source(v, reads)}" for k, v in value.items())
+            return "{" + ", ".join(items) + "}"
+        raise Unwritable(f"a {type(value).__name__} as an argument")
+
+    def needed(self, wanted: set[int]) -> list[Step]:
+        """The lines that some variables depend on, in order."""
+        kept = []
+        for step in reversed(self.steps):
+            if step.writes & wanted:
+                kept.append(step)
+                wanted = wanted | step.reads
+        return kept[::-1]
+
+    def name(self, thing: object, name: str) -> None:
+        """Give a variable a better name, unless another has it."""
+        if self.knows(thing) and name not in self.names.values():
+            self.names[self.number(thing)] = name
+
+
+def _storage(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr() or id(tensor)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
