@@ -132,3 +132,58 @@ def outcomes(
     )
     (one,) = [candidate for candidate in found if candidate.name == subject]
     yield from outcomes_of(one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed)
+
+
+def weights(
+    target: str,
+    *,
+    sizes: tuple[int, int, int],
+    seed: int,
+    inputs: str | None,
+    item: Sequence[int] | None,
+) -> dict[str, list[list[float]]]:
+    """The weights of each subject of an address, on one draw or on saved inputs, for one item.
+
+    Args:
+        target: an address.
+        sizes: L, S and E of standard normal query and keys.
+        seed: of query and keys, and of each subject's parameters.
+        inputs: path of saved inputs, instead of a draw.
+        item: index of one item (and head) in the leading sizes; the first by default.
+
+    Returns:
+        Rows ``L`` of ``S`` weights, by subject.
+
+    Raises:
+        UsageError: a subject has no weights, or there is no such item.
+    """
+    import torch
+
+    from attnbench.errors import UsageError
+    from attnbench.inputs import Inputs
+    from attnbench.resolving import resolve
+    from attnbench.saved_inputs import load_inputs
+
+    if inputs is not None:
+        given = load_inputs(inputs)
+    else:
+        q_len, kv_len, size = sizes
+        generator = torch.Generator().manual_seed(seed)
+        query = torch.randn(1, q_len, size, generator=generator)
+        key = torch.randn(1, kv_len, size, generator=generator)
+        given = Inputs(query, key, torch.randn(1, kv_len, size, generator=generator))
+    lead = tuple(given.query.shape[:-2])
+    chosen = tuple(item) if item is not None else (0,) * len(lead)
+    if len(chosen) != len(lead) or any(i >= size for i, size in zip(chosen, lead, strict=True)):
+        raise UsageError(f"there is no item {list(chosen)} in inputs with leading sizes {lead}.")
+    features = [tensor.shape[-1] for tensor in (given.query, given.key, given.value)]
+    found = {}
+    for subject in resolve(target):
+        torch.manual_seed(seed)
+        module = subject.make(*features).to(given.query.dtype).eval()
+        with torch.no_grad():
+            result = subject.weights(module, given)
+        if result is None:
+            raise UsageError(f"{subject.name} gives no weights that could be shown.")
+        found[subject.name] = result[chosen].double().tolist()
+    return found

@@ -1,0 +1,146 @@
+"""``attnbench heatmap``: weights of several subjects on the same query and keys, one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attnbench.cli._exit import exit_code
+from attnbench.cli._options import AsJson, Strict
+from attnbench.cli._tables import print_json
+from attnbench.errors import UsageError
+
+_TARGETS = ["additive(hidden_size=8)", "scaled_dot"]
+_MOST_LABELLED = 12
+
+
+def command(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Addresses; 'additive(hidden_size=8)' and scaled_dot by default.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The picture: .png, .svg or .pdf.")
+    ] = Path("heatmap.png"),
+    q_len: Annotated[int, typer.Option("--q-len", min=1, help="L, how many queries.")] = 2,
+    kv_len: Annotated[int, typer.Option("--kv-len", min=1, help="S, how many keys.")] = 10,
+    size: Annotated[int, typer.Option("--size", min=1, help="E, features of each.")] = 20,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of query, keys and parameters.")] = 0,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="A safetensors file of query, key, value and mask instead."),
+    ] = None,
+    item: Annotated[
+        str | None,
+        typer.Option("--item", help="Which item and head of the inputs, such as 0,3."),
+    ] = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> int:
+    """Draw the weights of several subjects on the same query and keys.
+
+    Each panel is a subject, each row a query, each column a key; all panels share one scale. A
+    subject that fails is left out, and named.
+    """
+    from attnbench.cli._survey import load_plugins
+
+    _check_output(output)
+    chosen = _item(item)
+    plugins = load_plugins(strict=strict)
+    found, failed = _weights(
+        targets or _TARGETS,
+        sizes=(q_len, kv_len, size),
+        seed=seed,
+        inputs=str(inputs) if inputs else None,
+        item=chosen,
+    )
+    if found:
+        _draw(found, output, str(inputs) if inputs else f"E = {size}, seed {seed}")
+    if as_json:
+        print_json({"output": str(output), "weights": found, "failed": failed})
+    else:
+        for name, reason in failed.items():
+            typer.echo(f"{name} is left out: {reason}", err=True)
+        if found:
+            typer.echo(f"Wrote {output}: {', '.join(found)}.")
+    broken = any(row["status"] == "failed" for row in plugins)
+    return exit_code(["crashed"] if failed else [], plugin_failed=broken)
+
+
+def _check_output(output: Path) -> None:
+    if output.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"--output {output}: a picture ends in .png, .svg or .pdf.")
+    if not output.resolve().parent.is_dir():
+        raise UsageError(f"--output {output}: there is no folder {output.resolve().parent}.")
+
+
+def _item(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--item {text}: write indices, such as 0 or 0,3.") from None
+
+
+def _weights(
+    targets: list[str], **arguments: Any
+) -> tuple[dict[str, list[list[float]]], dict[str, str]]:
+    """Weights by subject, and why a target has none; each target in a process of its own."""
+    from attnbench.workers import Task, Workers
+
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    failed: dict[str, str] = {}
+    with Workers(jobs=0) as workers:
+        for target in targets:
+            options = {"target": target, **arguments}
+            workers.submit(Task(target, "attnbench.cli._inside:weights", options, timeout_s=60.0))
+        for event in workers.events():
+            if event.kind == "value":
+                found[event.task.name] = event.value
+            elif event.error is not None:
+                raise event.error
+            elif event.kind != "done":
+                failed[event.task.name] = event.reason.strip().splitlines()[-1]
+    ordered = {name: rows for t in targets for name, rows in found.get(t, {}).items()}
+    return ordered, failed
+
+
+def _draw(found: dict[str, list[list[float]]], output: Path, what: str) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    sample = next(iter(found.values()))
+    rows, columns = len(sample), len(sample[0])
+    across = 1 if columns > 3 * rows else min(len(found), 3)
+    down = -(-len(found) // across)
+    width = min(max(3.0, 0.45 * columns + 1.2), 11.0)
+    height = min(max(1.2, 0.45 * rows + 1.0), 9.0)
+    figure = Figure(figsize=(across * width + 1.0, down * height + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    largest = max(value for panel in found.values() for row in panel for value in row)
+    panels = figure.subplots(down, across, squeeze=False)
+    for axes in panels.flat[len(found) :]:
+        axes.set_axis_off()
+    for axes, (name, values) in zip(panels.flat, found.items(), strict=False):
+        image = axes.imshow(values, vmin=0.0, vmax=largest, cmap="viridis", aspect="auto")
+        axes.set(title=name, xlabel="key", ylabel="query")
+        axes.set_xticks(_ticks(columns))
+        axes.set_yticks(_ticks(rows))
+        if columns <= _MOST_LABELLED and rows <= _MOST_LABELLED:
+            for i, row in enumerate(values):
+                for j, value in enumerate(row):
+                    shade = "black" if value > 0.6 * largest else "white"
+                    axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=shade, size=8)
+    figure.colorbar(image, ax=panels, label="weight")
+    figure.suptitle(f"Weights of each query over the keys (L = {rows}, S = {columns}, {what})")
+    figure.savefig(output, dpi=150)
+
+
+def _ticks(count: int, most: int = 12) -> list[int]:
+    return list(range(0, count, -(-count // most)))
