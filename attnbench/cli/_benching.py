@@ -15,6 +15,7 @@ from typing import Any
 from attnbench.benchmark import store
 from attnbench.benchmark.cases import BenchCase, cases_of
 from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.quiet import TOLERANCE
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.setting import here
 from attnbench.cli._session import Planned, Session
@@ -31,6 +32,7 @@ __all__ = [
     "plan",
     "prepare_workers",
     "ranked",
+    "reasons",
     "statuses_of",
     "titled",
 ]
@@ -239,6 +241,24 @@ def _row(subject: str, records: Sequence[Record]) -> dict[str, Any]:
 
 def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
+
+
+def reasons(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Why rows are not ranked: one line for all that a busy machine made void, and one each."""
+    found: dict[str, list[str]] = defaultdict(list)
+    void = 0
+    for row in rows:
+        if row["status"] == "void":
+            void += 1
+        elif row["reason"]:
+            found[f"{row['status']}: {row['reason'].splitlines()[0]}"].append(row["subject"])
+    lines = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
+    if void:
+        lines.append(
+            f"{void} void: the machine was busy (a sentinel was more than {TOLERANCE:.0%} off its "
+            "idle value); measure again when it is idle"
+        )
+    return lines
 
 
 def statuses_of(records: Iterable[Record]) -> list[str]:

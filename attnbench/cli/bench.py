@@ -124,9 +124,8 @@ def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ign
     titles = {(record.contract, record.case): _benching.titled(record) for record in records}
     for key, rows in _benching.ranked(records).items():
         print_table(rows, hide=("reason", "processes"), title=titles[key])
-        for row in rows:
-            if row["reason"]:
-                typer.echo(f"  {row['subject']}: {row['status']}: {row['reason'].splitlines()[0]}")
+        for line in _benching.reasons(rows):
+            typer.echo(f"  {line}")
         typer.echo("")
     typer.echo(_benching.LEGEND)
     word = "interrupted after" if interrupted else "recorded"

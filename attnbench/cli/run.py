@@ -162,8 +162,9 @@ def _show(
 
     checks = _checks(outcomes, invariants)
     by_case = {(record.contract, record.case): record for record in records}
-    rows, reasons = [], []
+    rows, measured = [], []
     for key, found in _benching.ranked(records).items():
+        measured += found
         record = by_case[key]
         for row in found:
             place = "" if record.device == "cpu" else f" on {record.device}"
@@ -175,11 +176,8 @@ def _show(
                     **{n: row[n] for n in ("time_ms", "x_dot", "peak_MiB", "error", "status")},
                 }
             )
-            if row["reason"]:
-                reason = row["reason"].splitlines()[0]
-                reasons.append(f"{row['subject']}: {row['status']}: {reason}")
     print_table(rows, empty="Nothing was measured.")
-    for line in dict.fromkeys(reasons):
+    for line in _benching.reasons(measured):
         typer.echo(line)
     typer.echo("\n" + _LEGEND + "\n")
     for line in dict.fromkeys(_benching.titled(record) for record in by_case.values()):
