@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,31 +67,49 @@ def listed_of(strategy: st.SearchStrategy[Case]) -> tuple[list[Case], int] | Non
     return getattr(strategy, "attnbench_listed", None)
 
 
-def _upto(sizes: Sequence[int], low: int, high: int) -> st.SearchStrategy[int]:
-    return st.sampled_from([size for size in sizes if low <= size <= high] or [low])
+def _upto(sizes: Sequence[int], low: int, high: int) -> list[int]:
+    return [size for size in sizes if low <= size <= high] or [low]
+
+
+def _leads(ranks: Sequence[int]) -> list[tuple[int, ...]]:
+    """Leading sizes, each rank as often as any other."""
+    longest = max(ranks)
+    return [
+        lead
+        for rank in ranks
+        for lead in itertools.product(_LEAD, repeat=rank)
+        for _ in range(len(_LEAD) ** (longest - rank))
+    ]
 
 
 def _drawn(subject: Subject, domain: Domain) -> st.SearchStrategy[Case]:
     features = _upto(_FEATURES, 1, domain.max_features)
-    lead: Callable[[int], st.SearchStrategy[tuple[int, ...]]] = lambda rank: st.tuples(  # noqa: E731
-        *[st.sampled_from(_LEAD)] * rank
+
+    def case(
+        lead: tuple[int, ...],
+        lengths: tuple[int, int],
+        sizes: tuple[int, int, int],
+        kinds: tuple[str, str, str, str, str],  # in the order of Case's fields
+        seed: int,
+    ) -> Case:
+        mask = kinds[2]
+        if mask.startswith("causal"):  # with more queries than keys some would have none
+            lengths = min(lengths), max(lengths)
+        return subject.legal(Case(lead, *lengths, *sizes, *kinds, seed))
+
+    # a draw takes longer than most checks: what goes together is drawn at once
+    lengths = itertools.product(
+        _upto(_LENGTHS, domain.min_q_len, domain.max_len),
+        _upto(_LENGTHS, domain.min_kv_len, domain.max_len),
     )
-    return (
-        st.builds(
-            Case,
-            lead=st.sampled_from(domain.leads).flatmap(lead),
-            q_len=_upto(_LENGTHS, domain.min_q_len, domain.max_len),
-            kv_len=_upto(_LENGTHS, domain.min_kv_len, domain.max_len),
-            query_size=features,
-            key_size=features,
-            value_size=features,
-            dtype=st.sampled_from(domain.dtypes),
-            device=st.sampled_from(domain.devices),
-            mask=st.sampled_from(domain.masks),
-            layout=st.sampled_from(domain.layouts),
-            regime=st.sampled_from(domain.regimes),
-            seed=st.integers(0, 2**16 - 1),
-        )
-        .map(subject.legal)
-        .filter(lambda case: case in domain)
+    kinds = itertools.product(
+        domain.dtypes, domain.devices, domain.masks, domain.layouts, domain.regimes
     )
+    return st.builds(
+        case,
+        st.sampled_from(_leads(domain.leads)),
+        st.sampled_from(list(lengths)),
+        st.sampled_from(list(itertools.product(features, repeat=3))),
+        st.sampled_from(list(kinds)),
+        st.integers(0, 2**16 - 1),
+    ).filter(lambda case: case in domain)

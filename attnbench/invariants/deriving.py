@@ -15,7 +15,7 @@ from torch import Tensor
 from attnbench.cases import MASKS, Case
 from attnbench.inputs import Inputs
 from attnbench.oracles import allowed_and_bias
-from attnbench.strategies import cases
+from attnbench.strategies import cases, domain_of, with_domain
 from attnbench.subject import Subject
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
 FREE_MASKS = tuple(mask for mask in MASKS if mask != "empty_row")
 """The kinds of mask that leave each query a key."""
 
+_HALF = ("bfloat16", "float16")
+
 HIDING_MASKS = tuple(mask for mask in FREE_MASKS if mask not in ("none", "bias"))
 """Those of them that hide keys."""
 
@@ -55,7 +57,17 @@ def benign(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
         "max_len": 17,
         "max_features": 33,
     }
-    return cases(subject, **{**chosen, **narrowed})
+    strategy = cases(subject, **{**chosen, **narrowed})
+    domain = domain_of(strategy)
+    assert domain is not None
+    return with_domain(strategy.map(_unsaturated), domain)
+
+
+def _unsaturated(case: Case) -> Case:
+    """Not huge in half precision, where the rounding of a score decides which key wins."""
+    if case.regime == "huge" and case.dtype in _HALF:
+        return case.replace(regime="normal")
+    return case
 
 
 def has_weights(subject: Subject) -> str | None:
