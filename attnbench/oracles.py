@@ -199,11 +199,20 @@ class Oracle:
         down = torch.minimum(down, up.sum(-1, keepdim=True) - up)  # what one loses, others gain
         slack = torch.maximum(up, down)
         spread = (self._value.unsqueeze(-3) - self.output.unsqueeze(-2)).abs()
-        moved = (slack.unsqueeze(-2) @ spread).squeeze(-2)
+        return (slack.unsqueeze(-2) @ spread).squeeze(-2) + self.floor(units=units, eps=eps)
+
+    def floor(self, *, units: float = 4.0, eps: float | None = None) -> Tensor:
+        """The part of the budget that takes no further run; broadcasts to ``(*lead, L, Ev)``.
+
+        It is for rounding the values, the weights and the output, and not for the scores.
+        """
+        eps = self.eps if eps is None else eps
+        if self._is_mechanism:
+            sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
+            return units * (eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes)) + self.tiny)
         size = self._value.abs()
-        rounded = units * eps * (weights @ size)
-        flushed = units * self.tiny * (1 + size.sum(-2, keepdim=True))
-        return moved + rounded + flushed
+        flushed = self.tiny * (1 + size.sum(-2, keepdim=True))
+        return units * (eps * (self.log_weights.exp() @ size) + flushed)
 
     def score_budget(self, *, units: float = 4.0) -> Tensor:
         """What a score may be off by, ``(*lead, L, S)``: what moving all by some units moves it."""
@@ -237,9 +246,7 @@ class Oracle:
                     output = self.subject.output(module, inputs)
                 change = (output - self.output).abs() * (units * eps / step)
                 largest = torch.maximum(largest, change.nan_to_num(0.0))
-        sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
-        own = units * eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes))
-        return largest.amax(-1, keepdim=True) + own + units * self.tiny
+        return largest.amax(-1, keepdim=True) + self.floor(units=units, eps=eps)
 
     def _moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
         """Module and inputs, moved by one step up or down at random, as often as asked for."""
