@@ -1,4 +1,4 @@
-"""Agreement: how far the output that is about to be timed is from the reference in float64.
+"""Agreement: how far the output that is about to be timed is from the references.
 
 Of a large case, 64 query rows spread over its items are compared. A mechanism's rows may depend on
 each other, so of a large case it is whole items that are compared, and one of them suffices.
@@ -25,6 +25,7 @@ ROWS = 64
 """Query rows that are compared when a case has more."""
 
 _AT_ONCE = 2**22  # elements of (rows, S, Ev) that the reference holds at a time
+_SCALAR_WORK = 2**15  # products of query and key features that Python floats are asked for
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,33 @@ def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
         if found.shape != oracle.output.shape:
             return Agreement(math.inf, math.inf, 0)
         off = (found - oracle.output).abs()
-        worst = _ratio(off, oracle.budget())
+        budget = oracle.budget()
+        worst = _ratio(off, budget)
         if worst > 1.0:  # few directions acquit; before a subject is accused, all is tried
-            worst = _ratio(off, oracle.budget(sure=True))
+            budget = oracle.budget(sure=True)
+            worst = _ratio(off, budget)
+        if count == 0:
+            worst = max(worst, _scalar_ratio(subject, oracle, found, budget))
         error, ratio = max(error, _largest(off)), max(ratio, worst)
         count += len(rows)
     return Agreement(error, ratio, count)
+
+
+def _scalar_ratio(subject: Subject, oracle: Oracle, found: Tensor, budget: Tensor) -> float:
+    """The same for the reference in Python floats, on as many rows as it computes in no time.
+
+    It is what says that this is the function that it is called: the one in float64 only says that
+    it is computed as it is written.
+    """
+    inputs = oracle.inputs
+    work = inputs.key.shape[-2] * inputs.query.shape[-1]
+    if isinstance(subject.spec, MechanismSpec):
+        work *= inputs.query.shape[-2]  # it computes all rows at once
+    if not oracle.has_scalar or work > _SCALAR_WORK:
+        return 0.0
+    rows = oracle.rows(_SCALAR_WORK // inputs.query.shape[-1])
+    off = (oracle.select(found, rows) - oracle.scalar(rows)).abs()
+    return _ratio(off, oracle.select(budget.broadcast_to(found.shape), rows))
 
 
 def _largest(values: Tensor) -> float:
