@@ -114,13 +114,18 @@ def _enough(samples: list[float], elapsed: float, contract: Contract) -> bool:
 
 
 def _calls(call: Call, device: torch.device, sample_s: float) -> int:
-    """How many calls fill a sample; doubled until they do, which also warms everything up."""
+    """How many calls fill a sample; more and more until they do, which warms everything up, too.
+
+    The fastest of three tries counts: one that was interrupted would make the samples too short.
+    """
+    measure = _on_cpu if device.type == "cpu" else _on_accelerator
     calls = 1
     while calls < _MOST_CALLS:
-        measure = _on_cpu if device.type == "cpu" else _on_accelerator
         each = measure(call, calls, device, None)[-1]
+        if each * calls < 20 * sample_s:
+            each = min(each, *(measure(call, calls, device, None)[-1] for _ in range(2)))
         if each * calls >= sample_s:
-            return calls
+            break
         calls = max(2 * calls, min(_MOST_CALLS, int(1.1 * sample_s / max(each, 1e-9)) + 1))
     return calls
 
