@@ -69,7 +69,9 @@ class MaskedFillThrownAway(Attention):
 class PolarityInverted(Attention):
     """A boolean mask is read as True = hidden."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = ~attn_mask
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
@@ -79,7 +81,9 @@ class PolarityInverted(Attention):
 class BooleanMaskAdded(Attention):
     """A boolean mask is added to the scores as 0 and 1."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         if attn_mask is not None:
             attn_mask = attn_mask.to(query.dtype)
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
@@ -89,7 +93,9 @@ class BooleanMaskAdded(Attention):
 class CausalDroppedBesideAMask(Attention):
     """Causality is ignored as soon as a mask or lengths are given too."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         is_causal = is_causal and attn_mask is None and valid_lens is None
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
@@ -102,14 +108,18 @@ class CausalDroppedWithoutWeights(Attention):
         self, *args: Any, is_causal: bool = False, return_weights: bool = False, **keywords: Any
     ) -> Any:
         is_causal = is_causal and return_weights
-        return super().forward(*args, is_causal=is_causal, return_weights=return_weights, **keywords)
+        return super().forward(
+            *args, is_causal=is_causal, return_weights=return_weights, **keywords
+        )
 
 
 @_attention("xformers#103")
 class CausalDroppedInHalfPrecision(Attention):
     """The path for half types has no causal branch."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         is_causal = is_causal and query.dtype in (torch.float32, torch.float64)
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
@@ -187,7 +197,9 @@ class LengthsOverTheLastLeadingSize(Attention):
 class LengthsIgnoredBesideAMask(Attention):
     """Lengths are used only if causality is not asked for."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         valid_lens = None if is_causal else valid_lens
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
@@ -205,7 +217,9 @@ class MaskOnTheQueryAxis(Attention):
 class KeyRowOverTheQueries(Attention):
     """A mask ``(1, S)`` is turned over the queries where L equals S."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         square = query.shape[-2] == key.shape[-2]
         if attn_mask is not None and attn_mask.dim() == 2 and attn_mask.shape[0] == 1 and square:
             attn_mask = attn_mask.mT
@@ -216,7 +230,9 @@ class KeyRowOverTheQueries(Attention):
 class MaskTransposedWhereSquare(Attention):
     """A boolean mask is transposed, which shows no other sign where L equals S."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         square = attn_mask is not None and attn_mask.shape[-1] == attn_mask.shape[-2]
         attn_mask = attn_mask.mT if square else attn_mask
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
@@ -226,7 +242,9 @@ class MaskTransposedWhereSquare(Attention):
 class SharedMaskTakenForPadding(Attention):
     """A mask ``(L, S)`` is taken for one of ``(B, S)`` where L equals B."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         if attn_mask is not None and attn_mask.dim() == 2 and query.dim() == 3:
             if attn_mask.shape[0] == query.shape[0]:
                 attn_mask = attn_mask.unsqueeze(1)
@@ -321,7 +339,7 @@ class EmptyRowGivesNanGradients(Attention):
     """The NaN of an empty row is replaced behind softmax, so that its gradient is still NaN."""
 
     def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        return scores.masked_fill(~allowed, -math.inf)
+        return scores + torch.zeros_like(scores).masked_fill(~allowed, -math.inf)
 
 
 @_attention("apex#1390", "d2l-en#2423")
@@ -384,7 +402,9 @@ class FiniteFillLeaks(Attention):
 class FloatingMaskHidesNothing(Attention):
     """-inf in a floating mask is clipped to -5 before it is added."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         if attn_mask is not None and attn_mask.dtype != torch.bool:
             attn_mask = attn_mask.clamp_min(-5.0)
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
@@ -394,7 +414,9 @@ class FloatingMaskHidesNothing(Attention):
 class FloatingMaskReadAsBoolean(Attention):
     """Of a floating mask only -inf counts; its finite values are dropped."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         if attn_mask is not None:
             attn_mask = attn_mask if attn_mask.dtype == torch.bool else attn_mask > -math.inf
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
@@ -404,7 +426,9 @@ class FloatingMaskReadAsBoolean(Attention):
 class BiasSubtracted(Attention):
     """A floating mask is subtracted from the scores."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
         return allowed, -bias
 
@@ -413,6 +437,8 @@ class BiasSubtracted(Attention):
 class BiasScaledToo(Attention):
     """The scale is applied to scores and floating mask together."""
 
-    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any) -> Any:
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
         allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
         return allowed, bias * query.shape[-1] ** -0.5

@@ -198,7 +198,9 @@ def _page(kills: Kills, names: tuple[str, ...], profile: str) -> str:
 
 
 def _tell_killed(results: list[Result], seeds: list[int | None]) -> None:
-    killed = {(r.subject, r.seed) for r in results if r.source == "mutants" and r.status == "failed"}
+    killed = {
+        (r.subject, r.seed) for r in results if r.source == "mutants" and r.status == "failed"
+    }
     for seed in seeds:
         alive = [m.name for m in MUTANTS if (m.name, seed) not in killed]
         share = 1 - len(alive) / len(MUTANTS)

@@ -224,6 +224,9 @@ class VectorSumMultiplied(VectorSumScoring):
     """The query's and the key's term are multiplied, so that the query matters."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        zero_query, zero_key = torch.zeros_like(query[..., :1, :]), torch.zeros_like(key[..., :1, :])
+        zero_query, zero_key = (
+            torch.zeros_like(query[..., :1, :]),
+            torch.zeros_like(key[..., :1, :]),
+        )
         of_query = super().forward(query, zero_key)
         return of_query * super().forward(zero_query, key)

@@ -46,9 +46,7 @@ class Streaming:
         """Where the blocks begin."""
         return range(0, kv_len, self.block)
 
-    def mask(
-        self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
         """What is added to the scores, ``(..., L, S)``."""
         q_len, kv_len = query.shape[-2], key.shape[-2]
         zeros = torch.zeros(q_len, kv_len, dtype=wide(query).dtype, device=query.device)
@@ -148,9 +146,7 @@ class MaskOfTheFirstBlock(Streaming):
 class FloatingMaskThroughHalf(Streaming):
     """A floating mask is kept in bfloat16 to save memory."""
 
-    def mask(
-        self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
         mask = super().mask(query, key, attn_mask, is_causal)
         return mask.bfloat16().to(mask.dtype)
 
@@ -159,9 +155,7 @@ class FloatingMaskThroughHalf(Streaming):
 class StreamingCausalTopLeft(Streaming):
     """The causal flag is aligned to the top left when L and S differ."""
 
-    def mask(
-        self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
         if is_causal:
             ones = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=key.device)
             return super().mask(query, key, ones.tril(), False)
@@ -189,9 +183,7 @@ class StreamingAccumulatesInHalf(Streaming):
 class StreamingCausalBlockSkipped(Streaming):
     """Under the causal flag, blocks from the number of queries on are skipped."""
 
-    def mask(
-        self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool
-    ) -> Tensor:
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
         mask = super().mask(query, key, attn_mask, is_causal)
         if is_causal and key.shape[-2] > self.block:
             beyond = torch.arange(key.shape[-2], device=key.device) > query.shape[-2]

@@ -64,9 +64,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """What each query may attend to, and what is added to the scores."""
         q_len, kv_len = query.shape[-2], key.shape[-2]
-        allowed = torch.ones(
-            *query.shape[:-1], kv_len, dtype=torch.bool, device=query.device
-        )
+        allowed = torch.ones(*query.shape[:-1], kv_len, dtype=torch.bool, device=query.device)
         bias = torch.zeros((), dtype=wide(query).dtype, device=query.device)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             allowed = allowed & attn_mask
@@ -245,7 +243,22 @@ def _distance_reference(
     return attend_by_floats(query, key, value, seen, lambda i, s: -0.5 * abs(i - s))
 
 
-_POSITIONS = "its scores and its window depend on where query and key stand"
+_POSITIONS = "its scores and its window, which may be empty, depend on where query and key stand"
+_POSITIONAL = (
+    "constant_values_come_back",
+    "decode_equals_prefill",
+    "equal_keys_get_equal_weight",
+    "every_attendable_key_matters",
+    "hidden_keys_stay_hidden_at_extreme_scores",
+    "keys_permute_freely",
+    "masking_equals_deleting",
+    "output_lies_within_values",
+    "queries_permute_freely",
+    "query_alone_equals_query_among_others",
+    "single_key_gets_weight_one",
+    "weights_sum_to_one",
+    "windows_end_at_their_edges",
+)
 DISTANCE = Twin(
     "distance",
     MechanismSpec(
@@ -257,11 +270,7 @@ DISTANCE = Twin(
         reference=_distance_reference,
         accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
         laws=("pools_values",),
-        exempt={
-            "masking_equals_deleting": _POSITIONS,
-            "query_alone_equals_query_among_others": _POSITIONS,
-            "weights_sum_to_one": "its window may hold no key that the mask leaves",
-        },
+        exempt={name: _POSITIONS for name in _POSITIONAL},
     ),
 )
 
@@ -292,7 +301,9 @@ class Heads(nn.Module):
         if attn_mask is None:
             attn_mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=query.device)
         attn_mask = attn_mask.expand(*lead, q_len, kv_len).reshape(-1, q_len, kv_len)
-        hidden = (attn_mask if attn_mask.dtype == torch.bool else attn_mask > -math.inf).logical_not()
+        hidden = (
+            attn_mask if attn_mask.dtype == torch.bool else attn_mask > -math.inf
+        ).logical_not()
         key, value = self.silence(key, hidden), self.silence(value, hidden)
         output = self.attend(
             self.split(self.project(self.query_proj, query)),
