@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from attnbench.specs import MechanismSpec, ScoringSpec
 
 class Right(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query / query.shape[-1] ** 0.5) @ key.mT
+        scores: Tensor = (query / query.shape[-1] ** 0.5) @ key.mT
+        return scores
 
 
 class WrongType(Right):
@@ -71,13 +73,25 @@ class Hangs(Right):
         return super().forward(query, key)
 
 
-class HangsInFloat16(Right):
-    """Only one invariant looks at float16 where this is tested."""
-
+class HangsInTraining(Right):
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        if query.dtype == torch.float16:
+        if self.training:
             time.sleep(600)
         return super().forward(query, key)
+
+
+class NanInFloat16(Right):
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = super().forward(query, key)
+        return scores * float("nan") if query.dtype == torch.float16 else scores
+
+
+class Hoards(Right):
+    kept: ClassVar[list[Tensor]] = []
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        while True:
+            self.kept.append(torch.ones(2**22))
 
 
 class KillsItsProcess(Right):
@@ -139,7 +153,9 @@ SIZES = _spec(NeedsEqualSizes, equal_sizes=False)
 RAISES = _spec(RaisesForOneQuery)
 RANDOM = _spec(Nondeterministic)
 HANGS = _spec(Hangs)
-HALF_HANGS = _spec(HangsInFloat16)
+HANGS_TRAINING = _spec(HangsInTraining)
+HALF_NAN = _spec(NanInFloat16)
+HOARDS = _spec(Hoards)
 KILLS = _spec(KillsItsProcess)
 LEAVES = _spec(Leaves)
 NO_TENSOR = _mechanism(NoTensor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,11 +118,14 @@ def _draw(found: dict[str, list[list[float]]], output: Path, what: str) -> None:
 
     sample = next(iter(found.values()))
     rows, columns = len(sample), len(sample[0])
-    across = 1 if columns > 3 * rows else min(len(found), 3)
-    down = -(-len(found) // across)
-    width = min(max(3.0, 0.45 * columns + 1.2), 11.0)
-    height = min(max(1.2, 0.45 * rows + 1.0), 9.0)
-    figure = Figure(figsize=(across * width + 1.0, down * height + 0.6), layout="constrained")
+    labelled = columns <= _MOST_LABELLED and rows <= _MOST_LABELLED
+    across = 1 if columns > 3 * rows else math.ceil(math.sqrt(len(found)))
+    down = math.ceil(len(found) / across)
+    cell = 0.45 if labelled else 0.22
+    width, height = min(cell * columns + 1.2, 9.0), min(cell * rows + 1.0, 8.0)
+    figure = Figure(
+        figsize=(max(across * width + 1.0, 5.0), down * height + 0.6), layout="constrained"
+    )
     FigureCanvasAgg(figure)
     largest = max(value for panel in found.values() for row in panel for value in row)
     panels = figure.subplots(down, across, squeeze=False)
@@ -132,7 +136,7 @@ def _draw(found: dict[str, list[list[float]]], output: Path, what: str) -> None:
         axes.set(title=name, xlabel="key", ylabel="query")
         axes.set_xticks(_ticks(columns))
         axes.set_yticks(_ticks(rows))
-        if columns <= _MOST_LABELLED and rows <= _MOST_LABELLED:
+        if labelled:
             for i, row in enumerate(values):
                 for j, value in enumerate(row):
                     shade = "black" if value > 0.6 * largest else "white"
