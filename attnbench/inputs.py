@@ -32,6 +32,7 @@ class Inputs:
         is_causal: hide the future.
         dropout_p: for subjects that take it.
         enable_gqa: the heads of key and value divide the query's.
+        scale: what a mechanism that takes it multiplies the scores by, instead of ``Eq ** -0.5``.
     """
 
     query: Tensor
@@ -42,6 +43,7 @@ class Inputs:
     is_causal: bool = False
     dropout_p: float = 0.0
     enable_gqa: bool = False
+    scale: float | None = None
 
     def replace(self, **changes: Any) -> Inputs:
         """The same inputs with some changed."""

@@ -241,6 +241,8 @@ class Subject:
             keywords["dropout_p"] = inputs.dropout_p
         if inputs.enable_gqa and "enable_gqa" in self.accepts:
             keywords["enable_gqa"] = True
+        if inputs.scale is not None and "scale" in self.accepts:
+            keywords["scale"] = inputs.scale
         if return_weights:
             keywords["return_weights"] = True
         return module(inputs.query, inputs.key, inputs.value, attn_mask=attn_mask, **keywords)
