@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,15 +78,17 @@ def _outcomes(
     number = event.task.name
     work = left[number]
     if event.kind == "value":
-        left[number] = replace(work, invariants=work.invariants[1:])
-        yield event.value
+        rest = tuple(name for name in work.invariants if name != event.value.invariant)
+        left[number] = replace(work, invariants=rest)
+        yield _repeatable(event.value, event.task)
         return
     if event.kind == "done" or not work.invariants:
         return
     status = "error" if event.kind == "raised" else event.kind
     current, rest = work.invariants[0], work.invariants[1:]
     seconds = event.task.timeout_s if status == "timeout" else 0.0
-    yield Outcome(work.subject, current, status, event.reason, seconds=seconds)
+    ended = Outcome(work.subject, current, status, event.reason, seconds=seconds)
+    yield _repeatable(ended, event.task)
     if not rest:
         return
     if event.kind == "raised" or not work.restarts:
@@ -96,3 +99,16 @@ def _outcomes(
             yield Outcome(work.subject, name, status, reason)
         return
     submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))
+
+
+def _repeatable(outcome: Outcome, task: Task) -> Outcome:
+    """The outcome, with the command that shows it again where it has no script."""
+    if outcome.status in ("passed", "skipped") or outcome.reproduce:
+        return outcome
+    given = task.arguments
+    words = ["attnbench", "check", given["target"], "--invariant", outcome.invariant]
+    words += ["--profile", given["profile"]]
+    words += ["--seed", str(given["seed"])] if given["seed"] is not None else []
+    words += ["--device", given["device"]] if given["device"] != "cpu" else []
+    words += [word for name in given["dtypes"] or () for word in ("--dtype", name)]
+    return replace(outcome, reproduce=shlex.join(words))

@@ -17,15 +17,19 @@ __all__ = ["show", "write_junit"]
 _GOOD = ("passed", "skipped")
 
 
-def show(report: CheckReport, statements: Mapping[str, str], *, every: bool) -> None:
+def show(
+    report: CheckReport, statements: Mapping[str, str], *, every: bool, laws: bool = False
+) -> None:
     """Print a report: a table, each failure whole, and a summary.
 
     Args:
         report: what to show.
         statements: of the invariants, by name.
         every: show a row an outcome instead of a row a subject.
+        laws: show the laws that a subject does not declare, too.
     """
-    print_table(_rows(report) if every else _counts(report), empty="No subject, nothing checked.")
+    rows = _rows(report, laws=laws) if every else _counts(report)
+    print_table(rows, empty="No subject, nothing checked.")
     bad = [outcome for outcome in report.outcomes if outcome.status not in _GOOD]
     for alike in _alike(bad):
         if alike[0].reason.startswith("not run"):
@@ -39,7 +43,7 @@ def show(report: CheckReport, statements: Mapping[str, str], *, every: bool) -> 
     print("; ".join([counts or "nothing checked", *report.notes]))
 
 
-def _rows(report: CheckReport) -> list[dict[str, Any]]:
+def _rows(report: CheckReport, *, laws: bool) -> list[dict[str, Any]]:
     several = len({outcome.subject for outcome in report.outcomes}) > 1
     return [
         {
@@ -51,6 +55,7 @@ def _rows(report: CheckReport) -> list[dict[str, Any]]:
             "": o.reason.splitlines()[0] if o.status in _GOOD and o.reason else "see below",
         }
         for o in report.outcomes
+        if laws or o.reason != "law not declared"
     ]
 
 

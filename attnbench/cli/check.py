@@ -89,7 +89,8 @@ def command(
     if as_json:
         print(report.to_json())
     else:
-        _outcomes.show(report, statements, every=verbose or len(works) == 1)
+        every = verbose or len(works) == 1
+        _outcomes.show(report, statements, every=every, laws=verbose)
     if interrupted:
         return INTERRUPTED
     statuses = [outcome.status for outcome in found]
