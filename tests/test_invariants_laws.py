@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench import KernelSpec, ScoringSpec
+from attnbench.invariants import laws
+from attnbench.specs import KNOWN_LAWS
+from tests.invariant_runs import by_name, case_of, run
+
+INVARIANTS = by_name(laws)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype.itemsize == 2 else tensor
+
+
+def _spec(score: Any, *declared: str) -> ScoringSpec:
+    class Scoring(nn.Module):
+        def forward(self, query: Tensor, key: Tensor) -> Tensor:
+            result: Tensor = score(_wide(query), _wide(key))
+            return result
+
+    return ScoringSpec(
+        name="declared", make=lambda q, k: Scoring(), equal_sizes=True, laws=declared
+    )
+
+
+def dot(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.mT
+
+
+def apart(query: Tensor, key: Tensor) -> Tensor:
+    return query.unsqueeze(-2) - key.unsqueeze(-3)
+
+
+def distance(query: Tensor, key: Tensor) -> Tensor:
+    return -0.5 * apart(query, key).square().sum(-1)
+
+
+def expanded_distance(query: Tensor, key: Tensor) -> Tensor:
+    lengths = query.square().sum(-1, keepdim=True) + key.square().sum(-1).unsqueeze(-2)
+    return query @ key.mT - 0.5 * lengths
+
+
+def only_key(query: Tensor, key: Tensor) -> Tensor:
+    return key.sum(-1).unsqueeze(-2).expand(*query.shape[:-1], key.shape[-2])
+
+
+CASES = [
+    ("translation_invariant", distance, dot),
+    ("translation_invariant", distance, expanded_distance),
+    ("rotation_invariant", dot, lambda q, k: q.abs() @ k.abs().mT),
+    ("rotation_invariant", distance, lambda q, k: -apart(q, k).abs().amax(-1)),
+    ("query_independent", only_key, dot),
+    ("bilinear", dot, lambda q, k: (q + 1) @ k.mT),
+    ("bilinear", dot, lambda q, k: q @ (k * k.abs()).mT),
+    ("bounded_by_one", lambda q, k: dot(q, k).tanh(), lambda q, k: 1.01 * dot(q, k).tanh()),
+    ("monotone_in_distance", distance, dot),
+    ("monotone_in_distance", distance, lambda q, k: -distance(q, k)),
+]
+
+
+@pytest.mark.parametrize(("law", "holding", "breaking"), CASES)
+def test_a_law_passes_a_score_that_obeys_it_and_fails_one_that_does_not(
+    law: str, holding: Any, breaking: Any
+) -> None:
+    right = run(_spec(holding, law), INVARIANTS[law])
+    assert right.status == "passed", right.reason
+    wrong = run(_spec(breaking, law), INVARIANTS[law])
+    assert wrong.status == "failed"
+    assert "but" in wrong.reason
+
+
+def test_every_law_here_is_known_from_the_start_and_has_a_score_that_breaks_it() -> None:
+    assert set(INVARIANTS) == {law for law, _, _ in CASES}
+    assert set(INVARIANTS) <= set(KNOWN_LAWS)
+
+
+def test_a_law_that_is_not_declared_is_skipped() -> None:
+    outcome = run(_spec(dot), INVARIANTS["translation_invariant"])
+    assert (outcome.status, outcome.reason) == ("skipped", "law not declared")
+
+
+def test_the_expanded_distance_is_found_far_from_the_origin_and_the_message_says_so() -> None:
+    wrong = run(
+        _spec(expanded_distance, "translation_invariant"), INVARIANTS["translation_invariant"]
+    )
+    assert "query and key both moved by" in wrong.reason
+    assert "the call at the origin has" in wrong.reason
+
+
+def test_a_kernel_is_held_to_the_laws_of_its_output() -> None:
+    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tensor:
+        bandwidth = (2 * query.shape[-1]) ** -0.5
+        scores = bandwidth * expanded_distance(_wide(query), _wide(key))
+        if masks.get("attn_mask") is not None:
+            scores = scores.masked_fill(~masks["attn_mask"], -torch.inf)
+        return (scores.softmax(-1) @ _wide(value)).to(query.dtype)
+
+    kernel = KernelSpec(name="expanded", scoring="gaussian", attend=attend)
+    wrong = run(kernel, INVARIANTS["translation_invariant"])
+    assert wrong.status == "failed"
+    assert case_of(wrong).dtype in ("float32", "float64", "bfloat16", "float16")
+    assert run(kernel, INVARIANTS["monotone_in_distance"]).status == "skipped"
