@@ -74,7 +74,7 @@ def draw_weights(path: Path) -> None:
     top = max(float(weights.max()) for weights in both)
     image = None
     for axis, weights, title in zip(axes, both, ("additive", "scaled dot"), strict=True):
-        image = axis.imshow(weights, vmin=0, vmax=top, cmap="viridis")
+        image = axis.imshow(weights.numpy(), vmin=0, vmax=top, cmap="viridis")
         axis.set(title=title, xlabel="key", ylabel="query", xticks=range(10), yticks=range(2))
         for row, values in enumerate(weights.tolist()):
             for column, value in enumerate(values):

@@ -109,13 +109,20 @@ def draw(path: Path, seed: int = 0) -> None:
     image = None
     for column, fit in enumerate(found):
         curve, weights = axes[0, column], axes[1, column]
-        curve.plot(x, y, "o", ms=4, color="0.6", label="samples")
-        curve.plot(at, truth(at), "--", color="black", lw=1, label="2 sin x + x$^{0.8}$")
-        curve.plot(at, fit.curve, color="C3", lw=2, label="prediction")
+        curve.plot(x.numpy(), y.numpy(), "o", ms=4, color="0.6", label="samples")
+        curve.plot(
+            at.numpy(), truth(at).numpy(), "--", color="black", lw=1, label="2 sin x + x$^{0.8}$"
+        )
+        curve.plot(at.numpy(), fit.curve.numpy(), color="C3", lw=2, label="prediction")
         curve.set(title=f"{fit.name}\nmean squared error {fit.error:.3f}", xlabel="x")
         curve.set_ylim(-1.5, 5.5)
         image = weights.imshow(
-            fit.weights, origin="lower", aspect="auto", vmin=0, vmax=top, extent=(0, len(x), 0, 5)
+            fit.weights.numpy(),
+            origin="lower",
+            aspect="auto",
+            vmin=0,
+            vmax=top,
+            extent=(0, len(x), 0, 5),
         )
         weights.set(xlabel="sample, by x", ylabel="x predicted at")
     axes[0, 0].set_ylabel("y")

@@ -205,7 +205,7 @@ def draw(path: Path, models: list[Trained]) -> None:
         text = EXAMPLES[model.task]
         length = 10 if model.task == "dates" else len(text)
         written, weights = translate(model.model, text, length)
-        image = axis.imshow(weights, vmin=0, vmax=1, cmap="viridis")
+        image = axis.imshow(weights.numpy(), vmin=0, vmax=1, cmap="viridis")
         axis.set_xticks(range(len(text)), ["␣" if c == " " else c for c in text])
         axis.set_yticks(range(length), list(written))
         axis.set(xlabel="read", ylabel="written")

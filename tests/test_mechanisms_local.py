@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 import attnbench
+from attnbench.benchmark.memory import peak_bytes
 from attnbench.errors import OptionError, ShapeError
 from attnbench.oracles import scalar_output
 from attnbench.resolving import resolve
@@ -156,8 +156,6 @@ def test_memory_grows_with_the_length_and_not_with_its_square(name):
     def peak(length: int) -> int:
         module, given = made(name), tensors(1, q_len=length, kv_len=length)
         given[0].requires_grad_()
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-            module(*given).sum().backward()
-        return sum(max(0, event.self_cpu_memory_usage) for event in recorded.events())
+        return peak_bytes(lambda: module(*given).sum().backward(), torch.device("cpu"))
 
     assert peak(1024) < 5 * peak(256)  # 16 times, were it L·S

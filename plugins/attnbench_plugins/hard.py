@@ -138,6 +138,8 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "picks_one_key takes its place",
             "every_attendable_key_matters": "only the picked key's value is read; the law "
             "picks_one_key takes its place",
+            "training_equals_evaluation": "training samples; the law samples_follow_soft_weights "
+            "takes its place",
             "keys_permute_freely": "of equal keys the first is picked, whichever it is",
         },
         variants=({"scoring": "scaled_dot"},),

@@ -150,6 +150,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "hides it from itself; the law padding_is_inert takes its place",
             "masked_slots_get_no_gradient": "a state's own value is in its output, also where the "
             "mask hides it from itself",
+            "dropout_keeps_the_mean": "what is read goes through a tanh, whose mean is another",
             "single_key_gets_weight_one": "the only key may lie outside the window; the law "
             "window_sums_to_one takes its place",
             "equal_keys_get_equal_weight": "only keys in the window have weight; the law "
