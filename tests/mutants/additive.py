@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from attnbench_plugins._widen import widen
+from attnbench_plugins.additive import AdditiveScoring
 from torch import Tensor, nn
 
 import attnbench
-from attnbench_plugins._widen import widen
-from attnbench_plugins.additive import AdditiveScoring
 from tests.mutants.base import Group, Mutant, Twin
 
 __all__ = ["MUTANTS"]
@@ -16,7 +16,7 @@ MUTANTS: list[Mutant] = []
 _additive = Group(Twin("additive", attnbench.get("additive")), MUTANTS)
 
 
-@_additive("OpenNMT-py#110")
+@_additive("OpenNMT-py#110", killers=("agrees_with_scalar_reference",))
 class AdditiveWithABias(AdditiveScoring):
     """The hidden layer has a bias, which the formula has not."""
 
@@ -28,7 +28,7 @@ class AdditiveWithABias(AdditiveScoring):
         return (hidden + 0.1).tanh() @ w_v
 
 
-@_additive("OpenNMT-py#110")
+@_additive("OpenNMT-py#110", killers=("agrees_with_scalar_reference",))
 class AdditiveWithSwappedProjections(AdditiveScoring):
     """The halves of the concatenation are swapped where both sizes agree."""
 
@@ -38,7 +38,7 @@ class AdditiveWithSwappedProjections(AdditiveScoring):
         return super().forward(key, query).mT
 
 
-@_additive("OpenNMT-py#110")
+@_additive("OpenNMT-py#110", killers=("size_one_dimensions_are_kept",))
 class AdditiveSqueezed(AdditiveScoring):
     """``squeeze()`` instead of ``squeeze(-1)`` on the scores."""
 
@@ -46,7 +46,7 @@ class AdditiveSqueezed(AdditiveScoring):
         return super().forward(query, key).squeeze()
 
 
-@_additive("own")
+@_additive("own", killers=("agrees_with_scalar_reference",))
 class AdditiveWithoutTanh(AdditiveScoring):
     """The tanh is left out, and with it the query."""
 
@@ -58,7 +58,7 @@ class AdditiveWithoutTanh(AdditiveScoring):
         return hidden @ w_v
 
 
-@_additive("own")
+@_additive("own", killers=("query_alone_equals_query_among_others",))
 class AdditiveBroadcastTheOtherWay(AdditiveScoring):
     """Queries and keys are unsqueezed the other way round, which fits where L equals S."""
 
@@ -67,7 +67,7 @@ class AdditiveBroadcastTheOtherWay(AdditiveScoring):
         return scores.mT if query.shape[-2] == key.shape[-2] else scores
 
 
-@_additive("own")
+@_additive("own", killers=("unit_variance",))
 class AdditiveDefaultInitialisation(AdditiveScoring):
     """Parameters keep torch's own initialisation, whose scores are nearly 0."""
 
@@ -78,7 +78,7 @@ class AdditiveDefaultInitialisation(AdditiveScoring):
         nn.init.uniform_(self.score_vector, -bound, bound)
 
 
-@_additive("own")
+@_additive("own", killers=("agrees_with_scalar_reference",))
 class AdditiveVectorOfOnes(AdditiveScoring):
     """The score vector is not used: the units are summed."""
 
@@ -90,7 +90,7 @@ class AdditiveVectorOfOnes(AdditiveScoring):
         return hidden.tanh().sum(-1) * w_v.square().sum().sqrt() / len(w_v) ** 0.5
 
 
-@_additive("own")
+@_additive("own", killers=("agrees_with_float64",))
 class AdditiveHiddenRoundedToHalf(AdditiveScoring):
     """In half types the hidden layer is computed in them."""
 
@@ -100,7 +100,7 @@ class AdditiveHiddenRoundedToHalf(AdditiveScoring):
         return hidden.tanh() @ self.score_vector
 
 
-@_additive("own")
+@_additive("own", killers=("agrees_with_scalar_reference",))
 class AdditiveLastUnitDropped(AdditiveScoring):
     """The last hidden unit never enters the score, so that nothing trains it."""
 

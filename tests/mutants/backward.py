@@ -17,7 +17,7 @@ _attention = Group(ATTENTION, MUTANTS)
 _heads = Group(HEADS, MUTANTS)
 
 
-@_attention("seen in review")
+@_attention("seen in review", killers=("gradients_are_right",))
 class WeightsDetached(Attention):
     """The weights are detached: only the value gets a gradient."""
 
@@ -25,7 +25,7 @@ class WeightsDetached(Attention):
         return super().drop(weights.detach(), dropout_p)
 
 
-@_attention("own")
+@_attention("own", killers=("gradients_are_right",))
 class KeyDetached(Attention):
     """No gradient reaches the key."""
 
@@ -33,7 +33,7 @@ class KeyDetached(Attention):
         return super().scores(query, key.detach(), scale)
 
 
-@_attention("own")
+@_attention("own", killers=("gradients_are_right",))
 class ValueDetached(Attention):
     """No gradient reaches the value."""
 
@@ -56,7 +56,7 @@ class _Softmax(torch.autograd.Function):
         return grad * weights
 
 
-@_attention("own")
+@_attention("own", killers=("gradients_are_right",))
 class SoftmaxGradientWithoutSum(Attention):
     """A hand-written backward of softmax lacks the sum over the row."""
 
@@ -81,7 +81,7 @@ class _Product(torch.autograd.Function):
         return grad @ value.mT, weights.mT @ grad
 
 
-@_attention("pytorch#181133")
+@_attention("pytorch#181133", killers=("gradient_layouts_agree",))
 class GradientReadInOrder(Attention):
     """A transposed gradient is read as if it were contiguous."""
 
@@ -90,7 +90,7 @@ class GradientReadInOrder(Attention):
         return product
 
 
-@_attention("own")
+@_attention("own", killers=("masked_slots_get_no_gradient",))
 class GradientIntoMaskedSlots(Attention):
     """The value of every slot, masked ones too, gets a small gradient."""
 
@@ -103,7 +103,7 @@ class GradientIntoMaskedSlots(Attention):
         return silent + (leak - leak.detach())
 
 
-@_attention("own")
+@_attention("own", killers=("gradients_are_finite_at_extremes",))
 class GradientInfiniteAtZeroWeight(Attention):
     """Weights are the square of a root: right, but its gradient at 0 is not finite."""
 
@@ -111,7 +111,7 @@ class GradientInfiniteAtZeroWeight(Attention):
         return super().normalise(hidden, allowed).sqrt().square()
 
 
-@_heads("own")
+@_heads("own", killers=("gradients_reach_every_parameter",))
 class ParameterUnused(Heads):
     """A gate is made, and never used."""
 
@@ -120,7 +120,7 @@ class ParameterUnused(Heads):
         self.gate = nn.Parameter(torch.ones(heads))
 
 
-@_heads("own")
+@_heads("own", killers=("gradients_reach_every_parameter",))
 class ParameterReadThroughData(Heads):
     """The last projection is read through ``.data``, so that nothing trains it."""
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.mutants.base import Group, Mutant
-from tests.mutants.twins import ATTENTION, HEADS, Attention, Heads, wide
+from tests.mutants.twins import ATTENTION, HEADS, Attention, Heads
 
 __all__ = ["MUTANTS"]
 
@@ -17,7 +17,7 @@ _attention = Group(ATTENTION, MUTANTS)
 _heads = Group(HEADS, MUTANTS)
 
 
-@_attention("pytorch#124464", "timm#1978")
+@_attention("pytorch#124464", "timm#1978", killers=("no_dropout_in_evaluation",))
 class DropoutInEvaluation(Attention):
     """Dropout does not ask whether the module is in training."""
 
@@ -25,7 +25,7 @@ class DropoutInEvaluation(Attention):
         return nn.functional.dropout(weights, dropout_p)
 
 
-@_attention("pytorch#42929", "pytorch#33360")
+@_attention("pytorch#42929", "pytorch#33360", killers=("weights_are_those_before_dropout",))
 class WeightsAfterDropout(Attention):
     """The weights that are handed back are those after dropout."""
 
@@ -40,7 +40,7 @@ class WeightsAfterDropout(Attention):
         return super().pool(weights, value)
 
 
-@_attention("ng-video-lecture#30")
+@_attention("ng-video-lecture#30", killers=("dropout_acts_on_weights",))
 class DropoutBeforeSoftmax(Attention):
     """Scores are dropped, not weights."""
 
@@ -52,7 +52,7 @@ class DropoutBeforeSoftmax(Attention):
         return super().hide(self.drop(scores, self.dropout_p), allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("dropout_keeps_the_mean",))
 class DropoutNotRescaled(Attention):
     """What dropout leaves is not rescaled."""
 
@@ -61,7 +61,7 @@ class DropoutNotRescaled(Attention):
         return dropped * (1 - dropout_p) if self.training else dropped
 
 
-@_attention("own")
+@_attention("own", killers=("dropout_acts_on_weights",))
 class DropoutIgnored(Attention):
     """``dropout_p`` is taken and not used."""
 
@@ -69,7 +69,7 @@ class DropoutIgnored(Attention):
         return weights
 
 
-@_attention("own")
+@_attention("own", killers=("dropout_acts_on_weights",))
 class DropoutTheSameInEveryRow(Attention):
     """One pattern of dropped keys for all queries, and one factor too much."""
 
@@ -78,7 +78,7 @@ class DropoutTheSameInEveryRow(Attention):
         return weights * pattern * pattern
 
 
-@_attention("OpenNMT-py#867")
+@_attention("OpenNMT-py#867", killers=("inputs_are_unchanged",))
 class MaskInvertedInPlace(Attention):
     """``mask.logical_not_()`` changes the caller's mask, right once and wrong the next time."""
 
@@ -91,7 +91,7 @@ class MaskInvertedInPlace(Attention):
         return allowed, bias
 
 
-@_attention("OpenNMT-py#867")
+@_attention("OpenNMT-py#867", killers=("inputs_are_unchanged",))
 class PaddingZeroedInPlace(Attention):
     """Hidden slots of the caller's value are zeroed."""
 
@@ -102,7 +102,7 @@ class PaddingZeroedInPlace(Attention):
         return super().silence_value(value, allowed)
 
 
-@_attention("pytorch/xla#2369")
+@_attention("pytorch/xla#2369", killers=("inputs_are_unchanged",))
 class QueryScaledInPlace(Attention):
     """``q *= scale`` changes the caller's query."""
 
@@ -114,7 +114,7 @@ class QueryScaledInPlace(Attention):
         return scores
 
 
-@_attention("own")
+@_attention("own", killers=("inputs_are_unchanged",))
 class LengthsShiftedInPlace(Attention):
     """Lengths are made positions with ``-= 1``, in the caller's memory."""
 
@@ -124,7 +124,7 @@ class LengthsShiftedInPlace(Attention):
         return inside
 
 
-@_attention("pytorch#112577", "pytorch#181133")
+@_attention("pytorch#112577", "pytorch#181133", killers=("layouts_agree",))
 class ReadsMemoryInOrder(Attention):
     """A transposed value is read as if it were contiguous."""
 
@@ -137,7 +137,7 @@ class ReadsMemoryInOrder(Attention):
         return super().silence_value(value, allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("layouts_agree",))
 class OffsetIgnored(Attention):
     """A view is read from the beginning of its memory."""
 
@@ -146,7 +146,7 @@ class OffsetIgnored(Attention):
         return super().silence_key(start, allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("layouts_agree",))
 class ExpandedBatchReadOnce(Attention):
     """A batch with stride 0 is pooled for its first item only, the others get zeros."""
 
@@ -161,7 +161,7 @@ class ExpandedBatchReadOnce(Attention):
         return super().silence_value(value, allowed)
 
 
-@_attention("pytorch#86120", "pytorch#97111")
+@_attention("pytorch#86120", "pytorch#97111", killers=("gradient_modes_agree",))
 class FastPathWithoutMask(Attention):
     """Without gradients a fast path is taken, which ignores floating masks' finite values."""
 
@@ -172,7 +172,7 @@ class FastPathWithoutMask(Attention):
         return allowed, bias if torch.is_grad_enabled() else torch.zeros_like(bias)
 
 
-@_attention("pytorch#86120", "pytorch#97111")
+@_attention("pytorch#86120", "pytorch#97111", killers=("gradient_modes_agree",))
 class FastPathWithoutScale(Attention):
     """In evaluation and without gradients the scores are not scaled."""
 
@@ -181,7 +181,7 @@ class FastPathWithoutScale(Attention):
         return 1.0 if fast and given is None else super().scale(query, key, given)
 
 
-@_attention("own")
+@_attention("own", killers=("training_equals_evaluation",))
 class TrainingPathWithoutScale(Attention):
     """In training the scores are not scaled."""
 
@@ -189,7 +189,7 @@ class TrainingPathWithoutScale(Attention):
         return 1.0 if self.training and given is None else super().scale(query, key, given)
 
 
-@_attention("own")
+@_attention("own", killers=("calls_leave_no_trace",))
 class MaskCachedByShape(Attention):
     """A mask is kept, and used again for the next call of the same shape."""
 
@@ -203,7 +203,7 @@ class MaskCachedByShape(Attention):
         return cache[shape]
 
 
-@_attention("own")
+@_attention("own", killers=("decode_equals_prefill",))
 class CausalMaskCachedTooShort(Attention):
     """The causal mask of the first call is cut for shorter ones, at the wrong corner."""
 
@@ -214,7 +214,7 @@ class CausalMaskCachedTooShort(Attention):
         return cache[0][:q_len, :kv_len]
 
 
-@_attention("own")
+@_attention("own", killers=("calls_leave_no_trace",))
 class ValuesRunOn(Attention):
     """A running mean of the outputs is kept between calls, and a hundredth of it added."""
 
@@ -225,7 +225,7 @@ class ValuesRunOn(Attention):
         return output + 0.01 * mean
 
 
-@_attention("own")
+@_attention("own", killers=("calls_leave_no_trace",))
 class FirstCallInitialises(Attention):
     """The first call sets a temperature from its data, and state_dict does not hold it."""
 
@@ -235,7 +235,7 @@ class FirstCallInitialises(Attention):
         return scores / spread if query.numel() > 1 else scores
 
 
-@_heads("own")
+@_heads("own", killers=("copies_agree",))
 class BufferNotInStateDict(Heads):
     """A random temperature is a plain attribute, so that ``state_dict`` does not hold it."""
 
@@ -247,7 +247,7 @@ class BufferNotInStateDict(Heads):
         return super().attend(query * self.temperature, key, value, mask)
 
 
-@_heads("own")
+@_heads("own", killers=("calls_leave_no_trace",))
 class DropoutOfItsOwn(Heads):
     """A dropout of the module's own is active in evaluation."""
 
@@ -255,7 +255,7 @@ class DropoutOfItsOwn(Heads):
         return nn.functional.dropout(super().attend(query, key, value, mask), 0.1, training=True)
 
 
-@_attention("own")
+@_attention("own", killers=("vmap_equals_batch",))
 class AnswerDependsOnPythonBranch(Attention):
     """A branch on values, which no compiler or ``vmap`` can follow."""
 
@@ -265,7 +265,7 @@ class AnswerDependsOnPythonBranch(Attention):
         return super().scores(query, key, scale)
 
 
-@_attention("own")
+@_attention("own", killers=("calls_leave_no_trace",))
 class MaskOfTheTracedShape(Attention):
     """A temperature is kept from the first call's length, as a constant in a trace would be."""
 

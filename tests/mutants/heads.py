@@ -17,7 +17,7 @@ _attention = Group(ATTENTION, MUTANTS)
 _heads = Group(HEADS, MUTANTS)
 
 
-@_heads("FuxiCTR#30")
+@_heads("FuxiCTR#30", killers=("query_alone_equals_query_among_others",))
 class HeadsSplitByView(Heads):
     """``view`` without ``transpose``: a head gets a share of the positions, not of the features."""
 
@@ -26,7 +26,7 @@ class HeadsSplitByView(Heads):
         return tensor.reshape(batch * self.heads, length, width // self.heads)
 
 
-@_heads("own")
+@_heads("own", killers=("query_alone_equals_query_among_others",))
 class HeadsMergedByView(Heads):
     """Heads are merged without ``transpose``."""
 
@@ -35,7 +35,7 @@ class HeadsMergedByView(Heads):
         return tensor.reshape(-1, length, self.heads * size)
 
 
-@_heads("lighthouse#77", "AttnGAN#93")
+@_heads("lighthouse#77", "AttnGAN#93", killers=("item_alone_equals_item_in_batch",))
 class MaskTiledOverHeads(Heads):
     """The masks of a batch are tiled over the heads, where they should be interleaved."""
 
@@ -43,7 +43,7 @@ class MaskTiledOverHeads(Heads):
         return mask.repeat(self.heads, 1, 1)
 
 
-@_heads("own")
+@_heads("own", killers=("masked_slots_are_inert",))
 class MaskForTheFirstHeadOnly(Heads):
     """Only the first head of each item is masked."""
 
@@ -54,7 +54,7 @@ class MaskForTheFirstHeadOnly(Heads):
         return super().for_heads(mask) | ~first.reshape(-1, 1, 1)
 
 
-@_heads("own")
+@_heads("own", killers=("agrees_with_scalar_reference",))
 class SecondHeadRepeatsTheFirst(Heads):
     """Every head gets the queries of the first."""
 
@@ -64,7 +64,7 @@ class SecondHeadRepeatsTheFirst(Heads):
         return super().attend(query, key, value, mask)
 
 
-@_heads("own")
+@_heads("own", killers=("empty_rows_give_zeros",))
 class ProjectionBiasInEmptyRows(Heads):
     """A query without keys gives the bias of the last projection, not zeros."""
 
@@ -72,7 +72,7 @@ class ProjectionBiasInEmptyRows(Heads):
         return output
 
 
-@_heads("own")
+@_heads("own", killers=("gradients_reach_every_parameter",))
 class QueryProjectionDetached(Heads):
     """The queries are detached from the graph behind their projection."""
 
@@ -80,7 +80,7 @@ class QueryProjectionDetached(Heads):
         return super().attend(query.detach(), key, value, mask)
 
 
-@_heads("own")
+@_heads("own", killers=("masked_slots_get_no_gradient",))
 class PoisonThroughTheProjections(Heads):
     """What padding holds is projected, and multiplied by 0 behind it."""
 
@@ -88,7 +88,7 @@ class PoisonThroughTheProjections(Heads):
         return tensor
 
 
-@_attention("onnx#7274", "axlearn#842")
+@_attention("onnx#7274", "axlearn#842", killers=("grouped_heads_equal_expanded_heads",))
 class GroupedHeadsTiled(Attention):
     """Heads of keys are tiled over the groups, where they should be interleaved."""
 
@@ -98,7 +98,7 @@ class GroupedHeadsTiled(Attention):
         return tensor.repeat(repeats)
 
 
-@_attention("own")
+@_attention("own", killers=("grouped_heads_equal_expanded_heads",))
 class GroupedHeadsOfTheFirst(Attention):
     """Every group of queries gets the first head of the keys."""
 
@@ -107,7 +107,7 @@ class GroupedHeadsOfTheFirst(Attention):
         return tensor[..., :1, :, :].expand(*tensor.shape[:-3], heads, *tensor.shape[-2:])
 
 
-@_attention("allennlp#1775", "tacotron2#303")
+@_attention("allennlp#1775", "tacotron2#303", killers=("size_one_dimensions_are_kept",))
 class SqueezeDropsSizeOne(Attention):
     """``squeeze()`` drops every size of 1 from the output."""
 
@@ -115,7 +115,7 @@ class SqueezeDropsSizeOne(Attention):
         return super().pool(weights, value).squeeze()
 
 
-@_attention("own")
+@_attention("own", killers=("size_one_dimensions_are_kept",))
 class SqueezeDropsASingleQuery(Attention):
     """``squeeze(-2)`` drops the length of a single query."""
 
@@ -123,7 +123,7 @@ class SqueezeDropsASingleQuery(Attention):
         return super().pool(weights, value).squeeze(-2)
 
 
-@_attention("own")
+@_attention("own", killers=("item_alone_equals_item_in_batch",))
 class ItemsMixedWhereFourDimensions(Attention):
     """With batch and heads, items are pooled with the values of the one before."""
 
@@ -131,7 +131,7 @@ class ItemsMixedWhereFourDimensions(Attention):
         return super().pool(weights, value.roll(1, 0) if value.dim() > 3 else value)
 
 
-@_attention("own")
+@_attention("own", killers=("leading_sizes_fold",))
 class LeadingSizesSwapped(Attention):
     """Batch and heads are swapped on the way through where they are alike."""
 
@@ -141,7 +141,7 @@ class LeadingSizesSwapped(Attention):
         return output.transpose(0, 1) if square else output
 
 
-@_attention("own")
+@_attention("own", killers=("keeps_the_contract",))
 class LeadingSizesFlattened(Attention):
     """The output comes back with batch and heads in one dimension."""
 
@@ -152,7 +152,7 @@ class LeadingSizesFlattened(Attention):
         return result.flatten(0, 1) if result.dim() > 3 else result
 
 
-@_attention("own")
+@_attention("own", killers=("item_alone_equals_item_in_batch",))
 class QueriesCentredOnTheBatch(Attention):
     """Queries are centred on the mean of the batch, so that items reach each other."""
 
@@ -161,7 +161,7 @@ class QueriesCentredOnTheBatch(Attention):
         return super().scores(query - others, key, scale)
 
 
-@_attention("own")
+@_attention("own", killers=("query_alone_equals_query_among_others",))
 class QueriesInfluenceEachOther(Attention):
     """Scores are centred over the queries."""
 
@@ -170,7 +170,7 @@ class QueriesInfluenceEachOther(Attention):
         return scores - scores.mean(-2, keepdim=True)
 
 
-@_attention("own")
+@_attention("own", killers=("keys_permute_freely",))
 class ValuesReversedInLongRows(Attention):
     """The values are pooled in reverse order for more than 16 keys."""
 
@@ -178,7 +178,7 @@ class ValuesReversedInLongRows(Attention):
         return super().pool(weights, value.flip(-2) if value.shape[-2] > 16 else value)
 
 
-@_attention("own")
+@_attention("own", killers=("keys_permute_freely",))
 class FirstKeyFavoured(Attention):
     """The first key has a bonus, like a learned start token."""
 

@@ -18,7 +18,13 @@ _attention = Group(ATTENTION, MUTANTS)
 _distance = Group(DISTANCE, MUTANTS)
 
 
-@_attention("timm#2236")
+@_attention(
+    "timm#2236",
+    killers=(
+        "weights_sum_to_one",
+        "masking_equals_deleting",
+    ),
+)
 class MaskMultipliedAfterSoftmax(Attention):
     """The mask is multiplied in after softmax, so that rows no longer sum to 1."""
 
@@ -26,7 +32,7 @@ class MaskMultipliedAfterSoftmax(Attention):
         return scores
 
 
-@_attention("addons#133")
+@_attention("addons#133", killers=("masked_weights_are_zero",))
 class MaskNeverApplied(Attention):
     """The mask is computed and handed around, and nothing uses it."""
 
@@ -37,7 +43,13 @@ class MaskNeverApplied(Attention):
         return scores
 
 
-@_attention("OpenNMT-py#272")
+@_attention(
+    "OpenNMT-py#272",
+    killers=(
+        "masked_weights_are_zero",
+        "item_alone_equals_item_in_batch",
+    ),
+)
 class MaskOfTheFirstItem(Attention):
     """Every item of a batch gets the mask of the first."""
 
@@ -51,7 +63,7 @@ class MaskOfTheFirstItem(Attention):
         return allowed[:1].expand_as(allowed) if allowed.dim() > 2 else allowed
 
 
-@_attention("flamingo-pytorch#10", "ParlAI#3068")
+@_attention("flamingo-pytorch#10", "ParlAI#3068", killers=("masked_weights_are_zero",))
 class MaskedFillThrownAway(Attention):
     """``masked_fill`` is called, and what it returns is dropped."""
 
@@ -65,7 +77,14 @@ class MaskedFillThrownAway(Attention):
         return weights
 
 
-@_attention("x-transformers#160", "halonet-pytorch#4")
+@_attention(
+    "x-transformers#160",
+    "halonet-pytorch#4",
+    killers=(
+        "masked_weights_are_zero",
+        "every_attendable_key_matters",
+    ),
+)
 class PolarityInverted(Attention):
     """A boolean mask is read as True = hidden."""
 
@@ -77,7 +96,7 @@ class PolarityInverted(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("transformers#41443")
+@_attention("transformers#41443", killers=("masking_equals_deleting",))
 class BooleanMaskAdded(Attention):
     """A boolean mask is added to the scores as 0 and 1."""
 
@@ -89,7 +108,7 @@ class BooleanMaskAdded(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("TransformerEngine#1524")
+@_attention("TransformerEngine#1524", killers=("causal_and_padding_combine",))
 class CausalDroppedBesideAMask(Attention):
     """Causality is ignored as soon as a mask or lengths are given too."""
 
@@ -100,7 +119,7 @@ class CausalDroppedBesideAMask(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("keras#23038")
+@_attention("keras#23038", killers=("future_does_not_leak",))
 class CausalDroppedWithoutWeights(Attention):
     """The path without weights, meant to be the fast one, forgets causality."""
 
@@ -113,7 +132,7 @@ class CausalDroppedWithoutWeights(Attention):
         )
 
 
-@_attention("xformers#103")
+@_attention("xformers#103", killers=("masked_weights_are_zero",))
 class CausalDroppedInHalfPrecision(Attention):
     """The path for half types has no causal branch."""
 
@@ -124,7 +143,13 @@ class CausalDroppedInHalfPrecision(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("pytorch#103082", "pytorch#108108", "cutlass#2336", "onnx#8068")
+@_attention(
+    "pytorch#103082",
+    "pytorch#108108",
+    "cutlass#2336",
+    "onnx#8068",
+    killers=("decode_equals_prefill",),
+)
 class CausalTopLeft(Attention):
     """The causal mask is aligned to the top left when L and S differ."""
 
@@ -132,7 +157,7 @@ class CausalTopLeft(Attention):
         return torch.ones(q_len, kv_len, dtype=torch.bool, device=device).tril()
 
 
-@_attention("own")
+@_attention("own", killers=("mask_forms_agree",))
 class CausalStrict(Attention):
     """A query does not see its own position, as ``triu`` with its default diagonal hides it."""
 
@@ -140,7 +165,7 @@ class CausalStrict(Attention):
         return torch.ones(q_len, kv_len, dtype=torch.bool, device=device).triu(kv_len - q_len) == 0
 
 
-@_attention("own")
+@_attention("own", killers=("future_does_not_leak",))
 class CausalSeesOneAhead(Attention):
     """A query sees one key of the future."""
 
@@ -149,7 +174,7 @@ class CausalSeesOneAhead(Attention):
         return ones.tril(kv_len - q_len + 1)
 
 
-@_attention("own")
+@_attention("own", killers=("mask_forms_agree",))
 class CausalOfTheKeysLength(Attention):
     """A causal mask cached for the longest sequence is cut to the wrong corner when L < S."""
 
@@ -158,7 +183,7 @@ class CausalOfTheKeysLength(Attention):
         return torch.ones(size, size, dtype=torch.bool, device=device).tril()[:q_len, :kv_len]
 
 
-@_attention("Transformer-Neural-Network#15")
+@_attention("Transformer-Neural-Network#15", killers=("valid_lengths_count_the_keys",))
 class LengthOneTooLong(Attention):
     """``<=`` instead of ``<``: the first key of the padding is seen."""
 
@@ -166,7 +191,7 @@ class LengthOneTooLong(Attention):
         return super().lengths(valid_lens + 1, query, kv_len)
 
 
-@_attention("own")
+@_attention("own", killers=("valid_lengths_count_the_keys",))
 class LengthOneTooShort(Attention):
     """The last valid key is taken for padding."""
 
@@ -174,7 +199,7 @@ class LengthOneTooShort(Attention):
         return super().lengths((valid_lens - 1).clamp_min(1), query, kv_len)
 
 
-@_attention("own")
+@_attention("own", killers=("mask_forms_agree",))
 class LengthsOfTheFirstQuery(Attention):
     """Of lengths ``(B, L)`` only those of the first query are used."""
 
@@ -183,7 +208,7 @@ class LengthsOfTheFirstQuery(Attention):
         return super().lengths(lens, query, kv_len)
 
 
-@_attention("own")
+@_attention("own", killers=("masked_weights_are_zero",))
 class LengthsOverTheLastLeadingSize(Attention):
     """Lengths are laid over the heads where there are as many heads as items."""
 
@@ -193,7 +218,7 @@ class LengthsOverTheLastLeadingSize(Attention):
         return inside.movedim(0, -3) if len(sizes) > 1 and sizes[0] == sizes[-1] else inside
 
 
-@_attention("own")
+@_attention("own", killers=("causal_and_padding_combine",))
 class LengthsIgnoredBesideAMask(Attention):
     """Lengths are used only if causality is not asked for."""
 
@@ -204,7 +229,7 @@ class LengthsIgnoredBesideAMask(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("hyunwoongko/transformer#40")
+@_attention("hyunwoongko/transformer#40", killers=("masked_weights_are_zero",))
 class MaskOnTheQueryAxis(Attention):
     """The padding of the keys is laid over the queries where L equals S."""
 
@@ -213,7 +238,7 @@ class MaskOnTheQueryAxis(Attention):
         return inside.mT if query.shape[-2] == kv_len else inside
 
 
-@_attention("own")
+@_attention("own", killers=("masks_broadcast",))
 class KeyRowOverTheQueries(Attention):
     """A mask ``(1, S)`` is turned over the queries where L equals S."""
 
@@ -226,7 +251,7 @@ class KeyRowOverTheQueries(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("own")
+@_attention("own", killers=("masked_weights_are_zero",))
 class MaskTransposedWhereSquare(Attention):
     """A boolean mask is transposed, which shows no other sign where L equals S."""
 
@@ -238,20 +263,26 @@ class MaskTransposedWhereSquare(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("own")
+@_attention("own", killers=("masked_weights_are_zero",))
 class SharedMaskTakenForPadding(Attention):
     """A mask ``(L, S)`` is taken for one of ``(B, S)`` where L equals B."""
 
     def mask(
         self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
     ) -> Any:
-        if attn_mask is not None and attn_mask.dim() == 2 and query.dim() == 3:
-            if attn_mask.shape[0] == query.shape[0]:
-                attn_mask = attn_mask.unsqueeze(1)
+        shared = attn_mask is not None and attn_mask.dim() == 2 and query.dim() == 3
+        if shared and attn_mask.shape[0] == query.shape[0]:
+            attn_mask = attn_mask.unsqueeze(1)
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("transformers#39408")
+@_attention(
+    "transformers#39408",
+    killers=(
+        "masking_equals_deleting",
+        "windows_end_at_their_edges",
+    ),
+)
 class RangeOneTooShort(Attention):
     """A mask is read as a range of keys a query, and the last key of a window is left out."""
 
@@ -267,7 +298,7 @@ class RangeOneTooShort(Attention):
         return torch.where(hides, rest, allowed)
 
 
-@_distance("transformers#29623")
+@_distance("transformers#29623", killers=("agrees_with_scalar_reference",))
 class WindowOneTooLong(Distance):
     """A window of three keys back reaches four."""
 
@@ -275,7 +306,7 @@ class WindowOneTooLong(Distance):
         return distance <= self.before + 1
 
 
-@_distance("own")
+@_distance("own", killers=("agrees_with_scalar_reference",))
 class WindowOneTooShort(Distance):
     """A window of three keys back reaches two."""
 
@@ -283,7 +314,7 @@ class WindowOneTooShort(Distance):
         return distance < self.before
 
 
-@_distance("own")
+@_distance("own", killers=("agrees_with_scalar_reference",))
 class WindowOnTheOtherSide(Distance):
     """The window limits what lies ahead instead of what lies behind."""
 
@@ -291,7 +322,7 @@ class WindowOnTheOtherSide(Distance):
         return -distance <= self.before
 
 
-@_distance("attention-gym#86")
+@_distance("attention-gym#86", killers=("agrees_with_scalar_reference",))
 class DistanceBiasSignFlipped(Distance):
     """The further away a key, the larger its score."""
 
@@ -299,7 +330,7 @@ class DistanceBiasSignFlipped(Distance):
         return -super().penalty(distance)
 
 
-@_distance("own")
+@_distance("own", killers=("agrees_with_scalar_reference",))
 class DistanceBiasNotSymmetric(Distance):
     """Keys ahead get a bonus: the absolute value is forgotten."""
 
@@ -307,7 +338,7 @@ class DistanceBiasNotSymmetric(Distance):
         return -0.5 * distance
 
 
-@_distance("TransformerLens#1005", "transformers#22707")
+@_distance("TransformerLens#1005", "transformers#22707", killers=("agrees_with_scalar_reference",))
 class PositionsCountFromTheEnd(Distance):
     """Positions count from the end of the padded batch, so that padding moves them."""
 
@@ -315,7 +346,7 @@ class PositionsCountFromTheEnd(Distance):
         return super().distance(q_len, kv_len, device) + (kv_len - q_len)
 
 
-@_attention("TransformerLens#1005")
+@_attention("TransformerLens#1005", killers=("trailing_padding_equals_deleting",))
 class ScaledByPaddedLength(Attention):
     """Scores are divided by the root of the number of keys, padding included."""
 
@@ -323,7 +354,7 @@ class ScaledByPaddedLength(Attention):
         return super().scale(query, key, given) / (1 + 0.01 * key.shape[-2])
 
 
-@_attention("pytorch#103749", "pytorch#103963")
+@_attention("pytorch#103749", "pytorch#103963", killers=("empty_rows_give_zeros",))
 class EmptyRowGivesNan(Attention):
     """Softmax over -inf alone."""
 
@@ -334,7 +365,7 @@ class EmptyRowGivesNan(Attention):
         return hidden.softmax(-1)
 
 
-@_attention("pytorch#41508")
+@_attention("pytorch#41508", killers=("empty_rows_have_finite_gradients",))
 class EmptyRowGivesNanGradients(Attention):
     """The NaN of an empty row is replaced behind softmax, so that its gradient is still NaN."""
 
@@ -342,7 +373,7 @@ class EmptyRowGivesNanGradients(Attention):
         return scores + torch.zeros_like(scores).masked_fill(~allowed, -math.inf)
 
 
-@_attention("apex#1390", "d2l-en#2423")
+@_attention("apex#1390", "d2l-en#2423", killers=("empty_rows_give_zeros",))
 class EmptyRowGivesTheMean(Attention):
     """A row without keys attends to all of them alike."""
 
@@ -350,7 +381,7 @@ class EmptyRowGivesTheMean(Attention):
         return hidden.softmax(-1)
 
 
-@_attention("own")
+@_attention("own", killers=("empty_rows_give_zeros",))
 class EmptyRowGivesTheFirstValue(Attention):
     """A row without keys attends to the first."""
 
@@ -360,7 +391,7 @@ class EmptyRowGivesTheFirstValue(Attention):
         return super().normalise(hidden, allowed | (dead & first))
 
 
-@_attention("pytorch#101967")
+@_attention("pytorch#101967", killers=("padding_is_inert",))
 class PoisonLeaksFromKeyAndValue(Attention):
     """What a masked slot holds is multiplied by a weight of 0, which leaves NaN as it is."""
 
@@ -368,7 +399,7 @@ class PoisonLeaksFromKeyAndValue(Attention):
         return tensor
 
 
-@_attention("pytorch#101967")
+@_attention("pytorch#101967", killers=("padding_is_inert",))
 class PoisonLeaksFromValue(Attention):
     """Keys of masked slots are silenced, values are not."""
 
@@ -376,7 +407,7 @@ class PoisonLeaksFromValue(Attention):
         return value
 
 
-@_attention("pytorch#101967")
+@_attention("pytorch#101967", killers=("padding_is_inert",))
 class PoisonLeaksFromKey(Attention):
     """Values of masked slots are silenced; keys are not, and reach the query's gradient."""
 
@@ -387,7 +418,7 @@ class PoisonLeaksFromKey(Attention):
         return super().scores(query, key, scale) + 0.0 * key.sum(-1).unsqueeze(-2).sum(-1, True)
 
 
-@_attention("keras#15390")
+@_attention("keras#15390", killers=("hidden_keys_stay_hidden_at_extreme_scores",))
 class FiniteFillLeaks(Attention):
     """Hidden scores are -10000, which is no less than real ones can be."""
 
@@ -398,7 +429,7 @@ class FiniteFillLeaks(Attention):
         return hidden.softmax(-1) * allowed.any(-1, keepdim=True)
 
 
-@_attention("own")
+@_attention("own", killers=("masked_weights_are_zero",))
 class FloatingMaskHidesNothing(Attention):
     """-inf in a floating mask is clipped to -5 before it is added."""
 
@@ -410,7 +441,7 @@ class FloatingMaskHidesNothing(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("own")
+@_attention("own", killers=("bias_is_added_to_scores",))
 class FloatingMaskReadAsBoolean(Attention):
     """Of a floating mask only -inf counts; its finite values are dropped."""
 
@@ -422,7 +453,7 @@ class FloatingMaskReadAsBoolean(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("own")
+@_attention("own", killers=("bias_is_added_to_scores",))
 class BiasSubtracted(Attention):
     """A floating mask is subtracted from the scores."""
 
@@ -433,7 +464,7 @@ class BiasSubtracted(Attention):
         return allowed, -bias
 
 
-@_attention("own")
+@_attention("own", killers=("bias_is_added_to_scores",))
 class BiasScaledToo(Attention):
     """The scale is applied to scores and floating mask together."""
 

@@ -18,7 +18,7 @@ _attention = Group(ATTENTION, MUTANTS)
 _HALF = (torch.float16, torch.bfloat16)
 
 
-@_attention("fairseq#3575", "flax#982")
+@_attention("fairseq#3575", "flax#982", killers=("weights_sum_to_one",))
 class FillOverflowsHalfPrecision(Attention):
     """The fill value -1e9 is -inf in float16, and 0 times it is NaN."""
 
@@ -31,7 +31,7 @@ class FillOverflowsHalfPrecision(Attention):
         return super().scores(query, key, scale)
 
 
-@_attention("mlc-llm#1638")
+@_attention("mlc-llm#1638", killers=("agrees_with_float64",))
 class ProductOverflowsBeforeScaling(Attention):
     """The product is made in the dtype of the query, and scaled after."""
 
@@ -39,7 +39,7 @@ class ProductOverflowsBeforeScaling(Attention):
         return wide((query @ key.mT) * scale)
 
 
-@_attention("transformers#18057")
+@_attention("transformers#18057", killers=("weights_sum_to_one",))
 class SoftmaxInHalfPrecision(Attention):
     """Softmax exponentiates in half precision, without subtracting the largest score."""
 
@@ -48,7 +48,7 @@ class SoftmaxInHalfPrecision(Attention):
         return (raw / raw.sum(-1, keepdim=True)).nan_to_num(posinf=math.nan).to(hidden.dtype)
 
 
-@_attention("pytorch#163588")
+@_attention("pytorch#163588", killers=("masked_runs_are_as_accurate",))
 class LessPreciseWithAMask(Attention):
     """With a mask, scores of half types pass through half precision."""
 
@@ -57,7 +57,7 @@ class LessPreciseWithAMask(Attention):
         return super().hide(rounded, allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_float64",))
 class WeightsRoundedToHalf(Attention):
     """In long rows of half types, weights are rounded before they are summed up."""
 
@@ -71,7 +71,13 @@ class WeightsRoundedToHalf(Attention):
         return super().pool(weights, value)
 
 
-@_attention("PyTorch-NLP#2")
+@_attention(
+    "PyTorch-NLP#2",
+    killers=(
+        "weights_sum_to_one",
+        "query_alone_equals_query_among_others",
+    ),
+)
 class SoftmaxOverQueries(Attention):
     """Softmax runs over the queries."""
 
@@ -79,7 +85,7 @@ class SoftmaxOverQueries(Attention):
         return hidden.softmax(-2).nan_to_num().masked_fill(~allowed, 0.0)
 
 
-@_attention("fastNLP#254")
+@_attention("fastNLP#254", killers=("weights_sum_to_one",))
 class SoftmaxOverDimensionTwo(Attention):
     """Softmax runs over dimension 2, right for three dimensions and wrong for four."""
 
@@ -88,7 +94,7 @@ class SoftmaxOverDimensionTwo(Attention):
         return hidden.softmax(dim).nan_to_num().masked_fill(~allowed, 0.0)
 
 
-@_attention("mlc-llm#3426", "cntkx#10")
+@_attention("mlc-llm#3426", "cntkx#10", killers=("agrees_with_scalar_reference",))
 class ScaleMissing(Attention):
     """The scores are not scaled."""
 
@@ -96,7 +102,7 @@ class ScaleMissing(Attention):
         return 1.0 if given is None else given
 
 
-@_attention("ViT#2")
+@_attention("ViT#2", killers=("weights_sum_to_one",))
 class ScaleAfterSoftmax(Attention):
     """The weights are scaled instead of the scores."""
 
@@ -111,7 +117,7 @@ class ScaleAfterSoftmax(Attention):
         return super().scores(query, key, scale)
 
 
-@_attention("tt-metal#33304")
+@_attention("tt-metal#33304", killers=("scale_multiplies_scores",))
 class ScaleArgumentIgnored(Attention):
     """A scale that is given is not used."""
 
@@ -119,7 +125,7 @@ class ScaleArgumentIgnored(Attention):
         return super().scale(query, key, None)
 
 
-@_attention("tt-metal#33304")
+@_attention("tt-metal#33304", killers=("scale_multiplies_scores",))
 class ScaleZeroByDefault(Attention):
     """Without a scale, 0 is used: every weight is the same."""
 
@@ -127,7 +133,7 @@ class ScaleZeroByDefault(Attention):
         return given or 0.0
 
 
-@_attention("own")
+@_attention("own", killers=("scale_multiplies_scores",))
 class ScaleOneOverSize(Attention):
     """1/E instead of 1/√E."""
 
@@ -135,7 +141,7 @@ class ScaleOneOverSize(Attention):
         return 1 / query.shape[-1] if given is None else given
 
 
-@_attention("own")
+@_attention("own", killers=("query_alone_equals_query_among_others",))
 class ScaleOfTheLength(Attention):
     """The root of L is taken for the root of E."""
 
@@ -143,7 +149,7 @@ class ScaleOfTheLength(Attention):
         return query.shape[-2] ** -0.5 if given is None else given
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class ScaleAppliedTwice(Attention):
     """Both the query and the scores are scaled."""
 
@@ -151,7 +157,7 @@ class ScaleAppliedTwice(Attention):
         return super().scores(query, key, scale) * scale
 
 
-@_attention("own")
+@_attention("own", killers=("weights_sum_to_one",))
 class EpsilonInTheNormaliser(Attention):
     """1e-2 is added to the sum that softmax divides by."""
 
@@ -160,7 +166,7 @@ class EpsilonInTheNormaliser(Attention):
         return raw / (raw.sum(-1, keepdim=True) + 1e-2)
 
 
-@_attention("own")
+@_attention("own", killers=("weights_sum_to_one",))
 class OneAddedToTheNormaliser(Attention):
     """Softmax with a sink: 1 is added to the sum that it divides by."""
 
@@ -170,7 +176,7 @@ class OneAddedToTheNormaliser(Attention):
         return raw / (raw.sum(-1, keepdim=True) + (-top).exp())
 
 
-@_attention("own")
+@_attention("own", killers=("query_alone_equals_query_among_others",))
 class MaximumOfAllQueries(Attention):
     """The largest score of all queries is subtracted, so that other rows underflow to 0 / 0."""
 
@@ -180,7 +186,7 @@ class MaximumOfAllQueries(Attention):
         return raw / raw.sum(-1, keepdim=True).clamp_min(1e-30)
 
 
-@_attention("own")
+@_attention("own", killers=("finite_at_extremes",))
 class MaximumNotSubtracted(Attention):
     """Softmax is written out without subtracting the largest score."""
 
@@ -189,7 +195,7 @@ class MaximumNotSubtracted(Attention):
         return raw / raw.sum(-1, keepdim=True).masked_fill(~allowed.any(-1, keepdim=True), 1.0)
 
 
-@_attention("own")
+@_attention("own", killers=("weights_sum_to_one",))
 class WeightsClipped(Attention):
     """Weights below 0.001 are set to 0."""
 
@@ -198,7 +204,7 @@ class WeightsClipped(Attention):
         return weights.masked_fill(weights < 1e-3, 0.0)
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class ScoresClipped(Attention):
     """Scores are clipped to ± 10, against overflow."""
 
@@ -206,7 +212,7 @@ class ScoresClipped(Attention):
         return super().hide(scores.clamp(-10, 10), allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class ScoresDoubledInLongRows(Attention):
     """Scores are doubled for rows of more than 64 keys."""
 
@@ -214,7 +220,7 @@ class ScoresDoubledInLongRows(Attention):
         return super().scores(query, key, 2 * scale if key.shape[-2] > 64 else scale)
 
 
-@_attention("own")
+@_attention("own", killers=("weights_are_not_negative",))
 class LogSoftmax(Attention):
     """Log-softmax for softmax."""
 
@@ -222,7 +228,7 @@ class LogSoftmax(Attention):
         return hidden.log_softmax(-1).masked_fill(~allowed, 0.0)
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class SoftmaxTwice(Attention):
     """The weights are softmaxed once more."""
 
@@ -231,7 +237,7 @@ class SoftmaxTwice(Attention):
         return super().normalise(self.hide(twice, allowed), allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class BaseTwoSoftmax(Attention):
     """exp2 for exp, without the factor log2 e in the scale."""
 
@@ -239,7 +245,7 @@ class BaseTwoSoftmax(Attention):
         return super().normalise(hidden * math.log(2), allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class NegativeScores(Attention):
     """The sign of the scores is flipped."""
 
@@ -247,7 +253,7 @@ class NegativeScores(Attention):
         return -super().scale(query, key, given)
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class Float32ForFloat64(Attention):
     """Everything is computed in float32."""
 
@@ -255,7 +261,7 @@ class Float32ForFloat64(Attention):
         return super().scores(query.float(), key.float(), scale).to(wide(query).dtype)
 
 
-@_attention("own")
+@_attention("own", killers=("output_has_shape_and_dtype",))
 class OutputStaysWide(Attention):
     """The output of half types comes in float32."""
 
@@ -264,7 +270,7 @@ class OutputStaysWide(Attention):
         return tuple(wide(t) for t in result) if isinstance(result, tuple) else wide(result)
 
 
-@_attention("seen in review")
+@_attention("seen in review", killers=("constant_values_come_back",))
 class KeyAndValueSwapped(Attention):
     """Where their sizes agree, the keys are pooled."""
 
@@ -277,7 +283,7 @@ class KeyAndValueSwapped(Attention):
         return super().pool(weights, self.key if fits else value)
 
 
-@_attention("seen in review")
+@_attention("seen in review", killers=("every_attendable_key_matters",))
 class LastKeyDropped(Attention):
     """The last key of a row of several is never attended to."""
 
@@ -293,7 +299,7 @@ class LastKeyDropped(Attention):
         return torch.where(rest.any(-1, keepdim=True), rest, allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class WrongFromSize129(Attention):
     """Keys beyond the 128th are not read: a block size is taken for the length."""
 
@@ -302,7 +308,7 @@ class WrongFromSize129(Attention):
         return super().hide(scores, allowed & near)
 
 
-@_attention("own")
+@_attention("own", killers=("masked_slots_are_inert",))
 class WrongWhereLengthsAgree(Attention):
     """Where L equals S, scores are symmetrised, as for self-attention they were thought to be."""
 
@@ -311,7 +317,7 @@ class WrongWhereLengthsAgree(Attention):
         return super().hide((scores + scores.mT) / 2 if square else scores, allowed)
 
 
-@_attention("own")
+@_attention("own", killers=("constant_values_come_back",))
 class ValueWithoutLastFeature(Attention):
     """The last feature of a wide value is zero: its size is rounded down to a multiple of 16."""
 
@@ -321,7 +327,7 @@ class ValueWithoutLastFeature(Attention):
         return super().pool(weights, value) * inside
 
 
-@_attention("own")
+@_attention("own", killers=("agrees_with_scalar_reference",))
 class KeyFeaturesBeyond256Dropped(Attention):
     """Features beyond the 256th do not enter the score."""
 
@@ -329,7 +335,7 @@ class KeyFeaturesBeyond256Dropped(Attention):
         return super().scores(query[..., :256], key[..., :256], scale)
 
 
-@_attention("own")
+@_attention("own", killers=("output_is_linear_in_values",))
 class ValueNormalised(Attention):
     """Values are divided by their norm."""
 
@@ -337,7 +343,7 @@ class ValueNormalised(Attention):
         return super().pool(weights, torch.nn.functional.normalize(wide(value), dim=-1))
 
 
-@_attention("own")
+@_attention("own", killers=("output_is_linear_in_values",))
 class ConstantAddedToTheOutput(Attention):
     """A constant of 0.01 is added to the output."""
 

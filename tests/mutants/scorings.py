@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
-
-import attnbench
 from attnbench_plugins._widen import widen
 from attnbench_plugins.bilinear import BilinearScoring
 from attnbench_plugins.gaussian import GaussianScoring
 from attnbench_plugins.scaled_dot import ScaledDotScoring
 from attnbench_plugins.vector_sum import VectorSumScoring
+from torch import Tensor, nn
+
+import attnbench
 from tests.mutants.base import Group, Mutant, Twin
 
 __all__ = ["MUTANTS"]
@@ -35,7 +35,7 @@ class _Dot(ScaledDotScoring):
         super().__init__()
 
 
-@_scaled_dot("mlc-llm#3426", "cntkx#10")
+@_scaled_dot("mlc-llm#3426", "cntkx#10", killers=("unit_variance",))
 class DotWithoutScale(_Dot):
     """The product is not divided by the root of E."""
 
@@ -43,7 +43,7 @@ class DotWithoutScale(_Dot):
         return super().forward(query * math.sqrt(query.shape[-1]), key)
 
 
-@_scaled_dot("own")
+@_scaled_dot("own", killers=("unit_variance",))
 class DotOverSize(_Dot):
     """The product is divided by E."""
 
@@ -51,7 +51,7 @@ class DotOverSize(_Dot):
         return super().forward(query, key) / math.sqrt(query.shape[-1])
 
 
-@_scaled_dot("pytorch/xla#2369")
+@_scaled_dot("pytorch/xla#2369", killers=("inputs_are_unchanged",))
 class DotScalesQueryInPlace(_Dot):
     """``query *= scale`` changes what the caller holds."""
 
@@ -61,7 +61,7 @@ class DotScalesQueryInPlace(_Dot):
         return query.float().to(query.dtype) @ key.mT
 
 
-@_scaled_dot("mlc-llm#1638")
+@_scaled_dot("mlc-llm#1638", killers=("agrees_with_float64",))
 class DotOverflowsInHalf(_Dot):
     """The product of half types is made in them, and scaled behind."""
 
@@ -69,7 +69,7 @@ class DotOverflowsInHalf(_Dot):
         return (query @ key.mT) / math.sqrt(query.shape[-1])
 
 
-@_scaled_dot("own")
+@_scaled_dot("own", killers=("query_alone_equals_query_among_others",))
 class DotTransposedWhereSquare(_Dot):
     """Where L equals S, the scores come transposed."""
 
@@ -78,7 +78,7 @@ class DotTransposedWhereSquare(_Dot):
         return scores.mT if scores.shape[-1] == scores.shape[-2] else scores
 
 
-@_scaled_dot("own")
+@_scaled_dot("own", killers=("bilinear",))
 class DotOfCosines(_Dot):
     """The keys are normalised."""
 
@@ -86,7 +86,7 @@ class DotOfCosines(_Dot):
         return super().forward(query, nn.functional.normalize(key, dim=-1))
 
 
-@_scaled_dot("pytorch#112577", "pytorch#181133")
+@_scaled_dot("pytorch#112577", "pytorch#181133", killers=("layouts_agree",))
 class DotReadsStorage(_Dot):
     """The key's memory is read as if it were contiguous."""
 
@@ -100,7 +100,7 @@ def _dense(tensor: Tensor) -> bool:
     return last <= tensor.untyped_storage().nbytes() // tensor.element_size()
 
 
-@_scaled_dot("seen in review")
+@_scaled_dot("seen in review", killers=("gradients_are_right",))
 class DotKeyDetached(_Dot):
     """The key is detached from the graph."""
 
@@ -108,7 +108,7 @@ class DotKeyDetached(_Dot):
         return super().forward(query, key.detach())
 
 
-@_scaled_dot("own")
+@_scaled_dot("own", killers=("calls_leave_no_trace",))
 class ScoresWithNoise(_Dot):
     """A little noise is added, as for exploration, in evaluation too."""
 
@@ -117,7 +117,7 @@ class ScoresWithNoise(_Dot):
         return scores + 1e-2 * torch.randn_like(scores)
 
 
-@_scaled_dot("own")
+@_scaled_dot("own", killers=("bilinear",))
 class ScoresAbsolute(_Dot):
     """Scores are taken without their sign."""
 
@@ -125,7 +125,7 @@ class ScoresAbsolute(_Dot):
         return super().forward(query, key).abs()
 
 
-@_scaled_dot("own")
+@_scaled_dot("own", killers=("size_one_dimensions_are_kept",))
 class SqueezedScores(_Dot):
     """``squeeze()`` on scores drops sizes of 1."""
 
@@ -133,7 +133,7 @@ class SqueezedScores(_Dot):
         return super().forward(query, key).squeeze()
 
 
-@_bilinear("own")
+@_bilinear("own", killers=("unit_variance",))
 class BilinearInitialisedWithOne(BilinearScoring):
     """W is drawn with variance 1, so that scores grow with the sizes."""
 
@@ -141,7 +141,7 @@ class BilinearInitialisedWithOne(BilinearScoring):
         nn.init.normal_(self.weight)
 
 
-@_bilinear("own")
+@_bilinear("own", killers=("unit_variance",))
 class BilinearScaledByQuerySize(BilinearScoring):
     """W is drawn by the query's size alone, right where both sizes agree."""
 
@@ -149,7 +149,7 @@ class BilinearScaledByQuerySize(BilinearScoring):
         nn.init.normal_(self.weight, std=self.weight.shape[0] ** -0.5)
 
 
-@_bilinear("own")
+@_bilinear("own", killers=("agrees_with_scalar_reference",))
 class BilinearTransposedWhereSquare(BilinearScoring):
     """W is transposed, which shows where both sizes agree only in the scores."""
 
@@ -159,7 +159,7 @@ class BilinearTransposedWhereSquare(BilinearScoring):
         return super().forward(key, query).mT
 
 
-@_bilinear("own")
+@_bilinear("own", killers=("bilinear",))
 class BilinearWithTanh(BilinearScoring):
     """The score is squashed, so that it is bilinear no more."""
 
@@ -167,7 +167,7 @@ class BilinearWithTanh(BilinearScoring):
         return super().forward(query, key).tanh()
 
 
-@_bilinear("own")
+@_bilinear("own", killers=("bilinear",))
 class BilinearWithABias(BilinearScoring):
     """The query has a bias, so that the score is not linear in the key's factor."""
 
@@ -175,7 +175,7 @@ class BilinearWithABias(BilinearScoring):
         return super().forward(query + 0.1, key)
 
 
-@_bilinear("own")
+@_bilinear("own", killers=("gradients_reach_every_parameter",))
 class BilinearWeightDetached(BilinearScoring):
     """The matrix is read through ``.data``, so that nothing trains it."""
 
@@ -184,7 +184,7 @@ class BilinearWeightDetached(BilinearScoring):
         return (query @ (weight * self.scale)) @ key.mT
 
 
-@_gaussian("own")
+@_gaussian("own", killers=("monotone_in_distance",))
 class GaussianSignFlipped(GaussianScoring):
     """The further away a key, the larger its score."""
 
@@ -192,7 +192,7 @@ class GaussianSignFlipped(GaussianScoring):
         return -super().forward(query, key)
 
 
-@_gaussian("own")
+@_gaussian("own", killers=("translation_invariant",))
 class GaussianExpanded(GaussianScoring):
     """‖q‖² + ‖k‖² − 2 q·k without centring: nothing is left of it far from the origin."""
 
@@ -203,7 +203,7 @@ class GaussianExpanded(GaussianScoring):
         return -0.5 * (squares - 2 * query @ key.mT)
 
 
-@_gaussian("own")
+@_gaussian("own", killers=("unit_variance",))
 class GaussianNotSquared(GaussianScoring):
     """The distance for its square."""
 
@@ -211,7 +211,7 @@ class GaussianNotSquared(GaussianScoring):
         return -super().forward(query, key).abs().clamp_min(1e-12).sqrt()
 
 
-@_gaussian("own")
+@_gaussian("own", killers=("translation_invariant",))
 class GaussianOfTheKeysOrigin(GaussianScoring):
     """The key is shrunk towards the origin before the distance is taken."""
 
@@ -219,7 +219,7 @@ class GaussianOfTheKeysOrigin(GaussianScoring):
         return super().forward(query, 0.9 * key)
 
 
-@_vector_sum("own")
+@_vector_sum("own", killers=("query_independent",))
 class VectorSumMultiplied(VectorSumScoring):
     """The query's and the key's term are multiplied, so that the query matters."""
 

@@ -97,7 +97,7 @@ STREAMING = Twin(
 _streaming = Group(STREAMING, MUTANTS)
 
 
-@_streaming("own")
+@_streaming("own", killers=("every_attendable_key_matters",))
 class LastBlockDropped(Streaming):
     """A last block that is not full is not read."""
 
@@ -105,7 +105,7 @@ class LastBlockDropped(Streaming):
         return range(0, max(kv_len // self.block, 1) * self.block, self.block)
 
 
-@_streaming("own")
+@_streaming("own", killers=("weights_sum_to_one",))
 class OutputNotRescaled(Streaming):
     """The output is not rescaled when a larger score comes."""
 
@@ -115,7 +115,7 @@ class OutputNotRescaled(Streaming):
         return total * rescale + raw.sum(-1, keepdim=True), output + raw @ value
 
 
-@_streaming("own")
+@_streaming("own", killers=("weights_sum_to_one",))
 class SumNotRescaled(Streaming):
     """The sum is not rescaled when a larger score comes."""
 
@@ -125,7 +125,7 @@ class SumNotRescaled(Streaming):
         return total + raw.sum(-1, keepdim=True), output * rescale + raw @ value
 
 
-@_streaming("own")
+@_streaming("own", killers=("agrees_with_float64",))
 class MaximumForgotten(Streaming):
     """Each block's largest score replaces the running one."""
 
@@ -133,7 +133,7 @@ class MaximumForgotten(Streaming):
         return scores.amax(-1, keepdim=True).detach()
 
 
-@_streaming("own")
+@_streaming("own", killers=("masked_weights_are_zero",))
 class MaskOfTheFirstBlock(Streaming):
     """Every full block gets the mask of the first."""
 
@@ -142,7 +142,7 @@ class MaskOfTheFirstBlock(Streaming):
         return mask[..., : self.block] if full else mask[..., part]
 
 
-@_streaming("own")
+@_streaming("own", killers=("agrees_with_float64",))
 class FloatingMaskThroughHalf(Streaming):
     """A floating mask is kept in bfloat16 to save memory."""
 
@@ -151,7 +151,7 @@ class FloatingMaskThroughHalf(Streaming):
         return mask.bfloat16().to(mask.dtype)
 
 
-@_streaming("pytorch#103082")
+@_streaming("pytorch#103082", killers=("mask_forms_agree",))
 class StreamingCausalTopLeft(Streaming):
     """The causal flag is aligned to the top left when L and S differ."""
 
@@ -162,7 +162,7 @@ class StreamingCausalTopLeft(Streaming):
         return super().mask(query, key, attn_mask, False)
 
 
-@_streaming("own")
+@_streaming("own", killers=("agrees_with_float64",))
 class StreamingAccumulatesInHalf(Streaming):
     """The running output of half types is kept in them."""
 
@@ -179,7 +179,7 @@ class StreamingAccumulatesInHalf(Streaming):
         return super().__call__(module, query, *args, **keywords)
 
 
-@_streaming("own")
+@_streaming("own", killers=("mask_forms_agree",))
 class StreamingCausalBlockSkipped(Streaming):
     """Under the causal flag, blocks from the number of queries on are skipped."""
 

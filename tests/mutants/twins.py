@@ -270,7 +270,7 @@ DISTANCE = Twin(
         reference=_distance_reference,
         accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
         laws=("pools_values",),
-        exempt={name: _POSITIONS for name in _POSITIONAL},
+        exempt=dict.fromkeys(_POSITIONAL, _POSITIONS),
     ),
 )
 
@@ -349,6 +349,35 @@ class Heads(nn.Module):
         return output.masked_fill(hidden.all(-1, keepdim=True), 0.0)
 
 
+def _linear(layer: nn.Linear, rows: list[list[float]]) -> list[list[float]]:
+    weight: list[list[float]] = layer.weight.tolist()
+    bias = [0.0] * len(weight) if layer.bias is None else layer.bias.tolist()
+    return [
+        [math.fsum([b, *(w * x for w, x in zip(line, row, strict=True))])
+         for line, b in zip(weight, bias, strict=True)]
+        for row in rows
+    ]  # fmt: skip
+
+
+def _heads_reference(
+    module: Heads,
+    query: list[list[float]],
+    key: list[list[float]],
+    value: list[list[float]],
+    allowed: list[list[bool]],
+) -> list[list[float]]:
+    layers = (module.query_proj, module.key_proj, module.value_proj)
+    projected = [_linear(x, rows) for x, rows in zip(layers, (query, key, value), strict=True)]
+    merged: list[list[float]] = [[] for _ in query]
+    for head in range(module.heads):
+        part = slice(4 * head, 4 * head + 4)
+        q, k, v = ([row[part] for row in rows] for rows in projected)
+        for row, more in zip(merged, attend_by_floats(q, k, v, allowed), strict=True):
+            row.extend(more)
+    output = _linear(module.out_proj, merged)
+    return [row if any(may) else [0.0] * len(row) for row, may in zip(output, allowed, strict=True)]
+
+
 HEADS = Twin(
     "heads",
     MechanismSpec(
@@ -356,5 +385,6 @@ HEADS = Twin(
         make=Heads,
         formula="W_o [softmax(W_q q · W_k k / √d) W_v v]",
         source="Vaswani et al. 2017, arXiv:1706.03762",
+        reference=_heads_reference,
     ),
 )
