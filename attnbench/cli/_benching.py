@@ -21,7 +21,7 @@ from attnbench.benchmark.setting import here
 from attnbench.cli._session import Planned, Session
 from attnbench.cli._survey import ask
 from attnbench.cli._tables import progress
-from attnbench.errors import UnknownNameError, UsageError
+from attnbench.errors import InputsError, UnknownNameError, UsageError
 from attnbench.workers import Task, call, warm_up
 
 __all__ = [
@@ -30,9 +30,9 @@ __all__ = [
     "Running",
     "as_rows",
     "plan",
-    "prepare_workers",
     "ranked",
     "reasons",
+    "start",
     "statuses_of",
     "titled",
 ]
@@ -68,8 +68,21 @@ class Running:
                 advance(1, f"{record.subject}: {record.workload}")
 
 
-def prepare_workers() -> None:
-    """Start the process that measuring ones are forked from; to be called first of all."""
+def start(
+    *,
+    set_name: str | None,
+    workloads: Sequence[str] = (),
+    inputs: Path | None = None,
+    dtypes: Sequence[str] | None = None,
+) -> None:
+    """Look at what needs no torch, then start the process that measuring ones are forked from.
+
+    Raises:
+        AttnbenchError: a name is unknown, or there is no such file of inputs.
+    """
+    cases_of(name=set_name, workload_names=workloads, dtypes=dtypes)
+    if inputs is not None and not inputs.is_file():
+        raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
     warm_up(*_PRELOAD)
 
 
@@ -95,7 +108,6 @@ def plan(
             folder of records cannot be written to, or the run cannot be resumed.
     """
     contract = contract or Contract()
-    cases_of(name=set_name, workload_names=workloads, dtypes=dtypes)  # before anything slow
     found = call(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
     cases = cases_of(name=set_name, workload_names=workloads, devices=found, dtypes=dtypes)
     if inputs is not None:
@@ -122,7 +134,7 @@ def plan(
 
 
 def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:
-    arguments = {"path": path, "device": device, "dtype": dtypes[0] if dtypes else None}
+    arguments = {"path": path.resolve(), "device": device, "dtype": dtypes[0] if dtypes else None}
     case: BenchCase = call(Task(str(path), "attnbench.benchmark.cases:saved", arguments))
     return case
 

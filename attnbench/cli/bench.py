@@ -85,7 +85,7 @@ def command(
     contract = Contract(cache=cache, threads=threads)
     if set_name is None and not workload and inputs is None:
         set_name = "default"
-    _benching.prepare_workers()
+    _benching.start(set_name=set_name, workloads=workload or (), inputs=inputs, dtypes=dtype)
     plugins = load_plugins(strict=strict)
     running = _benching.plan(
         targets=targets,

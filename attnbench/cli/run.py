@@ -66,11 +66,12 @@ def command(
     from attnbench.cli._tables import print_json
     from attnbench.outcomes import CheckReport
 
-    _benching.prepare_workers()
+    set_name = "run" if inputs is None else None
+    _benching.start(set_name=set_name, inputs=inputs)
     plugins = load_plugins(strict=strict)
     running = _benching.plan(
         targets=targets,
-        set_name="run" if inputs is None else None,
+        set_name=set_name,
         inputs=inputs,
         devices=device,
         contract=Contract(threads=threads),
