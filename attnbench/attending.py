@@ -7,7 +7,7 @@ neither has to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, overload
 
@@ -43,8 +43,19 @@ class Choice:
 
 def choices(scoring: ScoringSpec, case: Case) -> Iterator[Choice]:
     """The kernels of a scoring function in the order in which ``kernel="auto"`` tries them."""
-    for kernel in registry().kernels(scoring):
+    return _each(registry().kernels(scoring), case)
+
+
+def _each(kernels: Iterable[KernelSpec], case: Case) -> Iterator[Choice]:
+    for kernel in kernels:
         yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has not typed it
+def _registered(origin: str | None) -> tuple[ScoringSpec | None, tuple[KernelSpec, ...]]:
+    """The scoring function that made a module, and its kernels; a constant of a compiled call."""
+    scoring = registry().made(origin)
+    return scoring, () if scoring is None else tuple(registry().kernels(scoring))
 
 
 def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.Module:
@@ -167,7 +178,7 @@ def _choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> K
         if reason is not None:
             raise UsageError(f"{kernel.scoring}/{kernel.name} cannot run this: {reason}")
         return kernel
-    scoring = scoring_of(module)
+    scoring, kernels = _registered(getattr(module, ORIGIN, None))
     if scoring is None:
         if kernel == "auto":
             return None
@@ -177,16 +188,19 @@ def _choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> K
             "or leave kernel='auto'."
         )
     if kernel == "auto":
-        return next((c.kernel for c in choices(scoring, case) if c.reason is None), None)
-    found = {choice.kernel.name: choice for choice in choices(scoring, case)}
-    choice = found.get(kernel.removeprefix(f"{scoring.name}/"))
-    if choice is None:
+        for choice in _each(kernels, case):
+            if choice.reason is None:
+                return choice.kernel
+        return None
+    found = {choice.kernel.name: choice for choice in _each(kernels, case)}
+    chosen = found.get(kernel.removeprefix(f"{scoring.name}/"))
+    if chosen is None:
         raise UnknownNameError(
             f"{scoring.name} has no kernel {kernel!r}. {nearest(kernel, [*found, 'plain'])}"
         )
-    if choice.reason is not None:
-        raise UsageError(f"{scoring.name}/{choice.kernel.name} cannot run this: {choice.reason}")
-    return choice.kernel
+    if chosen.reason is not None:
+        raise UsageError(f"{scoring.name}/{chosen.kernel.name} cannot run this: {chosen.reason}")
+    return chosen.kernel
 
 
 @overload
