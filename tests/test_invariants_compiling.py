@@ -87,7 +87,8 @@ def test_attend_compiles_as_one_graph(masked: bool) -> None:
     }
 
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attnbench.attend(module, query, key, value, **given)
+        output: Tensor = attnbench.attend(module, query, key, value, **given)
+        return output
 
     tensors = inputs.query, inputs.key, inputs.value
     whole = torch.compile(call, backend="aot_eager", fullgraph=True)

@@ -29,7 +29,7 @@ class WritesBesideTheValue(Attention):
 
 class MaskCachedByShape(Attention):
     def mask(self, query: Tensor, key: Tensor, *masks: Any) -> tuple[Tensor, Tensor]:
-        cache = self.__dict__.setdefault("cache", {})
+        cache: dict[Any, tuple[Tensor, Tensor]] = self.__dict__.setdefault("cache", {})
         place = query.shape, key.shape
         if place not in cache:
             cache[place] = super().mask(query, key, *masks)
@@ -67,7 +67,9 @@ class _ReadInOrder(torch.autograd.Function):
 
 class GradientReadInOrder(Attention):
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        output: Tensor = _ReadInOrder.apply(super().pool(weights, value))
+        output: Tensor = _ReadInOrder.apply(  # type: ignore[no-untyped-call]
+            super().pool(weights, value)
+        )
         return output
 
 

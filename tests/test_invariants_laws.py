@@ -99,7 +99,8 @@ def test_a_kernel_is_held_to_the_laws_of_its_output() -> None:
         scores = bandwidth * expanded_distance(_wide(query), _wide(key))
         if masks.get("attn_mask") is not None:
             scores = scores.masked_fill(~masks["attn_mask"], -torch.inf)
-        return (scores.softmax(-1) @ _wide(value)).to(query.dtype)
+        output: Tensor = (scores.softmax(-1) @ _wide(value)).to(query.dtype)
+        return output
 
     kernel = KernelSpec(name="expanded", scoring="gaussian", attend=attend)
     wrong = run(kernel, INVARIANTS["translation_invariant"])

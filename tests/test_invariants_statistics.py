@@ -21,7 +21,7 @@ class Bilinear(nn.Module):
     def __init__(self, query_size: int, key_size: int, std: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(std * torch.randn(query_size, key_size))
-        self.scale = (query_size * key_size) ** -0.25
+        self.scale = float((query_size * key_size) ** -0.25)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         return self.scale * (query @ self.weight @ key.mT)
