@@ -14,10 +14,9 @@ from typing import Any
 
 from attnbench.benchmark import store
 from attnbench.benchmark.cases import BenchCase, cases_of
-from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.quiet import TOLERANCE
 from attnbench.benchmark.records import Record
-from attnbench.benchmark.setting import here
+from attnbench.benchmark.setting import Setting, here
 from attnbench.cli._session import Planned, Session
 from attnbench.cli._survey import ask
 from attnbench.cli._tables import progress
@@ -27,6 +26,7 @@ from attnbench.workers import Task, call, warm_up
 __all__ = [
     "BASELINE",
     "LEGEND",
+    "Place",
     "Running",
     "as_rows",
     "plan",
@@ -68,25 +68,48 @@ class Running:
                 advance(1, f"{record.subject}: {record.workload}")
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a run is recorded.
+
+    Args:
+        path: of its file.
+        run: its id.
+        done: what it recorded before, if it is resumed.
+    """
+
+    path: Path
+    run: str
+    done: tuple[Record, ...] = ()
+
+
 def start(
     *,
     set_name: str | None,
     workloads: Sequence[str] = (),
     inputs: Path | None = None,
     dtypes: Sequence[str] | None = None,
-) -> None:
+    results: Path = RESULTS,
+    run: str | None = None,
+    resume: bool = False,
+) -> Place:
     """Look at what needs no torch, then start the process that measuring ones are forked from.
 
     Raises:
-        AttnbenchError: a name is unknown, or there is no such file of inputs.
+        AttnbenchError: a name is unknown, there is no such file of inputs, the folder of records
+            cannot be written to, or there is no such run to resume.
     """
     cases_of(name=set_name, workload_names=workloads, dtypes=dtypes)
     if inputs is not None and not inputs.is_file():
         raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
+    place = _place(results, run, resume=resume)
+    store.check_writable(results)
     warm_up(*_PRELOAD)
+    return place
 
 
 def plan(
+    place: Place,
     *,
     targets: Sequence[str] | None,
     set_name: str | None = None,
@@ -94,43 +117,34 @@ def plan(
     inputs: Path | None = None,
     devices: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
-    contract: Contract | None = None,
-    processes: int = 1,
-    timeout_s: float = 120.0,
-    results: Path = RESULTS,
-    run: str | None = None,
-    resume: bool = False,
+    **more: Any,
 ) -> Running:
-    """Plan a session: find subjects, devices and cases, and make sure that records can be written.
+    """Plan a session: find subjects, devices and cases.
+
+    Args:
+        place: from :func:`start`.
+        targets: addresses; all installed subjects if there is none.
+        set_name: the named set of cases, if one is wanted.
+        workloads: names.
+        inputs: a file of saved ones.
+        devices: all that are there by default.
+        dtypes: instead of those of the set.
+        more: further fields of :class:`~attnbench.cli._session.Session`.
 
     Raises:
-        AttnbenchError: a name is unknown, a file of inputs is damaged, a device is not there, the
-            folder of records cannot be written to, or the run cannot be resumed.
+        AttnbenchError: a subject is unknown, a file of inputs is damaged, a device is not there,
+            or the run cannot be resumed here.
     """
-    contract = contract or Contract()
     found = call(Task("devices", "attnbench.benchmark.measure:devices", {"wanted": devices}))
     cases = cases_of(name=set_name, workload_names=workloads, devices=found, dtypes=dtypes)
     if inputs is not None:
         cases += [_saved(inputs, device, dtypes) for device in found]
-    if not cases:
-        raise UsageError("there is nothing to measure: name a set, a workload or a file of inputs.")
-    subjects = _subjects(targets)
-    store.check_writable(results)
-    run, done = _run(results, run, resume=resume)
-    setting = here(run, command=" ".join(["attnbench", *sys.argv[1:]]))
-    if done:
-        _same_setting(run, done[0], setting.commit, setting.machine, setting.versions)
-    session = Session(
-        subjects=subjects,
-        cases=cases,
-        contract=contract,
-        setting=setting,
-        processes=processes,
-        timeout_s=timeout_s,
-    )
+    setting = here(place.run, command=" ".join(["attnbench", *sys.argv[1:]]))
+    if place.done:
+        _same_setting(place.run, place.done[0], setting)
+    session = Session(subjects=_subjects(targets), cases=cases, setting=setting, **more)
     wanted = session.keys()
-    kept = tuple(record for record in done if record.key in wanted)
-    return Running(session, store.run_path(results, run), kept)
+    return Running(session, place.path, tuple(r for r in place.done if r.key in wanted))
 
 
 def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:
@@ -149,14 +163,14 @@ def _subjects(targets: Sequence[str] | None) -> list[Planned]:
     return list(dict.fromkeys(planned))
 
 
-def _run(results: Path, run: str | None, *, resume: bool) -> tuple[str, list[Record]]:
-    """The id of the run, and what it already recorded."""
+def _place(results: Path, run: str | None, *, resume: bool) -> Place:
     if run is not None and not re.fullmatch(r"\w[\w.-]*", run):
         raise UsageError(f"--run {run}: it names a file; use letters, digits, '_', '-' and '.'.")
     if not resume:
-        if run is not None and store.run_path(results, run).exists():
+        run = run or store.new_run()
+        if store.run_path(results, run).exists():
             raise UsageError(f"run {run!r} is there already: add --resume, or choose another name.")
-        return run or store.new_run(), []
+        return Place(store.run_path(results, run), run)
     if run is None:
         runs = sorted(results.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
         if not runs:
@@ -165,21 +179,20 @@ def _run(results: Path, run: str | None, *, resume: bool) -> tuple[str, list[Rec
     path = store.run_path(results, run)
     if not path.exists():
         raise UsageError(f"there is no run {run!r} in {results}; leave --resume out.")
-    return run, list(store.read(path))
+    return Place(path, run, tuple(store.read(path)))
 
 
-def _same_setting(
-    run: str, first: Record, commit: str, machine: Mapping[str, Any], versions: Mapping[str, str]
-) -> None:
+def _same_setting(run: str, first: Record, now: Setting) -> None:
     """A run has one setting: what was measured elsewhere, or of other code, is another run's."""
-    pairs: list[tuple[str, Any, Any]] = [("commit", first.commit, commit)]
-    pairs += [(name, first.machine.get(name), machine.get(name)) for name in ("node", "processor")]
-    pairs += [(name, first.versions.get(name), value) for name, value in versions.items()]
-    for what, then, now in pairs:
-        if then != now:
+    pairs: list[tuple[str, Any, Any]] = [("commit", first.commit, now.commit)]
+    pairs += [(n, first.machine.get(n), now.machine.get(n)) for n in ("node", "processor")]
+    pairs += [(name, first.versions.get(name), value) for name, value in now.versions.items()]
+    for what, then, current in pairs:
+        if then != current:
             raise UsageError(
-                f"run {run!r} began with {what} {then or 'none'}, and now it is {now or 'none'}: "
-                "its numbers would not be comparable. Start another run without --resume."
+                f"run {run!r} began with {what} {then or 'none'}, and now it is "
+                f"{current or 'none'}: its numbers would not be comparable. Start another run "
+                "without --resume."
             )
 
 

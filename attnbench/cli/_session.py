@@ -24,7 +24,6 @@ __all__ = ["Planned", "Session"]
 
 _INSIDE = "attnbench.benchmark.measure"
 _IDLE_READINGS = 8
-_RETRIES = 2
 _ONCE = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
 
 
@@ -54,6 +53,8 @@ class Session:
         setting: of the run.
         processes: rounds: processes for each subject and case.
         timeout_s: longest time for one measurement.
+        retries: how often one that a busy machine made void is repeated; of all together, no more
+            than a tenth or ten.
     """
 
     subjects: Sequence[Planned]
@@ -62,6 +63,7 @@ class Session:
     setting: Setting
     processes: int = 1
     timeout_s: float = 120.0
+    retries: int = 2
 
     def __len__(self) -> int:
         """How many records it gives."""
@@ -95,10 +97,10 @@ class Session:
             quiet = readings[case.case.device, case.case.dtype]
             if not quiet:
                 quiet += self._idle_readings(case)
-            for attempt in range(_RETRIES + 1):
+            for attempt in range(self.retries + 1):
                 record = self._measured(planned, case, process, idle(quiet) if quiet else None)
                 quiet += _readings(record)
-                if record.status != "void" or attempt == _RETRIES or repeats == 0:
+                if record.status != "void" or attempt == self.retries or repeats == 0:
                     break
                 repeats -= 1
             if record.status in _ONCE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,6 +60,12 @@ def command(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Seconds that one measurement may take.")
     ] = 120.0,
+    retries: Annotated[
+        int,
+        typer.Option(
+            "--retries", min=0, help="How often one that a busy machine made void is repeated."
+        ),
+    ] = 2,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
     run: Annotated[
         str | None, typer.Option("--run", help="Name of the run; its file is called so, too.")
@@ -85,21 +91,23 @@ def command(
     contract = Contract(cache=cache, threads=threads)
     if set_name is None and not workload and inputs is None:
         set_name = "default"
-    _benching.start(set_name=set_name, workloads=workload or (), inputs=inputs, dtypes=dtype)
+    chosen: dict[str, Any] = {
+        "set_name": set_name,
+        "workloads": workload or (),
+        "inputs": inputs,
+        "dtypes": dtype,
+    }
+    place = _benching.start(**chosen, results=results, run=run, resume=resume)
     plugins = load_plugins(strict=strict)
     running = _benching.plan(
+        place,
+        **chosen,
         targets=targets,
-        set_name=set_name,
-        workloads=workload or (),
-        inputs=inputs,
         devices=device,
-        dtypes=dtype,
         contract=contract,
         processes=processes,
         timeout_s=timeout,
-        results=results,
-        run=run,
-        resume=resume,
+        retries=retries,
     )
     records: list[Record] = []
     interrupted = False

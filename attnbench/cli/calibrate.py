@@ -52,20 +52,22 @@ def command(
     from attnbench.cli import _benching
     from attnbench.cli._tables import print_json, print_table
 
-    _benching.prepare_workers()
+    chosen: dict[str, Any] = {
+        "set_name": None if workload else set_name,
+        "workloads": workload or (),
+        "dtypes": dtype,
+    }
     taken: list[Record] = []
     interrupted = False
     for number in range(runs):
         # each run starts anew: what it is off by as a whole is part of the noise
         running = _benching.plan(
+            _benching.start(**chosen, results=results / FOLDER),
+            **chosen,
             targets=targets,
-            set_name=None if workload else set_name,
-            workloads=workload or (),
             devices=device,
-            dtypes=dtype,
             contract=Contract(cache=cache, threads=threads),
             processes=processes,
-            results=results / FOLDER,
         )
         try:
             running.measure(taken, f"run {number + 1} of {runs}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _RESULTS = Path("results/attnbench")
 _INVARIANT_S = 60.0
-_CHECKS_S = 90.0
+_CHECKS_S = 80.0
 _AT_ONCE = 8
 
 
@@ -67,15 +67,15 @@ def command(
     from attnbench.outcomes import CheckReport
 
     set_name = "run" if inputs is None else None
-    _benching.start(set_name=set_name, inputs=inputs)
+    place = _benching.start(set_name=set_name, inputs=inputs, results=results)
     plugins = load_plugins(strict=strict)
     running = _benching.plan(
+        place,
         targets=targets,
         set_name=set_name,
         inputs=inputs,
         devices=device,
         contract=Contract(threads=threads),
-        results=results,
     )
     options = {"profile": "quick", "device": "cpu", "dtypes": None}
     planned = ask("plan", targets=targets or None, invariants=None, **options)
@@ -132,7 +132,7 @@ def _check(
         works,
         {**options, "seed": None},
         jobs=0,
-        timeout_s=min(_INVARIANT_S, max(seconds, 1.0)),
+        timeout_s=_INVARIANT_S,
         memory_gib=MEMORY_GIB,
     )
     with progress(len(planned["subjects"]) * len(names), "checking") as advance:
