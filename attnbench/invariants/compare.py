@@ -50,7 +50,13 @@ def holds(condition: Tensor, what: str, values: Tensor, should: str) -> None:
 
 
 def agree_within(
-    got: Tensor, expected: Tensor, tolerance: Tensor | float, what: str, other: str
+    got: Tensor,
+    expected: Tensor,
+    tolerance: Tensor | float,
+    what: str,
+    other: str | None,
+    *,
+    why: str = "",
 ) -> None:
     """Raise where two tensors differ by more than a tolerance, at the worst element.
 
@@ -59,11 +65,13 @@ def agree_within(
             with the same one.
         tolerance: largest absolute difference, broadcasts to ``got``.
         what: what ``got`` is.
-        other: what ``expected`` is.
+        other: what ``expected`` is; ``None`` for what ``got`` should be by itself.
+        why: ends the message.
     """
     if got.shape != expected.shape:
         raise InvariantViolation(
-            f"{what} has shape {tuple(got.shape)}, but {other} has {tuple(expected.shape)}"
+            f"{what} has shape {tuple(got.shape)}, "
+            f"but {other or 'what it should be'} has {tuple(expected.shape)}"
         )
     if got.numel() == 0:
         return
@@ -77,8 +85,8 @@ def agree_within(
         x, y, t = (float(v.flatten()[worst]) for v in (a, b, allowed))
         place = _place(worst, a.shape)
         raise InvariantViolation(
-            f"{what}{place} = {x:.6g}, but {other} has {y:.6g} "
-            f"(± {t:.2g}; off by {factor:.3g} times that)",
+            f"{what}{place} = {x:.6g}, but {other + ' has' if other else 'should be'} {y:.6g} "
+            f"(± {t:.2g}; off by {factor:.3g} times that){why and ': ' + why}",
             error=factor,
             compared={"got": got, "expected": expected, "place": place, "tolerance": t},
         )

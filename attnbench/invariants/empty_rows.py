@@ -41,12 +41,25 @@ def _emptied(subject: Subject, case: Case) -> Baseline:
     return base.on(base.inputs.replace(attn_mask=mask))
 
 
+def _described(base: Baseline) -> str:
+    """What hides the keys."""
+    inputs = base.inputs
+    lens = None if inputs.valid_lens is None else inputs.valid_lens.tolist()
+    mask = inputs.attn_mask
+    if inputs.is_causal:
+        return f"is_causal=True, {inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys"
+    if mask is None:
+        return f"valid_lens={lens}"
+    return f"a {str(mask.dtype).removeprefix('torch.')} mask {tuple(mask.shape)}"
+
+
 def _zeros(subject: Subject, case: Case) -> None:
     base = _emptied(subject, case)
     got = base.output
     dead = ~base.allowed.any(-1, keepdim=True).expand(got.shape)
-    holds(~dead | (got == 0), "output", got, "0: no key is left to this query")
-    holds(dead | got.isfinite(), "output", got, "finite: only another query has no key left")
+    what = f"with {_described(base)}, output"
+    holds(~dead | (got == 0), what, got, "0: no key is left to this query")
+    holds(dead | got.isfinite(), what, got, "finite: only another query has no key left")
 
 
 def _finite_gradients(subject: Subject, case: Case) -> None:
@@ -62,7 +75,7 @@ def _finite_gradients(subject: Subject, case: Case) -> None:
         if gradient is not None:
             holds(
                 gradient.isfinite(),
-                f"gradient of output.sum() by {name}",
+                f"with {_described(base)}, gradient of output.sum() by {name}",
                 gradient,
                 "finite, though some query has no key left",
             )

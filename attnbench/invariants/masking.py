@@ -174,7 +174,9 @@ def _no_poison(base: Baseline, dead: Tensor) -> None:
 
 def _forms(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    given = "no mask" if case.mask == "none" else f"the same as {_form_of(base.inputs)}"
+    given = f"hiding the same by {_form_of(base.inputs)}"
+    if case.mask == "none":
+        given = "no mask"
     added = torch.zeros_like(base.allowed, dtype=base.inputs.query.dtype)
     forms = {
         "a boolean mask (..., L, S)": base.allowed,
@@ -206,7 +208,7 @@ def _combined(subject: Subject, case: Case) -> None:
     base.expect(
         base.run(with_mask(base.inputs, base.allowed)),
         "with one boolean mask (..., L, S) of both, output",
-        _form_of(base.inputs),
+        f"{_form_of(base.inputs)} together",
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import holds, reject
+from attnbench.invariants.compare import holds
 from attnbench.invariants.deriving import benign, resizes, select_keys, unmasked, with_junk
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
@@ -84,28 +84,21 @@ def _no_leak(subject: Subject, case: Case) -> None:
 
 
 def _decoding(subject: Subject, case: Case) -> None:
-    square = case.replace(q_len=case.kv_len, mask="none")
-    if subject.legal(square) != square:
-        reject("q_len cannot equal kv_len")
-    base = Baseline(subject, square)
-    base = base.on(base.inputs.replace(is_causal=True))
-    query, key, value = base.inputs.query, base.inputs.key, base.inputs.value
+    base = Baseline(subject, case)
+    last = base.inputs.query
+    earlier = torch.arange(case.kv_len - case.q_len, device=last.device) % case.q_len
+    query = torch.cat([last.index_select(-2, earlier).flip(-1), last], -2)
+    base = base.on(base.inputs.replace(query=query))
+    key, value = base.inputs.key, base.inputs.value
     row = base.choose(case.kv_len)
-    count = 1 + base.choose(case.kv_len - 1)
-    steps = {
-        f"a step with query {row} and keys 0 .. {row}, output": (row, row + 1),
-        f"a step with the last {count} queries and all keys, output": (
-            case.kv_len - count,
-            case.kv_len,
-        ),
-    }
-    for what, (start, end) in steps.items():
+    for start, end in ((case.kv_len - case.q_len, case.kv_len), (row, row + 1)):
         step = base.inputs.replace(
             query=query[..., start:end, :], key=key[..., :end, :], value=value[..., :end, :]
         )
         base.expect(
             base.run(step),
-            f"with is_causal=True, {what}",
+            f"with is_causal=True, given queries {start} .. {end - 1} and keys 0 .. {end - 1}, "
+            "output",
             f"the same query among all {case.kv_len}",
             taken=lambda output, start=start, end=end: output[..., start:end, :],  # type: ignore[misc]
         )

@@ -28,7 +28,7 @@ def _sum_to_one(subject: Subject, case: Case) -> None:
     # each weight is rounded to half a unit of its own size, and the sizes sum to 1
     eps = torch.finfo(inputs.query.dtype).eps
     tolerance = 4 * eps * max(1.0, case.kv_len**0.5)
-    agree_within(total, torch.ones_like(total), tolerance, "weights.sum(-1)", "a distribution")
+    agree_within(total, torch.ones_like(total), tolerance, "weights.sum(-1)", None)
 
 
 def _masked_zero(subject: Subject, case: Case) -> None:
@@ -78,9 +78,8 @@ def _single_key(subject: Subject, case: Case) -> None:
     inputs = base.inputs.replace(attn_mask=allowed)
     weights = needs(subject.weights(base.module, inputs))
     eps = torch.finfo(weights.dtype).eps
-    agree_within(
-        weights, allowed.to(weights), 4 * eps, "weights", "a mask that leaves one key a query"
-    )
+    why = "a boolean mask leaves each query one key"
+    agree_within(weights, allowed.to(weights), 4 * eps, "weights", None, why=why)
 
 
 def _equal_keys(subject: Subject, case: Case) -> None:
@@ -91,16 +90,17 @@ def _equal_keys(subject: Subject, case: Case) -> None:
     # equal scores may still be rounded apart, by some units of their size
     units = 256 if case.dtype in _WIDE else 64
     tolerance = units * torch.finfo(inputs.query.dtype).eps * share
-    agree_within(weights, share, tolerance, "weights", "a share of equal keys")
+    why = "all keys are equal, so those that are left share equally"
+    agree_within(weights, share, tolerance, "weights", None, why=why)
 
 
 def _follow_scores(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     inputs = base.inputs
     scores = subject.scores(base.module, inputs)
-    weights = needs(subject.weights(base.module, inputs)).double()
+    weights = needs(subject.weights(base.module, inputs)).detach().double()
     bias = allowed_and_bias(inputs)[1].to(inputs.query.device)
-    scores = needs(scores).double() + bias
+    scores = needs(scores).detach().double() + bias
     # too small a weight has lost digits
     shown = base.allowed & (weights > torch.finfo(inputs.query.dtype).tiny * 2**24)
     if not bool(shown.any(-1).all()):
