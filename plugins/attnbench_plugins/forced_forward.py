@@ -134,6 +134,8 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "trailing_padding_equals_deleting",
         ),
         exempt={
+            "bias_is_added_to_scores": "a query stops at the first key that will do, and that key "
+            "has all the weight",
             "weights_sum_to_one": "a query that stops at no key has no weight; the law "
             "rows_sum_to_at_most_one takes its place",
             "masked_slots_are_inert": "a key hidden from this query moves it if a query before it "

@@ -134,12 +134,14 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "score_function_gradient_is_exact",
         ),
         exempt={
+            "bias_is_added_to_scores": "one key has all the weight, whatever it is multiplied by",
             "equal_keys_get_equal_weight": "one of equal keys is picked, the first; the law "
             "picks_one_key takes its place",
             "every_attendable_key_matters": "only the picked key's value is read; the law "
             "picks_one_key takes its place",
             "training_equals_evaluation": "training samples; the law samples_follow_soft_weights "
             "takes its place",
+            "gradients_are_right": "a choice has none; the one given is that of the soft weights",
             "keys_permute_freely": "of equal keys the first is picked, whichever it is",
         },
         variants=({"scoring": "scaled_dot"},),

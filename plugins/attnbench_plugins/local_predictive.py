@@ -128,6 +128,8 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
             "trailing_padding_equals_deleting",
         ),
         exempt={
+            "large_bias_hides": "slots behind the last that a query may attend to move no window; "
+            "a bias leaves them attendable",
             "weights_sum_to_one": "the Gaussian lowers the weights after the softmax; the law "
             "rows_sum_to_at_most_one takes its place",
             "masking_equals_deleting": "deleting a key moves the keys behind it away from the "

@@ -1,0 +1,96 @@
+"""Invariants on floating masks: what they hold is added to the scores, by its size and sign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from attnbench.cases import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within, needs
+from attnbench.specs import Invariant
+from attnbench.strategies import cases
+from attnbench.subject import Subject
+
+_FAR = 1e4
+"""A bias below which a key has no weight beside one without, whatever their scores here."""
+
+
+def _large_bias(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    shape = base.allowed.shape
+    left = torch.rand(shape, generator=base.generator) < 0.5
+    left.scatter_(-1, torch.randint(shape[-1], (*shape[:-1], 1), generator=base.generator), True)
+    left = left.to(base.inputs.query.device)
+    bias = torch.where(left, 0.0, -_FAR).to(base.inputs.query.dtype)
+    hidden = base.on(base.inputs.replace(attn_mask=left))
+    got = base.run(base.inputs.replace(attn_mask=bias))
+    # a mechanism with a window of its own may see none of the keys left: there, nothing is said
+    seen = (hidden.output != 0).any(-1, keepdim=True)
+    hidden.expect(
+        torch.where(seen, got, hidden.output),
+        f"with -{_FAR:g} added to the scores of some keys, output",
+        "hiding those keys",
+    )
+
+
+def _log_weights(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    weights = needs(subject.weights(module, inputs)).double()
+    shape = (*inputs.query.shape[:-1], inputs.key.shape[-2])
+    generator = torch.Generator().manual_seed(case.seed + 2**32)
+    bias = torch.randn(shape, generator=generator, dtype=torch.float64)
+    bias = bias.to(device=case.device, dtype=inputs.query.dtype)
+    got = needs(subject.weights(module, inputs.replace(attn_mask=bias))).double()
+    factor = bias.double().exp()
+    expected = weights * factor
+    total = got.sum(-1, keepdim=True)
+    expected = expected * total / expected.sum(-1, keepdim=True).clamp_min(1e-300)
+    tolerance = 64 * torch.finfo(inputs.query.dtype).eps * (1 + factor.amax(-1, keepdim=True))
+    agree_within(
+        got,
+        expected,
+        tolerance,
+        "with a random floating mask, weights",
+        "the weights without it, times the exponential of the mask and normalised again,",
+    )
+
+
+def _pools(subject: Subject) -> str | None:
+    if "pools_values" in subject.laws:
+        return None
+    return "does not declare pools_values: what it hands back may be means over heads"
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on floating masks."""
+    yield Invariant(
+        name="large_bias_hides",
+        statement="A floating mask of -10000 leaves a key no weight beside keys with 0.",
+        check=_large_bias,
+        cases=lambda subject: cases(
+            subject,
+            masks=("none",),
+            regimes=("normal", "tiny"),
+            dtypes=("float32", "float64"),
+            min_kv_len=2,
+            max_len=33,
+        ),
+    )
+    yield Invariant(
+        name="bias_is_added_to_scores",
+        statement="A floating mask b multiplies the weights by exp(b), before they are normalised.",
+        check=_log_weights,
+        cases=lambda subject: cases(
+            subject,
+            masks=("none",),
+            regimes=("normal", "tiny"),
+            dtypes=("float32", "float64"),
+            min_kv_len=2,
+            max_len=33,
+        ),
+        applies=_pools,
+    )

@@ -1,0 +1,68 @@
+import pytest
+import torch
+from torch import nn
+
+import attnbench
+
+
+class Attention(nn.Module):
+    """Right attention; a subclass changes what it does with a floating mask."""
+
+    def bias(self, mask, scores):
+        return scores + mask
+
+    def forward(self, query, key, value, attn_mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, float("-inf"))
+        elif attn_mask is not None:
+            scores = self.bias(attn_mask, scores)
+        return scores.softmax(-1) @ value
+
+
+class Dropped(Attention):
+    def bias(self, mask, scores):
+        return scores.masked_fill(mask == float("-inf"), float("-inf"))
+
+
+class Flipped(Attention):
+    def bias(self, mask, scores):
+        return scores - mask
+
+
+class Halved(Attention):
+    def bias(self, mask, scores):
+        return scores + 0.5 * mask
+
+
+def outcome(make, invariant, laws=("pools_values",)):
+    spec = attnbench.MechanismSpec(
+        name="mine", make=lambda q, k, v: make(), equal_sizes=True, laws=laws
+    )
+    (found,) = attnbench.check(spec, profile="quick", invariants=[invariant]).outcomes
+    return found
+
+
+@pytest.mark.parametrize("invariant", ["large_bias_hides", "bias_is_added_to_scores"])
+def test_a_bias_that_is_added_passes(invariant):
+    assert outcome(Attention, invariant).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("make", "invariant"),
+    [
+        (Dropped, "large_bias_hides"),
+        (Flipped, "large_bias_hides"),
+        (Dropped, "bias_is_added_to_scores"),
+        (Flipped, "bias_is_added_to_scores"),
+        (Halved, "bias_is_added_to_scores"),
+    ],
+)
+def test_a_bias_that_is_dropped_flipped_or_scaled_fails(make, invariant):
+    found = outcome(make, invariant)
+    assert found.status == "failed"
+    assert "added to the scores" in found.reason or "random floating mask" in found.reason
+
+
+def test_weights_that_may_be_means_over_heads_are_not_judged():
+    assert outcome(Attention, "bias_is_added_to_scores", laws=()).status == "skipped"
