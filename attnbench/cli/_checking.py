@@ -12,7 +12,7 @@ from attnbench.workers import Event, Task, Workers
 
 __all__ = ["Work", "run_checks"]
 
-_RESTARTS = 2
+_RESTARTS = 1
 """How often a subject whose process ended is begun again, behind the invariant it ended in."""
 
 

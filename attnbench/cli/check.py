@@ -11,7 +11,7 @@ from attnbench.cli._exit import INTERRUPTED, exit_code
 from attnbench.cli._options import AsJson, Device, Jobs, Memory, Profile, Seed, Strict, Targets
 from attnbench.workers import MEMORY_GIB
 
-_TIMEOUTS_S = {"quick": 60.0, "default": 180.0, "thorough": 900.0}
+_TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
         typer.Option(
             "--timeout",
             min=0.1,
-            help="Seconds that an invariant may take on a subject; 60, 180 or 900 by profile.",
+            help="Seconds that an invariant may take on a subject; 120, 240 or 900 by profile.",
         ),
     ] = None,
     memory: Memory = MEMORY_GIB,
