@@ -169,10 +169,17 @@ class Oracle:
         return torch.tensor(found, dtype=torch.float64)
 
     def select(self, tensor: Tensor, rows: list[tuple[int, int]]) -> Tensor:
-        """The same rows of an output ``(*lead, L, Ev)``: ``(len(rows), Ev)``."""
+        """Some rows of an output ``(*lead, L, Ev)``: ``(len(rows), Ev)``."""
         flat = tensor.reshape(-1, *tensor.shape[-2:])
         items, queries = zip(*rows, strict=True)
         return flat[list(items), list(queries)]
+
+    def with_scalar(self, rows: list[tuple[int, int]]) -> Tensor:
+        """The output ``(*lead, L, Ev)`` with some rows by Python floats instead."""
+        flat = self.output.reshape(-1, *self.output.shape[-2:]).clone()
+        items, queries = zip(*rows, strict=True)
+        flat[list(items), list(queries)] = self.scalar(rows)
+        return flat.reshape(self.output.shape)
 
     def budget(self, *, units: float = 4.0, eps: float | None = None, sure: bool = False) -> Tensor:
         """What an output may be off by, element by element: ``(*lead, L, Ev)``.

@@ -80,11 +80,11 @@ def test_rows_are_few_and_hold_the_first_and_the_last() -> None:
     assert len(oracle.rows()) == 120
 
 
-def test_selected_rows_are_those_that_the_scalar_reference_computes() -> None:
+def test_rows_by_the_scalar_reference_take_the_place_of_those_in_float64() -> None:
     oracle, _ = _oracle("scaled_dot", Case((3,), 7, 5, 4, 4, 4))
-    rows = [(0, 0), (1, 6), (2, 3)]
-    expected = oracle.select(oracle.output, rows)
-    torch.testing.assert_close(oracle.scalar(rows), expected, atol=1e-12, rtol=0)
+    mixed = oracle.with_scalar([(0, 0), (1, 6), (2, 3)])
+    torch.testing.assert_close(mixed, oracle.output, atol=1e-12, rtol=0)
+    assert torch.equal(mixed[0, 1:], oracle.output[0, 1:])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])

@@ -79,11 +79,17 @@ def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
 def _layouts_agree(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     plain = base.on(base.inputs.map(lambda tensor: tensor.contiguous()))
-    plain.expect(base.output, f"with {case.layout} query, key and value, output", "contiguous ones")
+    plain.expect(
+        base.output,
+        f"with {case.layout} query, key and value, output",
+        "the same call with contiguous ones",
+    )
     mask = base.inputs.attn_mask
     if mask is not None:
         got = base.run(base.inputs.replace(attn_mask=lay_out(mask, "transposed")))
-        plain.expect(got, "with a transposed attn_mask, output", "a contiguous one")
+        plain.expect(
+            got, "with a transposed attn_mask, output", "the same call with a contiguous one"
+        )
 
 
 def _gradients(base: Baseline, inputs: Inputs, handed: Callable[[Tensor], Tensor]) -> list[Tensor]:
@@ -102,7 +108,7 @@ def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
     weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
     ways: list[tuple[str, Inputs, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
         (
-            "a transposed gradient",
+            "a transposed gradient,",
             base.inputs,
             lambda _: lay_out(weight, "transposed"),
             _of(weight),
@@ -120,7 +126,9 @@ def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
         for name, got, should in zip(
             names, _gradients(base, inputs, handed), expected, strict=True
         ):
-            _alike(got, should, f"handed {way} gradient by {name}", "a contiguous one")
+            _alike(
+                got, should, f"handed {way} the gradient by {name}", "the same call all contiguous"
+            )
 
 
 def _of(tensor: Tensor) -> Callable[[Tensor], Tensor]:
@@ -136,13 +144,13 @@ def _alike(got: Tensor, expected: Tensor, what: str, other: str) -> None:
 def _gradient_modes_agree(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     with torch.no_grad():
-        base.expect(base.run(base.inputs), "under no_grad, output", "the call with gradients")
+        base.expect(base.run(base.inputs), "under no_grad, output", "the call outside")
     with torch.inference_mode():
         got = base.run(base.inputs)
-    base.expect(got.clone(), "under inference_mode, output", "the call with gradients")
+    base.expect(got.clone(), "under inference_mode, output", "the call outside")
     leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
     got = base.run(leaves).detach()
-    base.expect(got, "with inputs that require gradients, output", "inputs that do not")
+    base.expect(got, "with inputs that require gradients, output", "the same call without")
 
 
 def _training_agrees(subject: Subject, case: Case) -> None:
@@ -156,14 +164,18 @@ def _training_agrees(subject: Subject, case: Case) -> None:
         reject("in training it is random")
     base.module.eval()
     assert base.output is expected
-    base.expect(got, "in training mode, without dropout, output", "evaluation mode")
+    base.expect(
+        got, "in training mode, without dropout, output", "the same call in evaluation mode"
+    )
 
 
 def _no_dropout_in_evaluation(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     for share in (0.5, 0.9):
         got = base.run(base.inputs.replace(dropout_p=share))
-        base.expect(got, f"in evaluation mode, with dropout_p={share}, output", "dropout_p=0")
+        base.expect(
+            got, f"in evaluation mode, with dropout_p={share}, output", "the call with dropout_p=0"
+        )
 
 
 def _weights_before_dropout(subject: Subject, case: Case) -> None:
@@ -173,7 +185,7 @@ def _weights_before_dropout(subject: Subject, case: Case) -> None:
     got = needs(subject.weights(base.module, base.inputs.replace(dropout_p=0.5)))
     tolerance = 16 * torch.finfo(got.dtype).eps
     what = "in training mode, with dropout_p=0.5, weights handed back"
-    agree_within(got, expected, tolerance, what, "dropout_p=0")
+    agree_within(got, expected, tolerance, what, "the call with dropout_p=0")
 
 
 def _takes_dropout_and_gives_weights(subject: Subject) -> str | None:

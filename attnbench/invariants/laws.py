@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
+from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
@@ -101,13 +102,15 @@ def _rotation(subject: Subject, case: Case) -> None:
     turned = (t[..., order] * signs.to(t) for t in (inputs.query, inputs.key))
     query, key = turned
     told = "features of query and key both permuted and flipped,"
-    law.same(inputs.replace(query=query, key=key), told, "as they are")
+    law.same(inputs.replace(query=query, key=key), told, "the call without that")
     if law.where or case.dtype not in ("float64", "float32"):
         return  # a general rotation is not exact
     noise = torch.randn(size, size, generator=law.base.generator, dtype=torch.float64)
     turn = torch.linalg.qr(noise)[0]
     query, key = ((t.cpu().double() @ turn).to(t) for t in (inputs.query, inputs.key))
-    law.same(inputs.replace(query=query, key=key), "query and key both rotated,", "as they are")
+    law.same(
+        inputs.replace(query=query, key=key), "query and key both rotated,", "the call without that"
+    )
 
 
 def _query_independent(subject: Subject, case: Case) -> None:
@@ -116,7 +119,7 @@ def _query_independent(subject: Subject, case: Case) -> None:
     noise = torch.randn(base.inputs.query.shape, generator=base.generator, dtype=torch.float64)
     query = base.inputs.query + noise.to(base.inputs.query)
     told = f"{law.where}with other queries, output"
-    base.expect(base.run(base.inputs.replace(query=query)), told, "the first ones")
+    base.expect(base.run(base.inputs.replace(query=query)), told, "the call with the first ones")
 
 
 def _bilinear(subject: Subject, case: Case) -> None:
@@ -167,13 +170,13 @@ def _monotone(subject: Subject, case: Case) -> None:
     rising = (s_far > s_near + t_near + t_far) & (d_far > d_near)
     if bool(rising.any()):
         place = tuple(rising.nonzero()[0].tolist())
-        holds(
-            ~rising,
-            f"{law.where}scores of keys by distance: the key at distance "
-            f"{float(d_far[place]) ** 0.5:.4g} from its query; scores",
-            s_far,
-            f"at most {float(s_near[place]):.6g}, the score of a key at distance "
-            f"{float(d_near[place]) ** 0.5:.4g}",
+        row = ", ".join(map(str, place[:-1]))
+        one, other = int(far[place]), int(near[place])
+        raise InvariantViolation(
+            f"{law.where}scores[{row}, {one}] = {float(s_far[place]):.6g}, of a key at distance "
+            f"{float(d_far[place]) ** 0.5:.4g} from its query, but should be at most "
+            f"scores[{row}, {other}] = {float(s_near[place]):.6g}, of a key at distance "
+            f"{float(d_near[place]) ** 0.5:.4g}"
         )
 
 

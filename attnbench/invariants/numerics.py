@@ -39,13 +39,10 @@ def judge(oracle: Oracle, got: Tensor) -> None:
     _within(got, oracle.output, _bounds(oracle), "output", "the float64 run")
 
 
-def _bounds(
-    oracle: Oracle, rows: list[tuple[int, int]] | None = None, **given: Any
-) -> Iterator[Tensor]:
-    """What an output, or some rows of it, may be off by: cheapest and narrowest first."""
+def _bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
+    """What an output may be off by: cheapest and narrowest first."""
     for bound in (oracle.floor, oracle.budget, functools.partial(oracle.budget, sure=True)):
-        budget = bound(**given).expand(oracle.output.shape)
-        yield budget if rows is None else oracle.select(budget, rows)
+        yield bound(**given).expand(oracle.output.shape)
 
 
 def _within(got: Tensor, expected: Tensor, bounds: Iterator[Tensor], what: str, other: str) -> None:
@@ -62,17 +59,16 @@ def _within(got: Tensor, expected: Tensor, bounds: Iterator[Tensor], what: str, 
     raise violation
 
 
-def references_agree(oracle: Oracle) -> tuple[list[tuple[int, int]], Tensor]:
-    """Some rows, and what the scalar reference gives for them, once both references agree on them.
+def references_agree(oracle: Oracle) -> Tensor:
+    """The output with some rows by the scalar reference, once both references agree on them.
 
     Raises:
         InvariantViolation: they do not; then neither can judge the subject.
     """
-    rows = oracle.rows(_PAIRS)
-    scalar, wide = oracle.scalar(rows), oracle.select(oracle.output, rows)
-    bounds = _bounds(oracle, rows, units=64.0, eps=torch.finfo(torch.float64).eps)
+    scalar = oracle.with_scalar(oracle.rows(_PAIRS))
+    bounds = _bounds(oracle, units=64.0, eps=torch.finfo(torch.float64).eps)
     try:
-        _within(wide, scalar, bounds, "output (rows) in float64", "the scalar reference")
+        _within(oracle.output, scalar, bounds, "output in float64", "the scalar reference")
     except InvariantViolation as violation:
         raise InvariantViolation(
             f"the two references of {oracle.subject.maker.name} disagree, so neither can judge: "
@@ -81,7 +77,7 @@ def references_agree(oracle: Oracle) -> tuple[list[tuple[int, int]], Tensor]:
             f"  {violation}",
             error=violation.error,
         ) from None
-    return rows, scalar
+    return scalar
 
 
 def representable(oracle: Oracle, case: Case) -> None:
@@ -101,9 +97,9 @@ def _agrees_with_scalar(subject: Subject, case: Case) -> None:
     if not oracle.has_scalar:
         reject("the reference of a mechanism knows no floating masks")
     representable(oracle, case)
-    rows, scalar = references_agree(oracle)
-    got = oracle.select(subject.output(module, inputs), rows)
-    _within(got, scalar, _bounds(oracle, rows), "output (rows)", "the scalar reference")
+    scalar = references_agree(oracle)
+    got = subject.output(module, inputs)
+    _within(got, scalar, _bounds(oracle), "output", "the scalar reference")
 
 
 def _with_few_keys(inputs: Inputs, seed: int) -> Inputs:

@@ -124,7 +124,7 @@ def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
         plain.mean(0),
         allowed,
         f"mean of output over {_CALLS} calls in training mode with dropout_p={_SHARE}",
-        "dropout_p=0",
+        "the calls with dropout_p=0",
     )
 
 
