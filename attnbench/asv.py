@@ -35,11 +35,14 @@ from attnbench.subject import subjects as installed_names
 __all__ = ["CASES", "DEVICES", "class_name", "fill"]
 
 CASES = {
-    "batch 8, 4 heads, L=S=64, E=64": Case((8, 4), 64, 64, 64, 64, 64),
-    "4 heads, L=S=256, E=64, causal": Case((1, 4), 256, 256, 64, 64, 64, mask="causal"),
-    "batch 4, 4 heads, L=1, S=1024, E=64": Case((4, 4), 1, 1024, 64, 64, 64),
+    "8x4 heads, L=S=64": Case((8, 4), 64, 64, 64, 64, 64),
+    "4 heads, L=S=256, causal": Case((1, 4), 256, 256, 64, 64, 64, mask="causal"),
+    "4x4 heads, L=1, S=1024": Case((4, 4), 1, 1024, 64, 64, 64),
 }
-"""Cases by name, in the order in which asv counts them: add at the end, never change one."""
+"""Cases by name, in the order in which asv counts them: add at the end, never change one.
+
+The names are short, since asv's page shows some 24 characters of one.
+"""
 
 DEVICES = ("cpu", "accelerator")
 """``accelerator`` is what ``torch.accelerator`` finds. The order is kept likewise."""

@@ -252,7 +252,7 @@ def test_asv_compare_and_publish_read_what_asv_run_wrote(history: History) -> No
     scratch.asv("publish")
     index = json.loads((scratch.folder / "html" / "index.json").read_text())
     titles = {row["pretty_name"] for row in index["benchmarks"].values()}
-    assert "gamma: time of a forward call" in titles
+    assert "gamma: time, forward" in titles
 
 
 def test_the_current_environment_is_benchmarked_without_building(history: History) -> None:

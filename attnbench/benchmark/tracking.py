@@ -150,14 +150,14 @@ class Tracked:
 
 
 TRACKED = {
-    "track_time": Tracked("time of a forward call", "seconds", _time, PROCESSES),
+    "track_time": Tracked("time, forward", "seconds", _time, PROCESSES),
     "track_time_backward": Tracked(
-        "time of a forward and a backward call", "seconds", _time_backward, PROCESSES, False
+        "time, forward and backward", "seconds", _time_backward, PROCESSES, False
     ),
-    "track_peak_bytes": Tracked("peak memory of a forward call", "bytes", _peak_bytes),
-    "track_error": Tracked("largest error, as a share of the allowed one", "", _error),
+    "track_peak_bytes": Tracked("peak memory, forward", "bytes", _peak_bytes),
+    "track_error": Tracked("error, of what is allowed", "", _error),
     "track_compile_time": Tracked(
-        "first call in a process, with all that it compiles", "seconds", _compile_time, 2, False
+        "first call, with what it compiles", "seconds", _compile_time, 2, False
     ),
 }
 """Quantities by the name of their benchmark method."""
