@@ -158,8 +158,9 @@ class Scratch:
 
 def changed(output: str) -> set[str]:
     """Names of the benchmarks in the table that ``asv continuous`` prints."""
-    rows = re.findall(r"^\|\s*[-+!*]\s*\|.*\|\s*(\S+)\s*\|?$", output, re.MULTILINE)
-    return {row.partition("(")[0] for row in rows}
+    # change, before, after, ratio, benchmark
+    rows = r"^\|\s*[-+!*]\s*\|(?:[^|]*\|){3}\s*([\w.]+)"
+    return set(re.findall(rows, output, re.MULTILINE))
 
 
 def _environment() -> type:
