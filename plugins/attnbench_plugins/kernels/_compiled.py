@@ -11,12 +11,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Loops", "NotCompiledWarning", "forget", "last_path"]
+__all__ = ["Loops", "NotCompiledWarning", "last_path"]
 
 _OPTIONS: dict[str, Any] = {
     # multiply and add in one instruction
@@ -44,14 +44,6 @@ def last_path() -> str | None:
     return _Status.path
 
 
-def forget() -> None:
-    """Try to compile again, and warn again if that fails: the compiler has come or gone."""
-    _Status.path, _Status.broken = None, False
-    for loops in Loops.every:
-        loops.compiled = None
-    torch._dynamo.reset()
-
-
 @contextmanager
 def _same_modes() -> Iterator[None]:
     """Graphs are guarded on these modes; held fixed, each function keeps to one graph."""
@@ -70,8 +62,6 @@ class Loops:
         example: arguments to compile with, given ``dtype``, ``device`` and the number of items.
     """
 
-    every: ClassVar[list[Loops]] = []
-
     def __init__(
         self,
         function: Callable[..., tuple[Tensor, ...]],
@@ -83,7 +73,6 @@ class Loops:
         self.example = example
         self.compiled: Callable[..., tuple[Tensor, ...]] | None = None
         self.warm: set[tuple[torch.dtype, str, int]] = set()
-        Loops.every.append(self)
 
     def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
         """The function's result, from the compiled graph if there can be one."""
@@ -98,15 +87,16 @@ class Loops:
     def _ready(self, like: Tensor) -> bool:
         """Compile for this dtype and device unless that was done; ``False`` if it fails."""
         threads = torch.get_num_threads()
-        if self.compiled is None:
-            self.warm.clear()
-            self.compiled = torch.compile(self.function, dynamic=True, options=_OPTIONS)
         if (like.dtype, like.device.type, threads) in self.warm:
             return True
         # fewer items than would occupy all threads alone: so the tiles are shared out, too
         items = max(3, 2 * threads - 1)
         try:
-            self.compiled(*self.example(like.dtype, like.device, items))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's own, from modules imported only now
+                if self.compiled is None:
+                    self.compiled = torch.compile(self.function, dynamic=True, options=_OPTIONS)
+                self.compiled(*self.example(like.dtype, like.device, items))
         except Exception as error:  # whatever a compiler may raise, the eager version works
             _Status.broken = True
             warnings.warn(

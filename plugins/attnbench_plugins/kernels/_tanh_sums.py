@@ -39,6 +39,11 @@ def _cut(tensor: Tensor, dim: int, size: int) -> Tensor:
     return tensor.reshape(*tensor.shape[:dim], -1, size, *tensor.shape[dim + 1 :])
 
 
+def _padded(tensor: Tensor, columns: int, rows: int) -> Tensor:
+    """So many zeros more at the end of the last two dimensions; not even a copy where none."""
+    return pad(tensor, (0, columns, 0, rows)) if columns or rows else tensor
+
+
 def factors(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
     """Both sides shifted by the same per unit, so that their exponentials lie in float32's range.
 
@@ -74,7 +79,7 @@ def _shared_quotients(tiles: Tensor, keys: Tensor, c: Tensor, scale: Tensor) -> 
     for row in range(_ROWS):
         x = []
         for i in range(_SHARE):
-            product = tiles[:, :, None, :, row, i, None] * keys[:, None, :, :, i, :]
+            product = tiles[:, :, row, None, :, i, None] * keys[:, None, :, :, i, :]
             total = c[:, None, None, :, i, None] + product
             # all are positive: as integers their bits are ordered alike, and have a faster min
             x.append(total.view(torch.int32).clamp_max(_CAP_BITS).view(torch.float32))
@@ -91,7 +96,7 @@ def _tanh_scores(tiles: Tensor, keys: Tensor, c: Tensor, scale: Tensor) -> tuple
     for row in range(_ROWS):
         x = []
         for i in range(_SHARE):
-            total = tiles[:, :, None, :, row, i, None] + keys[:, None, :, :, i, :]
+            total = tiles[:, :, row, None, :, i, None] + keys[:, None, :, :, i, :]
             x.append(c[:, None, None, :, i, None] * total.tanh())
         terms = (x[0] + x[1]) + (x[2] + x[3])
         found.append(terms.sum(-2).flatten(2) * scale[:, None, None])
@@ -102,7 +107,7 @@ def _score_example(dtype: torch.dtype, device: torch.device, items: int) -> tupl
     def ones(*sizes: int) -> Tensor:
         return torch.ones(sizes, dtype=dtype, device=device)
 
-    tiles, keys = ones(items, 34, 6, _ROWS, _SHARE), ones(items, 8, 6, _SHARE, _LANES)
+    tiles, keys = ones(items, 34, _ROWS, 6, _SHARE), ones(items, 8, 6, _SHARE, _LANES)
     return tiles, keys, ones(items, 6, _SHARE + 1), ones(items)
 
 
@@ -113,7 +118,7 @@ _tanhs = Loops(_tanh_scores, 1, _score_example)
 def _split(a: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """A single item as two halves of its rows: a leading size of 1 would have its own graph."""
     half = _round_up(-(-a.shape[1] // 2), _ROWS)
-    halves = pad(a, (0, 0, 0, 2 * half - a.shape[1])).view(2, half, a.shape[2])
+    halves = _padded(a, 0, 2 * half - a.shape[1]).reshape(2, half, a.shape[2])
     return halves, *(t.expand(2, *t.shape[1:]) for t in others)
 
 
@@ -131,28 +136,24 @@ def score_sums(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
     items, rows, units = a.shape
     slots = b.shape[1]
     shifted = factors(a, b)
-    scale = torch.ones_like(w[:, 0])
-    c = w
+    loops, scale, c = _tanhs, torch.ones_like(w[:, 0]), w
     if shifted is not None:
+        loops, (a, b) = _quotients, shifted
         largest = w.abs().amax(1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
+        c, scale = largest / w.abs().clamp_min(largest * 2.0**-30), -2 * largest[:, 0]
         # tanh is odd: with a and b turned round, all weights are positive
-        c, sign = largest / w.abs().clamp_min(largest * 2.0**-30), torch.where(w < 0, -2.0, 2.0)
-        a, b = ((t * sign[:, None]).exp_() for t in shifted)
-        a, scale = a.mul_(c[:, None]), -2 * largest[:, 0]
+        sign = torch.where(w < 0, -2.0, 2.0).unsqueeze(1)
+        a, b = (a * sign).exp_().mul_(c.unsqueeze(1)), (b * sign).exp_()
     if items == 1:
         a, b, c, scale = _split(a, b, c, scale)
-    full = _round_up(units, _SHARE)
+    more = _round_up(units, _SHARE) - units
     row_pad, slot_pad = (_round_up(n, s) - n for n, s in ((a.shape[1], _ROWS), (slots, _LANES)))
-    a = pad(a, (0, full - units, 0, row_pad))
-    b = pad(b, (0, full - units, 0, slot_pad))
+    tiles = _cut(_cut(_padded(a, more, row_pad), 1, _ROWS), 3, _SHARE)
+    keys = _cut(_cut(_padded(b, more, slot_pad), 1, _LANES), 3, _SHARE).permute(0, 1, 3, 4, 2)
     # a unit more must add nothing: with tanh by c = 0, in the other form by a quotient of 2^-30
-    c = pad(c, (0, full - units), value=0.0 if shifted is None else 2.0**30)
-    tiles = _cut(_cut(a, 1, _ROWS), 3, _SHARE).transpose(2, 3).contiguous()
-    keys = _cut(_cut(b, 1, _LANES), 3, _SHARE).permute(0, 1, 3, 4, 2)
-    c = _cut(c, 1, _SHARE)
+    c = _cut(pad(c, (0, more), value=0.0 if shifted is None else 2.0**30), 1, _SHARE)
     c = torch.cat([c, (0.5 / c).sum(-1, keepdim=True)], -1)
-    loops = _tanhs if shifted is None else _quotients
-    (scores,) = loops(tiles, keys.contiguous(), c, scale.contiguous())
+    (scores,) = loops(tiles.contiguous(), keys.contiguous(), c, scale.contiguous())
     return scores.reshape(items, -1, scores.shape[2])[:, :rows, :slots]
 
 
@@ -210,9 +211,9 @@ def derivative_sums(g: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         (g,) = _split(g)
     full, slots = _round_up(units, _LANES), b.shape[1]
     row_pad, slot_pad = _round_up(a.shape[1], _ROWS) - a.shape[1], max(0, 2 - slots)
-    a = _cut(_cut(pad(a, (0, full - units, 0, row_pad)), 1, _ROWS), 3, _LANES)
-    b = _cut(pad(b, (0, full - units, 0, slot_pad)), 2, _LANES).transpose(1, 2)
-    g = _cut(pad(g, (0, slot_pad, 0, row_pad)), 1, _ROWS)
+    a = _cut(_cut(_padded(a, full - units, row_pad), 1, _ROWS), 3, _LANES)
+    b = _cut(_padded(b, full - units, slot_pad), 2, _LANES).transpose(1, 2)
+    g = _cut(_padded(g, slot_pad, row_pad), 1, _ROWS)
     loops = _tanh_slopes if shifted is None else _quotient_slopes
     plain, derived = (
         t.reshape(items, -1, full)[:, :count, :units]
