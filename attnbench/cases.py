@@ -211,11 +211,21 @@ _SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
 )
 
 
+_LONG: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
+    # long in one size, and else so plain that no mask and no regime hides what is wrong with it
+    ((1,), 2, 257, 4, 4, 4),
+    ((1,), 257, 2, 4, 4, 4),
+    ((1,), 2, 3, 257, 257, 4),
+    ((1,), 2, 3, 4, 4, 257),
+)
+
+
 def schedule(domain: Domain, *, seed: int = 0) -> Iterator[Case]:
     """Cases that chance does not find, in an order in which a prefix covers most.
 
-    Every shape meets a mask, a layout, a regime and a dtype; then every mask meets every dtype on
-    two small shapes, and every layout and regime each dtype on one. Only cases of the domain come.
+    Every shape meets a mask, a layout, a regime and a dtype; long ones come plain too. Every mask
+    meets every dtype on two small shapes, and every layout and regime each dtype on one. Only cases
+    of the domain come.
     """
     seen: set[Case] = set()
     for number, case in enumerate(_scheduled(domain)):
@@ -237,6 +247,9 @@ def _scheduled(domain: Domain) -> Iterator[Case]:
     )
     for sizes, dtype, mask, layout, regime in zip(_SHAPES, *cycles, strict=False):
         yield Case(*sizes, dtype, device, mask, layout, regime)
+    for sizes in _LONG:
+        for dtype in dict.fromkeys((dtypes[0], dtypes[-1])):
+            yield Case(*sizes, dtype, device)
     small = Case((2, 3), 4, 6, 8, 6, 5, device=device), Case((3,), 3, 3, 5, 5, 5, device=device)
     for number, mask in enumerate(masks):
         for base, dtype in zip(small, _rotated(dtypes, number), strict=False):
