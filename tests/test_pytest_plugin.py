@@ -56,7 +56,8 @@ def test_each_invariant_of_each_subject_is_a_test_with_an_id_and_skips_have_reas
     run = pytest_in(project, ONE, "-k", SUM, "-vv", "-rs")
     assert run.code == 0, run.text
     assert "attnbench[scaled_dot-weights_sum_to_one]" in run.text
-    assert "attnbench[scaled_dot-bounded_by_one] SKIPPED (law not declared)" in run.text
+    assert "attnbench[scaled_dot-bounded_by_one] SKIPPED" in run.text
+    assert ": law not declared" in run.text
     assert "test_own" not in run.text
 
 
@@ -126,5 +127,6 @@ def test_the_decorator_makes_a_test_of_each_check_of_addresses_and_specs(project
     assert "test_attention[scaled_dot-keeps_the_contract] PASSED" in run.text
     assert "test_attention[Right-keeps_the_contract] PASSED" in run.text
     assert "test_attention[GivesNan-keeps_the_contract] FAILED" in run.text
-    assert "test_attention[Right-bounded_by_one] SKIPPED (law not declared)" in run.text
+    assert "test_attention[Right-bounded_by_one] SKIPPED" in run.text
+    assert ": law not declared" in run.text
     assert "GivesNan gives output[0, 0] = nan for finite inputs" in run.text
