@@ -1,0 +1,60 @@
+"""How far attnbench's medians are from those of ``torch.utils.benchmark``, in alternation.
+
+    python benchmarks/timer_agreement.py [ROUNDS]
+
+Each round takes one median by either, right after each other and in changing order, so that the
+machine's drift meets both alike. For calls of a millisecond and more the ratio should be within 3 %
+of 1; the last row, of microseconds, says what the floor is.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+ADDRESSES = ("scaled_dot", "additive", "gaussian")
+
+
+def main(rounds: int) -> None:
+    import torch
+    from torch.utils.benchmark import Timer
+
+    from attnbench.benchmark.cases import BenchCase
+    from attnbench.benchmark.clock import sample
+    from attnbench.benchmark.contract import Contract
+    from attnbench.benchmark.measure import measured_call
+    from attnbench.cases import Case
+    from attnbench.resolving import resolve
+
+    contract = Contract(cap_s=0.4, min_s=0.2)
+    torch.set_num_threads(contract.threads)
+    device = torch.device("cpu")
+    points = [(name, Case((1, 4), n, n, 32, 32, 32)) for name in ADDRESSES for n in (256, 512)]
+    points.append(("scaled_dot", Case((1,), 4, 4, 4, 4, 4)))
+    print("subject        case           ours_ms  torch_ms  ratio (quartiles over rounds)")
+    for name, case in points:
+        (subject,) = resolve(name)
+        module, inputs = BenchCase(case).build(subject)
+        call = measured_call(subject, module, inputs, "forward")
+        timer = Timer("call()", globals={"call": call}, num_threads=contract.threads)
+        call()
+        pairs = []
+        for number in range(rounds):
+            takes = {
+                "ours": lambda call=call: sample(call, device, contract).quartiles_s[1],
+                "torch": lambda timer=timer: timer.blocked_autorange(min_run_time=0.2).median,
+            }
+            order = ("ours", "torch") if number % 2 else ("torch", "ours")
+            found = {which: takes[which]() for which in order}
+            pairs.append((found["ours"], found["torch"]))
+        ratios = [ours / theirs for ours, theirs in pairs]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        ours, theirs = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
+        size = f"L=S={case.q_len} E={case.query_size}"
+        print(
+            f"{name:14} {size:14} {ours:7.3f}  {theirs:8.3f}  {middle:.3f} ({low:.3f}-{high:.3f})"
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 11)
