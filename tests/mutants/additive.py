@@ -90,16 +90,6 @@ class AdditiveVectorOfOnes(AdditiveScoring):
         return hidden.tanh().sum(-1) * w_v.square().sum().sqrt() / len(w_v) ** 0.5
 
 
-@_additive("own", killers=("agrees_with_float64",))
-class AdditiveHiddenRoundedToHalf(AdditiveScoring):
-    """In half types the hidden layer is computed in them."""
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        of_query, of_key = self.query_proj(query), self.key_proj(key)
-        hidden = of_query.unsqueeze(-2) + of_key.unsqueeze(-3)
-        return hidden.tanh() @ self.score_vector
-
-
 @_additive("own", killers=("agrees_with_scalar_reference",))
 class AdditiveLastUnitDropped(AdditiveScoring):
     """The last hidden unit never enters the score, so that nothing trains it."""

@@ -247,7 +247,7 @@ class BufferNotInStateDict(Heads):
         return super().attend(query * self.temperature, key, value, mask)
 
 
-@_heads("own", killers=("calls_leave_no_trace",))
+@_heads("own", killers=("keeps_the_contract",))
 class DropoutOfItsOwn(Heads):
     """A dropout of the module's own is active in evaluation."""
 
@@ -265,8 +265,8 @@ class AnswerDependsOnPythonBranch(Attention):
         return super().scores(query, key, scale)
 
 
-@_attention("own", killers=("calls_leave_no_trace",))
-class MaskOfTheTracedShape(Attention):
+@_attention("own", killers=("masking_equals_deleting",))
+class ScaleOfTheFirstLength(Attention):
     """A temperature is kept from the first call's length, as a constant in a trace would be."""
 
     def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:

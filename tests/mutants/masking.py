@@ -346,7 +346,7 @@ class PositionsCountFromTheEnd(Distance):
         return super().distance(q_len, kv_len, device) + (kv_len - q_len)
 
 
-@_attention("TransformerLens#1005", killers=("trailing_padding_equals_deleting",))
+@_attention("TransformerLens#1005", killers=("masking_equals_deleting",))
 class ScaledByPaddedLength(Attention):
     """Scores are divided by the root of the number of keys, padding included."""
 
@@ -391,7 +391,7 @@ class EmptyRowGivesTheFirstValue(Attention):
         return super().normalise(hidden, allowed | (dead & first))
 
 
-@_attention("pytorch#101967", killers=("padding_is_inert",))
+@_attention("pytorch#101967", killers=("masked_slots_are_inert",))
 class PoisonLeaksFromKeyAndValue(Attention):
     """What a masked slot holds is multiplied by a weight of 0, which leaves NaN as it is."""
 
@@ -399,7 +399,7 @@ class PoisonLeaksFromKeyAndValue(Attention):
         return tensor
 
 
-@_attention("pytorch#101967", killers=("padding_is_inert",))
+@_attention("pytorch#101967", killers=("masked_slots_are_inert",))
 class PoisonLeaksFromValue(Attention):
     """Keys of masked slots are silenced, values are not."""
 
@@ -407,7 +407,7 @@ class PoisonLeaksFromValue(Attention):
         return value
 
 
-@_attention("pytorch#101967", killers=("padding_is_inert",))
+@_attention("pytorch#101967", killers=("masked_slots_are_inert",))
 class PoisonLeaksFromKey(Attention):
     """Values of masked slots are silenced; keys are not, and reach the query's gradient."""
 

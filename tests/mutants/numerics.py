@@ -50,25 +50,15 @@ class SoftmaxInHalfPrecision(Attention):
 
 @_attention("pytorch#163588", killers=("masked_runs_are_as_accurate",))
 class LessPreciseWithAMask(Attention):
-    """With a mask, scores of half types pass through half precision."""
+    """With a mask, scores of half types are rounded to eighths, as for a path of small integers."""
 
     def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        rounded = scores if bool(allowed.all()) else scores.bfloat16().to(scores.dtype)
-        return super().hide(rounded, allowed)
+        rounded = (scores * 8).round() / 8
+        return super().hide(torch.where(allowed.all() | ~self.half, scores, rounded), allowed)
 
-
-@_attention("own", killers=("agrees_with_float64",))
-class WeightsRoundedToHalf(Attention):
-    """In long rows of half types, weights are rounded before they are summed up."""
-
-    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        if value.dtype in _HALF and value.shape[-2] > 16:
-            parts = weights.to(value.dtype).unsqueeze(-1) * value.unsqueeze(-3)
-            total = torch.zeros_like(parts[..., 0, :])
-            for slot in range(value.shape[-2]):
-                total = total + parts[..., slot, :]
-            return total.to(weights.dtype)
-        return super().pool(weights, value)
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        self.half = torch.tensor(query.dtype in _HALF)
+        return super().scores(query, key, scale)
 
 
 @_attention(

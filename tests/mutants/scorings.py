@@ -108,7 +108,7 @@ class DotKeyDetached(_Dot):
         return super().forward(query, key.detach())
 
 
-@_scaled_dot("own", killers=("calls_leave_no_trace",))
+@_scaled_dot("own", killers=("keeps_the_contract",))
 class ScoresWithNoise(_Dot):
     """A little noise is added, as for exploration, in evaluation too."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -163,23 +162,6 @@ class StreamingCausalTopLeft(Streaming):
 
 
 @_streaming("own", killers=("agrees_with_float64",))
-class StreamingAccumulatesInHalf(Streaming):
-    """The running output of half types is kept in them."""
-
-    def step(
-        self, top: Tensor, total: Tensor, output: Tensor, scores: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        state = super().step(top, total, output, scores, value)
-        if self.dtype in (torch.float16, torch.bfloat16):
-            return state[0], state[1].to(self.dtype).float(), state[2].to(self.dtype).float()
-        return state
-
-    def __call__(self, module: nn.Module, query: Tensor, *args: Any, **keywords: Any) -> Tensor:
-        self.dtype = query.dtype
-        return super().__call__(module, query, *args, **keywords)
-
-
-@_streaming("own", killers=("mask_forms_agree",))
 class StreamingCausalBlockSkipped(Streaming):
     """Under the causal flag, blocks from the number of queries on are skipped."""
 
