@@ -76,7 +76,7 @@ def agree_within(
     if got.numel() == 0:
         return
     a, b = got.detach().cpu().double(), expected.detach().cpu().double()
-    allowed = torch.as_tensor(tolerance, dtype=torch.float64).cpu().expand(a.shape)
+    allowed = torch.as_tensor(tolerance, dtype=torch.float64).detach().cpu().expand(a.shape)
     excess = (a - b).abs() / allowed.clamp_min(1e-300)
     excess = excess.masked_fill(a == b, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
     worst = int(excess.flatten().argmax())
