@@ -20,6 +20,7 @@ from attnbench.benchmark.setting import Setting, here
 from attnbench.cli._session import Planned, Session
 from attnbench.cli._survey import ask
 from attnbench.cli._tables import progress
+from attnbench.discovery import discover
 from attnbench.errors import InputsError, UnknownNameError, UsageError
 from attnbench.workers import Task, call, warm_up
 
@@ -104,7 +105,9 @@ def start(
         raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
     place = _place(results, run, resume=resume)
     store.check_writable(results)
-    warm_up(*_PRELOAD)
+    # built-in plugins are imported once, not by every child; another one could end the server
+    found = [p for p in discover() if p.distribution == "attnbench" and p.status == "found"]
+    warm_up(*_PRELOAD, *(plugin.value.partition(":")[0] for plugin in found))
     return place
 
 
