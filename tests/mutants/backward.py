@@ -53,7 +53,8 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (weights,) = ctx.saved_tensors
-        return grad * weights
+        wrong: Tensor = grad * weights
+        return wrong
 
 
 @_attention("own", killers=("gradients_are_right",))
@@ -61,7 +62,7 @@ class SoftmaxGradientWithoutSum(Attention):
     """A hand-written backward of softmax lacks the sum over the row."""
 
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        weights: Tensor = _Softmax.apply(hidden)
+        weights: Tensor = _Softmax.apply(hidden)  # type: ignore[no-untyped-call]  # torch's
         return weights.masked_fill(~allowed, 0.0)
 
 
@@ -86,7 +87,7 @@ class GradientReadInOrder(Attention):
     """A transposed gradient is read as if it were contiguous."""
 
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        product: Tensor = _Product.apply(weights, value.to(weights.dtype))
+        product: Tensor = _Product.apply(weights, value.to(weights.dtype))  # type: ignore[no-untyped-call]
         return product
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = options.invariants.split(",") if options.invariants else None
     names = tuple(invariant.name for invariant in select_invariants(chosen))
-    seeds = list(range(options.seeds)) or [None]
+    seeds: list[int | None] = [*range(options.seeds)] or [None]
     known = _read(options.work)
     jobs = list(_jobs(options.what, options.only, names, options.profile, seeds, known))
     _run(jobs, options.work, options.processes, options.minutes)
@@ -86,7 +86,8 @@ def _jobs(
                     continue
                 rest = [n for n in names if n not in done[source, name, seed]]
                 if what == "killed":  # those that are meant to kill it come first
-                    rest.sort(key=lambda n, name=name: n not in killers[name])
+                    first = killers[name]
+                    rest = [n for n in first if n in rest] + [n for n in rest if n not in first]
                 if rest:
                     yield Job(index, source, tuple(rest), profile, seed, what == "killed")
 

@@ -54,10 +54,10 @@ class LessPreciseWithAMask(Attention):
 
     def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
         rounded = (scores * 8).round() / 8
-        return super().hide(torch.where(allowed.all() | ~self.half, scores, rounded), allowed)
+        return super().hide(torch.where(allowed.all() | ~self.rounds, scores, rounded), allowed)
 
     def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        self.half = torch.tensor(query.dtype in _HALF)
+        self.rounds = torch.tensor(query.dtype in _HALF)
         return super().scores(query, key, scale)
 
 
@@ -314,7 +314,8 @@ class ValueWithoutLastFeature(Attention):
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
         kept = value.shape[-1] // 16 * 16 or value.shape[-1]
         inside = torch.arange(value.shape[-1], device=value.device) < kept
-        return super().pool(weights, value) * inside
+        output: Tensor = super().pool(weights, value) * inside
+        return output
 
 
 @_attention("own", killers=("agrees_with_scalar_reference",))

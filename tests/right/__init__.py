@@ -85,8 +85,10 @@ class SdpaFlash(Sdpa):
         """Output ``(B, 1, L, Ev)``, through tensors padded with zeros."""
         width, wanted = max(key.shape[-1], value.shape[-1]), value.shape[-1]
         query = query * (width / query.shape[-1]) ** 0.5  # since torch scales by the padded size
-        padded = (nn.functional.pad(t, (0, width - t.shape[-1])) for t in (query, key, value))
-        return super().core(*(t.contiguous() for t in padded), mask)[..., :wanted]
+        q, k, v = (
+            nn.functional.pad(t, (0, width - t.shape[-1])).contiguous() for t in (query, key, value)
+        )
+        return super().core(q, k, v, mask)[..., :wanted]
 
 
 class Flex(Wrapped):
@@ -117,7 +119,7 @@ class Chunked(Wrapped):
         if mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
         parts = []
-        for part, added in zip(query.split(7, -2), mask.split(7, -2), strict=True):
+        for part, added in zip(torch.split(query, 7, -2), torch.split(mask, 7, -2), strict=True):
             scores = (wide(part) / math.sqrt(query.shape[-1])) @ wide(key).mT + wide(added)
             parts.append((scores.softmax(-1) @ wide(value)).to(query.dtype))
         return torch.cat(parts, -2)
@@ -133,6 +135,7 @@ class Online(Wrapped):
 
 def _right(cls: type[Wrapped], exempt: Mapping[str, str] | None = None) -> Right:
     name = cls.__name__.lower()
+    assert isinstance(ATTENTION.spec, MechanismSpec)
     spec = MechanismSpec(
         name=name,
         make=cls,
@@ -144,11 +147,19 @@ def _right(cls: type[Wrapped], exempt: Mapping[str, str] | None = None) -> Right
     return Right(name, spec)
 
 
+_BACKWARD = (
+    "empty_rows_have_finite_gradients",
+    "gradient_layouts_agree",
+    "gradient_modes_agree",
+    "gradients_are_finite_at_extremes",
+    "gradients_are_right",
+    "masked_slots_get_no_gradient",
+)
 _NO_BACKWARD = "FlexAttention has no backward on CPU"
 RIGHT = [
     _right(Sdpa),
     _right(SdpaFlash),
-    _right(Flex, {"empty_rows_have_finite_gradients": _NO_BACKWARD}),
+    _right(Flex, dict.fromkeys(_BACKWARD, _NO_BACKWARD)),
     _right(Chunked),
     _right(Online),
 ]
@@ -173,18 +184,31 @@ class TorchMultihead(nn.Module):
             shape = (*lead, query.shape[-2], key.shape[-2])
             attn_mask = mask.expand(shape).reshape(-1, *shape[-2:])
         query, key, value = (t.reshape(-1, *t.shape[-2:]) for t in (query, key, value))
-        output, _ = self.inner(query, key, value, attn_mask=attn_mask, need_weights=True)
+        output: Tensor = self.inner(query, key, value, attn_mask=attn_mask, need_weights=True)[0]
         return output.reshape(*lead, *output.shape[-2:])
 
 
-_WEIGHTS = "nn.MultiheadAttention with weights"
 TORCH_MULTIHEAD = MechanismSpec(
     name="torch_multihead",
     make=TorchMultihead,
     sizes=lambda sizes: sizes.replace(value_size=sizes.query_size),
 )
+_EMPTY_ROW = "nn.MultiheadAttention with weights gives NaN for a query without keys"
+_PADDING = "nn.MultiheadAttention with weights lets NaN in padding through"
 EXEMPTIONS = {
-    "empty_rows_give_zeros": f"{_WEIGHTS} gives NaN for a query without keys",
-    "empty_rows_have_finite_gradients": f"{_WEIGHTS} gives NaN for a query without keys",
-    "masked_slots_are_inert": f"{_WEIGHTS} multiplies NaN in padding by 0",
+    **dict.fromkeys(
+        (
+            "agrees_with_float64",
+            "causal_and_padding_combine",
+            "empty_rows_give_zeros",
+            "empty_rows_have_finite_gradients",
+            "finite_at_extremes",
+            "mask_forms_agree",
+            "masks_broadcast",
+            "valid_lengths_count_the_keys",
+            "windows_end_at_their_edges",
+        ),
+        _EMPTY_ROW,
+    ),
+    **dict.fromkeys(("masked_slots_are_inert", "masked_slots_get_no_gradient"), _PADDING),
 }

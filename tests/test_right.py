@@ -1,0 +1,63 @@
+"""Right implementations by others are not accused; what they do get wrong is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from attnbench.conformance import select_invariants
+from attnbench.resolving import resolve
+from attnbench.running import PROFILES, run_invariant, seeded, skip_reason
+from tests.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
+
+LOOKED_AT = (
+    "agrees_with_float64",
+    "agrees_with_scalar_reference",
+    "empty_rows_give_zeros",
+    "gradients_are_right",
+    "layouts_agree",
+    "masked_slots_are_inert",
+    "masked_weights_are_zero",
+    "masking_equals_deleting",
+    "query_alone_equals_query_among_others",
+    "weights_sum_to_one",
+)
+"""A tenth of all; ``python -m tests.mutants.matrix right`` runs every one."""
+
+SLOW = {"flex": ("empty_rows_give_zeros", "masked_weights_are_zero")}
+"""Not compiled, FlexAttention takes a vmap for each call."""
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
+def test_a_right_implementation_is_not_accused(right: Right) -> None:
+    (subject,) = resolve(right.spec)
+    for invariant in select_invariants(SLOW.get(right.name, LOOKED_AT)):
+        with seeded():
+            outcome = run_invariant(subject, invariant, PROFILES["quick"])
+        assert outcome.status in ("passed", "skipped"), f"{invariant.name}: {outcome.reason}"
+
+
+@pytest.mark.parametrize("name", ["empty_rows_give_zeros", "masked_slots_are_inert"])
+def test_nan_from_multihead_attention_is_reported(name: str) -> None:
+    (subject,) = resolve(TORCH_MULTIHEAD)
+    (invariant,) = select_invariants([name])
+    with seeded():
+        outcome = run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
+    assert outcome.status == "failed"
+    assert "= nan, but " in outcome.reason
+
+
+def test_an_exemption_with_a_reason_quiets_what_multihead_attention_gets_wrong() -> None:
+    (subject,) = resolve(replace(TORCH_MULTIHEAD, exempt=EXEMPTIONS))
+    for invariant in select_invariants(EXEMPTIONS):
+        assert skip_reason(subject, invariant) == f"exempt: {EXEMPTIONS[invariant.name]}"
+
+
+@pytest.mark.parametrize("name", ["masking_equals_deleting", "item_alone_equals_item_in_batch"])
+def test_what_multihead_attention_gets_right_is_not_accused(name: str) -> None:
+    (subject,) = resolve(TORCH_MULTIHEAD)
+    (invariant,) = select_invariants([name])
+    with seeded():
+        outcome = run_invariant(subject, invariant, PROFILES["quick"])
+    assert outcome.status == "passed", outcome.reason
