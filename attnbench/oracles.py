@@ -245,8 +245,7 @@ class Oracle:
     def _mechanism_budget(self, units: float, eps: float, draws: int, *, rounded: bool) -> Tensor:
         largest = torch.zeros_like(self.output)
         # one unit, times the units, where the output is smooth; all of them at once near a jump
-        for factor in (1.0, units):
-            step = max(eps * factor, _STEP)
+        for step in (max(eps, _STEP), units * eps):
             rounding = _RandomRounding(step) if rounded else contextlib.nullcontext()
             for module, inputs in self._moved(step, draws):
                 with rounding:

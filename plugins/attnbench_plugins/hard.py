@@ -78,7 +78,7 @@ class HardAttention(nn.Module):
             return nothing
         scores = scores_of(self.scoring, call.query, call.key)
         soft = softmax_weights(scores, call.mask)
-        chosen = _sample(soft.detach()) if self.training else _likeliest(soft, scores, call.mask)
+        chosen = _sample(soft.detach()) if self.training else _likeliest(scores, call.mask)
         self.log_prob = None
         if self.training:
             picked = soft.gather(-1, chosen)
@@ -94,12 +94,17 @@ def _sample(soft: Tensor) -> Tensor:
     return (soft / torch.empty_like(soft).exponential_()).argmax(-1, keepdim=True)
 
 
-def _likeliest(soft: Tensor, scores: Tensor, mask: Mask) -> Tensor:
-    """The key of the largest weight, the first of those that differ by rounding alone."""
-    size = scores if mask.allowed is None else scores.masked_fill(~mask.allowed, 0.0)
-    slack = 64 * torch.finfo(soft.dtype).eps * (1 + size.abs().amax(-1, keepdim=True))
-    near = soft >= soft.amax(-1, keepdim=True) * (1 - slack)
-    return near.to(torch.uint8).argmax(-1, keepdim=True)
+def _likeliest(scores: Tensor, mask: Mask) -> Tensor:
+    """The key of the highest score, the first of those that differ by rounding alone.
+
+    Weights would not do: softmax rounds away differences of scores that are small beside 1.
+    """
+    total = scores if mask.bias is None else scores + mask.bias.to(scores.dtype)
+    hidden = torch.zeros_like(total, dtype=torch.bool) if mask.allowed is None else ~mask.allowed
+    size = total.masked_fill(hidden, 0.0).abs().amax(-1, keepdim=True)
+    total = total.masked_fill(hidden, float("-inf"))
+    slack = 4 * torch.finfo(total.dtype).eps * size
+    return (total >= total.amax(-1, keepdim=True) - slack).to(torch.uint8).argmax(-1, keepdim=True)
 
 
 def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
