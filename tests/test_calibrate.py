@@ -58,13 +58,15 @@ def session(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     asked: dict[str, Any] = {"status": "ok"}
 
-    def plan(*, results: Path, processes: int, **rest: Any) -> Measured:
+    def start(*, results: Path, **rest: Any) -> Path:
+        return store.run_path(results, f"run{next(NUMBERS)}")
+
+    def plan(path: Path, *, processes: int, **rest: Any) -> Measured:
         asked.update(rest)
-        path = store.run_path(results, f"run{next(NUMBERS)}")
         return Measured(path, processes, asked["status"])
 
+    monkeypatch.setattr(_benching, "start", start)
     monkeypatch.setattr(_benching, "plan", plan)
-    monkeypatch.setattr(_benching, "prepare_workers", lambda: None)
     return asked
 
 

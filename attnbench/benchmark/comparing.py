@@ -60,7 +60,8 @@ def read_side(text: str, folder: Path) -> list[Record]:
     if not any(record.status == "ok" for record in records):
         counts = Counter(record.status for record in records)
         held = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"
-        raise RecordError(f"{text} has no measurement to compare: it holds {held}.")
+        advice = " Void is what a busy machine gave: measure on an idle one." * bool(counts["void"])
+        raise RecordError(f"{text} has no measurement to compare: it holds {held}.{advice}")
     return records
 
 

@@ -62,6 +62,9 @@ TIMES_TAKEN_IN_TURN = 3
 """How often the sides must have changed places for their runs to count as alternated."""
 
 
+_MOST = math.log(1000)
+
+
 @dataclass(frozen=True)
 class Noise:
     """What a machine showed for one case of the same code against itself.
@@ -185,7 +188,7 @@ def visible_effect(noise: Noise, n_a: int, n_b: int, *, alternated: bool, rows: 
     # both tests have to see it: each gets half of what may be missed
     missed = (1 - POWER) / 2
     by_calibration = _quantile(df, _tail(rows)) + _quantile(math.inf, missed)
-    return math.expm1(max(by_calibration, _noncentral(own_df, _tail(rows), missed)) * error)
+    return _change(max(by_calibration, _noncentral(own_df, _tail(rows), missed)) * error)
 
 
 def verdicts(pairs: Sequence[Pair], *, margin: float = MARGIN) -> list[Verdict]:
@@ -207,16 +210,16 @@ def _verdict(pair: Pair, rows: int, margin: float) -> Verdict:
         errors.append(pair.noise.difference(n_a, n_b, alternated=pair.alternated))
     tail = _tail(rows)
     half = max(_quantile(df, tail) * error for error, df in errors)
-    visible = math.expm1(max((_quantile(d, tail) + _quantile(d, 1 - POWER)) * e for e, d in errors))
+    visible = _change(max((_quantile(d, tail) + _quantile(d, 1 - POWER)) * e for e, d in errors))
     if pair.noise is not None:
         planned = visible_effect(pair.noise, n_a, n_b, alternated=pair.alternated, rows=rows)
         visible = max(visible, planned)
-    low, high = math.expm1(center - half), math.expm1(center + half)
+    low, high = _change(center - half), _change(center + half)
     verdict, reason = _named(low, high, margin, min(n_a, n_b))
     return Verdict(
         key=pair.key,
         verdict=verdict,
-        effect=math.expm1(center),
+        effect=_change(center),
         low=low,
         high=high,
         visible=visible,
@@ -229,6 +232,11 @@ def _verdict(pair: Pair, rows: int, margin: float) -> Verdict:
     )
 
 
+def _change(log: float) -> float:
+    """The change as a share, of a difference of logarithms; infinite where it means nothing."""
+    return math.expm1(log) if log < _MOST else math.inf
+
+
 def _named(low: float, high: float, margin: float, processes: int) -> tuple[str, str]:
     if processes < MIN_PROCESSES:
         return "ambiguous", f"{processes} processes on a side, but at least {MIN_PROCESSES} count"
@@ -238,7 +246,7 @@ def _named(low: float, high: float, margin: float, processes: int) -> tuple[str,
         return "slower", ""
     if high < 0:
         return "faster", ""
-    return "ambiguous", f"from {low:+.1%} to {high:+.1%} anything is possible"
+    return "ambiguous", "the interval holds both no change and changes beyond the margin"
 
 
 def _drift(noise: Noise | None) -> tuple[float, float]:

@@ -60,7 +60,7 @@ def command(
     taken: list[Record] = []
     interrupted = False
     for number in range(runs):
-        # each run starts anew: what it is off by as a whole is part of the noise
+        # what a run is off by as a whole is part of the noise; the runs of another day add to it
         running = _benching.plan(
             _benching.start(**chosen, results=results / FOLDER),
             **chosen,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,11 +50,8 @@ def command(
     shown = [_row(v, found.examples[_key(v)]) for v in found.verdicts]
     right = ("A ms", "B ms", "change", "from", "to", "would see")
     print_table(_without_constants(shown), right=right)
-    for verdict in found.verdicts:
-        if verdict.reason:
-            example = found.examples[_key(verdict)]
-            where = example.workload or example.case
-            typer.echo(f"ambiguous: {example.subject}, {where}: {verdict.reason}")
+    for reason, count in Counter(v.reason for v in found.verdicts if v.reason).items():
+        typer.echo(f"{count} ambiguous: {reason}.")
     typer.echo(_explained(found.verdicts, margin))
     for note in found.notes:
         typer.echo(f"Note: {note}")
@@ -88,7 +86,7 @@ def _row(verdict: Verdict, example: Record) -> dict[str, Any]:
         "change": _share(verdict.effect),
         "from": _share(verdict.low),
         "to": _share(verdict.high),
-        "would see": _share(verdict.visible),
+        "would see": "nothing" if math.isinf(verdict.visible) else _share(verdict.visible),
         "verdict": verdict.verdict,
     }
 
