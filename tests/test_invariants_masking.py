@@ -166,7 +166,9 @@ class PaddingLeftInTheWeightsGradient(PaddingLeftInTheValue):
 
 
 def test_nan_in_a_padded_value_may_reach_no_gradient() -> None:
-    outcome = run(mutant(PaddingLeftInTheWeightsGradient), INVARIANTS["masked_slots_get_no_gradient"])
+    outcome = run(
+        mutant(PaddingLeftInTheWeightsGradient), INVARIANTS["masked_slots_get_no_gradient"]
+    )
     assert outcome.status == "failed"
     assert "value only of slots hidden from all queries" in outcome.reason
 
