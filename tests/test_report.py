@@ -134,7 +134,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(folder, capsys):
     outcome = {"subject": "additive", "invariant": "i", "status": "failed", "reason": "off by 3"}
-    folder.with_suffix(".check.json").write_text(json.dumps({"outcomes": [outcome]}))
+    folder.with_suffix(".checks.json").write_text(json.dumps({"outcomes": [outcome]}))
     assert main(["report", "-o", "sub/page.html"]) == 0
     page = (folder.parents[2] / "sub" / "page.html").read_text()
     assert "3 records of 1 runs" in capsys.readouterr().out

@@ -18,11 +18,10 @@ from attnbench.benchmark.quiet import TOLERANCE
 from attnbench.benchmark.records import Record
 from attnbench.benchmark.setting import Setting, here
 from attnbench.cli._session import Planned, Session
-from attnbench.cli._survey import ask
+from attnbench.cli._survey import ask, warm_up_children
 from attnbench.cli._tables import progress
-from attnbench.discovery import discover
 from attnbench.errors import InputsError, UnknownNameError, UsageError
-from attnbench.workers import Task, call, warm_up
+from attnbench.workers import Task, call
 
 __all__ = [
     "BASELINE",
@@ -105,9 +104,7 @@ def start(
         raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
     place = _place(results, run, resume=resume)
     store.check_writable(results)
-    # built-in plugins are imported once, not by every child; another one could end the server
-    found = [p for p in discover() if p.distribution == "attnbench" and p.status == "found"]
-    warm_up(*_PRELOAD, *(plugin.value.partition(":")[0] for plugin in found))
+    warm_up_children(*_PRELOAD)
     return place
 
 

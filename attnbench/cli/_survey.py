@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from attnbench import discovery
@@ -35,7 +36,20 @@ def ask(function: str, **arguments: Any) -> Any:
     return call(Task(function, f"{_INSIDE}:{function}", arguments, timeout_s=_LOAD_S))
 
 
-def load_plugins(*, strict: bool = False, warn: bool = True) -> list[dict[str, Any]]:
+def warm_up_children(*modules: str) -> None:
+    """Start the server of child processes; it imports modules and the built-in plugins once.
+
+    Another's plugin is not imported there, since it could end the server.
+    """
+    found = [
+        p for p in discovery.discover() if p.distribution == "attnbench" and p.status == "found"
+    ]
+    warm_up(*modules, *(plugin.value.partition(":")[0] for plugin in found))
+
+
+def load_plugins(
+    *, strict: bool = False, warn: bool = True, preload: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Every plugin, loaded in a child; warns of those that failed, on standard error.
 
     One that ends the process which imports it is found by loading each alone, and is blocked for
@@ -44,7 +58,7 @@ def load_plugins(*, strict: bool = False, warn: bool = True) -> list[dict[str, A
     Raises:
         StrictError: one failed, and ``strict`` is set.
     """
-    warm_up()
+    warm_up_children(*preload)
     task = Task("plugins", f"{_INSIDE}:loaded_plugins", timeout_s=_LOAD_S)
     try:
         plugins = call(task)

@@ -35,7 +35,7 @@ def command(
     records = [record for path in paths for record in store.read(path)]
     if not records:
         raise RecordError(f"{', '.join(map(str, paths))} hold no records yet.")
-    beside = [p.with_suffix(".check.json") for p in paths]
+    beside = [p.with_suffix(".checks.json") for p in paths]
     found = [
         outcome
         for path in [*(outcomes or []), *(p for p in beside if p.exists())]
