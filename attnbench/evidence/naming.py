@@ -57,15 +57,15 @@ def _named(spec: Spec, function: Callable[..., Any], field: str) -> Named:
         raise Unwritable(f"{field} of {spec.name} comes from no module")
     if module.__name__ == "__main__":
         return _written_out(function)
-    path = _imports(module)
+    path, known_as = _imports(module), _importable_name(module)
     name = getattr(function, "__qualname__", "")
     if name.isidentifier() and getattr(module, name, None) is function:
-        return Named((*path, f"from {module.__name__} import {name}"), name)
-    imports = (*path, f"import {module.__name__}")
+        return Named((*path, f"from {known_as} import {name}"), name)
+    imports = (*path, f"import {known_as}")
     for text, other in _specs(module):
         same = getattr(other, field, None)
         if other is spec or getattr(same, "__wrapped__", same) is function:
-            return Named(imports, f"{text}.{field}")
+            return Named(imports, f"{text.replace('@', known_as)}.{field}")
     return _written_out(function)
 
 
@@ -82,21 +82,33 @@ def _imports(module: ModuleType) -> tuple[str, ...]:
     return ()
 
 
+def _importable_name(module: ModuleType) -> str:
+    """The name that a module has where only its folder was made importable.
+
+    Of two files of one name, addressed by path, the second was loaded under another name.
+    """
+    file = getattr(module, "__file__", None)
+    if file is None or "." in module.__name__:
+        return module.__name__
+    stem = Path(file).stem
+    return stem if module.__name__.startswith(f"{stem}_") else module.__name__
+
+
 def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:
-    """The specs that a module holds or that its hooks give, each with its source text."""
+    """The specs that a module holds or its hooks give, with source text; ``@`` is the module."""
     kinds = ScoringSpec | KernelSpec | MechanismSpec
     for name, value in list(vars(module).items()):
         if isinstance(value, kinds):
-            yield f"{module.__name__}.{name}", value
+            yield f"@.{name}", value
         elif isinstance(value, list | tuple):
             for index, item in enumerate(value):
                 if isinstance(item, kinds):
-                    yield f"{module.__name__}.{name}[{index}]", item
+                    yield f"@.{name}[{index}]", item
         elif name.startswith("attnbench_") and callable(value):
             found = value()
             for index, item in enumerate(found if isinstance(found, Iterable) else ()):
                 if isinstance(item, kinds):
-                    yield f"list({module.__name__}.{name}())[{index}]", item
+                    yield f"list(@.{name}())[{index}]", item
 
 
 def _written_out(function: Callable[..., Any]) -> Named:

@@ -156,17 +156,16 @@ def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, st
             invariant.check(taped, case)
     except InvariantViolation as error:
         message, compared = str(error), error.compared
-        raised = error.__cause__ or error
     except Exception as error:
-        message, compared, raised = f"raised {type(error).__name__}: {error}", None, error
+        message, compared = f"raised {type(error).__name__}: {error}", None
     else:
         raise Unwritable("it does not fail when it is run again")
     if compared is not None:
         wanted, end = _ending(tape, compared, message)
         expected = "AssertionError"
     elif tape.has_raised:
-        wanted, end, expected = {tape.raised}, [], type(raised).__name__
-    elif not isinstance(raised, InvariantViolation) and tape.last is not None:
+        wanted, end, expected = {tape.raised}, [], tape.raised_name
+    elif tape.last is not None:
         wanted, end, expected = *_shape_and_dtype(subject, tape), "AssertionError"
     else:
         raise Unwritable("nothing was compared")

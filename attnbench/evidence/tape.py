@@ -33,6 +33,7 @@ class Tape(Lines, TorchFunctionMode):
     Attributes:
         modules: those that were made or copied, and the state that they had then.
         last: the tensors and the result of the subject's last call.
+        raised_name: of the exception that the subject raised last.
         paused: whether what torch is called with is left out.
     """
 
@@ -40,6 +41,7 @@ class Tape(Lines, TorchFunctionMode):
         super().__init__()
         self.modules: list[tuple[nn.Module, dict[str, Tensor]]] = []
         self.last: tuple[list[Tensor], object] | None = None
+        self.raised_name = ""
         self.paused = False
         self._modes: dict[int, tuple[torch.dtype | None, bool]] = {}
 
@@ -188,7 +190,8 @@ class Tape(Lines, TorchFunctionMode):
         self.paused = True
         try:
             result = function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
+            self.raised_name = type(error).__name__
             self.write(line, reads, changed=[_RAISED], problem=problem)
             raise
         finally:
