@@ -202,11 +202,11 @@ def test_it_sits_in_a_compiled_and_in_an_exported_model():
     torch.testing.assert_close(
         torch.autograd.grad(got.sum(), query), torch.autograd.grad(expected.sum(), query)
     )
-    length = torch.export.Dim("length", min=2, max=4096)
-    shapes = ({1: length}, {1: length}, {1: length})
-    same = query.detach(), query.detach()[..., :5], value[:, :5]
-    exported = torch.export.export(model, same, dynamic_shapes=shapes).module()
-    longer = [t.repeat(1, 3, 1) for t in same]
+    queries, keys = (torch.export.Dim(name, min=2, max=4096) for name in ("queries", "keys"))
+    shapes = ({1: queries}, {1: keys}, {1: keys})
+    short = query.detach(), key, value
+    exported = torch.export.export(model, short, dynamic_shapes=shapes).module()
+    longer = [t.repeat(1, 3, 1) for t in short]
     torch.testing.assert_close(exported(*longer), model(*longer))
 
 

@@ -172,7 +172,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, grad: Tensor, _kept: Tensor | None) -> tuple[Tensor | None, ...]:
     a, b, w, value, mask, kept = ctx.saved_tensors
     wanted = bool(ctx.needs_input_grad[4])
-    *grads, grad_mask = _backward(grad, a, b, w, value, mask, kept, ctx.causal, wanted)
+    *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, ctx.causal, wanted)
     return *grads, grad_mask if wanted else None, None, None
 
 
@@ -199,8 +199,7 @@ def _unfolded(size: int, folded: Tensor) -> Tensor:
     return folded.reshape(size, -1, *folded.shape[1:])
 
 
-@_forward.register_vmap
-def _(
+def _map_forward(
     info: Any,
     dims: tuple[Any, ...],
     a: Tensor,
@@ -215,14 +214,13 @@ def _(
     a, b, w, value = map(partial(_folded, size), dims[:4], (a, b, w, value))
     if mask is not None:
         mask = _folded(size, dims[4], mask, a.shape[0] // size)
-    output, kept = _forward(a, b, w, value, mask, causal, keep)
+    output, kept = _run_forward(a, b, w, value, mask, causal, keep)
     if keep:
         return (_unfolded(size, output), _unfolded(size, kept)), (0, 0)
     return (_unfolded(size, output), kept), (0, None)
 
 
-@_backward.register_vmap
-def _(
+def _map_backward(
     info: Any,
     dims: tuple[Any, ...],
     grad: Tensor,
@@ -242,12 +240,60 @@ def _(
         mask = _folded(size, dims[5], mask, a.shape[0] // size)
     if kept.numel():
         kept = _folded(size, dims[6], kept)
-    *grads, grad_mask = _backward(grad, a, b, w, value, mask, kept, causal, mask_grad)
+    *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, causal, mask_grad)
     found = [_unfolded(size, t) for t in grads]
     if not mask_grad:
         return (*found, grad_mask), (0, 0, 0, 0, None)
     grad_mask = _unfolded(size, grad_mask)
     return (*found, grad_mask.sum(1, keepdim=True) if shared else grad_mask), (0,) * 5
+
+
+_forward.register_vmap(_map_forward)
+_backward.register_vmap(_map_backward)
+
+
+class _Forward(torch.autograd.Function):
+    """The forward operator for ``torch.func``, whose transforms do not see into an operator."""
+
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_differentiate)
+    vmap = staticmethod(_map_forward)
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return _forward(*args)
+
+
+class _Backward(torch.autograd.Function):
+    """The backward operator for ``torch.func``."""
+
+    backward = staticmethod(_refuse)
+    vmap = staticmethod(_map_backward)
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return _backward(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+
+def _transformed() -> bool:
+    """Whether a transform of ``torch.func`` is at work; a compiler traces through those itself."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def _run_forward(*args: Any) -> Any:
+    if _transformed():
+        return _Forward.apply(*args)  # type: ignore[no-untyped-call]  # torch has no types here
+    return _forward(*args)
+
+
+def _run_backward(*args: Any) -> Any:
+    if _transformed():
+        return _Backward.apply(*args)  # type: ignore[no-untyped-call]  # torch has no types here
+    return _backward(*args)
 
 
 def additive_attention(
@@ -288,5 +334,5 @@ def additive_attention(
         and pairs <= KEPT_PAIRS
     )
     each = w.expand(math.prod(lead), -1)
-    output, _ = _forward(folded[0], folded[1], each, folded[2], mask, is_causal, keep)
+    output, _ = _run_forward(folded[0], folded[1], each, folded[2], mask, is_causal, keep)
     return torch.reshape(output, (*lead, *output.shape[1:]))
