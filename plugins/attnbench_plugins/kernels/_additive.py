@@ -8,14 +8,13 @@ operator it sits in a user's compiled model as one opaque step, and can look at 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnbench_plugins.kernels._blocks import Block, blocks
 from attnbench_plugins.kernels._folding import fold, fold_mask
 from attnbench_plugins.kernels._tanh_sums import derivative_sums, score_sums
 
@@ -27,39 +26,8 @@ KEPT_PAIRS = 2**23
 """Up to so many weights are kept for the backward pass, which otherwise makes them again."""
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Some queries of some items, and the keys that causality leaves them."""
-
-    items: slice
-    rows: slice
-    keys: slice
-
-    def queries_of(self, tensor: Tensor) -> Tensor:
-        return tensor[self.items, self.rows]
-
-    def keys_of(self, tensor: Tensor) -> Tensor:
-        return tensor[self.items, self.keys]
-
-    def pairs_of(self, tensor: Tensor) -> Tensor:
-        """The part of a tensor that broadcasts to ``(N, L, S)``."""
-        whole = slice(None)
-        wanted = zip(tensor.shape, (self.items, self.rows, self.keys), strict=True)
-        return tensor[tuple(whole if size == 1 else part for size, part in wanted)]
-
-
-def _blocks(items: int, rows: int, keys: int, causal: bool) -> Iterator[_Block]:
-    height = min(rows, max(8, _BLOCK_PAIRS // keys))
-    width = max(1, _BLOCK_PAIRS // (rows * keys)) if height == rows else 1
-    for n in range(0, items, width):
-        for i in range(0, rows, height):
-            end = min(i + height, rows)
-            last = keys - rows + end if causal else keys
-            yield _Block(slice(n, min(n + width, items)), slice(i, end), slice(0, last))
-
-
 def _weights(
-    block: _Block,
+    block: Block,
     a: Tensor,
     b: Tensor,
     w: Tensor,
@@ -94,7 +62,7 @@ def _forward(
         if keep and causal
         else value.new_empty((items, rows, keys) if keep else (0,))
     )
-    for block in _blocks(items, rows, keys, causal):
+    for block in blocks(items, rows, keys, causal, _BLOCK_PAIRS):
         out = kept[block.items, block.rows, block.keys] if keep else None
         weights = _weights(block, a, b, w, mask, causal, out)
         torch.bmm(weights, block.keys_of(value), out=block.queries_of(output))
@@ -126,7 +94,7 @@ def _backward(
         torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (b, w, value)
     )
     grad_mask = torch.zeros_like(mask if mask_grad and mask is not None else a[:0])
-    for block in _blocks(a.shape[0], a.shape[1], b.shape[1], causal):
+    for block in blocks(a.shape[0], a.shape[1], b.shape[1], causal, _BLOCK_PAIRS):
         weights = (
             kept[block.items, block.rows, block.keys]
             if kept.numel()
