@@ -46,7 +46,8 @@ def _inputs_are_unchanged(subject: Subject, case: Case) -> None:
                 now, then = tensor[tuple(place)].item(), values[tuple(place)].item()
                 raise InvariantViolation(
                     f"{name}{place} = {now:.6g} after the call in {mode} mode, but should be "
-                    f"{then:.6g} as before it: the caller's tensor was changed in place"
+                    f"{then:.6g} as before it: the caller's tensor was changed in place",
+                    compared={"got": tensor, "expected": values, "place": place, "tolerance": 0.0},
                 )
             raise InvariantViolation(
                 f"the call in {mode} mode wrote to memory beside {name}, which is a view "

@@ -108,7 +108,8 @@ def _run(jobs: list[Job], work: Path, processes: int, minutes: float) -> None:
 
 
 def _write_matrix(results: list[Result], names: tuple[str, ...], profile: str) -> None:
-    kills: Kills = {mutant.name: [] for mutant in MUTANTS}
+    measured = {r.subject for r in results if r.source == "mutants"}
+    kills: Kills = {mutant.name: [] for mutant in MUTANTS if mutant.name in measured}
     for r in results:
         if r.source == "mutants" and r.status == "failed" and r.invariant in names:
             kills[r.subject].append(r.invariant)
@@ -120,7 +121,7 @@ def _write_matrix(results: list[Result], names: tuple[str, ...], profile: str) -
     table = [
         {"bugs": list(m.bugs), "mistake": m.mistake, "fails": kills[m.name]}
         for m in MUTANTS
-        if kills[m.name] and m.bugs != ("own",)
+        if kills.get(m.name) and m.bugs != ("own",)
     ]
     shipped = json.dumps(table, indent=1, ensure_ascii=False)
     (ROOT / "attnbench" / "diagnoses.json").write_text(shipped + "\n")
@@ -140,13 +141,13 @@ def _summary(kills: Kills, names: tuple[str, ...]) -> str:
     unmet = [
         f"{m.name} by {', '.join(sorted(set(m.killers) - set(kills[m.name])))}"
         for m in MUTANTS
-        if set(m.killers) - set(kills[m.name])
+        if m.name in kills and set(m.killers) - set(kills[m.name])
     ]
     obvious = {"weights_sum_to_one", "masked_weights_are_zero", "unit_variance"}
     by_obvious = sum(bool(obvious & set(killers)) for killers in kills.values())
     return "\n".join(
         [
-            f"- {len(kills)} mutants, {len(kills) - len(survivors)} killed by {len(names)} "
+            f"- {len(kills)} of {len(MUTANTS)} mutants measured, {len(kills) - len(survivors)} killed by {len(names)} "
             f"invariants; row sums, masked zeros and variance alone kill {by_obvious}.",
             f"- Survivors: {', '.join(survivors) or 'none'}.",
             f"- Not killed by what is meant to kill them: {'; '.join(unmet) or 'none'}.",
@@ -164,10 +165,12 @@ def _page(kills: Kills, names: tuple[str, ...], profile: str) -> str:
         f"| {m.name} | {', '.join(m.bugs)} | {m.twin.name} | {m.mistake} "
         f"| {', '.join(f'**{k}**' if k in m.killers else k for k in kills[m.name]) or 'SURVIVES'} |"
         for m in MUTANTS
+        if m.name in kills
     ]
     matrix = [
         f"| {m.name} | " + " | ".join("×" if n in kills[m.name] else "" for n in names) + " |"
         for m in MUTANTS
+        if m.name in kills
     ]
     numbers = range(1, len(names) + 1)
     return "\n".join(

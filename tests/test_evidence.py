@@ -1,0 +1,159 @@
+"""A first failure comes with a script that shows it in a clean process, and with its diagnosis."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench.conformance import select_invariants
+from attnbench.evidence import diagnosing
+from attnbench.evidence.diagnosing import diagnose, diagnosed
+from attnbench.outcomes import Outcome
+
+USERS_FILE = textwrap.dedent(
+    '''
+    """A plugin that is not installed."""
+
+    import attnbench
+    import torch
+    from torch import nn
+
+
+    class Cosine(nn.Module):
+        """Cosine of query and key."""
+
+        def forward(self, query, key):
+            {body}
+
+
+    SPEC = attnbench.ScoringSpec(
+        name="cosine",
+        make=lambda query_size, key_size: Cosine(),
+        equal_sizes=True,
+        reference=lambda module, q, k: sum(a * b for a, b in zip(q, k)),
+        laws=({laws}),
+    )
+    '''
+)
+DOT = "query @ key.mT"
+
+
+def first_failure(tmp_path: Path, body: str, invariant: str, laws: str = "") -> Outcome:
+    file = tmp_path / "my_scores.py"
+    file.write_text(USERS_FILE.format(body=body, laws=laws))
+    report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=[invariant])
+    (outcome,) = report.of("failed")
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("body", "invariant", "laws", "shown"),
+    [
+        (f"return ({DOT}).abs()", "bilinear", '"bilinear",', "AssertionError"),
+        (f"return ({DOT}).squeeze()", "keeps_the_contract", "", "AssertionError"),
+        (f"return {DOT} + query.detach().mean()", "calls_leave_no_trace", "", None),
+        ("raise KeyError('weights')", "keeps_the_contract", "", "KeyError"),
+        (f"return ({DOT}).softmax(-2)", "query_alone_equals_query_among_others", "", "Assertion"),
+    ],
+)
+def test_the_script_fails_in_a_clean_process_as_the_check_did(
+    tmp_path: Path, body: str, invariant: str, laws: str, shown: str | None
+) -> None:
+    if shown is None:  # the control: what holds has no script
+        file = tmp_path / "my_scores.py"
+        file.write_text(USERS_FILE.format(body=body, laws=laws))
+        report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=[invariant])
+        assert report.ok
+        assert report.outcomes[0].reproduce is None
+        return
+    script = first_failure(tmp_path, body, invariant, laws).reproduce
+    assert script is not None
+    assert "import attnbench" not in script
+    assert "my_scores.SPEC.make" in script
+    path = tmp_path / "reproduce.py"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert shown in done.stderr.splitlines()[-1]
+
+
+def test_the_script_does_not_fail_any_more_once_the_subject_is_put_right(tmp_path: Path) -> None:
+    outcome = first_failure(tmp_path, f"return ({DOT}).abs()", "bilinear", '"bilinear",')
+    assert outcome.reproduce is not None
+    (tmp_path / "reproduce.py").write_text(outcome.reproduce)
+    right = USERS_FILE.format(body=f"return {DOT}", laws="")
+    (tmp_path / "my_scores.py").write_text(right)
+    command = [sys.executable, str(tmp_path / "reproduce.py")]
+    subprocess.run(command, capture_output=True, check=True)
+
+
+def test_only_the_first_failure_of_a_subject_has_a_script(tmp_path: Path) -> None:
+    file = tmp_path / "my_scores.py"
+    body = f"return ({DOT}).softmax(-2)"
+    file.write_text(USERS_FILE.format(body=body, laws=""))
+    names = ["query_alone_equals_query_among_others", "decode_equals_prefill"]
+    failed = attnbench.check(f"{file}:SPEC", profile="quick", invariants=names).of("failed")
+    assert len(failed) == 2
+    assert [outcome.reproduce is not None for outcome in failed] == [True, False]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        (frozenset({"a", "b"}), "as in timm#1: The mask is forgotten."),
+        (frozenset({"c"}), "as in timm#2: The scale is forgotten."),
+    ]
+    monkeypatch.setattr(diagnosing, "_table", lambda: rows)
+
+
+def outcomes(**statuses: str) -> list[Outcome]:
+    return [Outcome("mine", name, status) for name, status in statuses.items()]
+
+
+@pytest.mark.usefixtures("table")
+def test_a_diagnosis_names_the_bug_that_fails_in_just_this_pattern() -> None:
+    text = diagnose(outcomes(a="failed", b="failed", c="passed"))
+    assert text == "as in timm#1: The mask is forgotten"
+
+
+@pytest.mark.usefixtures("table")
+def test_an_invariant_that_was_not_run_does_not_speak_against_a_bug() -> None:
+    text = diagnose(outcomes(a="failed", b="skipped", c="passed"))
+    assert text == "as in timm#1: The mask is forgotten"
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        {"a": "failed", "b": "passed", "c": "passed"},
+        {"a": "failed", "b": "failed", "c": "failed"},
+        {"d": "failed"},
+        {"a": "passed", "b": "passed"},
+    ],
+)
+def test_another_pattern_has_no_diagnosis(statuses: dict[str, str]) -> None:
+    assert diagnose(outcomes(**statuses)) is None
+
+
+@pytest.mark.usefixtures("table")
+def test_the_first_failure_of_each_subject_carries_the_diagnosis() -> None:
+    found = diagnosed([*outcomes(a="passed", c="failed"), Outcome("other", "d", "failed")])
+    assert [o.diagnosis for o in found] == [None, "as in timm#2: The scale is forgotten", None]
+
+
+def test_the_shipped_table_names_invariants_that_there_are() -> None:
+    text = resources.files("attnbench").joinpath("diagnoses.json").read_text(encoding="utf-8")
+    known = {invariant.name for invariant in select_invariants(None)}
+    rows = json.loads(text)
+    assert rows
+    for row in rows:
+        assert set(row["fails"]) <= known, row["bugs"]
+        assert row["mistake"].endswith(".")
