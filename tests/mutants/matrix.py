@@ -147,8 +147,8 @@ def _summary(kills: Kills, names: tuple[str, ...]) -> str:
     by_obvious = sum(bool(obvious & set(killers)) for killers in kills.values())
     return "\n".join(
         [
-            f"- {len(kills)} of {len(MUTANTS)} mutants measured, {len(kills) - len(survivors)} killed by {len(names)} "
-            f"invariants; row sums, masked zeros and variance alone kill {by_obvious}.",
+            f"- {len(kills)} of {len(MUTANTS)} mutants measured, "
+            f"{len(kills) - len(survivors)} killed by {len(names)} invariants; row sums, masked zeros and variance alone kill {by_obvious}.",
             f"- Survivors: {', '.join(survivors) or 'none'}.",
             f"- Not killed by what is meant to kill them: {'; '.join(unmet) or 'none'}.",
             f"- Invariants that alone kill some mutant: "
