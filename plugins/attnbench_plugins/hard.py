@@ -115,9 +115,11 @@ def _reference(
     module: HardAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
 ) -> Rows:
     rows = attended(pair_score(module.scoring), query, key, allowed)
+    # of keys that differ by rounding alone the first, as the module takes it
+    picked = [[w >= (1 - 1e-12) * max(weights) for w in weights].index(True) for weights in rows]
     return [
-        value[weights.index(max(weights))] if any(weights) else [0.0] * len(value[0])
-        for weights in rows
+        value[slot] if any(weights) else [0.0] * len(value[0])
+        for slot, weights in zip(picked, rows, strict=True)
     ]
 
 
