@@ -87,7 +87,8 @@ class AdditiveVectorOfOnes(AdditiveScoring):
             query, key, self.query_proj.weight, self.key_proj.weight, self.score_vector
         )
         hidden = (query @ w_q.mT).unsqueeze(-2) + (key @ w_k.mT).unsqueeze(-3)
-        return hidden.tanh().sum(-1) * w_v.square().sum().sqrt() / len(w_v) ** 0.5
+        scores: Tensor = hidden.tanh().sum(-1) * w_v.square().sum().sqrt() / len(w_v) ** 0.5
+        return scores
 
 
 @_additive("own", killers=("agrees_with_scalar_reference",))

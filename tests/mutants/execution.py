@@ -211,7 +211,8 @@ class CausalMaskCachedTooShort(Attention):
         cache = self.__dict__.setdefault("cache", [])
         if not cache or cache[0].shape[0] < q_len or cache[0].shape[1] < kv_len:
             cache[:] = [super().causal(q_len, kv_len, device)]
-        return cache[0][:q_len, :kv_len]
+        cached: Tensor = cache[0]
+        return cached[:q_len, :kv_len]
 
 
 @_attention("own", killers=("calls_leave_no_trace",))
@@ -220,7 +221,7 @@ class ValuesRunOn(Attention):
 
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
         output = super().pool(weights, value)
-        mean = self.__dict__.get("mean", 0.0)
+        mean: float = self.__dict__.get("mean", 0.0)
         self.mean = 0.9 * mean + 0.1 * float(output.detach().double().mean().nan_to_num())
         return output + 0.01 * mean
 

@@ -148,7 +148,8 @@ def _summary(kills: Kills, names: tuple[str, ...]) -> str:
     return "\n".join(
         [
             f"- {len(kills)} of {len(MUTANTS)} mutants measured, "
-            f"{len(kills) - len(survivors)} killed by {len(names)} invariants; row sums, masked zeros and variance alone kill {by_obvious}.",
+            f"{len(kills) - len(survivors)} killed by {len(names)} invariants; "
+            f"row sums, masked zeros and variance alone kill {by_obvious}.",
             f"- Survivors: {', '.join(survivors) or 'none'}.",
             f"- Not killed by what is meant to kill them: {'; '.join(unmet) or 'none'}.",
             f"- Invariants that alone kill some mutant: "

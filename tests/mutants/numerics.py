@@ -100,7 +100,8 @@ class ScaleAfterSoftmax(Attention):
         return 1.0
 
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        return super().normalise(hidden, allowed) * self.root
+        weights: Tensor = super().normalise(hidden, allowed) * self.root
+        return weights
 
     def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         self.root = query.shape[-1] ** -0.5
