@@ -81,7 +81,7 @@ def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
             "priority": choice.kernel.priority,
             "reason": choice.reason,
         }
-        for choice in choices(subject.spec.name, case)
+        for choice in choices(subject.spec, case)
     ]
 
 

@@ -7,6 +7,7 @@ of a sample is kept: ``(module.log_prob * reward).sum()``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +21,7 @@ from attnbench.pooling import pool, softmax_weights
 from attnbench.resolving import make_scoring
 from attnbench.specs import Sizes
 from attnbench_plugins._calls import prepare
-from attnbench_plugins._floats import Rows, attended
+from attnbench_plugins._floats import Rows
 from attnbench_plugins._scoring import legal_sizes, pair_score
 
 __all__ = ["HardAttention"]
@@ -114,13 +115,15 @@ def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
 def _reference(
     module: HardAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
 ) -> Rows:
-    rows = attended(pair_score(module.scoring), query, key, allowed)
-    # of keys that differ by rounding alone the first, as the module takes it
-    picked = [[w >= (1 - 1e-12) * max(weights) for w in weights].index(True) for weights in rows]
-    return [
-        value[slot] if any(weights) else [0.0] * len(value[0])
-        for slot, weights in zip(picked, rows, strict=True)
-    ]
+    score, rows = pair_score(module.scoring), []
+    for q, may in zip(query, allowed, strict=True):
+        scores = {slot: score(q, k) for slot, k in enumerate(key) if may[slot]}
+        slack = 4 * sys.float_info.epsilon * max(map(abs, scores.values()), default=0.0)
+        # of keys that differ by rounding alone the first, as the module takes it
+        least = max(scores.values(), default=0.0) - slack
+        slot = next((slot for slot, found in scores.items() if found >= least), None)
+        rows.append([0.0] * len(value[0]) if slot is None else value[slot])
+    return rows
 
 
 @attnbench.hookimpl
