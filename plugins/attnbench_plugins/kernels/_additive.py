@@ -77,6 +77,16 @@ def _(
     return value.new_empty(a.shape[0], a.shape[1], value.shape[2]), value.new_empty(sizes)
 
 
+def _transposed(pairs: Tensor) -> Tensor:
+    """``(n, s, l)`` of ``(n, l, s)``, item by item: torch copies only matrices in blocks."""
+    if pairs[0].numel() < 2**16:
+        return pairs.mT.contiguous()
+    turned = pairs.new_empty(pairs.mT.shape)
+    for item, matrix in zip(turned, pairs, strict=True):
+        item.copy_(matrix.t())
+    return turned
+
+
 @torch.library.custom_op("attnbench::additive_backward", mutates_args=())
 def _backward(
     grad: Tensor,
@@ -107,7 +117,7 @@ def _backward(
         plain, slopes = derivative_sums(g, queries, keys)
         torch.mul(slopes, vector, out=block.queries_of(grad_a))
         grad_w[block.items] += plain.sum(1)
-        block.keys_of(grad_b).add_(derivative_sums(g.mT, keys, queries)[1] * vector)
+        block.keys_of(grad_b).add_(derivative_sums(_transposed(g), keys, queries)[1] * vector)
         if mask_grad:
             part = block.pairs_of(grad_mask)
             part.add_(g.sum_to_size(part.shape))
