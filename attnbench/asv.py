@@ -30,7 +30,7 @@ from typing import Any
 from attnbench.benchmark.tracking import TRACKED, VERSION, Tracked, prepare
 from attnbench.cases import Case
 from attnbench.errors import UsageError
-from attnbench.subject import subjects as installed_names
+from attnbench.resolving import subjects as installed_names
 
 __all__ = ["CASES", "DEVICES", "class_name", "fill"]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,10 +24,11 @@ from hypothesis.errors import (
 from hypothesis.strategies import SearchStrategy
 
 from attnbench import strategies
-from attnbench.cases import LAYOUTS, MASKS, REGIMES, Case, Domain, schedule
+from attnbench.cases import Case, Domain, schedule
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.faults import fault_at, raised_text
 from attnbench.outcomes import Outcome
+from attnbench.shrinking import size, smaller
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
 
@@ -103,7 +103,7 @@ class _Run:
             except SystemExit as error:  # it would end the run, which is not the subject's to do
                 raise InvariantViolation(f"raised on a legal input: SystemExit: {error}") from error
 
-    def scheduled(self, cases: Iterator[Case]) -> None:
+    def scheduled(self, cases: Iterable[Case]) -> None:
         for case in cases:
             try:
                 self.once(case)
@@ -159,9 +159,9 @@ class _Run:
         progress = True
         while progress and time.monotonic() < until:
             progress = False
-            for smaller in _smaller(self.failing):
-                case = self.subject.legal(smaller)
-                if case == self.failing or case not in domain or _size(case) >= _size(self.failing):
+            for candidate in smaller(self.failing):
+                case = self.subject.legal(candidate)
+                if case == self.failing or case not in domain or size(case) >= size(self.failing):
                     continue
                 try:
                     self.once(case)
@@ -173,47 +173,6 @@ class _Run:
                         break
                 if time.monotonic() > until:
                     break
-
-
-_ORDER = {name: i for i, name in enumerate([*MASKS, *LAYOUTS, *REGIMES])}
-_DTYPE_ORDER = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
-
-
-def _size(case: Case) -> tuple[int, ...]:
-    sizes = case.sizes
-    return (
-        len(case.lead),
-        sum(case.lead) + sizes.q_len + sizes.kv_len,
-        sizes.query_size + sizes.key_size + sizes.value_size,
-        _ORDER.get(case.regime, 0) + _ORDER.get(case.layout, 0) + _ORDER.get(case.mask, 0),
-        _DTYPE_ORDER.get(case.dtype, 0),
-        case.seed,
-    )
-
-
-def _smaller(case: Case) -> Iterator[Case]:
-    if case.lead:
-        yield replace(case, lead=())
-        yield replace(case, lead=case.lead[:1])
-        for axis, size in enumerate(case.lead):
-            for less in sorted({1, 2, size - 1} - {0}):
-                if less < size:
-                    yield replace(case, lead=(*case.lead[:axis], less, *case.lead[axis + 1 :]))
-    changes: dict[str, Any]
-    for name in ("q_len", "kv_len", "query_size", "key_size", "value_size"):
-        size = getattr(case, name)
-        for less in sorted({1, 2, 3, size // 2, size - 1}):
-            if 0 < less < size:
-                yield replace(case, **{name: less})
-    for name, values in (("regime", REGIMES), ("layout", LAYOUTS), ("mask", MASKS)):
-        for value in itertools.takewhile(getattr(case, name).__ne__, values):
-            changes = {name: value}
-            yield replace(case, **changes)
-    for dtype in ("float32", "float64"):
-        if dtype != case.dtype:
-            yield replace(case, dtype=dtype)
-    for seed in range(min(3, case.seed)):
-        yield replace(case, seed=seed)
 
 
 def run_invariant(
@@ -249,13 +208,16 @@ def run_invariant(
     if reason is not None:
         return outcome("skipped", reason)
     domain, listed = strategies.domain_of(strategy), strategies.listed_of(strategy)
-    run, quota = _Run(subject, invariant), profile.quota
+    run, quota, cases = _Run(subject, invariant), profile.quota, []
     if listed is not None:
-        cases, quota = listed
-        run.scheduled(case.replace(seed=case.seed + (seed or 0)) for case in cases)
+        cases, quota = [c.replace(seed=c.seed + (seed or 0)) for c in listed[0]], listed[1]
     elif domain is not None:
         legal = map(subject.legal, schedule(domain, seed=seed or 0))
-        run.scheduled(case for case in legal if case in domain)
+        cases = [case for case in legal if case in domain]
+    reasons = [subject.unsupported(case) for case in cases]
+    if reasons and None not in reasons:
+        return outcome("skipped", f"it runs none of these cases: {reasons[0]}")
+    run.scheduled(cases)
     if run.error is None and listed is None:
         run.drawn(strategy, profile, seed, shrink)
     if run.error is None:

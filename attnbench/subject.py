@@ -246,9 +246,3 @@ class Subject:
         if return_weights:
             keywords["return_weights"] = True
         return module(inputs.query, inputs.key, inputs.value, attn_mask=attn_mask, **keywords)
-
-
-def __getattr__(name: str) -> Any:  # moved to attnbench.resolving
-    from attnbench import resolving
-
-    return getattr(resolving, name)

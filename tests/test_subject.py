@@ -110,3 +110,19 @@ def test_a_mechanism_makes_its_scoring_function_by_address():
     assert make_scoring("additive(hidden_size=3)", 4, 5).score_vector.shape == (3,)
     with pytest.raises(UnknownNameError, match="Did you mean"):
         make_scoring("adittive", 4, 4)
+
+
+def test_an_invariant_that_a_kernel_has_no_case_for_is_skipped_with_its_reason():
+    kernel = attnbench.KernelSpec(
+        name="unmasked",
+        scoring="scaled_dot",
+        attend=lambda module, query, key, value, attn_mask=None, is_causal=False: value,
+        supports=lambda case: None if case.mask == "none" else "it takes no mask",
+    )
+    (found,) = attnbench.check(
+        kernel, profile="quick", invariants=["masked_weights_are_zero"]
+    ).outcomes
+    assert (found.status, found.reason) == (
+        "skipped",
+        "it runs none of these cases: it takes no mask",
+    )

@@ -27,7 +27,8 @@ from attnbench.benchmark.memory import peak_bytes
 from attnbench.cases import Case
 from attnbench.errors import AttnbenchError
 from attnbench.inputs import Inputs
-from attnbench.subject import Subject, resolve
+from attnbench.resolving import resolve
+from attnbench.subject import Subject
 
 __all__ = ["PROCESSES", "TRACKED", "VERSION", "Prepared", "Tracked", "prepare"]
 
