@@ -1,0 +1,13 @@
+"""What all tests share."""
+
+from attnbench.discovery import Spec
+from attnbench.registry import spec_key
+from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
+
+
+def pytest_make_parametrize_id(config, val, argname):
+    """Name a spec in a test's id: its repr holds addresses, which differ between xdist's workers."""
+    if isinstance(val, ScoringSpec | MechanismSpec | KernelSpec):
+        spec: Spec = val
+        return spec_key(spec)
+    return None
