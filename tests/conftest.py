@@ -6,7 +6,7 @@ from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
 
 
 def pytest_make_parametrize_id(config, val, argname):
-    """Name a spec in a test's id: its repr holds addresses, which differ between xdist's workers."""
+    """Name a spec in a test's id: its repr holds an address, another one in each worker."""
     if isinstance(val, ScoringSpec | MechanismSpec | KernelSpec):
         spec: Spec = val
         return spec_key(spec)
