@@ -32,6 +32,7 @@ def exact(a, b, w):
 REGIMES = {
     "usual": (0.7, 0.7, 0.0),
     "tiny": (1e-4, 1e-4, 0.0),
+    "small": (0.1, 0.1, 0.0),
     "zero": (0.0, 0.0, 0.0),
     "wide": (4.0, 4.0, 0.0),
     "one side at 200": (200.0, 1.0, 0.0),
@@ -221,6 +222,10 @@ for n, l, s, h in itertools.product((1, 2, 5), (1, 2, 9, 40), (1, 9, 40), (1, 3,
         _tanh_sums.score_sums(a * size, b * size, w)
         _tanh_sums.derivative_sums(torch.randn(n, l, s), a * size, b * size)
         _tanh_sums.derivative_sums(torch.randn(n, s, l).mT, a * size, b * size)
+    leaf = a.mul(1e3).requires_grad_()
+    _tanh_sums.score_sums(leaf, b, w)
+    with torch.inference_mode():
+        _tanh_sums.score_sums(a * 1e3, b * 1e3, w)
 print(counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_miss"])
 """
 FALLBACK_SCRIPT = """

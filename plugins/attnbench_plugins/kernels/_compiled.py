@@ -77,6 +77,8 @@ class Loops:
     def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
         """The function's result, from the compiled graph if there can be one."""
         with _same_modes():
+            # whether a tensor needs a gradient, or is of inference mode, is guarded on, too
+            args = tuple(t.clone() if t.is_inference() else t.detach() for t in args)
             if not _Status.broken and self._ready(args[0]):
                 assert self.compiled is not None
                 _Status.path = "compiled"

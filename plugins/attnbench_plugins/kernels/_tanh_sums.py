@@ -27,6 +27,8 @@ _CAP = 2.0**31
 """Of ``(1 + e^{2a}e^{2b}) / w``, with the largest w 1: so the product of four is finite. What lies
 above adds less than 2^-31 of the largest unit."""
 _CAP_BITS = 0x4F000000
+_TINY = 0.25
+"""Below it, largest and smallest of both sides together, all hidden units are nearly linear."""
 
 
 def _round_up(size: int, step: int) -> int:
@@ -53,14 +55,16 @@ def factors(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
 
     Returns:
         ``a - c`` and ``b + c``; where a side lies so far out that tanh is 1 whatever it is added
-        to, it is clamped. ``None`` where there is no such c, and in float64.
+        to, it is clamped. ``None`` where there is no such c, where all is nearly 0, and
+        in float64: there tanh itself is to be taken.
     """
     if a.dtype == torch.float64:
         return None
     limit = _REACH + _SATURATED
-    ends = torch.stack([*torch.aminmax(a), *torch.aminmax(b)])
-    if bool((ends.abs() <= limit).all()):
-        return a, b
+    ends = torch.stack([*torch.aminmax(a), *torch.aminmax(b)]).abs()
+    if bool((ends <= limit).all()):
+        # 1 - 2r has the rounding of 1, tanh(x) that of x: too much for scores of nearly 0
+        return None if bool(ends.sum() < _TINY) else (a, b)
     (a_low, a_high), (b_low, b_high) = (torch.aminmax(t.flatten(0, 1), dim=0) for t in (a, b))
     a_reach, b_reach = (a_high - a_low) / 2, (b_high - b_low) / 2
     reach = torch.minimum(a_reach, b_reach)
