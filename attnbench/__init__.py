@@ -14,6 +14,7 @@ from attnbench.errors import (
     InvariantViolation,
     SpecError,
     UnknownNameError,
+    UsageError,
 )
 from attnbench.hookspecs import hookimpl
 from attnbench.specs import Invariant, KernelSpec, MechanismSpec, ScoringSpec, Sizes
@@ -55,6 +56,7 @@ __all__ = [
     "SpecError",
     "Subject",
     "UnknownNameError",
+    "UsageError",
     "attend",
     "check",
     "get",

@@ -188,6 +188,8 @@ def _choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> K
             "or leave kernel='auto'."
         )
     if kernel == "auto":
+        if torch.compiler.is_compiling():
+            return None  # what a kernel supports is its own code, which a graph cannot hold
         for choice in _each(kernels, case):
             if choice.reason is None:
                 return choice.kernel

@@ -163,17 +163,18 @@ class Seen(TorchDispatchMode):
         sys.exit(f"{func} was called")
 
 with Seen():
+    before = len(os.listdir("/proc/self/task"))
     from attnbench import asv
     module = types.ModuleType("benchmarks.attention")
     asv.fill(module.__dict__)
     assert "scaled_dot" in vars(module), sorted(vars(module))
-print(torch.cuda.is_initialized(), len(os.listdir("/proc/self/task")))
+print(torch.cuda.is_initialized(), len(os.listdir("/proc/self/task")) - before)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", "1"]
+    assert done.stdout.split() == ["False", "0"]
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,8 @@ def test_dropout_acts_in_training_only_and_weights_are_those_before_it():
     assert torch.equal(kept, weights)
     assert not torch.equal(dropped, plain)
     module.eval()
-    assert torch.equal(attnbench.attend(module, query, key, value, dropout_p=0.5), plain)
+    in_evaluation = attnbench.attend(module, query, key, value, dropout_p=0.5)
+    assert torch.allclose(in_evaluation, plain, atol=1e-6)  # by a kernel
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -128,7 +128,7 @@ def test_lengths_of_zero_give_outputs_of_the_right_shape(name, q_len, kv_len):
 def test_dropout_acts_in_training_only_and_weights_are_those_before_it(name):
     module, given = made(name), tensors(2)
     plain, weights = module(*given, return_weights=True)
-    assert torch.equal(module(*given, dropout_p=0.5), plain)
+    torch.testing.assert_close(module(*given, dropout_p=0.5), plain)  # by a kernel
     dropped, same = module.train()(*given, dropout_p=0.5, return_weights=True)
     assert not torch.allclose(dropped, plain)
     torch.testing.assert_close(same, weights)

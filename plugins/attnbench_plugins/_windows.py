@@ -56,8 +56,9 @@ class Band:
             options: ``dropout_p`` and ``return_weights`` of :func:`attnbench.attend`.
         """
         mask = self.attn_mask.unsqueeze(-2)
+        # one query and a window of keys an item: a kernel's blocks would be nearly all padding
         result = attnbench.attend(
-            scoring, query.unsqueeze(-2), key, value, attn_mask=mask, **options
+            scoring, query.unsqueeze(-2), key, value, attn_mask=mask, kernel="plain", **options
         )
         output, weights = result if isinstance(result, tuple) else (result, None)
         return output.squeeze(-2), None if weights is None else weights.squeeze(-2)
