@@ -112,7 +112,8 @@ class Scratch:
             **os.environ,
             **identity,
             "HOME": str(self.folder / "home"),
-            "PYTHONPATH": os.pathsep.join(ROOTS),
+            # asv takes what PYTHONPATH names off sys.path: the installed package must not be there
+            "PYTHONPATH": os.pathsep.join(r for r in ROOTS if "site-packages" not in r),
             "OMP_NUM_THREADS": "1",
             "ATTNBENCH_DISABLED_PLUGINS": blocked,
         }

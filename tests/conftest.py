@@ -1,13 +1,14 @@
 """What all tests share."""
 
-from attnbench.discovery import Spec
-from attnbench.registry import spec_key
-from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
+import sys
+from pathlib import Path
+
+# behind site-packages: `tests.mutants` is found here, and attnbench where it is installed
+sys.path.append(str(Path(__file__).parent.parent))
 
 
 def pytest_make_parametrize_id(config, val, argname):
     """Name a spec in a test's id: its repr holds an address, another one in each worker."""
-    if isinstance(val, ScoringSpec | MechanismSpec | KernelSpec):
-        spec: Spec = val
-        return spec_key(spec)
+    if type(val).__name__ in ("ScoringSpec", "MechanismSpec", "KernelSpec"):
+        return f"{getattr(val, 'scoring', '')}/{val.name}".lstrip("/")
     return None
