@@ -51,11 +51,14 @@ def _each(kernels: Iterable[KernelSpec], case: Case) -> Iterator[Choice]:
         yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch has not typed it
 def _registered(origin: str | None) -> tuple[ScoringSpec | None, tuple[KernelSpec, ...]]:
     """The scoring function that made a module, and its kernels; a constant of a compiled call."""
     scoring = registry().made(origin)
     return scoring, () if scoring is None else tuple(registry().kernels(scoring))
+
+
+# what torch.compiler.assume_constant_result does; it would import the compiler, which takes 1 s
+_registered._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.Module:

@@ -7,8 +7,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,42 +26,12 @@ from attnbench.cases import Case, Domain, schedule
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.faults import fault_at, raised_text
 from attnbench.outcomes import Outcome
+from attnbench.profiles import PROFILE, PROFILES, Profile
 from attnbench.shrinking import size, smaller
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
 
-__all__ = ["PROFILES", "Profile", "current_profile", "run_invariant", "subject_fault"]
-
-
-@dataclass(frozen=True)
-class Profile:
-    """How hard is looked.
-
-    Args:
-        name: of the profile.
-        drawn: cases drawn for an invariant, beyond the scheduled ones.
-    """
-
-    name: str
-    drawn: int
-
-    @property
-    def quota(self) -> int:
-        """Cases that must have said something; with fewer, an invariant is inconclusive."""
-        return max(5, self.drawn // 5)
-
-
-PROFILES = {
-    p.name: p for p in (Profile("quick", 25), Profile("default", 100), Profile("thorough", 1000))
-}
-
-
-_PROFILE: ContextVar[Profile] = ContextVar("attnbench_profile", default=PROFILES["default"])
-
-
-def current_profile() -> Profile:
-    """The profile of the run that a check is in: for what is too slow to be done in each."""
-    return _PROFILE.get()
+__all__ = ["PROFILES", "Profile", "run_invariant", "subject_fault"]
 
 
 class SubjectFault(InvariantViolation):
@@ -192,7 +160,7 @@ def run_invariant(
         shrink: look for the smallest counterexample; whether there is one is faster to tell.
     """
     started = time.monotonic()
-    _PROFILE.set(profile)
+    PROFILE.set(profile)
 
     def outcome(status: str, reason: str, **more: Any) -> Outcome:
         seconds = time.monotonic() - started

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-from hypothesis import strategies as st
+from typing import TYPE_CHECKING, Any
 
 from attnbench.cases import Case, Domain
 from attnbench.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 __all__ = ["cases", "domain_of", "listed", "listed_of", "with_domain"]
 
@@ -19,7 +20,7 @@ _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
 _LEAD = (1, 2, 3)
 
 
-def cases(subject: Subject, **narrowed: Any) -> st.SearchStrategy[Case]:
+def cases(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
     """Cases that are legal for a subject.
 
     Args:
@@ -38,31 +39,33 @@ def cases(subject: Subject, **narrowed: Any) -> st.SearchStrategy[Case]:
     return with_domain(_drawn(subject, domain), domain)
 
 
-def with_domain(strategy: st.SearchStrategy[Case], domain: Domain) -> st.SearchStrategy[Case]:
+def with_domain(strategy: SearchStrategy[Case], domain: Domain) -> SearchStrategy[Case]:
     """A strategy that says within which bounds its cases lie."""
     strategy.attnbench_domain = domain  # type: ignore[attr-defined]  # the one thing we add
     return strategy
 
 
-def domain_of(strategy: st.SearchStrategy[Case]) -> Domain | None:
+def domain_of(strategy: SearchStrategy[Case]) -> Domain | None:
     """The bounds of a strategy; ``None`` for one that was not made by :func:`cases`."""
     return getattr(strategy, "attnbench_domain", None)
 
 
-def listed(*cases: Case, enough: int | None = None) -> st.SearchStrategy[Case]:
+def listed(*cases: Case, enough: int | None = None) -> SearchStrategy[Case]:
     """Exactly these cases, once each: for an invariant of which one case costs or says much.
 
     Args:
         cases: legal ones; equal ones are run once.
         enough: how many of them must have said something; all by default.
     """
+    from hypothesis.strategies import sampled_from
+
     distinct = list(dict.fromkeys(cases))
-    strategy = st.sampled_from(distinct)
+    strategy = sampled_from(distinct)
     strategy.attnbench_listed = distinct, enough or len(distinct)  # type: ignore[attr-defined]
     return strategy
 
 
-def listed_of(strategy: st.SearchStrategy[Case]) -> tuple[list[Case], int] | None:
+def listed_of(strategy: SearchStrategy[Case]) -> tuple[list[Case], int] | None:
     """The cases of :func:`listed` and how many are enough; ``None`` for any other strategy."""
     return getattr(strategy, "attnbench_listed", None)
 
@@ -82,7 +85,9 @@ def _leads(ranks: Sequence[int]) -> list[tuple[int, ...]]:
     ]
 
 
-def _drawn(subject: Subject, domain: Domain) -> st.SearchStrategy[Case]:
+def _drawn(subject: Subject, domain: Domain) -> SearchStrategy[Case]:
+    from hypothesis import strategies as st  # 0.4 s that listing subjects need not pay
+
     features = _upto(_FEATURES, 1, domain.max_features)
 
     def case(

@@ -41,7 +41,7 @@ __all__ = ["GIB", "MEMORY_GIB", "Event", "Task", "Workers", "call", "warm_up"]
 
 GIB = 2**30
 MEMORY_GIB = 2.0
-_PRELOAD = ["torch", "hypothesis", "attnbench.conformance"]
+_PRELOAD = ["torch"]
 _POLL_S = 0.05
 _LOG_BYTES = 2**20
 

@@ -22,7 +22,7 @@ LEVELS = [
     },
     {
         "benchmark", "conformance", "evidence", "faults", "invariants", "outcomes",
-        "running", "saved_inputs", "shrinking", "strategies",
+        "profiles", "running", "saved_inputs", "shrinking", "strategies",
     },
     {
         "report",

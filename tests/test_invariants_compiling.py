@@ -8,8 +8,9 @@ from torch import Tensor
 
 import attnbench
 from attnbench.invariants import compiling
+from attnbench.profiles import PROFILES, current_profile
 from attnbench.resolving import resolve
-from attnbench.running import PROFILES, current_profile, run_invariant, seeded
+from attnbench.running import run_invariant, seeded
 from tests.invariant_runs import by_name, mutant, run
 from tests.mutants.twins import ATTENTION, Attention
 

@@ -11,7 +11,7 @@ from attnbench.cli._exit import INTERRUPTED, exit_code
 from attnbench.cli._options import AsJson, Device, Jobs, Memory, Profile, Seed, Strict, Targets
 from attnbench.workers import MEMORY_GIB
 
-_PRELOAD = ("torch.fx.experimental.symbolic_shapes", "torch._dynamo")
+_PRELOAD = ("attnbench.conformance", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
 """What gradients and modes import at their first use, 1 to 3 s in every child."""
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}

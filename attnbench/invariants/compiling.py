@@ -10,12 +10,10 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
@@ -25,10 +23,13 @@ from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, reject
 from attnbench.invariants.deriving import benign
 from attnbench.oracles import Oracle
-from attnbench.running import current_profile
+from attnbench.profiles import current_profile
 from attnbench.specs import Invariant
 from attnbench.strategies import listed
 from attnbench.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 __all__: list[str] = []
 
@@ -153,6 +154,8 @@ def _vmapped(subject: Subject, case: Case) -> None:
 def _faked(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     call = _Call(base)
+    from torch._subclasses.fake_tensor import FakeTensorMode  # brings the compiler: half a second
+
     mode = FakeTensorMode()
     state: dict[str, Tensor] = {name: mode.from_tensor(t) for name, t in call.state_dict().items()}
     with _told("a call with fake tensors"), mode:

@@ -6,10 +6,9 @@ What is derived has causality, lengths and mask folded into one mask where a pos
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from attnbench.cases import MASKS, Case
@@ -17,6 +16,9 @@ from attnbench.inputs import Inputs
 from attnbench.oracles import allowed_and_bias
 from attnbench.strategies import cases, domain_of, with_domain
 from attnbench.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 __all__ = [
     "FREE_MASKS",

@@ -6,10 +6,9 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
 from attnbench.cases import LAYOUTS, Case
@@ -22,6 +21,9 @@ from attnbench.invariants.deriving import benign
 from attnbench.specs import Invariant
 from attnbench.strategies import cases
 from attnbench.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 __all__: list[str] = []
 

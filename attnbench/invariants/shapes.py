@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from attnbench.cases import Case
@@ -18,6 +17,9 @@ from attnbench.invariants.deriving import benign, explicit, with_mask
 from attnbench.specs import Invariant
 from attnbench.strategies import domain_of, with_domain
 from attnbench.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 _GROUPED_MASKS = ("none", "boolean", "boolean_shared", "padding", "causal", "floating")
 

@@ -8,9 +8,9 @@ to differ. Six, not five, since squares of normals are skewed, which widens the 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
-from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from attnbench.cases import Case
@@ -22,6 +22,9 @@ from attnbench.invariants.execution import takes_dropout
 from attnbench.specs import Invariant, MechanismSpec
 from attnbench.strategies import listed
 from attnbench.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 __all__ = ["STANDARD_ERRORS"]
 
