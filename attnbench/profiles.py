@@ -1,0 +1,40 @@
+"""Profiles: how hard a run looks for a counterexample."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+__all__ = ["PROFILE", "PROFILES", "Profile", "current_profile"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How hard is looked.
+
+    Args:
+        name: of the profile.
+        drawn: cases drawn for an invariant, beyond the scheduled ones.
+    """
+
+    name: str
+    drawn: int
+
+    @property
+    def quota(self) -> int:
+        """Cases that must have said something; with fewer, an invariant is inconclusive."""
+        return max(5, self.drawn // 5)
+
+
+PROFILES = {
+    p.name: p for p in (Profile("quick", 25), Profile("default", 100), Profile("thorough", 1000))
+}
+
+
+PROFILE: ContextVar[Profile] = ContextVar("attnbench_profile", default=PROFILES["default"])
+"""That of the run that is going on."""
+
+
+def current_profile() -> Profile:
+    """The profile of the run that a check is in: for what is too slow to be done in each."""
+    return PROFILE.get()
