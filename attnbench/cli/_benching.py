@@ -92,8 +92,16 @@ def start(
     results: Path = RESULTS,
     run: str | None = None,
     resume: bool = False,
+    preload: Sequence[str] = (),
 ) -> Place:
     """Look at what needs no torch, then start the process that measuring ones are forked from.
+
+    Args:
+        set_name, workloads, inputs, dtypes: as of :func:`plan`.
+        results: the folder of records.
+        run: its name.
+        resume: go on with that run.
+        preload: modules that the process is to import besides those that measuring needs.
 
     Raises:
         AttnbenchError: a name is unknown, there is no such file of inputs, the folder of records
@@ -104,7 +112,7 @@ def start(
         raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
     place = _place(results, run, resume=resume)
     store.check_writable(results)
-    warm_up_children(*_PRELOAD)
+    warm_up_children(*_PRELOAD, *preload)
     return place
 
 

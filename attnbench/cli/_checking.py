@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 from attnbench.outcomes import Outcome
 from attnbench.workers import Event, Task, Workers
 
-__all__ = ["Work", "run_checks"]
+__all__ = ["PRELOAD", "Work", "run_checks", "works_of"]
+
+PRELOAD = ("attnbench.conformance", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
+"""What a check imports, and gradients and modes at their first use: 1 to 3 s in every child."""
 
 _RESTARTS = 1
 """How often a subject whose process ended is begun again, behind the invariant it ended in."""
@@ -24,13 +28,29 @@ class Work:
         target: the address that the child finds it by.
         subject: its name, since an address may hold several subjects.
         invariants: names, in order.
+        label: what its outcomes call it.
         restarts: how often it may be begun again.
     """
 
     target: str
     subject: str
     invariants: tuple[str, ...]
+    label: str
     restarts: int = _RESTARTS
+
+
+def works_of(pairs: Sequence[tuple[str, str]], invariants: Sequence[str]) -> list[Work]:
+    """A work for each address and subject; subjects of one name are called by their address too."""
+    count = Counter(subject for _, subject in pairs)
+    return [
+        Work(
+            target,
+            subject,
+            tuple(invariants),
+            subject if count[subject] == 1 else f"{subject} of {target}",
+        )
+        for target, subject in pairs
+    ]
 
 
 def run_checks(
@@ -80,14 +100,14 @@ def _outcomes(
     if event.kind == "value":
         rest = tuple(name for name in work.invariants if name != event.value.invariant)
         left[number] = replace(work, invariants=rest)
-        yield _repeatable(event.value, event.task)
+        yield _repeatable(replace(event.value, subject=work.label), event.task)
         return
     if event.kind == "done" or not work.invariants:
         return
     status = "error" if event.kind == "raised" else event.kind
     current, rest = work.invariants[0], work.invariants[1:]
     seconds = event.task.timeout_s if status == "timeout" else 0.0
-    ended = Outcome(work.subject, current, status, event.reason, seconds=seconds)
+    ended = Outcome(work.label, current, status, event.reason, seconds=seconds)
     yield _repeatable(ended, event.task)
     if not rest:
         return
@@ -96,7 +116,7 @@ def _outcomes(
         if event.kind == "raised":
             reason = f"not run, for the reason given at {current}"
         for name in rest:
-            yield Outcome(work.subject, name, status, reason)
+            yield Outcome(work.label, name, status, reason)
         return
     submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))
 

@@ -11,9 +11,6 @@ from attnbench.cli._exit import INTERRUPTED, exit_code
 from attnbench.cli._options import AsJson, Device, Jobs, Memory, Profile, Seed, Strict, Targets
 from attnbench.workers import MEMORY_GIB
 
-_PRELOAD = ("attnbench.conformance", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
-"""What gradients and modes import at their first use, 1 to 3 s in every child."""
-
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
 
@@ -62,12 +59,11 @@ def command(
 
     if junit is not None and not junit.resolve().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.resolve().parent}.")
-    plugins = load_plugins(strict=strict, preload=_PRELOAD)
+    plugins = load_plugins(strict=strict, preload=_checking.PRELOAD)
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])
-    names = tuple(statements)
-    works = [_checking.Work(target, subject, names) for target, subject in plan["subjects"]]
+    works = _checking.works_of(plan["subjects"], list(statements))
     found: list[Outcome] = []
     interrupted = False
     try:
@@ -83,7 +79,7 @@ def command(
                 advance(1, f"{outcome.subject}: {outcome.invariant}")
     except KeyboardInterrupt:
         interrupted = True
-    order = {pair[1]: number for number, pair in enumerate(plan["subjects"])}
+    order = {work.label: number for number, work in enumerate(works)}
     found.sort(key=lambda outcome: order[outcome.subject])  # stable: invariants stay in order
     notes = (f"interrupted after {len(found)} outcomes",) if interrupted else ()
     report = CheckReport(diagnosed(found), profile, seed, notes)

@@ -61,13 +61,15 @@ def command(
     --set run'; both commands say more.
     """
     from attnbench.benchmark.contract import Contract
-    from attnbench.cli import _benching
+    from attnbench.cli import _benching, _checking
     from attnbench.cli._survey import ask, load_plugins
     from attnbench.cli._tables import print_json
     from attnbench.outcomes import CheckReport
 
     set_name = "run" if inputs is None else None
-    place = _benching.start(set_name=set_name, inputs=inputs, results=results)
+    place = _benching.start(
+        set_name=set_name, inputs=inputs, results=results, preload=_checking.PRELOAD
+    )
     plugins = load_plugins(strict=strict)
     running = _benching.plan(
         place,
@@ -123,9 +125,9 @@ def _check(
 
     names = tuple(dict(planned["invariants"]))
     works = [
-        _checking.Work(target, subject, names[start : start + _AT_ONCE])
+        work
         for start in range(0, len(names), _AT_ONCE)
-        for target, subject in planned["subjects"]
+        for work in _checking.works_of(planned["subjects"], names[start : start + _AT_ONCE])
     ]
     until = time.monotonic() + seconds
     found = _checking.run_checks(
