@@ -52,6 +52,8 @@ def parse_address(text: str) -> Address:
         AddressError: it has no name, or its options are not ``key=value`` pairs.
     """
     head, options = _split_options(text)
+    if head.endswith(".py"):
+        raise AddressError(_complaint(text, f"it does not say which attribute of {head} is meant"))
     source, separator, name = head.rpartition(":")
     if separator and not source:
         raise AddressError(_complaint(text, "there is nothing before ':'"))

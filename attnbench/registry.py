@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from attnbench.addresses import parse_address
 from attnbench.discovery import (
@@ -13,7 +13,6 @@ from attnbench.discovery import (
     AnySpec,
     Plugin,
     Spec,
-    call_hooks,
     discover,
     load_plugin,
     normalised,
@@ -247,13 +246,3 @@ def load(plugins: Iterable[Plugin] | None = None) -> Registry:
 def registry() -> Registry:
     """The registry of this process, loaded at the first call."""
     return load()
-
-
-def register(plugin: object, name: str, *, distribution: str = "in-process") -> Registry:
-    """A registry with one more plugin, for tests and notebooks; :func:`registry` is unchanged."""
-    extra = Plugin(name=name, value="", distribution=distribution, version="0", status="ok")
-    try:
-        extra = replace(extra, specs=call_hooks(plugin))
-    except Exception as error:
-        extra = extra.failed(error)
-    return Registry([*registry().plugins, extra])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import nn
 
 from attnbench.addresses import Address, format_options, parse_address
 from attnbench.discovery import Spec, normalised
-from attnbench.errors import AddressError, OptionError, UnknownNameError, nearest
+from attnbench.errors import AddressError, AttnbenchError, OptionError, UnknownNameError, nearest
 from attnbench.making import check_options
 from attnbench.registry import Registry, registry
 from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
@@ -158,11 +159,27 @@ def _import(name: str, target: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise
+            raise _failed(target, error) from error
         raise UnknownNameError(
             f"{target}: there is neither a distribution nor a module {name!r}; "
             "a file is addressed as path/to/file.py:ATTRIBUTE."
         ) from None
+    except (Exception, SystemExit) as error:
+        raise _failed(target, error) from error
+
+
+def _failed(target: str, error: BaseException) -> AttnbenchError:
+    """What a module raised while it was imported, as one error that says where."""
+    if isinstance(error, AttnbenchError):
+        return error
+    if isinstance(error, SyntaxError):
+        file, line = error.filename, error.lineno
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = frame.filename, frame.lineno
+    return AddressError(
+        f"{target} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}"
+    )
 
 
 def _load_file(text: str) -> ModuleType:
@@ -185,7 +202,9 @@ def _load_file(text: str) -> ModuleType:
     sys.modules[name] = module  # so that its modules can be pickled
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, Exception | SystemExit):
+            raise _failed(text, error) from error
         raise
     return module

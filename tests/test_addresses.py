@@ -31,7 +31,21 @@ def test_an_address_is_read(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a b", ":x", "x(", "x(1)", "x(a=)", "x(**y)", "x)", "a//b", "x(a=1)(b=2)"]
+    "text",
+    [
+        "",
+        "a b",
+        ":x",
+        "x(",
+        "x(1)",
+        "x(a=)",
+        "x(**y)",
+        "x)",
+        "a//b",
+        "x(a=1)(b=2)",
+        "a/x.py",
+        "x.py(a=1)",
+    ],
 )
 def test_what_is_no_address_is_an_error_that_shows_the_forms(text):
     with pytest.raises(AddressError, match=r"distribution:name"):

@@ -90,6 +90,19 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         assert f" {command} " in text
 
 
+def test_what_list_does_needs_neither_hypothesis_nor_the_compiler() -> None:
+    code = (
+        "import sys; from attnbench.cli._inside import loaded_plugins, subject_rows;"
+        "case = 'b8-L8-S8-Eq4-Ek4-Ev4-float32-cpu-none-contiguous-normal-s0';"
+        "assert min(len(loaded_plugins()), len(subject_rows(None, case))) > 20;"
+        "print([m for m in ('hypothesis', 'torch._dynamo') if m in sys.modules])"
+    )
+    text = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert text.strip() == "[]"
+
+
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_has_help(run: Any, command: str) -> None:
     result = run(command, "--help")
@@ -437,3 +450,13 @@ def test_an_error_of_attnbench_in_any_command_is_its_message_alone(
     monkeypatch.setattr(plugins, "_found", complain)
     result = run("plugins")
     assert (result.code, result.err) == (2, "attnbench: what, where, got and expected\n")
+
+
+def test_check_tells_subjects_of_one_name_apart(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("from bad_subjects import RIGHT\n")
+    same = f"{path}:RIGHT"
+    result = run("check", same, "bad_subjects.py:RIGHT", *SUM, "--json")
+    name = result.json["outcomes"][0]["subject"].partition(" of ")[0]
+    found = [o["subject"] for o in result.json["outcomes"]]
+    assert found == [f"{name} of {same}", f"{name} of bad_subjects.py:RIGHT"]

@@ -108,6 +108,7 @@ def test_only_the_first_failure_of_a_subject_has_a_script(tmp_path: Path) -> Non
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         (frozenset({"a", "b"}), "as in timm#1: The mask is forgotten."),
+        (frozenset({"e", "g", "h"}), "as in timm#3: One of three was run."),
         (frozenset({"c"}), "as in timm#2: The scale is forgotten."),
     ]
     monkeypatch.setattr(diagnosing, "_table", lambda: rows)
@@ -137,6 +138,7 @@ def test_an_invariant_that_was_not_run_does_not_speak_against_a_bug() -> None:
         {"a": "failed", "b": "failed", "c": "failed"},
         {"d": "failed"},
         {"a": "passed", "b": "passed"},
+        {"e": "failed", "f": "passed"},
     ],
 )
 def test_another_pattern_has_no_diagnosis(statuses: dict[str, str]) -> None:

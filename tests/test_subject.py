@@ -60,6 +60,21 @@ def test_a_missing_file_is_an_error_that_says_where_it_looked(tmp_path):
         resolve(f"{tmp_path}/missing.py:SPEC")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
+        ("def x(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_one_error_with_its_line(tmp_path, text, message):
+    path = tmp_path / "broken.py"
+    path.write_text(f"\n{text}\n")
+    with pytest.raises(AddressError, match=rf"(?s)cannot be imported: {message}.*broken\.py:2"):
+        resolve(f"{path}:SPEC")
+
+
 def test_a_missing_module_is_an_error():
     with pytest.raises(UnknownNameError, match="neither a distribution nor a module"):
         resolve("no_such_package.scores:SPEC")

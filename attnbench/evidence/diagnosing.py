@@ -13,6 +13,7 @@ from attnbench.outcomes import Outcome
 __all__ = ["diagnose", "diagnosed"]
 
 _NEAR = 0.8  # share of invariants, of those that fail on either, that fail on both
+_RAN = 0.5  # share of a known bug's invariants that must have been run: one alone says little
 
 
 @functools.cache
@@ -51,6 +52,8 @@ def diagnose(outcomes: Iterable[Outcome]) -> str | None:
     for fails, text in _table():
         expected = fails & ran
         either = expected | failed
+        if len(expected) < _RAN * len(fails):
+            continue
         if expected & failed and (near := len(expected & failed) / len(either)) >= _NEAR:
             found.append((near, text))
     if not found:
