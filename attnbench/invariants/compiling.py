@@ -6,7 +6,10 @@ make a graph of their own.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
+import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -66,6 +69,26 @@ def _tensors(base: Baseline) -> tuple[Tensor, ...]:
     return tuple(tensor for _, tensor in base.inputs.tensors())
 
 
+_NUMBERS = itertools.count()
+
+
+def _own_code() -> Callable[..., Tensor]:
+    """The forward function of a call with code of its own, whose graphs no other subject's join.
+
+    What is compiled is kept by code, up to a limit. To forget all of it between subjects would
+    make kernels, too, compile their loops anew.
+    """
+    forward = _Call.forward
+    code = forward.__code__.replace(co_name=f"call_{next(_NUMBERS)}")
+    return types.FunctionType(code, forward.__globals__)
+
+
+def _graph_breaks() -> int:
+    from torch._dynamo.utils import counters  # brings the compiler: a second
+
+    return sum(counters["graph_break"].values())
+
+
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     """What a transformation raises, told in one sentence; and its warnings kept quiet."""
@@ -93,11 +116,13 @@ def _compiled(subject: Subject, case: Case) -> None:
     backend = "aot_eager" if current_profile().name == "quick" else "inductor"
     expected = base.output
     with _told(f"torch.compile (backend {backend!r})"):
-        torch.compiler.reset()  # what other subjects left in the cache counts against its limit
-        call = torch.compile(_Call(base), backend=backend)
+        call = functools.partial(torch.compile(_own_code(), backend=backend), _Call(base))
+        broken = _graph_breaks()
         got = call(*_tensors(base))
         leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
         trained = call(*(tensor for _, tensor in leaves.tensors()))
+        if _graph_breaks() != broken:  # graphs of code that all subjects share, up to a limit
+            torch.compiler.reset()
     assert base.output is expected
     base.expect(got.detach(), f"compiled ({backend}), output", "the call as it is")
     base.expect(
