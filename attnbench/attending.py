@@ -51,14 +51,21 @@ def _each(kernels: Iterable[KernelSpec], case: Case) -> Iterator[Choice]:
         yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
 
 
-def _registered(origin: str | None) -> tuple[ScoringSpec | None, tuple[KernelSpec, ...]]:
-    """The scoring function that made a module, and its kernels; a constant of a compiled call."""
+_KERNELS: dict[str | None, tuple[ScoringSpec | None, tuple[KernelSpec, ...]]] = {}
+"""By origin of a module: the scoring function that made it, and its kernels.
+
+A graph is guarded by what it reads here; what a call returns as a constant could not be called.
+"""
+
+
+def _look_up(origin: str | None) -> None:
+    """Put an origin into the table; a step of its own, which is not traced into a graph."""
     scoring = registry().made(origin)
-    return scoring, () if scoring is None else tuple(registry().kernels(scoring))
+    _KERNELS[origin] = scoring, () if scoring is None else tuple(registry().kernels(scoring))
 
 
 # what torch.compiler.assume_constant_result does; it would import the compiler, which takes 1 s
-_registered._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.Module:
@@ -181,7 +188,9 @@ def _choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> K
         if reason is not None:
             raise UsageError(f"{kernel.scoring}/{kernel.name} cannot run this: {reason}")
         return kernel
-    scoring, kernels = _registered(getattr(module, ORIGIN, None))
+    origin = getattr(module, ORIGIN, None)
+    _look_up(origin)
+    scoring, kernels = _KERNELS[origin]
     if scoring is None:
         if kernel == "auto":
             return None
@@ -191,8 +200,6 @@ def _choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> K
             "or leave kernel='auto'."
         )
     if kernel == "auto":
-        if torch.compiler.is_compiling():
-            return None  # what a kernel supports is its own code, which a graph cannot hold
         for choice in _each(kernels, case):
             if choice.reason is None:
                 return choice.kernel

@@ -1,5 +1,6 @@
 import copy
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -254,3 +255,20 @@ def test_a_kernel_that_cannot_run_the_case_says_why():
     )
     with pytest.raises(UsageError, match="dot/never cannot run this: no float32"):
         attnbench.attend("dot", *tensors(), kernel=kernel)
+
+
+def test_a_compiled_call_takes_the_kernel_too():
+    seen = []
+
+    def keep(graph, _example):
+        seen.append(str(graph.code))
+        return graph
+
+    module = attnbench.get("scaled_dot").make(4, 4)
+    compiled = torch.compile(partial(attnbench.attend, module), backend=keep, fullgraph=True)
+    for length in (3, 5, 9):  # sizes become dynamic at the second
+        query, key, value = torch.randn(2, length, 4), torch.randn(2, 7, 4), torch.randn(2, 7, 3)
+        expected = attnbench.attend(module, query, key, value, kernel="plain")
+        torch.testing.assert_close(compiled(query, key, value), expected)
+    assert len(seen) == 2
+    assert all("scaled_dot_product_attention" in code for code in seen)
