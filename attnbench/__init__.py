@@ -72,7 +72,9 @@ def __getattr__(name: str) -> Any:
 
         return version("attnbench")
     if name in _LAZY:
-        return getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
+        value = getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
+        globals()[name] = value  # found without this function from now on
+        return value
     raise AttributeError(f"module 'attnbench' has no attribute {name!r}")
 
 

@@ -29,10 +29,10 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"{name} has shape {tuple(tensor.shape)}, but should have at least two "
                 "dimensions: (..., length, features)."
             )
-    if len({t.dtype for t in named.values()}) > 1:
+    if not query.dtype == key.dtype == value.dtype:
         given = ", ".join(f"{name} {t.dtype}" for name, t in named.items())
         raise DtypeError(f"mixed dtypes: {given}; convert them to one.")
-    if len({t.device for t in named.values()}) > 1:
+    if not query.device == key.device == value.device:
         given = ", ".join(f"{name} on {t.device}" for name, t in named.items())
         raise DeviceError(f"mixed devices: {given}; move them to one.")
     if key.shape[-2] != value.shape[-2]:
@@ -66,8 +66,8 @@ def check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
     Raises:
         ShapeError: they differ.
     """
-    leads = {n: tuple(t.shape[:-2]) for n, t in zip("qkv", (query, key, value), strict=True)}
-    if len(set(leads.values())) > 1:
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        leads = {n: tuple(t.shape[:-2]) for n, t in zip("qkv", (query, key, value), strict=True)}
         raise ShapeError(
             f"leading sizes differ: query {leads['q']}, key {leads['k']}, value {leads['v']}; "
             "expand them, or set enable_gqa=True if the key's heads divide the query's."

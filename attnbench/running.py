@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-from hypothesis import seed as hypothesis_seed
 from hypothesis.errors import (
     FlakyFailure,
     HypothesisDeprecationWarning,
@@ -23,6 +22,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attnbench import strategies
 from attnbench.cases import Case, Domain, schedule
+from attnbench.drawing import drawn_cases, explore
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.faults import fault_at, raised_text
 from attnbench.outcomes import Outcome
@@ -33,9 +33,8 @@ from attnbench.subject import Subject
 
 __all__ = ["PROFILES", "Profile", "run_invariant", "subject_fault"]
 
-
-class SubjectFault(InvariantViolation):
-    """A subject that raised on a legal input, or gave something that is no output at all."""
+_TRIES = 10
+"""Cases drawn for each that is wanted, where most are rejected."""
 
 
 def subject_fault(subject: Subject, error: BaseException) -> bool:
@@ -71,18 +70,19 @@ class _Run:
             except SystemExit as error:  # it would end the run, which is not the subject's to do
                 raise InvariantViolation(f"raised on a legal input: SystemExit: {error}") from error
 
-    def scheduled(self, cases: Iterable[Case]) -> None:
+    def each(self, cases: Iterable[Case], kind: str, enough: int | None = None) -> None:
+        """Run the check on one case after the other, until one fails or enough said something."""
         for case in cases:
             try:
                 self.once(case)
             except UnsatisfiedAssumption:
-                self.rejected += 1
+                self.rejected += kind == "scheduled"
+                continue
             except Exception as error:
-                self.seen["scheduled"] += 1
                 self.failing, self.error = case, error
+            self.seen[kind] += 1
+            if self.error is not None or self.seen[kind] == enough:
                 return
-            else:
-                self.seen["scheduled"] += 1
 
     def drawn(
         self,
@@ -91,34 +91,24 @@ class _Run:
         seed: int | None,
         shrink: bool = True,
     ) -> None:
-        def check(case: Case) -> None:
-            self.failing = case
-            self.once(case)
-            self.seen["drawn"] += 1
-
-        run: Callable[[], None] = settings(
-            max_examples=profile.drawn,
-            database=None,
-            deadline=None,
-            derandomize=seed is None,
-            phases=(Phase.generate, Phase.target, *([Phase.shrink] if shrink else [])),
-            report_multiple_bugs=False,
-            print_blob=False,
-            verbosity=Verbosity.quiet,
-            suppress_health_check=list(HealthCheck),
-        )(given(case=strategy)(check))
-        # derandomised runs differ by invariant, which is what hypothesis takes the seed from
-        run.hypothesis.inner_test.__qualname__ = self.invariant.name  # type: ignore[attr-defined]
-        if seed is not None:
-            run = hypothesis_seed(seed)(run)
+        """Run the check on drawn cases; those of an unknown domain, Hypothesis shrinks itself."""
+        name, count = self.invariant.name, profile.drawn
         try:
-            run()
+            if strategies.domain_of(strategy) is not None:
+                found = drawn_cases(strategy, name, seed, count)
+                self.each(itertools.islice(found, _TRIES * count), "drawn", count)
+            else:
+                explore(strategy, name, seed, count, self._one_drawn, shrink=shrink)
+                self.failing = None
         except Unsatisfiable:
             self.failing = None
         except Exception as error:
             self.error = error
-        else:
-            self.failing = None
+
+    def _one_drawn(self, case: Case) -> None:
+        self.failing = case
+        self.once(case)
+        self.seen["drawn"] += 1
 
     def shrink(self, domain: Domain, limit_s: float = 10.0) -> None:
         """Make the failing case smaller, one field at a time, while it goes on failing."""
@@ -185,7 +175,7 @@ def run_invariant(
     reasons = [subject.unsupported(case) for case in cases]
     if reasons and None not in reasons:
         return outcome("skipped", f"it runs none of these cases: {reasons[0]}")
-    run.scheduled(cases)
+    run.each(cases, "scheduled")
     if run.error is None and listed is None:
         run.drawn(strategy, profile, seed, shrink)
     if run.error is None:

@@ -16,39 +16,22 @@ from torch import Tensor
 
 from attnbench_plugins.kernels._blocks import Block, blocks
 from attnbench_plugins.kernels._folding import fold, fold_mask
-from attnbench_plugins.kernels._tanh_sums import derivative_sums, score_sums
+from attnbench_plugins.kernels._tanh_sums import attend, block_pairs, slopes
 
 __all__ = ["KEPT_PAIRS", "additive_attention"]
 
-_BLOCK_PAIRS = 2**21
-"""Scores of one block: 8 MiB in float32."""
 KEPT_PAIRS = 2**23
 """Up to so many weights are kept for the backward pass, which otherwise makes them again."""
 
 
-def _weights(
-    block: Block,
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    out: Tensor | None = None,
-) -> Tensor:
-    """``(n, l, s)``: the weights of one block."""
-    scores = score_sums(block.queries_of(a), block.keys_of(b), w[block.items])
-    if causal:
-        first = block.rows.start + b.shape[1] - a.shape[1]
-        slots = torch.arange(scores.shape[2], device=scores.device)
-        places = torch.arange(first, first + scores.shape[1], device=scores.device)
-        scores.masked_fill_(slots > places.unsqueeze(1), -math.inf)
-    elif mask is not None:
-        part = block.pairs_of(mask)
-        if part.dtype == torch.bool:
-            scores.masked_fill_(~part, -math.inf)
-        else:
-            scores.add_(part)
-    return torch.softmax(scores, -1) if out is None else torch.softmax(scores, -1, out=out)
+def _pieces(
+    block: Block, a: Tensor, b: Tensor, w: Tensor, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int]:
+    """What :func:`attend` takes of a block."""
+    keys = block.keys_of(b)
+    visible = block.rows.start + 1 + b.shape[1] - a.shape[1] if causal else keys.shape[1]
+    part = None if mask is None else block.pairs_of(mask)
+    return block.queries_of(a), keys, w[block.items], part, visible
 
 
 @torch.library.custom_op("attnbench::additive", mutates_args=())
@@ -62,10 +45,10 @@ def _forward(
         if keep and causal
         else value.new_empty((items, rows, keys) if keep else (0,))
     )
-    for block in blocks(items, rows, keys, causal, _BLOCK_PAIRS):
-        out = kept[block.items, block.rows, block.keys] if keep else None
-        weights = _weights(block, a, b, w, mask, causal, out)
-        torch.bmm(weights, block.keys_of(value), out=block.queries_of(output))
+    for block in blocks(items, rows, keys, causal, block_pairs(a)):
+        weights = kept[block.items, block.rows, block.keys] if keep else None
+        pieces = _pieces(block, a, b, w, mask, causal)
+        attend(*pieces, block.keys_of(value), block.queries_of(output), weights)
     return output, kept
 
 
@@ -75,16 +58,6 @@ def _(
 ) -> tuple[Tensor, Tensor]:
     sizes = (a.shape[0], a.shape[1], b.shape[1]) if keep else (0,)
     return value.new_empty(a.shape[0], a.shape[1], value.shape[2]), value.new_empty(sizes)
-
-
-def _transposed(pairs: Tensor) -> Tensor:
-    """``(n, s, l)`` of ``(n, l, s)``, item by item: torch copies only matrices in blocks."""
-    if pairs[0].numel() < 2**16:
-        return pairs.mT.contiguous()
-    turned = pairs.new_empty(pairs.mT.shape)
-    for item, matrix in zip(turned, pairs, strict=True):
-        item.copy_(matrix.t())
-    return turned
 
 
 @torch.library.custom_op("attnbench::additive_backward", mutates_args=())
@@ -104,20 +77,19 @@ def _backward(
         torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (b, w, value)
     )
     grad_mask = torch.zeros_like(mask if mask_grad and mask is not None else a[:0])
-    for block in blocks(a.shape[0], a.shape[1], b.shape[1], causal, _BLOCK_PAIRS):
-        weights = (
-            kept[block.items, block.rows, block.keys]
-            if kept.numel()
-            else _weights(block, a, b, w, mask, causal)
-        )
+    for block in blocks(a.shape[0], a.shape[1], b.shape[1], causal, block_pairs(a)):
+        queries, keys, vector, part, visible = pieces = _pieces(block, a, b, w, mask, causal)
         outer, values = block.queries_of(grad), block.keys_of(value)
-        block.keys_of(grad_value).add_(weights.mT @ outer)
+        if kept.numel():
+            weights = kept[block.items, block.rows, block.keys]
+        else:
+            weights = outer.new_empty(queries.shape[0], queries.shape[1], keys.shape[1])
+            attend(*pieces, weights=weights)
+        block.keys_of(grad_value).baddbmm_(weights.mT, outer)
         g = torch._softmax_backward_data(outer @ values.mT, weights, -1, weights.dtype)
-        queries, keys, vector = block.queries_of(a), block.keys_of(b), w[block.items].unsqueeze(1)
-        plain, slopes = derivative_sums(g, queries, keys)
-        torch.mul(slopes, vector, out=block.queries_of(grad_a))
-        grad_w[block.items] += plain.sum(1)
-        block.keys_of(grad_b).add_(derivative_sums(_transposed(g), keys, queries)[1] * vector)
+        more_b, more_w = slopes(g, queries, keys, vector, visible, block.queries_of(grad_a))
+        block.keys_of(grad_b).add_(more_b)
+        grad_w[block.items] += more_w
         if mask_grad:
             part = block.pairs_of(grad_mask)
             part.add_(g.sum_to_size(part.shape))
