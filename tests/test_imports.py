@@ -21,7 +21,7 @@ LEVELS = [
         "oracles", "pooling", "resolving", "subject",
     },
     {
-        "benchmark", "conformance", "evidence", "faults", "invariants", "outcomes",
+        "benchmark", "conformance", "drawing", "evidence", "faults", "invariants", "outcomes",
         "profiles", "running", "saved_inputs", "shrinking", "strategies",
     },
     {
