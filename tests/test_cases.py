@@ -77,3 +77,10 @@ def test_near_overflow_overflows_float16_before_scaling_and_not_after():
     products = inputs.query @ inputs.key.mT
     assert bool((products > 65504).any())
     assert bool((products / math.sqrt(64) < 65504).all())
+
+
+def test_a_brief_schedule_meets_every_mask_layout_regime_and_shape_too():
+    full, brief = list(schedule(Domain())), list(schedule(Domain(), brief=True))
+    assert len(brief) < len(full)
+    for field in ("mask", "layout", "regime", "dtype", "sizes", "lead"):
+        assert {getattr(c, field) for c in brief} == {getattr(c, field) for c in full}

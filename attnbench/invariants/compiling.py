@@ -25,6 +25,7 @@ from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, reject
 from attnbench.invariants.deriving import benign
+from attnbench.invariants.numerics import bounds, within
 from attnbench.oracles import Oracle
 from attnbench.profiles import current_profile
 from attnbench.specs import Invariant
@@ -208,10 +209,7 @@ def _autocast(subject: Subject, case: Case) -> None:
     oracle = Oracle(subject, base.module, base.inputs)
     eps = torch.finfo(narrow).eps
     what, other = "under autocast to bfloat16, output", "the float64 run"
-    try:
-        agree_within(got, oracle.output, oracle.budget(eps=eps), what, other)
-    except InvariantViolation:
-        agree_within(got, oracle.output, oracle.budget(eps=eps, sure=True), what, other)
+    within(got, oracle.output, bounds(oracle, eps=eps), what, other)
 
 
 def _some(count: int) -> Callable[[Subject], SearchStrategy[Case]]:

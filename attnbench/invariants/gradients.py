@@ -50,32 +50,54 @@ def _right(subject: Subject, case: Case) -> None:
     weight = torch.randn(base.output.shape, generator=base.generator, dtype=torch.float64)
     weight = weight.to(base.output)
     gradients = _gradients((base.run(inputs) * weight).sum(), named)
-    for name, leaf in named.items():
-        along = torch.randn(leaf.shape, generator=base.generator, dtype=torch.float64).to(leaf)
-        gradient = gradients[name]
-        got = leaf.new_zeros(()) if gradient is None else (gradient * along).sum()
+    ways = {
+        name: torch.randn(leaf.shape, generator=base.generator, dtype=torch.float64).to(leaf)
+        for name, leaf in named.items()
+    }
+
+    def compare(names: Iterable[str], steps: Iterable[float]) -> tuple[float, float] | None:
+        """The slope by the gradient, and by finite differences; ``None`` if they agree."""
+        moves = [(named[name], ways[name]) for name in names]
+        parts = [(gradients[name], ways[name]) for name in names]
+        got = sum(float((gradient * way).sum()) for gradient, way in parts if gradient is not None)
         slopes = []
-        for step in _STEPS:
-            slopes.append(_slope(base, inputs, leaf, along * step, weight) / step)
-            if abs(float(got) - slopes[-1]) <= 1e-5 * max(1.0, abs(slopes[-1])):
-                break
-        else:
+        for step in steps:
+            slopes.append(_slope(base, inputs, moves, step, weight))
+            if abs(got - slopes[-1]) <= 1e-5 * max(1.0, abs(slopes[-1])):
+                return None
+        return got, slopes[0]
+
+    if compare(list(named), _STEPS[:1]) is None:  # all at once; one by one to say which is wrong
+        return
+    for name in named:
+        differing = compare([name], _STEPS)
+        if differing is not None:
+            got, should = differing
             raise InvariantViolation(
                 f"the slope of (output * g).sum() along a random direction of {name} is "
-                f"{float(got):.6g} by its gradient, but should be {slopes[0]:.6g}, as finite "
+                f"{got:.6g} by its gradient, but should be {should:.6g}, as finite "
                 f"differences in float64 say"
-                + (": no gradient reaches it" if gradient is None else "")
+                + (": no gradient reaches it" if gradients[name] is None else "")
             )
 
 
-def _slope(base: Baseline, inputs: Inputs, leaf: Tensor, move: Tensor, weight: Tensor) -> float:
+def _slope(
+    base: Baseline,
+    inputs: Inputs,
+    moves: list[tuple[Tensor, Tensor]],
+    step: float,
+    weight: Tensor,
+) -> float:
+    """The slope along all moves of leaves together, by finite differences."""
     ends = []
     with torch.no_grad():
-        for sign in (1.0, -1.0):
-            leaf += sign * move
+        for sign in (step, -step):
+            for leaf, way in moves:
+                leaf += sign * way
             ends.append(float((base.run(inputs) * weight).sum()))
-            leaf -= sign * move
-    return (ends[0] - ends[1]) / 2
+            for leaf, way in moves:
+                leaf -= sign * way
+    return (ends[0] - ends[1]) / (2 * step)
 
 
 _TRIES = 4

@@ -19,14 +19,15 @@ from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.compare import agree_within, holds, needs, reject
 from attnbench.oracles import Oracle
+from attnbench.profiles import current_profile
 from attnbench.specs import Invariant, MechanismSpec
 from attnbench.strategies import cases
 from attnbench.subject import Subject
 
-__all__ = ["judge"]
+__all__ = ["bounds", "judge", "within"]
 
-_PAIRS = 64
-"""About how many pairs of query and key are scored in Python floats, 10 to 100 µs each."""
+_PAIRS = {"quick": 16}
+"""About how many pairs of query and key are scored in Python floats, 10 to 100 µs each; else 64."""
 
 _MOST_PAIRS = 1024
 """Pairs of an item above which a mechanism's reference sees a few keys only."""
@@ -36,19 +37,19 @@ _FEW = 6
 
 def judge(oracle: Oracle, got: Tensor) -> None:
     """Raise where an output is further from the float64 run than its budget allows."""
-    _within(got, oracle.output, _bounds(oracle), "output", "the float64 run")
+    within(got, oracle.output, bounds(oracle), "output", "the float64 run")
 
 
-def _bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
+def bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
     """What an output may be off by: cheapest and narrowest first."""
     for bound in (oracle.floor, oracle.budget, functools.partial(oracle.budget, sure=True)):
         yield bound(**given).expand(oracle.output.shape)
 
 
-def _within(got: Tensor, expected: Tensor, bounds: Iterator[Tensor], what: str, other: str) -> None:
+def within(got: Tensor, expected: Tensor, allowed: Iterator[Tensor], what: str, other: str) -> None:
     """Acquit by the cheapest bound that will do; accuse by the surest."""
     violation = None
-    for bound in bounds:
+    for bound in allowed:
         try:
             return agree_within(got, expected, bound, what, other)
         except InvariantViolation as error:
@@ -65,10 +66,10 @@ def references_agree(oracle: Oracle) -> Tensor:
     Raises:
         InvariantViolation: they do not; then neither can judge the subject.
     """
-    scalar = oracle.with_scalar(oracle.rows(_PAIRS))
-    bounds = _bounds(oracle, units=64.0, eps=torch.finfo(torch.float64).eps)
+    scalar = oracle.with_scalar(oracle.rows(_PAIRS.get(current_profile().name, 64)))
+    near = bounds(oracle, units=64.0, eps=torch.finfo(torch.float64).eps)
     try:
-        _within(oracle.output, scalar, bounds, "output in float64", "the scalar reference")
+        within(oracle.output, scalar, near, "output in float64", "the scalar reference")
     except InvariantViolation as violation:
         raise InvariantViolation(
             f"the two references of {oracle.subject.maker.name} disagree, so neither can judge: "
@@ -99,7 +100,7 @@ def _agrees_with_scalar(subject: Subject, case: Case) -> None:
     representable(oracle, case)
     scalar = references_agree(oracle)
     got = subject.output(module, inputs)
-    _within(got, scalar, _bounds(oracle), "output", "the scalar reference")
+    within(got, scalar, bounds(oracle), "output", "the scalar reference")
 
 
 def _with_few_keys(inputs: Inputs, seed: int) -> Inputs:

@@ -19,6 +19,7 @@ from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.compare import agree_within, holds, reject
 from attnbench.invariants.execution import takes_dropout
+from attnbench.profiles import current_profile
 from attnbench.specs import Invariant, MechanismSpec
 from attnbench.strategies import listed
 from attnbench.subject import Subject
@@ -41,10 +42,11 @@ _SIZES = ((16, 16), (64, 64), (16, 64), (64, 16), (1, 1), (4, 4))
 
 def _variance_cases(subject: Subject) -> SearchStrategy[Case]:
     dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
+    sizes = _SIZES[:3] if current_profile().name == "quick" else _SIZES
     return listed(
         *(
             subject.legal(Case((), 32, 32, query, key, 1, dtype, seed=number))
-            for number, (query, key) in enumerate(_SIZES)
+            for number, (query, key) in enumerate(sizes)
         )
     )
 
