@@ -94,7 +94,7 @@ def _slopes(a: Tensor, b: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, ...]:
     weighted = g[..., None] * r
     slope = weighted - weighted * r
     w = 4 * w[:, None]
-    return slope.sum(2) * w, slope.sum(1) * w, -2 * weighted.sum((1, 2))
+    return slope.sum(2) * w, slope.sum(1) * w, (g[..., None] - 2 * weighted).sum((1, 2))
 
 
 def _tanh_slopes(a: Tensor, b: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, ...]:
@@ -191,7 +191,7 @@ def slopes(
     """Gradients of ``a``, ``b`` and ``w`` from that of the scores; see :func:`attend`.
 
     Args:
-        g: ``(N, L, S)``; 0 where nothing is seen, and 0 as the sum of each row.
+        g: ``(N, L, S)``; 0 where nothing is seen.
         a: ``(N, L, h)``.
         b: ``(N, S, h)``.
         w: ``(N, h)``.

@@ -1,0 +1,234 @@
+// Softmax over sums of w tanh(a + b), and its product with the values.
+
+#pragma once
+
+#include "_vectors.h"
+
+namespace {
+
+// What rows and slots are multiplied by (in `exact` form: added), with units in fours.
+template <class T> struct Units {
+  Int count, fours;
+  Buffer<T> rate, over, middle, wide;  // 2 or -2; (largest w) / |w|; of four: 1/2 sum 1/over, flag
+  T scale = 1;
+  Units(const T* w, Int count, bool exact, T reach)
+      : count(count), fours(up(count, 4)), rate(fours * 4), over(fours * 4), middle(fours),
+        wide(fours) {
+    const T small = T(1) / (1 << 30), top = sizeof(T) == 4 ? T(1e38) : T(1e300);
+    T largest = T(1e-28);  // less is nothing; its share of 2^-30 is still a normal number
+    for (Int h = 0; h < count; h++) largest = std::max(largest, std::abs(w[h]));
+    for (Int h = 0; h < fours * 4; h++) {
+      const T weight = h < count ? w[h] : 0;  // a unit more adds nothing
+      rate.data[h] = weight < 0 ? -2 : 2;  // tanh is odd: so all weights are positive
+      over.data[h] = exact ? weight : largest / std::max(std::abs(weight), largest * small);
+    }
+    if (exact) return;
+    scale = -2 * largest;
+    for (Int q = 0; q < fours; q++) {
+      T product = 1, sum = 0;
+      for (Int h = q * 4; h < q * 4 + 4; h++) {
+        sum += T(0.5) / over.data[h];
+        product *= over.data[h] * (1 + (h < count ? std::exp(2 * reach) : 0));
+      }
+      // less its middle, a term is as often positive as negative: the sum's rounding stays small
+      middle.data[q] = sum;
+      wide.data[q] = !(product < top);
+    }
+  }
+};
+
+// One row of a or b, as the factors e^2a or e^2b.
+template <class T> void factors(const T* row, const Units<T>& units, bool exact, T* to) {
+  constexpr int K = Vector<T>::lanes;
+  Int h = 0;
+  if (exact) {
+    memcpy(to, row, units.count * sizeof(T));
+    h = units.count;
+  }
+  for (; h + K <= units.count; h += K)
+    store<T>(to + h, exp<T>(load(row + h) * load(units.rate.data + h)));
+  for (; h < units.count; h++) to[h] = exp<T>(all<T>(row[h] * units.rate.data[h]))[0];
+  for (; h < units.fours * 4; h++) to[h] = 0;
+}
+
+constexpr int TILES = 4;  // of a task
+
+// Of four units, the sum of 1 / (over + key row).
+template <class T, bool WIDE>
+INLINE V<T> quotients(const V<T>* key, const V<T>* over, const T* row) {
+  V<T> x[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    x[i] = key[i] * row[i * ROWS] + over[i];
+    // so that the product of four is finite; what lies above adds less than 2^-31 of the largest
+    if (WIDE) x[i] = x[i] > T(2147483648) ? all<T>(2147483648) : x[i];
+  }
+  const V<T> left = x[0] * x[1], right = x[2] * x[3];
+  return ((x[0] + x[1]) * right + (x[2] + x[3]) * left) / (left * right);
+}
+
+// Scores of ROWS rows and a vector of slots.
+template <class T, bool EXACT>
+INLINE void score_tile(const T* a, const T* b, const Units<T>& units, T* scores, Int stride) {
+  constexpr int K = Vector<T>::lanes;
+  V<T> sums[ROWS] = {};
+  for (Int q = 0; q < units.fours; q++, a += 4 * ROWS, b += 4 * K) {
+    V<T> key[4], over[4];
+    for (int i = 0; i < 4; i++) {
+      key[i] = load(b + i * K);
+      over[i] = all<T>(units.over.data[q * 4 + i]);
+    }
+    const V<T> middle = all<T>(units.middle.data[q]);
+    if (EXACT) {
+      for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < 4; i++) sums[r] += over[i] * tanh<T>(key[i] + a[i * ROWS + r]);
+    } else if (__builtin_expect(units.wide.data[q] != 0, 0)) {
+      for (int r = 0; r < ROWS; r++) sums[r] += quotients<T, true>(key, over, a + r) - middle;
+    } else {
+#pragma GCC unroll 4
+      for (int r = 0; r < ROWS; r++) sums[r] += quotients<T, false>(key, over, a + r) - middle;
+    }
+  }
+  for (int r = 0; r < ROWS; r++) store<T>(scores + r * stride, sums[r] * units.scale);
+}
+
+template <class T>
+void add_mask(T* row, const void* mask, const Sizes& s, Int item, Int i, Int seen) {
+  const Int first = item * s.mask_item + i * s.mask_row, step = s.mask_slot;
+  const T* bias = static_cast<const T*>(mask) + first;
+  const bool* open = static_cast<const bool*>(mask) + first;
+  if (s.mask_kind == 2)
+    for (Int j = 0; j < seen; j++) row[j] += bias[j * step];
+  if (s.mask_kind == 1)
+    for (Int j = 0; j < seen; j++) row[j] = open[j * step] ? row[j] : -INFINITY;
+}
+
+// Scores to their exponentials, up to a factor; gives that factor. `width` fills whole vectors.
+template <class T> T exponentials(T* row, Int seen, Int width) {
+  constexpr int K = Vector<T>::lanes;
+  for (Int j = seen; j < width; j++) row[j] = -INFINITY;
+  V<T> tops = load(row), sums = {};
+  for (Int j = K; j < width; j += K) {
+    const V<T> x = load(row + j);
+    tops = x > tops ? x : tops;
+  }
+  T top = tops[0], sum = 0;
+  for (int k = 1; k < K; k++) top = std::max(top, tops[k]);
+  for (Int j = 0; j < width; j += K) {
+    const V<T> e = exp<T>(load(row + j) - top);
+    sums += e;
+    store<T>(row + j, e);
+  }
+  for (int k = 0; k < K; k++) sum += sums[k];
+  return 1 / sum;
+}
+
+constexpr int WIDTH = VECTOR_BYTES == 64 ? 4 : 2;  // vectors of features that share a weight
+
+// To `sums`, ROWS rows of C vectors, what `count` slots add.
+template <class T, int C>
+INLINE void pool_tile(const T* weights, Int stride, const T* value, Int value_row, Int count,
+                      T* sums, Int sums_row) {
+  constexpr int K = Vector<T>::lanes;
+  V<T> sum[ROWS][C];
+  for (int r = 0; r < ROWS; r++)
+    for (int c = 0; c < C; c++) sum[r][c] = load(sums + r * sums_row + c * K);
+#pragma GCC unroll 2
+  for (Int j = 0; j < count; j++, value += value_row) {
+    V<T> v[C];
+    for (int c = 0; c < C; c++) v[c] = load(value + c * K);
+    for (int r = 0; r < ROWS; r++)
+      for (int c = 0; c < C; c++) sum[r][c] += v[c] * weights[r * stride + j];
+  }
+  for (int r = 0; r < ROWS; r++)
+    for (int c = 0; c < C; c++) store<T>(sums + r * sums_row + c * K, sum[r][c]);
+}
+
+// Weights of some tiles times values, the features filling whole vectors.
+template <class T>
+void pool(const T* weights, Int stride, Int tiles, const T* value, Int value_row, Int slots,
+          Int features, T* sums) {
+  constexpr int K = Vector<T>::lanes, SLOTS = 32;
+  memset(sums, 0, tiles * ROWS * features * sizeof(T));
+  for (Int j = 0; j < slots; j += SLOTS)
+    for (Int f = 0; f < features; f += WIDTH * K)
+      for (Int t = 0; t < tiles; t++) {
+        const T *from = weights + t * ROWS * stride + j, *values = value + j * value_row + f;
+        T* to = sums + t * ROWS * features + f;
+        const Int count = std::min<Int>(SLOTS, slots - j);
+        if (f + WIDTH * K <= features)
+          pool_tile<T, WIDTH>(from, stride, values, value_row, count, to, features);
+        else
+          for (Int c = 0; f + c < features; c += K)
+            pool_tile<T, 1>(from, stride, values + c, value_row, count, to + c, features);
+      }
+}
+
+// The output, and where there is a place for them the weights.
+template <class T, bool EXACT>
+void attend(const T* a, const T* b, const T* w, const T* value, const void* mask, T* weights,
+            T* output, double reach, const Sizes& s) {
+  constexpr int K = Vector<T>::lanes, H = ROWS * TILES;
+  const Int blocks = up(s.slots, K), tasks = up(s.rows, H), features = up(s.features, K) * K;
+  const Int stride = (blocks + 1) * K;  // one more vector: no stride a power of two
+  const bool ragged = features != s.features;
+  std::vector<std::unique_ptr<Units<T>>> units(s.w_item ? s.items : 1);
+  for (Int n = 0; n < Int(units.size()); n++)
+    units[n].reset(new Units<T>(w + n * s.w_item, s.units, EXACT, reach));
+  const Int depth = units[0]->fours * 4;
+  Buffer<T> keys(s.items * blocks * K * depth), values(ragged ? s.items * s.slots * features : 0);
+#pragma omp parallel num_threads(s.threads)
+  {
+    Buffer<T> row(depth), rows(H * depth), scores(H * stride), sums(H * features);
+#pragma omp for
+    for (Int j = 0; j < s.items * blocks * K; j++) {
+      const Int n = j / (blocks * K), slot = j % (blocks * K);
+      T* to = keys.data + j / K * K * depth + j % K;
+      if (slot < s.slots)
+        factors<T>(b + n * s.b_item + slot * s.b_row, *units[s.w_item ? n : 0], EXACT, row.data);
+      for (Int h = 0; h < depth; h++) to[h * K] = slot < s.slots ? row.data[h] : 0;
+      if (!ragged || slot >= s.slots) continue;
+      T* padded = values.data + (n * s.slots + slot) * features;
+      memset(padded + features - K, 0, K * sizeof(T));
+      memcpy(padded, value + n * s.value_item + slot * s.value_row, s.features * sizeof(T));
+    }
+#pragma omp for schedule(dynamic, 1)
+    for (Int task = 0; task < s.items * tasks; task++) {
+      const Int n = task / tasks, first = task % tasks * H, count = std::min<Int>(H, s.rows - first);
+      const Units<T>& unit = *units[s.w_item ? n : 0];
+      const Int tiles = up(count, ROWS), seen = std::min(s.slots, s.visible + first + count - 1);
+      const Int width = up(seen, K) * K;
+      for (Int i = 0; i < tiles * ROWS; i++) {
+        const Int from = n * s.a_item + (first + std::min(i, count - 1)) * s.a_row;
+        factors<T>(a + from, unit, EXACT, row.data);
+        T* to = rows.data + i / ROWS * ROWS * depth + i % ROWS;
+        for (Int h = 0; h < depth; h++) to[h * ROWS] = row.data[h] * (EXACT ? 1 : unit.over.data[h]);
+      }
+      for (Int j = 0; j < width; j += K)
+        for (Int t = 0; t < tiles; t++)
+          score_tile<T, EXACT>(rows.data + t * ROWS * depth, keys.data + (n * blocks * K + j) * depth,
+                               unit, scores.data + t * ROWS * stride + j, stride);
+      T share[H];
+      for (Int i = 0; i < count; i++) {
+        T* const found = scores.data + i * stride;
+        const Int own = std::min(seen, s.visible + first + i);
+        if (s.mask_kind) add_mask(found, mask, s, n, first + i, own);
+        share[i] = exponentials(found, own, width);
+        if (!weights) continue;
+        T* const to = weights + n * s.weights_item + (first + i) * s.weights_row;
+        for (Int j = 0; j < seen; j++) to[j] = found[j] * share[i];
+        for (Int j = seen; j < s.slots; j++) to[j] = 0;
+      }
+      if (!output) continue;
+      const T* const from = ragged ? values.data + n * s.slots * features : value + n * s.value_item;
+      pool(scores.data, stride, tiles, from, ragged ? features : s.value_row, seen, features,
+           sums.data);
+      for (Int i = 0; i < count; i++) {
+        T* const to = output + n * s.output_item + (first + i) * s.output_row;
+        for (Int f = 0; f < s.features; f++) to[f] = sums.data[i * features + f] * share[i];
+      }
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,194 @@
+"""The loops of ``_loops.cpp``: compiled at first use for this processor, kept, and called.
+
+The compiler is ``$CXX``, or what there is of ``g++``, ``clang++`` and ``c++``. What it makes is
+kept in the user's cache, by the hash of everything that it depends on. Without a compiler
+:func:`library` warns once and gives ``None``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+__all__ = ["NotCompiledWarning", "attend", "library", "slopes"]
+
+_FOLDER = Path(__file__).parent
+_SOURCES = [_FOLDER / name for name in ("_loops.cpp", "_vectors.h", "_attend.h", "_slopes.h")]
+_FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
+_FIELDS = """items rows slots units features a_item a_row b_item b_row w_item value_item value_row
+weights_item weights_row output_item output_row mask_kind mask_item mask_row mask_slot visible
+exact parts threads"""
+_SMALL = 2**15
+"""Terms of a sum that one thread adds up before another one is woken."""
+
+
+class NotCompiledWarning(UserWarning):
+    """A kernel runs eagerly, many times slower, because its loops could not be compiled."""
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in _FIELDS.split()]
+
+
+def _processor() -> str:
+    """What tells processors apart for which different code is made."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    known = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+    return "\n".join([platform.machine(), platform.processor(), *sorted(set(known))])
+
+
+def _folder() -> Path:
+    """Where libraries are kept; one of this process alone where there is no such place."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "attnbench"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="attnbench-"))
+    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="attnbench-"))
+
+
+def _build() -> Path:
+    """The library's file, compiled unless it is there."""
+    names = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), "c++")
+    command = [*shlex.split(names), *_FLAGS, "-shared", "-fPIC", str(_SOURCES[0])]
+    parts = [*(path.read_text() for path in _SOURCES), *command[:-1], _processor()]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    path = _folder() / f"loops-{key}.so"
+    if path.exists():
+        return path
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        run = subprocess.run(  # noqa: S603  # the user's own compiler
+            [*command, "-o", str(made)], capture_output=True, text=True, check=False
+        )
+        if run.returncode or not made.exists():
+            said = run.stderr.strip().splitlines() or [f"exit status {run.returncode}"]
+            raise OSError(f"{shlex.join(command[:1])}: {said[0]}")
+        made.replace(path)  # at once: another process finds all of it or nothing
+    return path
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled loops; ``None``, with a warning the first time, where they do not compile."""
+    try:
+        loaded = ctypes.CDLL(str(_build()))
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
+        warnings.warn(
+            f"attnbench's kernels run eagerly, many times slower: their loops could not be "
+            f"compiled ({error}). They need GCC or clang with OpenMP; set CXX to the compiler.",
+            NotCompiledWarning,
+            stacklevel=2,
+        )
+        return None
+    for name, pointers in (("attend", 7), ("slopes", 7)):
+        for kind in ("single", "double"):
+            function = getattr(loaded, f"{name}_{kind}")
+            function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_double, ctypes.c_void_p]
+            function.restype = None
+    return loaded
+
+
+def _by_rows(tensor: Tensor) -> Tensor:
+    """As it is where its last dimension is contiguous, else a copy."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _call(name: str, tensors: tuple[Tensor | None, ...], reach: float, sizes: _Sizes) -> None:
+    loops = library()
+    assert loops is not None
+    like = next(t for t in tensors if t is not None)
+    terms = sizes.items * sizes.rows * sizes.slots * sizes.units
+    sizes.threads = max(1, min(torch.get_num_threads(), terms // _SMALL))
+    pointers = [None if t is None else t.data_ptr() for t in tensors]
+    kind = "double" if like.dtype == torch.float64 else "single"
+    getattr(loops, f"{name}_{kind}")(*pointers, reach, ctypes.addressof(sizes))
+
+
+def attend(
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    mask: Tensor | None,
+    visible: int,
+    reach: float | None,
+    value: Tensor | None = None,
+    output: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> None:
+    r"""Softmax over :math:`w^\top \tanh(a_i + b_j)`, and its product with the values.
+
+    Args:
+        a: ``(N, L, h)``, float32 or float64, as all others.
+        b: ``(N, S, h)``.
+        w: ``(N, h)``.
+        mask: boolean or floating, broadcasts to ``(N, L, S)``.
+        visible: how many slots the first row sees; each row sees one more than the one above.
+        reach: the largest ``|a + b|``; ``None`` to take tanh itself.
+        value: ``(N, S, Ev)``, with ``output``.
+        output: ``(N, L, Ev)``, written if given.
+        weights: ``(N, L, S)``, written if given.
+    """
+    a, b, w = _by_rows(a), _by_rows(b), _by_rows(w)
+    sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
+    sizes.a_item, sizes.a_row, sizes.b_item, sizes.b_row = *a.stride()[:2], *b.stride()[:2]
+    sizes.w_item, sizes.visible, sizes.exact = w.stride(0), visible, reach is None
+    if value is not None and output is not None:
+        value, sizes.features = _by_rows(value), value.shape[2]
+        sizes.value_item, sizes.value_row = value.stride()[:2]
+        sizes.output_item, sizes.output_row = output.stride()[:2]
+    if weights is not None:
+        sizes.weights_item, sizes.weights_row = weights.stride()[:2]
+    if mask is not None:
+        mask = mask.expand(a.shape[0], a.shape[1], b.shape[1])
+        sizes.mask_item, sizes.mask_row, sizes.mask_slot = mask.stride()
+        sizes.mask_kind = 1 if mask.dtype == torch.bool else 2
+    _call("attend", (a, b, w, value, mask, weights, output), reach or 0.0, sizes)
+
+
+def slopes(
+    g: Tensor, a: Tensor, b: Tensor, w: Tensor, visible: int, reach: float | None, grad_a: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of ``a``, ``b`` and ``w``, from that of the scores; see :func:`attend`.
+
+    Args:
+        g: gradient of the scores, ``(N, L, S)``; 0 where nothing is seen.
+        a: ``(N, L, h)``.
+        b: ``(N, S, h)``.
+        w: ``(N, h)``.
+        visible: as above.
+        reach: as above.
+        grad_a: ``(N, L, h)``, written.
+
+    Returns:
+        Gradients of ``b`` and ``w``.
+    """
+    g, a, b, w = _by_rows(g), _by_rows(a), _by_rows(b), _by_rows(w)
+    sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
+    sizes.a_item, sizes.a_row, sizes.b_item, sizes.b_row = *a.stride()[:2], *b.stride()[:2]
+    sizes.w_item, sizes.visible, sizes.exact = w.stride(0), visible, reach is None
+    sizes.weights_item, sizes.weights_row = g.stride()[:2]
+    sizes.output_item, sizes.output_row = grad_a.stride()[:2]
+    # units are shared out in strips of 16; where those are few, rows are, too
+    tasks = a.shape[0] * -(-a.shape[2] // 16)
+    sizes.parts = max(1, min(2 * torch.get_num_threads() // tasks, a.shape[1] // 32))
+    grad_b, grad_w = (t.new_empty(sizes.parts, *t.shape) for t in (b, w))
+    _call("slopes", (g, a, b, w, grad_a, grad_b, grad_w), reach or 0.0, sizes)
+    found = grad_w.sum(0)
+    if reach is not None:  # the loops sum g (tanh - 1): each row of g is 0 but for its rounding
+        found += g.sum((1, 2)).unsqueeze(1)
+    return grad_b.sum(0), found
