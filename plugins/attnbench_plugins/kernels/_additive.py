@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench_plugins._widen import widen
 from attnbench_plugins.kernels._blocks import Block, blocks
 from attnbench_plugins.kernels._folding import fold, fold_mask
 from attnbench_plugins.kernels._tanh_sums import attend, block_pairs, slopes
@@ -85,8 +86,10 @@ def _backward(
         else:
             weights = outer.new_empty(queries.shape[0], queries.shape[1], keys.shape[1])
             attend(*pieces, weights=weights)
-        block.keys_of(grad_value).baddbmm_(weights.mT, outer)
-        g = torch._softmax_backward_data(outer @ values.mT, weights, -1, weights.dtype)
+        with torch.autocast(a.device.type, enabled=False):
+            block.keys_of(grad_value).baddbmm_(weights.mT, outer)
+            g = torch.bmm(outer, values.mT)
+        g = torch._softmax_backward_data(g, weights, -1, weights.dtype)
         more_b, more_w = slopes(g, queries, keys, vector, visible, block.queries_of(grad_a))
         block.keys_of(grad_b).add_(more_b)
         grad_w[block.items] += more_w
@@ -252,7 +255,7 @@ def additive_attention(
     r"""Softmax over :math:`w^\top \tanh(a_i + b_j)`, times the values.
 
     Args:
-        a: ``(..., L, h)``, what the queries add; float32 or float64, as all others.
+        a: ``(..., L, h)``, what the queries add.
         b: ``(..., S, h)``, what the keys add.
         w: ``(h,)``.
         value: ``(..., S, Ev)``.
@@ -260,11 +263,13 @@ def additive_attention(
         is_causal: only without a mask and with ``L <= S``; bottom right.
 
     Returns:
-        ``(..., L, Ev)`` in the dtype of ``a``.
+        ``(..., L, Ev)``, in float64 if ``a`` is, else in float32.
 
     Raises:
         NotImplementedError: when a second derivative is taken.
     """
+    (a,) = widen(a)
+    b, w, value = (t.to(a.dtype) for t in (b, w, value))  # under autocast they differ
     lead, dtype = a.shape[:-2], a.dtype
     if mask is not None:
         mask = fold_mask(mask, tuple(lead))

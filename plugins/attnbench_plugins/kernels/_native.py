@@ -112,6 +112,7 @@ def _call(name: str, tensors: tuple[Tensor | None, ...], reach: float, sizes: _S
     loops = library()
     assert loops is not None
     like = next(t for t in tensors if t is not None)
+    assert all(t is None or t.dtype in (like.dtype, torch.bool) for t in tensors)
     terms = sizes.items * sizes.rows * sizes.slots * sizes.units
     sizes.threads = max(1, min(torch.get_num_threads(), terms // _SMALL))
     pointers = [None if t is None else t.data_ptr() for t in tensors]
