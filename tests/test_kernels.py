@@ -105,6 +105,14 @@ def test_kernels_refuse_a_device_on_which_nothing_was_tried():
     assert all("xpu" in str(choice.reason) for choice in choices(spec, case))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's, of its own operator
+def test_the_gaussian_kernel_runs_under_vmap_with_parameters_that_are_trained():
+    module = attnbench.get("gaussian").make(4, 4)
+    tensors = [torch.randn(2, 3, 4) for _ in range(3)]
+    got = torch.func.vmap(lambda *given: attnbench.attend(module, *given, kernel="fused"))(*tensors)
+    torch.testing.assert_close(got, attnbench.attend(module, *tensors, kernel="plain"))
+
+
 def test_a_huge_key_hidden_from_some_queries_does_not_blur_the_others():
     module = attnbench.get("gaussian").make(4, 4)
     query, key, value = torch.randn(3, 1, 6, 4).double()

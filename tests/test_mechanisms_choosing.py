@@ -31,6 +31,16 @@ def test_hard_gives_the_value_of_the_likeliest_key():
     assert torch.equal(module(query, key, value), value[best])
 
 
+def test_hard_tells_small_scores_apart_beside_a_large_bias_on_another_key():
+    module, (query, key, value) = made("hard", scoring="dot").float(), tensors()
+    query, key, value = query.float() / 1024, key.float(), value.float()
+    bias = torch.zeros(3, 5)
+    bias[:, 2] = -1e4
+    best = (query @ key.T + bias).double().argmax(-1)
+    assert best.tolist() != [0, 0, 0]
+    assert torch.equal(module(query, key, value, bias), value[best])
+
+
 def test_hard_in_training_has_the_gradient_of_soft():
     module, given = made("hard").train(), tensors(2)
     value = given[2]

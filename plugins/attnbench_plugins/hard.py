@@ -102,10 +102,12 @@ def _likeliest(scores: Tensor, mask: Mask) -> Tensor:
     """
     total = scores if mask.bias is None else scores + mask.bias.to(scores.dtype)
     hidden = torch.zeros_like(total, dtype=torch.bool) if mask.allowed is None else ~mask.allowed
-    size = total.masked_fill(hidden, 0.0).abs().amax(-1, keepdim=True)
+    size = scores.masked_fill(hidden, 0.0).abs().amax(-1, keepdim=True)
     total = total.masked_fill(hidden, float("-inf"))
-    slack = 4 * torch.finfo(total.dtype).eps * size
-    return (total >= total.amax(-1, keepdim=True) - slack).to(torch.uint8).argmax(-1, keepdim=True)
+    top = total.amax(-1, keepdim=True)
+    # what a mask adds to other keys, however much, does not round the highest
+    slack = 4 * torch.finfo(total.dtype).eps * torch.maximum(size, top.abs())
+    return (total >= top - slack).to(torch.uint8).argmax(-1, keepdim=True)
 
 
 def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:

@@ -36,7 +36,11 @@ def attend(
     centre = q.detach().mean(-2, keepdim=True)
     q, k = (q - centre) * bandwidth, (k - centre) * bandwidth
     bias = -0.5 * k.square().sum(-1, keepdim=True)
-    if attn_mask is None and not is_causal:
+    # torch's fused path takes no gradient by a mask, and under vmap falls back on no other
+    needs_gradient = any(t.requires_grad for t in (query, key, bandwidth))
+    if torch.is_grad_enabled() and needs_gradient:
+        q, k = _with_bias(q, k, bias)
+    elif attn_mask is None and not is_causal:
         attn_mask = bias.mT
     elif attn_mask is not None and attn_mask.shape[-2] == 1:
         if attn_mask.dtype == torch.bool:
@@ -44,8 +48,13 @@ def attend(
         else:
             attn_mask = bias.mT + attn_mask
     else:  # a mask that differs from query to query stays as it is; the bias is one more feature
-        q, k = torch.cat([q, torch.ones_like(q[..., :1])], -1), torch.cat([k, bias], -1)
+        q, k = _with_bias(q, k, bias)
     return fused_attention(q, k, v, attn_mask, is_causal).to(query.dtype)
+
+
+def _with_bias(q: Tensor, k: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and key with one more feature, whose product is the bias."""
+    return torch.cat([q, torch.ones_like(q[..., :1])], -1), torch.cat([k, bias], -1)
 
 
 @attnbench.hookimpl
