@@ -13,8 +13,14 @@ from attnbench.workers import Event, Task, Workers
 
 __all__ = ["PRELOAD", "Work", "run_checks", "works_of"]
 
-PRELOAD = ("attnbench.conformance", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
-"""What a check imports, and gradients and modes at their first use: 1 to 3 s in every child."""
+PRELOAD = (
+    "attnbench.conformance",
+    "hypothesis.internal.conjecture.engine",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+)
+"""What a check imports, and drawing, modes and the compiler at first use: 1 to 4 s a child."""
 
 _RESTARTS = 1
 """How often a subject whose process ended is begun again, behind the invariant it ended in."""
