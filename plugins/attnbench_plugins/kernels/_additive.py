@@ -21,6 +21,8 @@ from attnbench_plugins.kernels._tanh_sums import attend, block_pairs, slopes
 
 __all__ = ["KEPT_PAIRS", "additive_attention"]
 
+_BACKWARD_PAIRS = 2**19
+"""Pairs in a block of the backward pass, 2 MiB in float32: their gradients stay in a cache."""
 KEPT_PAIRS = 2**23
 """Up to so many weights are kept for the backward pass, which otherwise makes them again."""
 
@@ -74,29 +76,35 @@ def _backward(
     mask_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_a = torch.empty_like(a, memory_format=torch.contiguous_format)
-    grad_b, grad_w, grad_value = (
-        torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (b, w, value)
-    )
+    grad_b, grad_w = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (b, w))
+    grad_value = value.new_zeros(value.mT.shape)  # this way round the product is the fastest
     grad_mask = torch.zeros_like(mask if mask_grad and mask is not None else a[:0])
-    for block in blocks(a.shape[0], a.shape[1], b.shape[1], causal, block_pairs(a)):
+    pairs = min(_BACKWARD_PAIRS, block_pairs(a))
+    every = list(blocks(a.shape[0], a.shape[1], b.shape[1], causal, pairs))
+    # memory is taken once: touching fresh one costs as much as what is done with it
+    room = a.new_empty(
+        1 if kept.numel() else 2, max((math.prod(block.shape) for block in every), default=0)
+    )
+    for block in every:
         queries, keys, vector, part, visible = pieces = _pieces(block, a, b, w, mask, causal)
         outer, values = block.queries_of(grad), block.keys_of(value)
-        if kept.numel():
-            weights = kept[block.items, block.rows, block.keys]
-        else:
-            weights = outer.new_empty(queries.shape[0], queries.shape[1], keys.shape[1])
+        g, *rest = (line[: math.prod(block.shape)].view(block.shape) for line in room)
+        if rest:
+            (weights,) = rest
             attend(*pieces, weights=weights)
+        else:
+            weights = kept[block.items, block.rows, block.keys]
         with torch.autocast(a.device.type, enabled=False):
-            block.keys_of(grad_value).baddbmm_(weights.mT, outer)
-            g = torch.bmm(outer, values.mT)
-        g = torch._softmax_backward_data(g, weights, -1, weights.dtype)
+            grad_value[block.items, :, block.keys].baddbmm_(outer.mT, weights)
+            torch.bmm(outer, values.mT, out=g)
+        torch._softmax_backward_data(g, weights, -1, weights.dtype, grad_input=g)
         more_b, more_w = slopes(g, queries, keys, vector, visible, block.queries_of(grad_a))
         block.keys_of(grad_b).add_(more_b)
         grad_w[block.items] += more_w
         if mask_grad:
             part = block.pairs_of(grad_mask)
             part.add_(g.sum_to_size(part.shape))
-    return grad_a, grad_b, grad_w, grad_value, grad_mask
+    return grad_a, grad_b, grad_w, grad_value.mT.contiguous(), grad_mask
 
 
 @_backward.register_fake

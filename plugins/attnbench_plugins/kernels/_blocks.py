@@ -18,6 +18,15 @@ class Block:
     rows: slice
     keys: slice
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """How many items, queries and keys."""
+        return (
+            self.items.stop - self.items.start,
+            self.rows.stop - self.rows.start,
+            self.keys.stop - self.keys.start,
+        )
+
     def queries_of(self, tensor: Tensor) -> Tensor:
         return tensor[self.items, self.rows]
 

@@ -12,6 +12,12 @@ from attnbench_plugins.kernels._folding import fold, fold_mask
 __all__ = ["fused_attention"]
 
 
+def _padded(tensor: Tensor, features: int) -> Tensor:
+    """With zeros for the features that are missing; as it is, and no copy, where none are."""
+    missing = features - tensor.shape[-1]
+    return pad(tensor, (0, missing)) if missing else tensor
+
+
 def fused_attention(
     query: Tensor,
     key: Tensor,
@@ -48,6 +54,6 @@ def fused_attention(
         is_causal = False
     # torch leaves the fused path where the values are of another size than the keys
     wide = max(query.shape[-1], features)
-    query, key, value = (fold(pad(t, (0, wide - t.shape[-1]))) for t in (query, key, value))
+    query, key, value = (fold(_padded(t, wide)) for t in (query, key, value))
     output = scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
     return output[..., :features].reshape(*lead, *output.shape[-2:-1], features).to(dtype)

@@ -192,4 +192,4 @@ def slopes(
     found = grad_w.sum(0)
     if reach is not None:  # the loops sum g (tanh - 1): each row of g is 0 but for its rounding
         found += g.sum((1, 2)).unsqueeze(1)
-    return grad_b.sum(0), found
+    return grad_b[0] if sizes.parts == 1 else grad_b.sum(0), found

@@ -65,7 +65,8 @@ void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw,
       const auto pack = [&](const T* from, Int stride, Int many, T* to) {
         for (Int i = 0; i < many; i++) {
           V<T> x = {};
-          memcpy(&x, from + i * stride + h, width * sizeof(T));
+          if (width == K) x = load(from + i * stride + h);
+          else memcpy(&x, from + i * stride + h, width * sizeof(T));
           store<T>(to + i * K, FORM == EXACT_FORM ? x : exp<T>(2 * x));
         }
       };
@@ -93,7 +94,8 @@ void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw,
       const auto unpack = [&](const T* from, Int many, T* to, Int stride) {
         for (Int i = 0; i < many; i++) {
           const V<T> x = load(from + i * K) * weight;
-          memcpy(to + i * stride + h, &x, width * sizeof(T));
+          if (width == K) store<T>(to + i * stride + h, x);
+          else memcpy(to + i * stride + h, &x, width * sizeof(T));
         }
       };
       unpack(row_sums.data, count, da + n * s.output_item + first * s.output_row, s.output_row);
