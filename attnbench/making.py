@@ -79,7 +79,7 @@ def check_options(name: str, make: Callable[..., Any], options: Mapping[str, Any
     Raises:
         OptionError: one is unknown.
     """
-    known = option_names(make)
+    known = option_names(make) if options else None
     for option in options:
         if known is not None and option not in known:
             raise OptionError(f"{name} has no option {option!r}. {nearest(option, known)}")

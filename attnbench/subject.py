@@ -88,7 +88,7 @@ class Subject:
         if self.maker.equal_sizes:
             sizes = sizes.replace(key_size=sizes.query_size)
         if self.maker.sizes is not None:
-            known = inspect.signature(self.maker.sizes).parameters
+            known = inspect.signature(self.maker.sizes).parameters if self.options else ()
             sizes = self.maker.sizes(sizes, **{k: v for k, v in self.options.items() if k in known})
         dtype = case.dtype if case.dtype in self.dtypes else self.dtypes[0]
         return case.with_sizes(sizes).replace(dtype=dtype).legal()

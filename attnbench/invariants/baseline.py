@@ -99,6 +99,8 @@ class Baseline:
             taken: the part or order of the output that it should be equal to.
         """
         expected = taken(self.output)
+        if got.dtype == expected.dtype and torch.equal(got, expected):
+            return None
         sizes = [expected.detach().double(), self.inputs.value.detach().double()]
         finite = [t.nan_to_num(0.0, 0.0, 0.0).abs() for t in sizes]
         largest = max(float(t.amax()) if t.numel() else 0.0 for t in finite)
