@@ -81,7 +81,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="pools_values",
         statement="The output is weights times value.",
         check=_pools_values,
-        cases=lambda subject: benign(subject),
+        # weights may come from another path than the output, whose scores are rounded otherwise
+        cases=lambda subject: benign(subject, regimes=("normal", "tiny")),
         law=True,
     )
     yield Invariant(
