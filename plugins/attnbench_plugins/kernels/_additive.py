@@ -16,13 +16,13 @@ from torch import Tensor
 
 from attnbench_plugins._widen import widen
 from attnbench_plugins.kernels._blocks import Block, blocks
-from attnbench_plugins.kernels._folding import fold, fold_mask
+from attnbench_plugins.kernels._folding import fold, fold_mapped, fold_mask, unfold_mapped
 from attnbench_plugins.kernels._tanh_sums import attend, block_pairs, slopes
 
 __all__ = ["KEPT_PAIRS", "additive_attention"]
 
-_BACKWARD_PAIRS = 2**19
-"""Pairs in a block of the backward pass, 2 MiB in float32: their gradients stay in a cache."""
+_BACKWARD_PAIRS = 2**20
+"""Pairs in a block of the backward pass, 4 MiB in float32: their gradients stay in a cache."""
 KEPT_PAIRS = 2**23
 """Up to so many weights are kept for the backward pass, which otherwise makes them again."""
 
@@ -128,6 +128,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.save_for_backward(a, b, w, value, mask, output[1])
     ctx.causal = causal
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # not even zeros for the weights, which have no gradient
 
 
 def _differentiate(ctx: Any, grad: Tensor, _kept: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -148,18 +149,6 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 _backward.register_autograd(_refuse)
 
 
-def _folded(size: int, dim: int | None, tensor: Tensor, items: int | None = None) -> Tensor:
-    """``(N, ...)`` with the mapped dimension, put in where it is missing, folded into N."""
-    whole = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    if items is not None:
-        whole = whole.expand(size, items, *whole.shape[2:])
-    return whole.flatten(0, 1)
-
-
-def _unfolded(size: int, folded: Tensor) -> Tensor:
-    return folded.reshape(size, -1, *folded.shape[1:])
-
-
 def _map_forward(
     info: Any,
     dims: tuple[Any, ...],
@@ -172,13 +161,13 @@ def _map_forward(
     keep: bool,
 ) -> tuple[Any, Any]:
     size = info.batch_size
-    a, b, w, value = map(partial(_folded, size), dims[:4], (a, b, w, value))
+    a, b, w, value = map(partial(fold_mapped, size), dims[:4], (a, b, w, value))
     if mask is not None:
-        mask = _folded(size, dims[4], mask, a.shape[0] // size)
+        mask = fold_mapped(size, dims[4], mask, a.shape[0] // size)
     output, kept = _run_forward(a, b, w, value, mask, causal, keep)
     if keep:
-        return (_unfolded(size, output), _unfolded(size, kept)), (0, 0)
-    return (_unfolded(size, output), kept), (0, None)
+        return (unfold_mapped(size, output), unfold_mapped(size, kept)), (0, 0)
+    return (unfold_mapped(size, output), kept), (0, None)
 
 
 def _map_backward(
@@ -195,17 +184,17 @@ def _map_backward(
     mask_grad: bool,
 ) -> tuple[Any, Any]:
     size = info.batch_size
-    grad, a, b, w, value = map(partial(_folded, size), dims[:5], (grad, a, b, w, value))
+    grad, a, b, w, value = map(partial(fold_mapped, size), dims[:5], (grad, a, b, w, value))
     shared = mask is not None and mask.shape[0 if dims[5] is None else dims[5] == 0] == 1
     if mask is not None:
-        mask = _folded(size, dims[5], mask, a.shape[0] // size)
+        mask = fold_mapped(size, dims[5], mask, a.shape[0] // size)
     if kept.numel():
-        kept = _folded(size, dims[6], kept)
+        kept = fold_mapped(size, dims[6], kept)
     *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, causal, mask_grad)
-    found = [_unfolded(size, t) for t in grads]
+    found = [unfold_mapped(size, t) for t in grads]
     if not mask_grad:
         return (*found, grad_mask), (0, 0, 0, 0, None)
-    grad_mask = _unfolded(size, grad_mask)
+    grad_mask = unfold_mapped(size, grad_mask)
     return (*found, grad_mask.sum(1, keepdim=True) if shared else grad_mask), (0,) * 5
 
 

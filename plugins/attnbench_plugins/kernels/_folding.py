@@ -1,4 +1,4 @@
-"""Any leading sizes as two, and masks to go with them."""
+"""Any leading sizes as two, and masks to go with them; a mapped size as part of another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-__all__ = ["fold", "fold_mask"]
+__all__ = ["fold", "fold_mapped", "fold_mask", "unfold_mapped"]
 
 
 def fold(tensor: Tensor) -> Tensor:
@@ -25,3 +25,16 @@ def fold_mask(mask: Tensor, lead: tuple[int, ...]) -> Tensor:
     if len(lead) > 2 and any(size > 1 for size in full.shape[: len(lead) - 1]):
         full = full.expand(*lead[:-1], *full.shape[-3:])
     return fold(full)
+
+
+def fold_mapped(size: int, dim: int | None, tensor: Tensor, items: int | None = None) -> Tensor:
+    """``(N, ...)`` with the mapped dimension, put in where it is missing, folded into N."""
+    whole = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    if items is not None:
+        whole = whole.expand(size, items, *whole.shape[2:])
+    return whole.flatten(0, 1)
+
+
+def unfold_mapped(size: int, folded: Tensor) -> Tensor:
+    """The mapped dimension first again."""
+    return folded.reshape(size, -1, *folded.shape[1:])

@@ -189,7 +189,7 @@ def slopes(
     sizes.parts = max(1, min(2 * torch.get_num_threads() // tasks, a.shape[1] // 32))
     grad_b, grad_w = (t.new_empty(sizes.parts, *t.shape) for t in (b, w))
     _call("slopes", (g, a, b, w, grad_a, grad_b, grad_w), reach or 0.0, sizes)
-    found = grad_w.sum(0)
+    grad_b, grad_w = (t[0] if sizes.parts == 1 else t.sum(0) for t in (grad_b, grad_w))
     if reach is not None:  # the loops sum g (tanh - 1): each row of g is 0 but for its rounding
-        found += g.sum((1, 2)).unsqueeze(1)
-    return grad_b[0] if sizes.parts == 1 else grad_b.sum(0), found
+        grad_w += g.sum((1, 2)).unsqueeze(1)
+    return grad_b, grad_w
