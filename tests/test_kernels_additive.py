@@ -276,7 +276,7 @@ from attnbench_plugins.kernels import _tanh_sums
 torch._dynamo.config.recompile_limit = 2
 torch._dynamo.config.fail_on_recompile_limit_hit = True
 _tanh_sums._path = lambda like: "compiled"
-for n, l, s, h in itertools.product((1, 2, 5), (1, 2, 9, 40), (1, 9, 40), (1, 3, 16, 40)):
+for n, l, s, h in itertools.product((1, 2, 5), (1, 9), (1, 40), (1, 3, 16)):
     a, b, w = torch.randn(n, l, h), torch.randn(n, s, h), torch.randn(n, h)
     g, weights = torch.randn(n, l, s), torch.empty(n, l, s)
     for size in (1.0, 1e3):
