@@ -27,6 +27,8 @@ __all__ = ["Oracle", "allowed_and_bias", "float64_output", "scalar_output", "wid
 
 _STEP = 2.0**-24
 """Smallest relative move: below it, float64's own rounding would drown what the move changes."""
+_SHORT_SUM = 8.0
+"""Root of the number of keys up to which a sum over them is as good as one rounding."""
 
 
 def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -213,13 +215,22 @@ class Oracle:
 
         It is for rounding the values, the weights and the output, and not for the scores.
         """
-        eps = self.eps if eps is None else eps
+        eps = self._summed(self.eps if eps is None else eps)
         if self._is_mechanism:
             sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
             return units * (eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes)) + self.tiny)
         size = self._value.abs()
         flushed = self.tiny * (1 + size.sum(-2, keepdim=True))
         return units * (eps * (self.log_weights.exp() @ size) + flushed)
+
+    def _summed(self, eps: float) -> float:
+        """What adding up the values of all keys may be off by, relative to their absolute sum.
+
+        The roundings of a long sum walk at random, with the root of its length; half types are
+        added up in float32.
+        """
+        walk = math.sqrt(self.allowed.shape[-1]) / _SHORT_SUM
+        return eps + max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
 
     def score_budget(self, *, units: float = 4.0) -> Tensor:
         """What a score may be off by, ``(*lead, L, S)``: what moving all by some units moves it."""

@@ -150,3 +150,14 @@ def test_a_mechanism_without_a_reference_has_none_and_with_a_bias_neither() -> N
     assert isinstance(ATTENTION.spec, MechanismSpec)
     assert not _oracle(ATTENTION.spec, SMALL.replace(mask="bias"))[0].has_scalar
     assert _oracle(ATTENTION.spec, SMALL.replace(mask="boolean"))[0].has_scalar
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed):
+    case = Case((4, 4), 1, 1024, 64, 64, 64, seed=seed)  # dot: the largest weight is near 1
+    (subject,) = resolve("dot")
+    module, inputs = subject.build(case)
+    oracle = Oracle(subject, module, inputs)
+    off = (subject.output(module, inputs).double() - oracle.output).abs()
+    assert bool((off <= oracle.budget(sure=True)).all())
+    assert bool((oracle.floor() < 1e-4).all())
