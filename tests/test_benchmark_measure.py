@@ -219,4 +219,6 @@ def test_the_idle_reading_is_of_the_faster_half():
     readings = [Reading(t, 2 * t) for t in (1.0, 1.1, 5.0, 9.0)]
     assert idle(readings) == Reading(1.05, 2.1)
     assert Reading(1.0, 2.0).off(Reading(1.0, 1.6)) == pytest.approx(0.25)
-    assert Reading(0.5, 2.0).off(Reading(1.0, 2.0)) == pytest.approx(0.5)
+    assert Reading(1.0, 0.8).off(Reading(1.0, 1.0)) == pytest.approx(0.2)
+    assert Reading(1.5, 2.0).off(Reading(1.0, 2.0)) == pytest.approx(0.5)
+    assert Reading(0.5, 2.0).off(Reading(1.0, 2.0)) == 0.0

@@ -25,6 +25,7 @@ ROWS = 64
 """Query rows that are compared when a case has more."""
 
 _AT_ONCE = 2**22  # elements of (rows, S, Ev) that the reference holds at a time
+_MECHANISM_ITEMS = 4  # each takes some runs of the whole module in float64
 _SCALAR_WORK = 2**15  # products of query and key features that Python floats are asked for
 
 
@@ -105,7 +106,8 @@ def _blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]
     items, q_len = math.prod(inputs.query.shape[:-2]), inputs.query.shape[-2]
     size = inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
     if isinstance(subject.spec, MechanismSpec):
-        most = max(1, min(items, _AT_ONCE // (q_len * size), math.ceil(ROWS / q_len)))
+        few = min(_MECHANISM_ITEMS, math.ceil(ROWS / q_len), _AT_ONCE // (q_len * size))
+        most = max(1, min(items, few))
         for item in _spread(items, most):
             yield item, list(range(q_len))
         return

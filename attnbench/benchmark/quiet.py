@@ -25,9 +25,13 @@ class Reading:
     matmul_s: float
 
     def off(self, quiet: Reading) -> float:
-        """By which share it is off an idle reading; the worse of the two."""
-        shares = self.copy_s / quiet.copy_s, self.matmul_s / quiet.matmul_s
-        return max(abs(share - 1) for share in shares)
+        """By which share it is off an idle reading; the worse of the two.
+
+        A faster product says that the clock has changed. A faster copy says nothing: how fast it is
+        depends on the memory that a process was given, by a quarter where much was in use before.
+        """
+        copy, matmul = self.copy_s / quiet.copy_s - 1, self.matmul_s / quiet.matmul_s - 1
+        return max(copy, abs(matmul))
 
 
 def idle(readings: Iterable[Reading]) -> Reading:
