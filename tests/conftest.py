@@ -1,10 +1,14 @@
 """What all tests share."""
 
+import signal
 import sys
 from pathlib import Path
 
 # behind site-packages: `tests.mutants` is found here, and attnbench where it is installed
 sys.path.append(str(Path(__file__).parent.parent))
+
+# a shell has what it runs in the background ignore Ctrl-C, and so would what a test interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_make_parametrize_id(config, val, argname):
