@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import attnbench
+from attnbench.discovery import call_hooks
 from attnbench.errors import AddressError, DuplicateNameError, UnknownNameError
-from attnbench.registry import Plugin, Registry, call_hooks, discover, load, registry
+from attnbench.registry import Plugin, Registry, discover, load, registry
 
 
 def spec(name="cosine", **changes):
