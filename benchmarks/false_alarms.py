@@ -20,7 +20,7 @@ from typing import Any
 
 SUBJECTS = """
     additive average bilinear bilinear/fused concat_linear concat_linear/one_row concat_tanh_sum dot
-    dot/fused gaussian gaussian/fused key_value scaled_dot scaled_dot/fused self_additive
+    dot/fused gaussian gaussian/differences key_value scaled_dot scaled_dot/fused self_additive
     self_additive/one_row self_tanh self_tanh/one_row vector_sum vector_sum/one_row
 """.split()  # noqa: SIM905 -- a line each would be twenty
 PROCESSES = 5

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from attnbench_plugins.kernels._additive import additive_attention
+from attnbench_plugins.kernels._pairwise import pairwise_attention
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -91,7 +91,7 @@ def additive_rows() -> Iterator[Row]:
         value = torch.randn(items, kv_len, features)
 
         def kernel(*args: Tensor) -> Tensor:
-            return additive_attention(*args, None, False)
+            return pairwise_attention(*args, None, False)
 
         def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return scaled_dot_product_attention(*(t.unsqueeze(1) for t in (q, k, v)))
@@ -169,7 +169,7 @@ def print_memory() -> None:
     w = torch.randn(units)
 
     def kernel(*args: Tensor) -> Tensor:
-        return additive_attention(*args, None, False)
+        return pairwise_attention(*args, None, False)
 
     with torch.no_grad():
         forward = peak_mib(lambda: kernel(a, b, w, value))

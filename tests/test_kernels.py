@@ -15,7 +15,7 @@ KERNELS = [
     "concat_linear/one_row",
     "concat_tanh_sum/factorised",
     "dot/fused",
-    "gaussian/fused",
+    "gaussian/differences",
     "scaled_dot/fused",
     "self_additive/one_row",
     "self_tanh/one_row",
@@ -109,7 +109,9 @@ def test_kernels_refuse_a_device_on_which_nothing_was_tried():
 def test_the_gaussian_kernel_runs_under_vmap_with_parameters_that_are_trained():
     module = attnbench.get("gaussian").make(4, 4)
     tensors = [torch.randn(2, 3, 4) for _ in range(3)]
-    got = torch.func.vmap(lambda *given: attnbench.attend(module, *given, kernel="fused"))(*tensors)
+    got = torch.func.vmap(lambda *given: attnbench.attend(module, *given, kernel="differences"))(
+        *tensors
+    )
     torch.testing.assert_close(got, attnbench.attend(module, *tensors, kernel="plain"))
 
 
@@ -121,5 +123,15 @@ def test_a_huge_key_hidden_from_some_queries_does_not_blur_the_others():
     mask[:5, 5] = False
     expected = attnbench.attend(module.double(), query, key, value, attn_mask=mask, kernel="plain")
     module, query, key, value = module.float(), query.float(), key.float(), value.float()
-    got = attnbench.attend(module, query, key, value, attn_mask=mask, kernel="fused")
+    got = attnbench.attend(module, query, key, value, attn_mask=mask, kernel="differences")
     torch.testing.assert_close(got[:, :5].double(), expected[:, :5], rtol=1e-5, atol=1e-5)
+
+
+def test_keys_near_a_query_and_far_from_all_others_are_told_apart():
+    module = attnbench.get("gaussian").make(1, 1)
+    query = torch.tensor([[1000.25], [-1000.25], [0.0]])
+    key = torch.tensor([[1000.125], [1001.5], [-1000.5], [-1001.0]])
+    value = torch.eye(4)
+    expected = attnbench.attend(module.double(), *(t.double() for t in (query, key, value)))
+    got = attnbench.attend(module.float(), query, key, value, kernel="differences")
+    torch.testing.assert_close(got.double(), expected, rtol=1e-6, atol=1e-6)

@@ -1,4 +1,4 @@
-// Softmax over sums of w tanh(a + b), and its product with the values.
+// Softmax over sums of w tanh(a + b) or w (a - b)^2, and its product with the values.
 
 #pragma once
 
@@ -11,18 +11,24 @@ template <class T> struct Units {
   Int count, fours;
   Buffer<T> rate, over, middle, wide;  // 2 or -2; (largest w) / |w|; of four: 1/2 sum 1/over, flag
   T scale = 1;
-  Units(const T* w, Int count, bool exact, T reach)
+  bool even = true;  // all weights are the same: the scale
+  Units(const T* w, Int count, Form form, T reach)
       : count(count), fours(up(count, 4)), rate(fours * 4), over(fours * 4), middle(fours),
         wide(fours) {
+    for (Int h = 1; h < count; h++) even &= w[h] == w[0];
+    if (form == SQUARES && even) scale = w[0];
+    if (form != QUOTIENT) {  // a unit more adds nothing
+      for (Int h = 0; h < fours * 4; h++) over.data[h] = h < count ? w[h] : 0;
+      return;
+    }
     const T small = T(1) / (1 << 30), top = sizeof(T) == 4 ? T(1e38) : T(1e300);
     T largest = T(1e-28);  // less is nothing; its share of 2^-30 is still a normal number
     for (Int h = 0; h < count; h++) largest = std::max(largest, std::abs(w[h]));
     for (Int h = 0; h < fours * 4; h++) {
-      const T weight = h < count ? w[h] : 0;  // a unit more adds nothing
+      const T weight = h < count ? w[h] : 0;
       rate.data[h] = weight < 0 ? -2 : 2;  // tanh is odd: so all weights are positive
-      over.data[h] = exact ? weight : largest / std::max(std::abs(weight), largest * small);
+      over.data[h] = largest / std::max(std::abs(weight), largest * small);
     }
-    if (exact) return;
     scale = -2 * largest;
     for (Int q = 0; q < fours; q++) {
       T product = 1, sum = 0;
@@ -37,11 +43,11 @@ template <class T> struct Units {
   }
 };
 
-// One row of a or b, as the factors e^2a or e^2b.
-template <class T> void factors(const T* row, const Units<T>& units, bool exact, T* to) {
+// One row of a or b: as the factors e^2a or e^2b, or as it is.
+template <class T, Form FORM> void factors(const T* row, const Units<T>& units, T* to) {
   constexpr int K = Vector<T>::lanes;
   Int h = 0;
-  if (exact) {
+  if (FORM != QUOTIENT) {
     memcpy(to, row, units.count * sizeof(T));
     h = units.count;
   }
@@ -67,11 +73,40 @@ INLINE V<T> quotients(const V<T>* key, const V<T>* over, const T* row) {
   return ((x[0] + x[1]) * right + (x[2] + x[3]) * left) / (left * right);
 }
 
+// Add to a sum, and keep what that rounds away.
+template <class V> INLINE void add(const V& part, V& sum, V& lost) {
+  const V more = sum + part;
+  lost += part - (more - sum);
+  sum = more;
+}
+
+// Sums of w (a - b)^2 of ROWS rows and a vector of slots, in parts of 16 units: all terms have one
+// sign, and without parts the rounding of a long sum would be that of the sum.
+template <class T, bool EVEN>
+INLINE void square_tile(const T* a, const T* b, const Units<T>& units, T* scores, Int stride) {
+  constexpr int K = Vector<T>::lanes;
+  V<T> sums[ROWS] = {}, lost[ROWS] = {};
+  for (Int q = 0; q < units.fours;) {
+    V<T> part[ROWS] = {};
+    for (const Int end = std::min(q + 4, units.fours); q < end; q++, a += 4 * ROWS, b += 4 * K)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++)
+        for (int r = 0; r < ROWS; r++) {
+          const V<T> x = load(b + i * K) - a[i * ROWS + r];
+          part[r] += (EVEN ? x : x * units.over.data[q * 4 + i]) * x;
+        }
+    for (int r = 0; r < ROWS; r++) add(part[r], sums[r], lost[r]);
+  }
+  for (int r = 0; r < ROWS; r++) store<T>(scores + r * stride, (sums[r] + lost[r]) * units.scale);
+}
+
 // Scores of ROWS rows and a vector of slots.
-template <class T, bool EXACT>
+template <class T, Form FORM>
 INLINE void score_tile(const T* a, const T* b, const Units<T>& units, T* scores, Int stride) {
   constexpr int K = Vector<T>::lanes;
-  V<T> sums[ROWS] = {};
+  if (FORM == SQUARES)
+    return (units.even ? square_tile<T, true> : square_tile<T, false>)(a, b, units, scores, stride);
+  V<T> sums[ROWS] = {}, lost[ROWS] = {};
   for (Int q = 0; q < units.fours; q++, a += 4 * ROWS, b += 4 * K) {
     V<T> key[4], over[4];
     for (int i = 0; i < 4; i++) {
@@ -79,9 +114,12 @@ INLINE void score_tile(const T* a, const T* b, const Units<T>& units, T* scores,
       over[i] = all<T>(units.over.data[q * 4 + i]);
     }
     const V<T> middle = all<T>(units.middle.data[q]);
-    if (EXACT) {
-      for (int r = 0; r < ROWS; r++)
-        for (int i = 0; i < 4; i++) sums[r] += over[i] * tanh<T>(key[i] + a[i * ROWS + r]);
+    if (FORM == TANH) {
+      for (int r = 0; r < ROWS; r++) {
+        V<T> part = {};
+        for (int i = 0; i < 4; i++) part += over[i] * tanh<T>(key[i] + a[i * ROWS + r]);
+        add(part, sums[r], lost[r]);
+      }
     } else if (__builtin_expect(units.wide.data[q] != 0, 0)) {
       for (int r = 0; r < ROWS; r++) sums[r] += quotients<T, true>(key, over, a + r) - middle;
     } else {
@@ -89,7 +127,7 @@ INLINE void score_tile(const T* a, const T* b, const Units<T>& units, T* scores,
       for (int r = 0; r < ROWS; r++) sums[r] += quotients<T, false>(key, over, a + r) - middle;
     }
   }
-  for (int r = 0; r < ROWS; r++) store<T>(scores + r * stride, sums[r] * units.scale);
+  for (int r = 0; r < ROWS; r++) store<T>(scores + r * stride, (sums[r] + lost[r]) * units.scale);
 }
 
 template <class T>
@@ -165,7 +203,7 @@ void pool(const T* weights, Int stride, Int tiles, const T* value, Int value_row
 }
 
 // The output, and where there is a place for them the weights.
-template <class T, bool EXACT>
+template <class T, Form FORM>
 void attend(const T* a, const T* b, const T* w, const T* value, const void* mask, T* weights,
             T* output, double reach, const Sizes& s) {
   constexpr int K = Vector<T>::lanes, H = ROWS * TILES;
@@ -174,7 +212,7 @@ void attend(const T* a, const T* b, const T* w, const T* value, const void* mask
   const bool ragged = features != s.features;
   std::vector<std::unique_ptr<Units<T>>> units(s.w_item ? s.items : 1);
   for (Int n = 0; n < Int(units.size()); n++)
-    units[n].reset(new Units<T>(w + n * s.w_item, s.units, EXACT, reach));
+    units[n].reset(new Units<T>(w + n * s.w_item, s.units, FORM, T(reach)));
   const Int depth = units[0]->fours * 4;
   Buffer<T> keys(s.items * blocks * K * depth), values(ragged ? s.items * s.slots * features : 0);
 #pragma omp parallel num_threads(s.threads)
@@ -185,7 +223,7 @@ void attend(const T* a, const T* b, const T* w, const T* value, const void* mask
       const Int n = j / (blocks * K), slot = j % (blocks * K);
       T* to = keys.data + j / K * K * depth + j % K;
       if (slot < s.slots)
-        factors<T>(b + n * s.b_item + slot * s.b_row, *units[s.w_item ? n : 0], EXACT, row.data);
+        factors<T, FORM>(b + n * s.b_item + slot * s.b_row, *units[s.w_item ? n : 0], row.data);
       for (Int h = 0; h < depth; h++) to[h * K] = slot < s.slots ? row.data[h] : 0;
       if (!ragged || slot >= s.slots) continue;
       T* padded = values.data + (n * s.slots + slot) * features;
@@ -200,13 +238,13 @@ void attend(const T* a, const T* b, const T* w, const T* value, const void* mask
       const Int width = up(seen, K) * K;
       for (Int i = 0; i < tiles * ROWS; i++) {
         const Int from = n * s.a_item + (first + std::min(i, count - 1)) * s.a_row;
-        factors<T>(a + from, unit, EXACT, row.data);
+        factors<T, FORM>(a + from, unit, row.data);
         T* to = rows.data + i / ROWS * ROWS * depth + i % ROWS;
-        for (Int h = 0; h < depth; h++) to[h * ROWS] = row.data[h] * (EXACT ? 1 : unit.over.data[h]);
+        for (Int h = 0; h < depth; h++) to[h * ROWS] = row.data[h] * (FORM == QUOTIENT ? unit.over.data[h] : 1);
       }
       for (Int j = 0; j < width; j += K)
         for (Int t = 0; t < tiles; t++)
-          score_tile<T, EXACT>(rows.data + t * ROWS * depth, keys.data + (n * blocks * K + j) * depth,
+          score_tile<T, FORM>(rows.data + t * ROWS * depth, keys.data + (n * blocks * K + j) * depth,
                                unit, scores.data + t * ROWS * stride + j, stride);
       T share[H];
       for (Int i = 0; i < count; i++) {

@@ -1,8 +1,9 @@
-// The loops of additive attention on the CPU; _native.py compiles and calls them.
+// The loops of additive and Gaussian attention on the CPU; _native.py compiles and calls them.
 //
 // Scores are sums over hidden units of w tanh(a + b). Up to a constant that is the same for every
 // key they are -2 sum of 1 / ((1 + e^2a e^2b) / w): a multiply-add, and a share of a division. Each
-// loop has a second form with tanh itself (`exact`), for what no shift brings into float's range.
+// loop has a second form with tanh itself, for what no shift brings into float's range, and a third
+// with (a - b)^2 in place of tanh: the difference first, as exact far from the origin as anywhere.
 
 #include "_attend.h"
 #include "_slopes.h"
@@ -11,25 +12,28 @@ extern "C" {
 
 void attend_single(const float* a, const float* b, const float* w, const float* value,
                    const void* mask, float* weights, float* output, double reach, const Sizes* s) {
-  (s->exact ? attend<float, true> : attend<float, false>)(a, b, w, value, mask, weights, output,
-                                                          reach, *s);
+  (s->form == SQUARES ? attend<float, SQUARES>
+   : s->form == TANH  ? attend<float, TANH>
+                      : attend<float, QUOTIENT>)(a, b, w, value, mask, weights, output, reach, *s);
 }
 
 void attend_double(const double* a, const double* b, const double* w, const double* value,
                    const void* mask, double* weights, double* output, double reach,
                    const Sizes* s) {
-  attend<double, true>(a, b, w, value, mask, weights, output, reach, *s);
+  (s->form == SQUARES ? attend<double, SQUARES> : attend<double, TANH>)(a, b, w, value, mask,
+                                                                        weights, output, reach, *s);
 }
 
 void slopes_single(const float* g, const float* a, const float* b, const float* w, float* da,
                    float* db, float* dw, double reach, const Sizes* s) {
-  (s->exact      ? slopes<float, EXACT_FORM>
-   : reach < 21  ? slopes<float, QUOTIENT>
-                 : slopes<float, WIDE_QUOTIENT>)(g, a, b, w, da, db, dw, *s);
+  (s->form == SQUARES ? slopes<float, SQUARES>
+   : s->form == TANH  ? slopes<float, TANH>
+   : reach < 21       ? slopes<float, QUOTIENT>
+                      : slopes<float, WIDE_QUOTIENT>)(g, a, b, w, da, db, dw, *s);
 }
 
 void slopes_double(const double* g, const double* a, const double* b, const double* w, double* da,
                    double* db, double* dw, double, const Sizes* s) {
-  slopes<double, EXACT_FORM>(g, a, b, w, da, db, dw, *s);
+  (s->form == SQUARES ? slopes<double, SQUARES> : slopes<double, TANH>)(g, a, b, w, da, db, dw, *s);
 }
 }

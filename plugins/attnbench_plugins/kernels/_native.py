@@ -8,6 +8,7 @@ kept in the user's cache, by the hash of everything that it depends on. Without 
 from __future__ import annotations
 
 import ctypes
+import enum
 import functools
 import hashlib
 import os
@@ -22,20 +23,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["NotCompiledWarning", "attend", "library", "slopes"]
+__all__ = ["Form", "NotCompiledWarning", "attend", "library", "slopes"]
 
 _FOLDER = Path(__file__).parent
 _SOURCES = [_FOLDER / name for name in ("_loops.cpp", "_vectors.h", "_attend.h", "_slopes.h")]
 _FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
 _FIELDS = """items rows slots units features a_item a_row b_item b_row w_item value_item value_row
 weights_item weights_row output_item output_row mask_kind mask_item mask_row mask_slot visible
-exact parts threads"""
+form parts threads"""
 _SMALL = 2**15
 """Terms of a sum that one thread adds up before another one is woken."""
 
 
 class NotCompiledWarning(UserWarning):
     """A kernel runs eagerly, many times slower, because its loops could not be compiled."""
+
+
+class Form(enum.IntEnum):
+    """What a hidden unit adds to a score, and how; as in ``_vectors.h``."""
+
+    QUOTIENT = 0  # w tanh(a + b), by exponentials
+    TANH = 1  # w tanh(a + b), by tanh itself
+    SQUARES = 2  # w (a - b)²
 
 
 class _Sizes(ctypes.Structure):
@@ -126,12 +135,13 @@ def attend(
     w: Tensor,
     mask: Tensor | None,
     visible: int,
-    reach: float | None,
+    form: Form,
+    reach: float = 0.0,
     value: Tensor | None = None,
     output: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> None:
-    r"""Softmax over :math:`w^\top \tanh(a_i + b_j)`, and its product with the values.
+    r"""Softmax over :math:`w^\top f(a_i, b_j)`, and its product with the values.
 
     Args:
         a: ``(N, L, h)``, float32 or float64, as all others.
@@ -139,7 +149,8 @@ def attend(
         w: ``(N, h)``.
         mask: boolean or floating, broadcasts to ``(N, L, S)``.
         visible: how many slots the first row sees; each row sees one more than the one above.
-        reach: the largest ``|a + b|``; ``None`` to take tanh itself.
+        form: what f is.
+        reach: the largest ``|a + b|``, for quotients.
         value: ``(N, S, Ev)``, with ``output``.
         output: ``(N, L, Ev)``, written if given.
         weights: ``(N, L, S)``, written if given.
@@ -147,7 +158,7 @@ def attend(
     a, b, w = _by_rows(a), _by_rows(b), _by_rows(w)
     sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
     sizes.a_item, sizes.a_row, sizes.b_item, sizes.b_row = *a.stride()[:2], *b.stride()[:2]
-    sizes.w_item, sizes.visible, sizes.exact = w.stride(0), visible, reach is None
+    sizes.w_item, sizes.visible, sizes.form = w.stride(0), visible, form
     if value is not None and output is not None:
         value, sizes.features = _by_rows(value), value.shape[2]
         sizes.value_item, sizes.value_row = value.stride()[:2]
@@ -158,11 +169,18 @@ def attend(
         mask = mask.expand(a.shape[0], a.shape[1], b.shape[1])
         sizes.mask_item, sizes.mask_row, sizes.mask_slot = mask.stride()
         sizes.mask_kind = 1 if mask.dtype == torch.bool else 2
-    _call("attend", (a, b, w, value, mask, weights, output), reach or 0.0, sizes)
+    _call("attend", (a, b, w, value, mask, weights, output), reach, sizes)
 
 
 def slopes(
-    g: Tensor, a: Tensor, b: Tensor, w: Tensor, visible: int, reach: float | None, grad_a: Tensor
+    g: Tensor,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    visible: int,
+    form: Form,
+    reach: float,
+    grad_a: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``a``, ``b`` and ``w``, from that of the scores; see :func:`attend`.
 
@@ -171,8 +189,7 @@ def slopes(
         a: ``(N, L, h)``.
         b: ``(N, S, h)``.
         w: ``(N, h)``.
-        visible: as above.
-        reach: as above.
+        visible, form, reach: as above.
         grad_a: ``(N, L, h)``, written.
 
     Returns:
@@ -181,15 +198,15 @@ def slopes(
     g, a, b, w = _by_rows(g), _by_rows(a), _by_rows(b), _by_rows(w)
     sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
     sizes.a_item, sizes.a_row, sizes.b_item, sizes.b_row = *a.stride()[:2], *b.stride()[:2]
-    sizes.w_item, sizes.visible, sizes.exact = w.stride(0), visible, reach is None
+    sizes.w_item, sizes.visible, sizes.form = w.stride(0), visible, form
     sizes.weights_item, sizes.weights_row = g.stride()[:2]
     sizes.output_item, sizes.output_row = grad_a.stride()[:2]
     # units are shared out in strips of 16; where those are few, rows are, too
     tasks = a.shape[0] * -(-a.shape[2] // 16)
     sizes.parts = max(1, min(2 * torch.get_num_threads() // tasks, a.shape[1] // 32))
     grad_b, grad_w = (t.new_empty(sizes.parts, *t.shape) for t in (b, w))
-    _call("slopes", (g, a, b, w, grad_a, grad_b, grad_w), reach or 0.0, sizes)
+    _call("slopes", (g, a, b, w, grad_a, grad_b, grad_w), reach, sizes)
     grad_b, grad_w = (t[0] if sizes.parts == 1 else t.sum(0) for t in (grad_b, grad_w))
-    if reach is not None:  # the loops sum g (tanh - 1): each row of g is 0 but for its rounding
+    if form == Form.QUOTIENT:  # the loops sum g (tanh - 1): each row of g is 0 but for its rounding
         grad_w += g.sum((1, 2)).unsqueeze(1)
     return grad_b, grad_w

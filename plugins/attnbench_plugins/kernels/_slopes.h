@@ -1,4 +1,4 @@
-// Gradients of sums of w tanh(a + b).
+// Gradients of sums of w tanh(a + b) or w (a - b)^2.
 
 #pragma once
 
@@ -6,9 +6,7 @@
 
 namespace {
 
-enum Form { QUOTIENT, WIDE_QUOTIENT, EXACT_FORM };
-
-// Over COLUMNS slots and ROWS rows, a vector of units wide: sums of g t, and of g t'.
+// Over some slots and ROWS rows, a vector of units wide: sums of g t, and of g t'.
 template <class T, Form FORM>
 INLINE void slope_tile(const T* const* g, const T* a, const T* b, Int from, Int to, T* da, T* db,
                        V<T>& plain) {
@@ -21,7 +19,11 @@ INLINE void slope_tile(const T* const* g, const T* a, const T* b, Int from, Int 
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; r += 2) {
       V<T> first, second, s0, s1;
-      if (FORM == EXACT_FORM) {
+      if (FORM == SQUARES) {
+        const V<T> x = row[r] - slot, y = row[r + 1] - slot;
+        s0 = x * g[r][j], s1 = y * g[r + 1][j];
+        first = x * s0, second = y * s1;
+      } else if (FORM == TANH) {
         const V<T> t0 = tanh<T>(row[r] + slot), t1 = tanh<T>(row[r + 1] + slot);
         first = t0 * g[r][j], second = t1 * g[r + 1][j];
         s0 = g[r][j] - first * t0, s1 = g[r + 1][j] - second * t1;
@@ -67,7 +69,7 @@ void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw,
           V<T> x = {};
           if (width == K) x = load(from + i * stride + h);
           else memcpy(&x, from + i * stride + h, width * sizeof(T));
-          store<T>(to + i * K, FORM == EXACT_FORM ? x : exp<T>(2 * x));
+          store<T>(to + i * K, FORM == TANH || FORM == SQUARES ? x : exp<T>(2 * x));
         }
       };
       memset(rows.data, 0, height * K * sizeof(T));
@@ -89,7 +91,7 @@ void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw,
           }
       V<T> weight = {};
       memcpy(&weight, w + n * s.w_item + h, width * sizeof(T));
-      weight *= T(FORM == EXACT_FORM ? 1 : 4);
+      weight *= T(FORM == TANH ? 1 : FORM == SQUARES ? 2 : 4);
       const Int at = part * s.items + n;
       const auto unpack = [&](const T* from, Int many, T* to, Int stride) {
         for (Int i = 0; i < many; i++) {
@@ -99,8 +101,9 @@ void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw,
         }
       };
       unpack(row_sums.data, count, da + n * s.output_item + first * s.output_row, s.output_row);
+      if (FORM == SQUARES) weight = -weight;
       unpack(slot_sums.data, s.slots, db + at * s.slots * s.units, s.units);
-      plain *= T(FORM == EXACT_FORM ? 1 : -2);
+      plain *= T(FORM == TANH || FORM == SQUARES ? 1 : -2);
       memcpy(dw + at * s.units + h, &plain, width * sizeof(T));
     }
   }

@@ -22,6 +22,9 @@
 
 typedef int64_t Int;
 
+// What a unit adds: w tanh(a + b), by a quotient or by tanh itself; or w (a - b)^2.
+enum Form { QUOTIENT, TANH, SQUARES, WIDE_QUOTIENT };
+
 // As in _native.py, field by field. Strides count elements; the last dimension is contiguous.
 struct Sizes {
   Int items, rows, slots, units, features;
@@ -29,7 +32,7 @@ struct Sizes {
   Int weights_item, weights_row, output_item, output_row;
   Int mask_kind, mask_item, mask_row, mask_slot;  // 0 none, 1 boolean, 2 floating
   Int visible;  // how many slots the first row sees; each row sees one more than the one above
-  Int exact, parts, threads;
+  Int form, parts, threads;
 };
 
 namespace {

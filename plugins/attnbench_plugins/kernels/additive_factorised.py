@@ -1,6 +1,6 @@
 """Kernel ``additive/factorised``: additive attention at about the speed of a dot product.
 
-Exact, forward and backward, without a tensor of ``L·S·h``; see :mod:`._tanh_sums` for the form.
+Exact, forward and backward, without a tensor of ``L·S·h``; see :mod:`._sums` for the form.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 import attnbench
 from attnbench_plugins._widen import widen
 from attnbench_plugins.additive import AdditiveScoring
-from attnbench_plugins.kernels._additive import additive_attention
+from attnbench_plugins.kernels._pairwise import pairwise_attention
 from attnbench_plugins.kernels._supports import on_known_devices
 
 __all__ = ["attend"]
@@ -30,7 +30,7 @@ def attend(
     q, k, v, w_q, w_k, w_v = widen(
         query, key, value, module.query_proj.weight, module.key_proj.weight, module.score_vector
     )
-    output = additive_attention(q @ w_q.mT, k @ w_k.mT, w_v, v, attn_mask, is_causal)
+    output = pairwise_attention(q @ w_q.mT, k @ w_k.mT, w_v, v, attn_mask, is_causal)
     return output.to(query.dtype)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import attnbench
 from attnbench_plugins._widen import widen
 from attnbench_plugins.concat_tanh_sum import ConcatTanhSumScoring
-from attnbench_plugins.kernels._additive import additive_attention
+from attnbench_plugins.kernels._pairwise import pairwise_attention
 from attnbench_plugins.kernels._supports import on_known_devices
 
 __all__ = ["attend"]
@@ -27,7 +27,7 @@ def attend(
     q, k, v, weight, bias = widen(query, key, value, module.weight, module.bias)
     w_q, w_k = weight[:, : module.query_size], weight[:, module.query_size :]
     equal = bias.new_full(bias.shape, module.scale)
-    output = additive_attention(q @ w_q.mT + bias, k @ w_k.mT, equal, v, attn_mask, is_causal)
+    output = pairwise_attention(q @ w_q.mT + bias, k @ w_k.mT, equal, v, attn_mask, is_causal)
     return output.to(query.dtype)
 
 

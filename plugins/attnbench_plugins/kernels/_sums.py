@@ -1,8 +1,10 @@
-r"""Attention over sums of tanh, without a tanh: :math:`\tanh(a+b) = 1 - 2/(1 + e^{2a}e^{2b})`.
+r"""Attention over sums of :math:`w \tanh(a + b)` or :math:`w (a - b)^2` over hidden units.
 
-The exponentials are of L·h and S·h elements; what is left to do L·S·h times is a product, a share
-of a division and a sum. The form with tanh itself remains for float64 and for values whose
-exponentials no shift brings into float32's range; :func:`shifted` decides that from the data.
+No tanh is taken: :math:`\tanh(a+b) = 1 - 2/(1 + e^{2a}e^{2b})`. The exponentials are of L·h and S·h
+elements; what is left to do L·S·h times is a product, a share of a division and a sum. The form
+with tanh itself remains for float64 and for values whose exponentials no shift brings into
+float32's range; :func:`shifted` decides that from the data. Squares are taken of the difference
+itself: :math:`a^2 - 2ab + b^2` loses all accuracy where a and b are large and near each other.
 
 On the CPU the loops are those of :mod:`attnbench_plugins.kernels._native`. What is here in torch's
 own operations runs compiled on accelerators, and eagerly where there is no C++ compiler.
@@ -18,6 +20,7 @@ from torch.nn.functional import pad
 
 from attnbench_plugins.kernels import _native
 from attnbench_plugins.kernels._compiled import Loops
+from attnbench_plugins.kernels._native import Form
 
 __all__ = ["attend", "block_pairs", "last_path", "shifted", "slopes"]
 
@@ -105,6 +108,17 @@ def _tanh_slopes(a: Tensor, b: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, ..
     return slope.sum(2) * w, slope.sum(1) * w, weighted.sum((1, 2))
 
 
+def _squares(a: Tensor, b: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    return ((w[:, None, None] * (a[:, :, None] - b[:, None]).square()).sum(-1),)
+
+
+def _square_slopes(a: Tensor, b: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    x = a[:, :, None] - b[:, None]
+    weighted = g[..., None] * x
+    w = 2 * w[:, None]
+    return weighted.sum(2) * w, weighted.sum(1) * -w, (weighted * x).sum((1, 2))
+
+
 def _example(dtype: torch.dtype, device: torch.device, items: int) -> tuple[Tensor, ...]:
     sizes = (items, 34, 24), (items, 100, 24), (items, 24)
     return tuple(torch.ones(size, dtype=dtype, device=device) for size in sizes)
@@ -117,22 +131,37 @@ def _example_with_gradient(
     return *_example(dtype, device, items), gradient
 
 
-_SCORES = Loops(_scores, _example), Loops(_tanh_scores, _example)
-_SLOPES = Loops(_slopes, _example_with_gradient), Loops(_tanh_slopes, _example_with_gradient)
+_SCORES = {
+    Form.QUOTIENT: Loops(_scores, _example),
+    Form.TANH: Loops(_tanh_scores, _example),
+    Form.SQUARES: Loops(_squares, _example),
+}
+_SLOPES = {
+    Form.QUOTIENT: Loops(_slopes, _example_with_gradient),
+    Form.TANH: Loops(_tanh_slopes, _example_with_gradient),
+    Form.SQUARES: Loops(_square_slopes, _example_with_gradient),
+}
+
+
+def _formed(a: Tensor, b: Tensor, squares: bool) -> tuple[Tensor, Tensor, Form, float]:
+    """Both sides as the loops take them, the form, and a bound of ``|a| + |b|`` for quotients."""
+    if squares:
+        return a, b, Form.SQUARES, 0.0
+    a, b, reach = shifted(a, b)
+    return (a, b, Form.TANH, 0.0) if reach is None else (a, b, Form.QUOTIENT, reach)
 
 
 def _run(
-    both: tuple[Loops, Loops], a: Tensor, b: Tensor, *others: Tensor
+    every: dict[Form, Loops], squares: bool, a: Tensor, b: Tensor, *others: Tensor
 ) -> tuple[tuple[Tensor, ...], str]:
-    """The loops on both sides, shifted, and the path they took; no size but the first is 1."""
-    a, b, reach = shifted(a, b)
-    if reach is not None:
+    """The loops on both sides, and the path they took; no size but the first is 1."""
+    a, b, form, _ = _formed(a, b, squares)
+    if form == Form.QUOTIENT:
         a, b = (2 * a).exp(), (2 * b).exp()
-    loops = both[reach is None]
     path = _path(a)
     if path == "eager":
-        return loops.eager(a, b, *others), path
-    found = loops(*(_at_least_two(t) for t in (a, b, *others)))
+        return every[form].eager(a, b, *others), path
+    found = every[form](*(_at_least_two(t) for t in (a, b, *others)))
     return found, _path(a)
 
 
@@ -148,11 +177,14 @@ def attend(
     w: Tensor,
     mask: Tensor | None,
     visible: int,
+    squares: bool,
     value: Tensor | None = None,
     output: Tensor | None = None,
     weights: Tensor | None = None,
 ) -> None:
     r"""Softmax over :math:`w^\top \tanh(a_i + b_j)`, and its product with the values.
+
+    With ``squares`` it is over :math:`w^\top (a_i - b_j)^2`.
 
     Args:
         a: ``(N, L, h)``, float32 or float64, as all others.
@@ -160,17 +192,18 @@ def attend(
         w: ``(N, h)``.
         mask: boolean or floating, broadcasts to ``(N, L, S)``; no row without keys.
         visible: how many slots the first row sees; each row sees one more than the one above.
+        squares: of differences, instead of tanh of sums.
         value: ``(N, S, Ev)``, with ``output``.
         output: ``(N, L, Ev)``, written if given.
         weights: ``(N, L, S)``, written if given.
     """
     if _path(a) == "native":
-        a, b, reach = shifted(a, b)
-        _native.attend(a, b, w, mask, visible, reach, value, output, weights)
+        a, b, form, reach = _formed(a, b, squares)
+        _native.attend(a, b, w, mask, visible, form, reach, value, output, weights)
         _Status.path = "native"
         return
     rows, slots = a.shape[1], b.shape[1]
-    (scores,), _Status.path = _run(_SCORES, a, b, w)
+    (scores,), _Status.path = _run(_SCORES, squares, a, b, w)
     scores = scores[:, :rows, :slots]
     if visible < slots:
         last = torch.arange(visible, visible + rows, device=a.device).unsqueeze(1)
@@ -186,7 +219,7 @@ def attend(
 
 
 def slopes(
-    g: Tensor, a: Tensor, b: Tensor, w: Tensor, visible: int, grad_a: Tensor
+    g: Tensor, a: Tensor, b: Tensor, w: Tensor, visible: int, squares: bool, grad_a: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``a``, ``b`` and ``w`` from that of the scores; see :func:`attend`.
 
@@ -195,17 +228,17 @@ def slopes(
         a: ``(N, L, h)``.
         b: ``(N, S, h)``.
         w: ``(N, h)``.
-        visible: as above.
+        visible, squares: as above.
         grad_a: ``(N, L, h)``, written.
 
     Returns:
         Gradients of ``b`` and ``w``.
     """
     if _path(a) == "native":
-        a, b, reach = shifted(a, b)
+        a, b, form, reach = _formed(a, b, squares)
         _Status.path = "native"
-        return _native.slopes(g, a, b, w, visible, reach, grad_a)
-    found, _Status.path = _run(_SLOPES, a, b, w, g)
+        return _native.slopes(g, a, b, w, visible, form, reach, grad_a)
+    found, _Status.path = _run(_SLOPES, squares, a, b, w, g)
     (_, rows, units), slots = a.shape, b.shape[1]
     grad_a.copy_(found[0][:, :rows, :units])
     return found[1][:, :slots, :units], found[2][:, :units]

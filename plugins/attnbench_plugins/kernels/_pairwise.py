@@ -1,8 +1,8 @@
-r"""Attention with an additive score as an operator of torch, forward and backward.
+r"""Attention over sums of a function of each pair, as an operator of torch, forward and backward.
 
 Works in blocks of queries, so that neither pass makes a tensor of ``L·S`` for long sequences; the
-scores and their derivatives come from :mod:`attnbench_plugins.kernels._tanh_sums`. As a custom
-operator it sits in a user's compiled model as one opaque step, and can look at its data inside.
+scores and their derivatives come from :mod:`attnbench_plugins.kernels._sums`. As a custom operator
+it sits in a user's compiled model as one opaque step, and can look at its data inside.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 from attnbench_plugins._widen import widen
 from attnbench_plugins.kernels._blocks import Block, blocks
 from attnbench_plugins.kernels._folding import fold, fold_mapped, fold_mask, unfold_mapped
-from attnbench_plugins.kernels._tanh_sums import attend, block_pairs, slopes
+from attnbench_plugins.kernels._sums import attend, block_pairs, slopes
 
-__all__ = ["KEPT_PAIRS", "additive_attention"]
+__all__ = ["KEPT_PAIRS", "pairwise_attention"]
 
 _BACKWARD_PAIRS = 2**20
 """Pairs in a block of the backward pass, 4 MiB in float32: their gradients stay in a cache."""
@@ -28,18 +28,25 @@ KEPT_PAIRS = 2**23
 
 
 def _pieces(
-    block: Block, a: Tensor, b: Tensor, w: Tensor, mask: Tensor | None, causal: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int]:
+    block: Block, a: Tensor, b: Tensor, w: Tensor, mask: Tensor | None, causal: bool, squares: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int, bool]:
     """What :func:`attend` takes of a block."""
     keys = block.keys_of(b)
     visible = block.rows.start + 1 + b.shape[1] - a.shape[1] if causal else keys.shape[1]
     part = None if mask is None else block.pairs_of(mask)
-    return block.queries_of(a), keys, w[block.items], part, visible
+    return block.queries_of(a), keys, w[block.items], part, visible, squares
 
 
-@torch.library.custom_op("attnbench::additive", mutates_args=())
+@torch.library.custom_op("attnbench::pairwise", mutates_args=())
 def _forward(
-    a: Tensor, b: Tensor, w: Tensor, value: Tensor, mask: Tensor | None, causal: bool, keep: bool
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    squares: bool,
+    keep: bool,
 ) -> tuple[Tensor, Tensor]:
     (items, rows), keys = a.shape[:2], b.shape[1]
     output = value.new_empty(items, rows, value.shape[2])
@@ -50,20 +57,27 @@ def _forward(
     )
     for block in blocks(items, rows, keys, causal, block_pairs(a)):
         weights = kept[block.items, block.rows, block.keys] if keep else None
-        pieces = _pieces(block, a, b, w, mask, causal)
+        pieces = _pieces(block, a, b, w, mask, causal, squares)
         attend(*pieces, block.keys_of(value), block.queries_of(output), weights)
     return output, kept
 
 
 @_forward.register_fake
 def _(
-    a: Tensor, b: Tensor, w: Tensor, value: Tensor, mask: Tensor | None, causal: bool, keep: bool
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    squares: bool,
+    keep: bool,
 ) -> tuple[Tensor, Tensor]:
     sizes = (a.shape[0], a.shape[1], b.shape[1]) if keep else (0,)
     return value.new_empty(a.shape[0], a.shape[1], value.shape[2]), value.new_empty(sizes)
 
 
-@torch.library.custom_op("attnbench::additive_backward", mutates_args=())
+@torch.library.custom_op("attnbench::pairwise_backward", mutates_args=())
 def _backward(
     grad: Tensor,
     a: Tensor,
@@ -73,6 +87,7 @@ def _backward(
     mask: Tensor | None,
     kept: Tensor,
     causal: bool,
+    squares: bool,
     mask_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_a = torch.empty_like(a, memory_format=torch.contiguous_format)
@@ -86,7 +101,9 @@ def _backward(
         1 if kept.numel() else 2, max((math.prod(block.shape) for block in every), default=0)
     )
     for block in every:
-        queries, keys, vector, part, visible = pieces = _pieces(block, a, b, w, mask, causal)
+        queries, keys, vector, part, visible, _ = pieces = _pieces(
+            block, a, b, w, mask, causal, squares
+        )
         outer, values = block.queries_of(grad), block.keys_of(value)
         g, *rest = (line[: math.prod(block.shape)].view(block.shape) for line in room)
         if rest:
@@ -98,7 +115,9 @@ def _backward(
             grad_value[block.items, :, block.keys].baddbmm_(outer.mT, weights)
             torch.bmm(outer, values.mT, out=g)
         torch._softmax_backward_data(g, weights, -1, weights.dtype, grad_input=g)
-        more_b, more_w = slopes(g, queries, keys, vector, visible, block.queries_of(grad_a))
+        more_b, more_w = slopes(
+            g, queries, keys, vector, visible, squares, block.queries_of(grad_a)
+        )
         block.keys_of(grad_b).add_(more_b)
         grad_w[block.items] += more_w
         if mask_grad:
@@ -117,6 +136,7 @@ def _(
     mask: Tensor | None,
     kept: Tensor,
     causal: bool,
+    squares: bool,
     mask_grad: bool,
 ) -> tuple[Tensor, ...]:
     masks = mask if mask_grad and mask is not None else a[:0]
@@ -124,9 +144,9 @@ def _(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    a, b, w, value, mask, causal, _ = inputs
+    a, b, w, value, mask, causal, squares, _ = inputs
     ctx.save_for_backward(a, b, w, value, mask, output[1])
-    ctx.causal = causal
+    ctx.flags = causal, squares
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)  # not even zeros for the weights, which have no gradient
 
@@ -134,14 +154,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, grad: Tensor, _kept: Tensor | None) -> tuple[Tensor | None, ...]:
     a, b, w, value, mask, kept = ctx.saved_tensors
     wanted = bool(ctx.needs_input_grad[4])
-    *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, ctx.causal, wanted)
-    return *grads, grad_mask if wanted else None, None, None
+    *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, *ctx.flags, wanted)
+    return *grads, grad_mask if wanted else None, None, None, None
 
 
 def _refuse(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     raise NotImplementedError(
-        "attnbench's factorised kernels have no second derivative; for one, call attend with "
-        "kernel='plain'."
+        "this kernel has no second derivative; for one, call attend with kernel='plain'."
     )
 
 
@@ -158,13 +177,14 @@ def _map_forward(
     value: Tensor,
     mask: Tensor | None,
     causal: bool,
+    squares: bool,
     keep: bool,
 ) -> tuple[Any, Any]:
     size = info.batch_size
     a, b, w, value = map(partial(fold_mapped, size), dims[:4], (a, b, w, value))
     if mask is not None:
         mask = fold_mapped(size, dims[4], mask, a.shape[0] // size)
-    output, kept = _run_forward(a, b, w, value, mask, causal, keep)
+    output, kept = _run_forward(a, b, w, value, mask, causal, squares, keep)
     if keep:
         return (unfold_mapped(size, output), unfold_mapped(size, kept)), (0, 0)
     return (unfold_mapped(size, output), kept), (0, None)
@@ -181,6 +201,7 @@ def _map_backward(
     mask: Tensor | None,
     kept: Tensor,
     causal: bool,
+    squares: bool,
     mask_grad: bool,
 ) -> tuple[Any, Any]:
     size = info.batch_size
@@ -190,7 +211,7 @@ def _map_backward(
         mask = fold_mapped(size, dims[5], mask, a.shape[0] // size)
     if kept.numel():
         kept = fold_mapped(size, dims[6], kept)
-    *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, causal, mask_grad)
+    *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, causal, squares, mask_grad)
     found = [unfold_mapped(size, t) for t in grads]
     if not mask_grad:
         return (*found, grad_mask), (0, 0, 0, 0, None)
@@ -246,18 +267,28 @@ def _run_backward(*args: Any) -> Any:
     return _backward(*args)
 
 
-def additive_attention(
-    a: Tensor, b: Tensor, w: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+def pairwise_attention(
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    *,
+    squares: bool = False,
 ) -> Tensor:
     r"""Softmax over :math:`w^\top \tanh(a_i + b_j)`, times the values.
 
+    With ``squares`` it is over :math:`w^\top (a_i - b_j)^2`.
+
     Args:
-        a: ``(..., L, h)``, what the queries add.
-        b: ``(..., S, h)``, what the keys add.
+        a: ``(..., L, h)``, of the queries.
+        b: ``(..., S, h)``, of the keys.
         w: ``(h,)``.
         value: ``(..., S, Ev)``.
         mask: boolean or floating, broadcasts to ``(..., L, S)``; no row without keys.
         is_causal: only without a mask and with ``L <= S``; bottom right.
+        squares: of differences, instead of tanh of sums.
 
     Returns:
         ``(..., L, Ev)``, in float64 if ``a`` is, else in float32.
@@ -286,5 +317,5 @@ def additive_attention(
         and pairs <= KEPT_PAIRS
     )
     each = w.expand(math.prod(lead), -1)
-    output, _ = _run_forward(folded[0], folded[1], each, folded[2], mask, is_causal, keep)
+    output, _ = _run_forward(folded[0], folded[1], each, folded[2], mask, is_causal, squares, keep)
     return torch.reshape(output, (*lead, *output.shape[1:]))

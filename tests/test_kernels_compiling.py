@@ -1,0 +1,97 @@
+"""What compiles the pairwise kernels: how often, where it is kept, and what runs without it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+SIZES_SCRIPT = """
+import itertools, torch
+from torch._dynamo.utils import counters
+from attnbench_plugins.kernels import _sums
+torch._dynamo.config.recompile_limit = 2
+torch._dynamo.config.fail_on_recompile_limit_hit = True
+_sums._path = lambda like: "compiled"
+for n, l, s, h in itertools.product((1, 2, 5), (1, 9), (1, 40), (1, 3, 16)):
+    a, b, w = torch.randn(n, l, h), torch.randn(n, s, h), torch.randn(n, h)
+    g, weights = torch.randn(n, l, s), torch.empty(n, l, s)
+    for size, squares in ((1.0, False), (1e3, False), (1.0, True)):
+        _sums.attend(a * size, b * size, w, None, s, squares, weights=weights)
+        _sums.slopes(g, a * size, b * size, w, s, squares, torch.empty(n, l, h))
+    t = (a[:, :, None] + b[:, None]).tanh() * 1
+    _sums.attend(a, b, w, None, s, False, weights=weights)
+    torch.testing.assert_close(weights, (t * w[:, None, None]).sum(-1).softmax(-1))
+    leaf = a.mul(1e3).requires_grad_()
+    with torch.inference_mode():
+        _sums.attend(leaf, b * 1e3, w * 1, None, s, False, weights=weights)
+print(counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+NATIVE_SCRIPT = """
+import itertools, torch
+from attnbench_plugins.kernels import _pairwise, _sums
+for n, l, s, h in itertools.product((1, 2), (1, 9), (1, 40), (1, 16)):
+    for dtype in (torch.float32, torch.float64):
+        tensors = torch.randn(n, l, h), torch.randn(n, s, h), torch.randn(h), torch.randn(n, s, 3)
+        leaves = [t.to(dtype).requires_grad_() for t in tensors]
+        _pairwise.pairwise_attention(*leaves, None, False).sum().backward()
+print(_sums.last_path())
+"""
+FALLBACK_SCRIPT = """
+import sys, warnings, torch, attnbench
+from attnbench_plugins.kernels import _native, _sums
+module = attnbench.get("additive").make(6, 5)
+query, key, value = torch.randn(2, 5, 6), torch.randn(2, 7, 5), torch.randn(2, 7, 4)
+query.requires_grad_()
+assert _sums.last_path() is None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        got = attnbench.attend(module, query, key, value, kernel="factorised")
+        grad = torch.autograd.grad(got.sum(), query)
+plain = attnbench.attend(module, query, key, value, kernel="plain")
+torch.testing.assert_close(got, plain, rtol=1e-5, atol=1e-5)
+torch.testing.assert_close(grad, torch.autograd.grad(plain.sum(), query), rtol=1e-4, atol=1e-5)
+ours = [w for w in caught if w.category is _native.NotCompiledWarning]
+print(_sums.last_path(), len(ours))
+"""
+
+
+def script(source: str, cache, **environment: str) -> str:
+    """What a script prints in a process of its own, with a cache of compiled code of its own."""
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache)}
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        env={**os.environ, **caches, **environment},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout.strip()
+
+
+def test_two_graphs_a_form_and_direction_serve_all_sizes_and_a_second_process_compiles_none(
+    tmp_path,
+):
+    assert script(SIZES_SCRIPT, tmp_path).split()[0] == "12"
+    assert script(SIZES_SCRIPT, tmp_path).split() == ["12", "0"]
+
+
+def test_one_library_serves_all_sizes_and_dtypes_and_a_second_process_compiles_none(tmp_path):
+    calls, compiler = tmp_path / "calls", tmp_path / "compiler"
+    real = os.environ.get("CXX", "c++")
+    compiler.write_text(f'#!/bin/sh\necho called >> {calls}\nexec {real} "$@"\n')
+    compiler.chmod(0o755)
+    for _ in range(2):
+        assert script(NATIVE_SCRIPT, tmp_path, CXX=str(compiler)) == "native"
+    assert calls.read_text() == "called\n"
+
+
+@pytest.mark.parametrize("compiler", ["/no/such/compiler", "/bin/false"])
+def test_without_a_working_compiler_it_runs_eagerly_and_says_so_once(tmp_path, compiler):
+    assert script(FALLBACK_SCRIPT, tmp_path, CXX=compiler) == "eager 1"
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path):
+    (tmp_path / "attnbench").write_text("in the way")
+    assert script(NATIVE_SCRIPT, tmp_path) == "native"
