@@ -119,6 +119,8 @@ class Case:
 
     def with_sizes(self, sizes: Sizes) -> Case:
         """The same case with other sizes."""
+        if sizes == self.sizes:
+            return self
         return replace(self, **{f.name: getattr(sizes, f.name) for f in fields(Sizes)})
 
     def replace(self, **changes: Any) -> Case:
@@ -134,6 +136,8 @@ class Case:
             mask = "boolean"  # rows without keys belong to empty_row
         if layout in ("heads", "expanded") and not self.lead:
             layout = "contiguous"
+        if (mask, layout) == (self.mask, self.layout):
+            return self
         return replace(self, mask=mask, layout=layout)
 
 

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ __all__ = ["Oracle", "allowed_and_bias", "float64_output", "scalar_output", "wid
 
 _STEP = 2.0**-24
 """Smallest relative move: below it, float64's own rounding would drown what the move changes."""
+_SURE_DRAWS = 128
+"""Random directions that are tried before a subject is accused."""
 _SHORT_SUM = 8.0
 """Root of the number of keys up to which a sum over them is as good as one rounding."""
 
@@ -194,9 +197,10 @@ class Oracle:
                 acquit; before a subject is accused, all is tried.
         """
         eps = self.eps if eps is None else eps
-        draws = 128 if sure else 4
+        draws = _SURE_DRAWS if sure else 4
         if self._is_mechanism:
-            return self._mechanism_budget(units, eps, draws, rounded=sure)
+            *_, widest = self._mechanism_budgets(units, eps, draws, rounded=sure)
+            return widest
         log = self.log_weights
         weights, move = log.exp(), units * self._score_move(eps, draws)
         # within ± move of each score, a weight lies within these bounds whatever the others do
@@ -209,6 +213,14 @@ class Oracle:
         slack = torch.maximum(up, down)
         spread = (self._value.unsqueeze(-3) - self.output.unsqueeze(-2)).abs()
         return (slack.unsqueeze(-2) @ spread).squeeze(-2) + self.floor(units=units, eps=eps)
+
+    def sure_budgets(self, *, units: float = 4.0, eps: float | None = None) -> Iterator[Tensor]:
+        """Wider and wider ones up to ``budget(sure=True)``, which for a mechanism takes seconds."""
+        if self._is_mechanism:
+            eps = self.eps if eps is None else eps
+            yield from self._mechanism_budgets(units, eps, _SURE_DRAWS, rounded=True)
+        else:
+            yield self.budget(units=units, eps=eps, sure=True)
 
     def floor(self, *, units: float = 4.0, eps: float | None = None) -> Tensor:
         """The part of the budget that takes no further run; broadcasts to ``(*lead, L, Ev)``.
@@ -246,24 +258,32 @@ class Oracle:
             bias = self.bias
             if inputs.attn_mask is not None and inputs.attn_mask.is_floating_point():
                 bias = torch.where(self.allowed, inputs.attn_mask, bias)
-            total += (module(inputs.query, key) + bias - self.scores).square()
+            with torch.no_grad():
+                total += (module(inputs.query, key) + bias - self.scores).square()
         size = torch.maximum((self.scores - self.bias).abs(), self.bias.abs())
         move = (total / draws).sqrt() * (eps / step)
         # a score may always be rounded itself, also where all directions happened to cancel
         move = torch.maximum(move, eps * size) + self.tiny
         return move.masked_fill(~self.allowed, 0.0)
 
-    def _mechanism_budget(self, units: float, eps: float, draws: int, *, rounded: bool) -> Tensor:
+    def _mechanism_budgets(
+        self, units: float, eps: float, draws: int, *, rounded: bool
+    ) -> Iterator[Tensor]:
+        """Of 4 directions, of 8 and so on; each at least as wide as the one before."""
         largest = torch.zeros_like(self.output)
+        floor = self.floor(units=units, eps=eps)
         # one unit, times the units, where the output is smooth; all of them at once near a jump
-        for step in (max(eps, _STEP), units * eps):
-            rounding = _RandomRounding(step) if rounded else contextlib.nullcontext()
-            for module, inputs in self._moved(step, draws):
-                with rounding:
+        steps = (max(eps, _STEP), units * eps)
+        modes = [_RandomRounding(step) if rounded else contextlib.nullcontext() for step in steps]
+        moved = zip(*(self._moved(step, draws) for step in steps), strict=True)
+        for count, pairs in enumerate(moved, 1):
+            for (module, inputs), step, mode in zip(pairs, steps, modes, strict=True):
+                with mode, torch.no_grad():
                     output = self.subject.output(module, inputs)
                 change = (output - self.output).abs() * (units * eps / step)
                 largest = torch.maximum(largest, change.nan_to_num(0.0))
-        return largest.amax(-1, keepdim=True) + self.floor(units=units, eps=eps)
+            if count == draws or (count >= 4 and count.bit_count() == 1):
+                yield largest.amax(-1, keepdim=True) + floor
 
     def _moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
         """Module and inputs, moved by one step up or down at random, as often as asked for."""
@@ -285,14 +305,14 @@ class Oracle:
             if true.is_floating_point()
         ]
         mask = self.inputs.attn_mask
-        with torch.no_grad():
-            for _ in range(draws):
+        for _ in range(draws):
+            with torch.no_grad():  # not around the yield: who takes no further one would stay in it
                 for near, true in state:
                     near.copy_(moved(true))
                 inputs = self.inputs.map(moved)
                 if mask is not None and mask.is_floating_point():
                     inputs = inputs.replace(attn_mask=moved(mask))
-                yield module, inputs
+            yield module, inputs
 
 
 class _RandomRounding(TorchDispatchMode):
@@ -330,9 +350,6 @@ def _pooled(
     top = max(scores, default=0.0)
     weights = [math.exp(x - top) for x in scores]
     total = math.fsum(weights)
-    return [
-        math.fsum(w * value[s][e] for w, s in zip(weights, slots, strict=True)) / total
-        if slots
-        else 0.0
-        for e in range(len(value[0]))
-    ]
+    columns = zip(*(value[s] for s in slots), strict=True) if slots else ()
+    pooled = [math.fsum(map(operator.mul, weights, column)) / total for column in columns]
+    return pooled or [0.0] * len(value[0])

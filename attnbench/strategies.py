@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -85,36 +86,40 @@ def _leads(ranks: Sequence[int]) -> list[tuple[int, ...]]:
     ]
 
 
+def _one_of_each(*choices: Sequence[Any]) -> SearchStrategy[tuple[Any, ...]]:
+    """One of each, drawn as a single number: a draw takes longer than most checks.
+
+    Their product is at most 2^24, up to which Hypothesis draws each number as often as any other.
+    """
+    from hypothesis.strategies import integers  # 0.4 s that listing subjects need not pay
+
+    def pick(number: int) -> tuple[Any, ...]:
+        found = []
+        for choice in choices:
+            number, index = divmod(number, len(choice))
+            found.append(choice[index])
+        return tuple(found)
+
+    return integers(0, math.prod(map(len, choices)) - 1).map(pick)
+
+
 def _drawn(subject: Subject, domain: Domain) -> SearchStrategy[Case]:
-    from hypothesis import strategies as st  # 0.4 s that listing subjects need not pay
+    from hypothesis.strategies import builds
+
+    def case(shape: tuple[Any, ...], kinds: tuple[Any, ...]) -> Case:
+        lead, q_len, kv_len, *sizes = shape
+        if kinds[2].startswith("causal"):  # with more queries than keys some would have none
+            q_len, kv_len = min(q_len, kv_len), max(q_len, kv_len)
+        return subject.legal(Case(lead, q_len, kv_len, *sizes, *kinds))
 
     features = _upto(_FEATURES, 1, domain.max_features)
-
-    def case(
-        lead: tuple[int, ...],
-        lengths: tuple[int, int],
-        sizes: tuple[int, int, int],
-        kinds: tuple[str, str, str, str, str],  # in the order of Case's fields
-        seed: int,
-    ) -> Case:
-        mask = kinds[2]
-        if mask.startswith("causal"):  # with more queries than keys some would have none
-            lengths = min(lengths), max(lengths)
-        return subject.legal(Case(lead, *lengths, *sizes, *kinds, seed))
-
-    # a draw takes longer than most checks: what goes together is drawn at once
-    lengths = itertools.product(
+    shapes = _one_of_each(
+        _leads(domain.leads),
         _upto(_LENGTHS, domain.min_q_len, domain.max_len),
         _upto(_LENGTHS, domain.min_kv_len, domain.max_len),
+        *[features] * 3,
     )
-    kinds = itertools.product(
-        domain.dtypes, domain.devices, domain.masks, domain.layouts, domain.regimes
+    kinds = _one_of_each(  # in the order of Case's fields
+        domain.dtypes, domain.devices, domain.masks, domain.layouts, domain.regimes, range(2**12)
     )
-    return st.builds(
-        case,
-        st.sampled_from(_leads(domain.leads)),
-        st.sampled_from(list(lengths)),
-        st.sampled_from(list(itertools.product(features, repeat=3))),
-        st.sampled_from(list(kinds)),
-        st.integers(0, 2**16 - 1),
-    ).filter(lambda case: case in domain)
+    return builds(case, shapes, kinds).filter(lambda case: case in domain)

@@ -90,8 +90,8 @@ class Subject:
         if self.maker.sizes is not None:
             known = inspect.signature(self.maker.sizes).parameters if self.options else ()
             sizes = self.maker.sizes(sizes, **{k: v for k, v in self.options.items() if k in known})
-        dtype = case.dtype if case.dtype in self.dtypes else self.dtypes[0]
-        return case.with_sizes(sizes).replace(dtype=dtype).legal()
+        case = case.with_sizes(sizes)
+        return (case if case.dtype in self.dtypes else case.replace(dtype=self.dtypes[0])).legal()
 
     def unsupported(self, case: Case) -> str | None:
         """Why a kernel cannot run a case; ``None`` for all else."""
@@ -114,8 +114,11 @@ class Subject:
             raise DtypeError(
                 f"make of {self.name} gave a {type(module).__name__}, not a torch.nn.Module."
             )
-        module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
-        return module, make_inputs(case)
+        dtype = getattr(torch, case.dtype)
+        state = (*module.parameters(), *module.buffers())
+        if case.device != "cpu" or any(t.is_floating_point() and t.dtype != dtype for t in state):
+            module = module.to(dtype=dtype, device=case.device)  # as slow as making it
+        return module.eval(), make_inputs(case)
 
     def output(self, module: nn.Module, inputs: Inputs) -> Tensor:
         """The output ``(..., L, Ev)`` of a module from :meth:`build`."""

@@ -161,3 +161,10 @@ def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed):
     off = (subject.output(module, inputs).double() - oracle.output).abs()
     assert bool((off <= oracle.budget(sure=True)).all())
     assert bool((oracle.floor() < 1e-4).all())
+
+
+def test_a_budget_that_acquits_early_leaves_gradients_on():
+    oracle, _ = _oracle("hard", SMALL)
+    first = next(oracle.sure_budgets())
+    assert torch.is_grad_enabled()
+    assert bool((first <= oracle.budget(sure=True)).all())

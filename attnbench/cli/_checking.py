@@ -19,6 +19,7 @@ PRELOAD = (
     "torch.fx.experimental.symbolic_shapes",
     "torch._dynamo",
     "torch._inductor.compile_fx",
+    "attnbench.cli._warm",
 )
 """What a check imports, and drawing, modes and the compiler at first use: 1 to 4 s a child."""
 

@@ -6,7 +6,6 @@ run. They are compared with each other before either judges a subject.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -29,7 +28,7 @@ __all__ = ["bounds", "judge", "within"]
 _PAIRS = {"quick": 16}
 """About how many pairs of query and key are scored in Python floats, 10 to 100 µs each; else 64."""
 
-_MOST_PAIRS = 1024
+_MOST_PAIRS = 256
 """Pairs of an item above which a mechanism's reference sees a few keys only."""
 
 _FEW = 6
@@ -44,8 +43,10 @@ def bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
     """What an output may be off by: cheapest and narrowest first."""
     if oracle.eps == torch.finfo(torch.float64).eps:
         given.setdefault("units", 8.0)  # the float64 run is rounded as much itself
-    for bound in (oracle.floor, oracle.budget, functools.partial(oracle.budget, sure=True)):
-        yield bound(**given).expand(oracle.output.shape)
+    yield oracle.floor(**given).expand(oracle.output.shape)
+    yield oracle.budget(**given).expand(oracle.output.shape)
+    for bound in oracle.sure_budgets(**given):
+        yield bound.expand(oracle.output.shape)
 
 
 def within(got: Tensor, expected: Tensor, allowed: Iterator[Tensor], what: str, other: str) -> None:

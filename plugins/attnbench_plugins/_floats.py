@@ -1,18 +1,24 @@
-"""Python floats for the mechanisms' references: no torch, no numpy."""
+"""Python floats for references: no torch, no numpy."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 
-__all__ = ["Rows", "attended", "matvec", "pooled", "softmax"]
+__all__ = ["Rows", "attended", "dot", "matvec", "pooled", "softmax"]
 
 Rows = list[list[float]]
 
 
+def dot(x: Sequence[float], y: Sequence[float]) -> float:
+    """The sum of products, of two vectors of one length, rounded once."""
+    return math.fsum(map(operator.mul, x, y))
+
+
 def matvec(matrix: Sequence[Sequence[float]], x: Sequence[float]) -> list[float]:
     """A matrix, as a list of rows, times a vector."""
-    return [math.fsum(w * v for w, v in zip(row, x, strict=True)) for row in matrix]
+    return [dot(row, x) for row in matrix]
 
 
 def softmax(scores: Sequence[float], may: Sequence[bool]) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from attnbench_plugins._floats import Rows, attended, matvec, pooled
+from attnbench_plugins._floats import Rows, attended, dot, matvec, pooled
 from attnbench_plugins._scoring import pair_score
 
 __all__ = ["predictive"]
@@ -22,8 +22,7 @@ def predictive(module: Any, query: Rows, key: Rows, value: Rows, allowed: list[l
     output = []
     for q, may in zip(query, allowed, strict=True):
         slots = max((s + 1 for s, yes in enumerate(may) if yes), default=0)
-        hidden = (math.tanh(x) for x in matvec(weight, q))
-        p = slots * _sigmoid(math.fsum(v * x for v, x in zip(vector, hidden, strict=True)))
+        p = slots * _sigmoid(dot(vector, [math.tanh(x) for x in matvec(weight, q)]))
         near = [yes and abs(s - p) <= module.window for s, yes in enumerate(may)]
         soft = attended(score, [q], key, [near])[0]
         fall = (math.exp(-2 * ((s - p) / module.window) ** 2) for s in range(len(key)))

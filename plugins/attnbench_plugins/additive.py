@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot, matvec
+from attnbench_plugins._projection import Projection
 from attnbench_plugins._tanh import tanh_moment
 from attnbench_plugins._widen import widen
 
@@ -32,8 +34,8 @@ class AdditiveScoring(nn.Module):
         super().__init__()
         if hidden_size < 1:
             raise attnbench.SpecError(f"additive: hidden_size = {hidden_size}, but is at least 1.")
-        self.query_proj = nn.Linear(query_size, hidden_size, bias=False)
-        self.key_proj = nn.Linear(key_size, hidden_size, bias=False)
+        self.query_proj = Projection(query_size, hidden_size)
+        self.key_proj = Projection(key_size, hidden_size)
         self.score_vector = nn.Parameter(torch.empty(hidden_size))
         self.reset_parameters()
 
@@ -55,13 +57,10 @@ class AdditiveScoring(nn.Module):
 
 
 def _reference(module: AdditiveScoring, q: list[float], k: list[float]) -> float:
-    def project(weight: list[list[float]], x: list[float]) -> list[float]:
-        return [math.fsum(w * v for w, v in zip(row, x, strict=True)) for row in weight]
-
-    queries = project(module.query_proj.weight.tolist(), q)
-    keys = project(module.key_proj.weight.tolist(), k)
-    vector = module.score_vector.tolist()
-    return math.fsum(w * math.tanh(a + b) for w, a, b in zip(vector, queries, keys, strict=True))
+    queries = matvec(module.query_proj.weight.tolist(), q)
+    keys = matvec(module.key_proj.weight.tolist(), k)
+    hidden = [math.tanh(a + b) for a, b in zip(queries, keys, strict=True)]
+    return dot(module.score_vector.tolist(), hidden)
 
 
 @attnbench.hookimpl

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot, matvec
 from attnbench_plugins._widen import widen
 
 __all__ = ["BilinearScoring"]
@@ -44,11 +45,7 @@ class BilinearScoring(nn.Module):
 
 
 def _reference(module: BilinearScoring, q: list[float], k: list[float]) -> float:
-    weight = module.weight.tolist()
-    terms = (
-        a * w * b for a, row in zip(q, weight, strict=True) for w, b in zip(row, k, strict=True)
-    )
-    return math.fsum(terms) / math.pow(len(q) * len(k), 0.25)
+    return dot(q, matvec(module.weight.tolist(), k)) / math.pow(len(q) * len(k), 0.25)
 
 
 @attnbench.hookimpl

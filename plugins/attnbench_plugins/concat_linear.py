@@ -6,7 +6,6 @@ the same for every key: the weights do not depend on the query. No pair is ever 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot
 from attnbench_plugins._widen import widen
 
 __all__ = ["ConcatLinearScoring"]
@@ -51,8 +51,7 @@ class ConcatLinearScoring(nn.Module):
 def _reference(module: ConcatLinearScoring, q: list[float], k: list[float]) -> float:
     weight: Any = module.weight.tolist()
     bias: Any = module.bias.tolist()  # a number, which torch's hints call a list
-    pairs = zip([*weight, bias], [*q, *k, 1.0], strict=True)
-    return math.fsum(w * x for w, x in pairs)
+    return dot([*weight, bias], [*q, *k, 1.0])
 
 
 @attnbench.hookimpl

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot
 from attnbench_plugins._tanh import tanh_moment
 from attnbench_plugins._widen import widen
 
@@ -57,13 +58,9 @@ class ConcatTanhSumScoring(nn.Module):
 
 
 def _reference(module: ConcatTanhSumScoring, q: list[float], k: list[float]) -> float:
-    pair = [*q, *k]
+    pair = [*q, *k, 1.0]
     rows = zip(module.weight.tolist(), module.bias.tolist(), strict=True)
-    units = (
-        math.tanh(math.fsum([*(w * x for w, x in zip(row, pair, strict=True)), b]))
-        for row, b in rows
-    )
-    return math.fsum(units) * module.scale
+    return math.fsum(math.tanh(dot([*row, b], pair)) for row, b in rows) * module.scale
 
 
 @attnbench.hookimpl

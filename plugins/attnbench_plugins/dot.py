@@ -5,12 +5,12 @@ Its variance is E: the counter-example that the scale of ``scaled_dot`` exists f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot
 from attnbench_plugins._widen import widen
 
 __all__ = ["DotScoring"]
@@ -26,7 +26,7 @@ class DotScoring(nn.Module):
 
 
 def _reference(_module: nn.Module, q: list[float], k: list[float]) -> float:
-    return math.fsum(a * b for a, b in zip(q, k, strict=True))
+    return dot(q, k)
 
 
 def _make(query_size: int, key_size: int) -> DotScoring:

@@ -20,6 +20,7 @@ from attnbench.resolving import make_scoring
 from attnbench.specs import Sizes
 from attnbench_plugins._calls import prepare
 from attnbench_plugins._floats import Rows, attended, matvec, pooled
+from attnbench_plugins._projection import Projection
 from attnbench_plugins._scoring import legal_sizes, pair_score
 from attnbench_plugins._windows import band
 
@@ -51,8 +52,8 @@ class KeyValueAttention(nn.Module):
             raise OptionError(f"key_value: window={window}, but is at least 1.")
         self.window = window
         self.scoring = make_scoring(scoring, query_size, key_size)
-        self.read_proj = nn.Linear(value_size, value_size, bias=False)
-        self.value_proj = nn.Linear(value_size, value_size, bias=False)
+        self.read_proj = Projection(value_size, value_size)
+        self.value_proj = Projection(value_size, value_size)
         for proj in (self.read_proj, self.value_proj):
             nn.init.normal_(proj.weight, std=(2 * value_size) ** -0.5)
 

@@ -19,6 +19,7 @@ from attnbench.resolving import make_scoring
 from attnbench.specs import Sizes
 from attnbench_plugins import _local_reference
 from attnbench_plugins._calls import prepare
+from attnbench_plugins._projection import Projection
 from attnbench_plugins._scoring import legal_sizes
 from attnbench_plugins._windows import band, last_slots
 
@@ -55,7 +56,7 @@ class LocalPredictiveAttention(nn.Module):
             )
         self.window = window
         self.scoring = make_scoring(scoring, query_size, key_size)
-        self.position_proj = nn.Linear(query_size, hidden_size, bias=False)
+        self.position_proj = Projection(query_size, hidden_size)
         self.position_vector = nn.Parameter(torch.empty(hidden_size))
         nn.init.normal_(self.position_proj.weight, std=query_size**-0.5)
         nn.init.normal_(self.position_vector, std=hidden_size**-0.5)

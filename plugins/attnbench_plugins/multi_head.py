@@ -18,6 +18,7 @@ from attnbench.resolving import make_scoring
 from attnbench.specs import Sizes
 from attnbench_plugins._calls import prepare
 from attnbench_plugins._floats import Rows, attended, matvec, pooled
+from attnbench_plugins._projection import Projection
 from attnbench_plugins._scoring import pair_score
 
 __all__ = ["MultiHeadAttention"]
@@ -64,10 +65,10 @@ class MultiHeadAttention(nn.Module):
         _check_heads(query_size, self.heads, self.kv_heads)
         size = query_size // heads
         self.scoring = make_scoring(scoring, size, size)
-        self.query_proj = nn.Linear(query_size, heads * size, bias=False)
-        self.key_proj = nn.Linear(key_size, self.kv_heads * size, bias=False)
-        self.value_proj = nn.Linear(value_size, self.kv_heads * size, bias=False)
-        self.out_proj = nn.Linear(heads * size, value_size, bias=False)
+        self.query_proj = Projection(query_size, heads * size)
+        self.key_proj = Projection(key_size, self.kv_heads * size)
+        self.value_proj = Projection(value_size, self.kv_heads * size)
+        self.out_proj = Projection(heads * size, value_size)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot
 from attnbench_plugins._widen import widen
 
 __all__ = ["ScaledDotScoring"]
@@ -26,7 +27,7 @@ class ScaledDotScoring(nn.Module):
 
 
 def _reference(_module: nn.Module, q: list[float], k: list[float]) -> float:
-    return math.fsum(a * b for a, b in zip(q, k, strict=True)) / math.sqrt(len(q))
+    return dot(q, k) / math.sqrt(len(q))
 
 
 def _make(query_size: int, key_size: int) -> ScaledDotScoring:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot, matvec
+from attnbench_plugins._projection import Projection
 from attnbench_plugins._tanh import tanh_moment
 from attnbench_plugins._unused import for_every_query
 from attnbench_plugins._widen import widen
@@ -35,7 +37,7 @@ class SelfAdditiveScoring(nn.Module):
             raise attnbench.SpecError(
                 f"self_additive: hidden_size = {hidden_size}, but is at least 1."
             )
-        self.key_proj = nn.Linear(key_size, hidden_size, bias=False)
+        self.key_proj = Projection(key_size, hidden_size)
         self.score_vector = nn.Parameter(torch.empty(hidden_size))
         self.reset_parameters()
 
@@ -53,11 +55,8 @@ class SelfAdditiveScoring(nn.Module):
 
 
 def _reference(module: SelfAdditiveScoring, _q: list[float], k: list[float]) -> float:
-    vector = module.score_vector.tolist()
-    return math.fsum(
-        v * math.tanh(math.fsum(w * x for w, x in zip(row, k, strict=True)))
-        for v, row in zip(vector, module.key_proj.weight.tolist(), strict=True)
-    )
+    hidden = [math.tanh(x) for x in matvec(module.key_proj.weight.tolist(), k)]
+    return dot(module.score_vector.tolist(), hidden)
 
 
 @attnbench.hookimpl

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot
 from attnbench_plugins._unused import for_every_query
 from attnbench_plugins._widen import widen
 
@@ -48,8 +49,7 @@ class SelfTanhScoring(nn.Module):
 def _reference(module: SelfTanhScoring, _q: list[float], k: list[float]) -> float:
     weight: Any = module.weight.tolist()
     bias: Any = module.bias.tolist()  # a number, which torch's hints call a list
-    pairs = zip([*weight, bias], [*k, 1.0], strict=True)
-    return math.tanh(math.fsum(w * x for w, x in pairs))
+    return math.tanh(dot([*weight, bias], [*k, 1.0]))
 
 
 @attnbench.hookimpl

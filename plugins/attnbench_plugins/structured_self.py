@@ -19,6 +19,7 @@ from attnbench.pooling import pool, softmax_weights
 from attnbench.specs import Sizes
 from attnbench_plugins._calls import prepare
 from attnbench_plugins._floats import Rows, matvec, pooled, softmax
+from attnbench_plugins._projection import Projection
 from attnbench_plugins._tanh import tanh_moment
 from attnbench_plugins._widen import widen
 
@@ -61,7 +62,7 @@ class StructuredSelfAttention(nn.Module):
             raise OptionError(
                 f"structured_self: rows={rows}, hidden_size={hidden_size}; both are at least 1."
             )
-        self.key_proj = nn.Linear(key_size, hidden_size, bias=False)
+        self.key_proj = Projection(key_size, hidden_size)
         self.row_vectors = nn.Parameter(torch.empty(rows, hidden_size))
         nn.init.normal_(self.key_proj.weight, std=key_size**-0.5)
         moment = tanh_moment((key_size, 1.0))

@@ -6,13 +6,13 @@ query. That is the known weakness of this score, and a law that it declares.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 import attnbench
+from attnbench_plugins._floats import dot
 from attnbench_plugins._widen import widen
 
 __all__ = ["VectorSumScoring"]
@@ -44,9 +44,7 @@ class VectorSumScoring(nn.Module):
 
 
 def _reference(module: VectorSumScoring, q: list[float], k: list[float]) -> float:
-    pairs = [*zip(module.query_vector.tolist(), q, strict=True)]
-    pairs += zip(module.key_vector.tolist(), k, strict=True)
-    return math.fsum(w * x for w, x in pairs)
+    return dot([*module.query_vector.tolist(), *module.key_vector.tolist()], [*q, *k])
 
 
 @attnbench.hookimpl
