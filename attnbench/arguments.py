@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnbench.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = ["check_inputs", "check_lead", "expand_heads"]
+__all__ = ["check_inputs", "check_lead", "expand_heads", "heads_are_rows"]
 
 
 def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -58,6 +58,29 @@ def expand_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
             )
         expanded.append(tensor.repeat_interleave(heads // given, dim=-3))
     return expanded[0], expanded[1]
+
+
+def heads_are_rows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    valid_lens: Tensor | None,
+) -> bool:
+    """Whether the query heads of a group can be rows of one head, so that no key is repeated.
+
+    That is so where each has one query, as a decoder has, and a mask tells none from another.
+    """
+    *lead, heads, q_len, _ = (1, *query.shape)
+    if q_len != 1 or query.dim() < 3 or not query.dim() == key.dim() == value.dim():
+        return False
+    if key.shape[:-2] != value.shape[:-2] or list(key.shape[:-3]) != lead[1:]:
+        return False
+    kv_heads = key.shape[-3]
+    if kv_heads == 0 or heads % kv_heads or query.numel() == 0:
+        return False
+    shared_mask = attn_mask is None or attn_mask.dim() <= 2 or attn_mask.shape[-3] == 1
+    return shared_mask and (valid_lens is None or (valid_lens.dim() == 1 and query.dim() > 3))
 
 
 def check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -7,65 +7,26 @@ neither has to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.arguments import check_inputs, check_lead, expand_heads
-from attnbench.cases import Case
+from attnbench.arguments import check_inputs, check_lead, expand_heads, heads_are_rows
+from attnbench.choosing import call_case, choose
 from attnbench.errors import (
     DeviceError,
     DtypeError,
     ShapeError,
-    UnknownNameError,
     UsageError,
-    nearest,
 )
 from attnbench.making import MADE_FOR, ORIGIN
-from attnbench.masks import Mask, fold
+from attnbench.masks import Mask, broadcast_mask, fold
 from attnbench.pooling import pool, softmax_weights
 from attnbench.registry import registry
 from attnbench.specs import KernelSpec, ScoringSpec
 
-__all__ = ["Choice", "attend", "attend_plain", "attend_with", "choices", "scores_of"]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A kernel, and why it cannot run a case; ``None`` if it can."""
-
-    kernel: KernelSpec
-    reason: str | None
-
-
-def choices(scoring: ScoringSpec, case: Case) -> Iterator[Choice]:
-    """The kernels of a scoring function in the order in which ``kernel="auto"`` tries them."""
-    return _each(registry().kernels(scoring), case)
-
-
-def _each(kernels: Iterable[KernelSpec], case: Case) -> Iterator[Choice]:
-    for kernel in kernels:
-        yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
-
-
-_KERNELS: dict[str | None, tuple[ScoringSpec | None, tuple[KernelSpec, ...]]] = {}
-"""By origin of a module: the scoring function that made it, and its kernels.
-
-A graph is guarded by what it reads here; what a call returns as a constant could not be called.
-"""
-
-
-def _look_up(origin: str | None) -> None:
-    """Put an origin into the table; a step of its own, which is not traced into a graph."""
-    scoring = registry().made(origin)
-    _KERNELS[origin] = scoring, () if scoring is None else tuple(registry().kernels(scoring))
-
-
-# what torch.compiler.assume_constant_result does; it would import the compiler, which takes 1 s
-_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
+__all__ = ["attend", "attend_plain", "attend_with", "scores_of"]
 
 
 def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.Module:
@@ -95,11 +56,6 @@ def _check_features(module: nn.Module, query: Tensor, key: Tensor) -> None:
             f"{name} was made for query_size={wanted[0]}, key_size={wanted[1]}, but the query has "
             f"{given[0]} features and the key {given[1]}."
         )
-
-
-def scoring_of(module: nn.Module) -> ScoringSpec | None:
-    """The registered scoring function that made a module; ``None`` if none did."""
-    return registry().made(getattr(module, ORIGIN, None))
 
 
 def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
@@ -162,57 +118,6 @@ def attend_with(
     output = kernel.attend(module, query, key, value, attn_mask=mask.opened().as_tensor())
     dead = mask.dead_rows
     return output if dead is None else output.masked_fill(dead, 0.0)
-
-
-def _call_case(query: Tensor, key: Tensor, value: Tensor, mask: Mask, is_causal: bool) -> Case:
-    kind = "causal" if is_causal else "floating" if mask.bias is not None else "boolean"
-    return Case(
-        lead=tuple(query.shape[:-2]),
-        q_len=query.shape[-2],
-        kv_len=key.shape[-2],
-        query_size=query.shape[-1],
-        key_size=key.shape[-1],
-        value_size=value.shape[-1],
-        dtype=str(query.dtype).removeprefix("torch."),
-        device=query.device.type,
-        mask=kind if is_causal or mask.allowed is not None or mask.bias is not None else "none",
-    )
-
-
-def _choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> KernelSpec | None:
-    """The kernel to run; ``None`` for the plain path."""
-    if kernel is None or kernel == "plain":
-        return None
-    if isinstance(kernel, KernelSpec):
-        reason = kernel.supports(case) if kernel.supports else None
-        if reason is not None:
-            raise UsageError(f"{kernel.scoring}/{kernel.name} cannot run this: {reason}")
-        return kernel
-    origin = getattr(module, ORIGIN, None)
-    _look_up(origin)
-    scoring, kernels = _KERNELS[origin]
-    if scoring is None:
-        if kernel == "auto":
-            return None
-        raise UsageError(
-            f"kernel={kernel!r} is named, but the module was not made by a registered scoring "
-            "function; make it with attnbench.get(name).make(query_size, key_size), "
-            "or leave kernel='auto'."
-        )
-    if kernel == "auto":
-        for choice in _each(kernels, case):
-            if choice.reason is None:
-                return choice.kernel
-        return None
-    found = {choice.kernel.name: choice for choice in _each(kernels, case)}
-    chosen = found.get(kernel.removeprefix(f"{scoring.name}/"))
-    if chosen is None:
-        raise UnknownNameError(
-            f"{scoring.name} has no kernel {kernel!r}. {nearest(kernel, [*found, 'plain'])}"
-        )
-    if chosen.reason is not None:
-        raise UsageError(f"{scoring.name}/{chosen.kernel.name} cannot run this: {chosen.reason}")
-    return chosen.kernel
 
 
 @overload
@@ -288,6 +193,25 @@ def attend(
     check_inputs(query, key, value)
     if not 0.0 <= dropout_p < 1.0:
         raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
+    if enable_gqa and heads_are_rows(query, key, value, attn_mask, valid_lens):
+        if attn_mask is not None:
+            broadcast_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
+        found = attend(
+            module_or_name,
+            query.reshape(*key.shape[:-2], -1, query.shape[-1]),
+            key,
+            value,
+            attn_mask=attn_mask,
+            valid_lens=valid_lens,
+            dropout_p=dropout_p,
+            kernel=kernel,
+            return_weights=return_weights,  # type: ignore[call-overload]  # as it was called
+        )
+        output: Tensor = found[0] if return_weights else found
+        output = output.reshape(*query.shape[:-1], value.shape[-1])
+        if not return_weights:
+            return output
+        return output, found[1].reshape(*query.shape[:-1], key.shape[-2])
     if enable_gqa:
         key, value = expand_heads(query, key, value)
     check_lead(query, key, value)
@@ -312,14 +236,14 @@ def attend(
         key, value = key.masked_fill(dead, 0.0), value.masked_fill(dead, 0.0)
 
     dropout_p = dropout_p if module.training else 0.0
-    case = _call_case(query, key, value, mask, flag)
+    case = call_case(query, key, value, mask, flag)
     plain_only = return_weights or dropout_p > 0.0
     if plain_only and kernel not in ("auto", "plain", None):
         raise UsageError(
             f"kernel={kernel!r} is named, but {'weights' if return_weights else 'dropout'} "
             "come from the plain path only; leave kernel='auto'."
         )
-    chosen = None if plain_only else _choose(module, kernel, case)
+    chosen = None if plain_only else choose(module, kernel, case)
     if chosen is not None:
         return attend_with(chosen, module, query, key, value, mask, is_causal=flag)
     output, weights = attend_plain(module, query, key, value, mask, dropout_p=dropout_p)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import attnbench
-from attnbench.attending import scoring_of
+from attnbench import attending
+from attnbench.choosing import scoring_of
 from attnbench.errors import DtypeError, MaskError, ShapeError, UsageError
 
 
@@ -100,6 +101,38 @@ def test_grouped_heads_equal_expanded_heads():
     )
     got = attnbench.attend("scaled_dot", query, key, value, enable_gqa=True)
     assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ["additive", "scaled_dot", "vector_sum"])
+@pytest.mark.parametrize("shape", [None, (1, 7), (7,), (1, 1, 7), (2, 1, 1, 7), (6, 1, 7)])
+def test_grouped_heads_of_one_query_equal_expanded_heads(name, shape, monkeypatch):
+    query, _, _ = tensors(lead=(2, 6), q_len=1)
+    _, key, value = tensors(lead=(2, 3), kv_len=7)
+    module = attnbench.get(name).make(4, 4)
+    options = {"return_weights": True, "is_causal": shape is None}
+    if shape == (7,):
+        options["valid_lens"] = torch.tensor([3, 7])
+    elif shape is not None:
+        options["attn_mask"] = torch.rand(shape) < 0.7
+    expected = attnbench.attend(
+        module, query, *(t.repeat_interleave(2, dim=1) for t in (key, value)), **options
+    )
+    if shape != (6, 1, 7):  # a mask that tells the heads of a group apart
+        monkeypatch.setattr(attending, "expand_heads", None)  # no key is repeated
+    got = attnbench.attend(module, query, key, value, enable_gqa=True, **options)
+    for ours, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    options["return_weights"] = False
+    output = attnbench.attend(module, query, key, value, enable_gqa=True, **options)
+    torch.testing.assert_close(output, expected[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_mask_of_the_wrong_shape_is_told_in_terms_of_the_callers_heads():
+    query, _, _ = tensors(lead=(2, 6), q_len=1)
+    _, key, value = tensors(lead=(2, 3), kv_len=7)
+    mask = torch.ones(1, 5, dtype=torch.bool)
+    with pytest.raises(MaskError, match=r"\(2, 6, 1, 7\)"):
+        attnbench.attend("dot", query, key, value, attn_mask=mask, enable_gqa=True)
 
 
 def test_dropout_acts_in_training_only_and_weights_are_those_before_it():

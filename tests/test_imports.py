@@ -17,7 +17,7 @@ LEVELS = [
         "addresses", "discovery", "registry",
     },
     {
-        "arguments", "attending", "cases", "devices", "inputs", "masks",
+        "arguments", "attending", "cases", "choosing", "devices", "inputs", "masks",
         "oracles", "pooling", "resolving", "subject",
     },
     {

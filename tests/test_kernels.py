@@ -100,7 +100,7 @@ def test_kernels_refuse_a_device_on_which_nothing_was_tried():
         lead=(1,), q_len=2, kv_len=2, query_size=4, key_size=4, value_size=4,
         dtype="float32", device="xpu", mask="none",
     )  # fmt: skip
-    from attnbench.attending import choices
+    from attnbench.choosing import choices
 
     assert all("xpu" in str(choice.reason) for choice in choices(spec, case))
 

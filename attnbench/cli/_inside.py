@@ -69,8 +69,8 @@ def subject_rows(targets: Sequence[str] | None, case_id: str | None = None) -> l
 
 def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
     """The kernels of a scoring function in the order of ``kernel="auto"``; why one is passed by."""
-    from attnbench.attending import choices
     from attnbench.cases import Case
+    from attnbench.choosing import choices
 
     if subject.kind != "scoring":
         return []

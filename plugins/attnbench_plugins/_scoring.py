@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from attnbench.attending import scoring_of
+from attnbench.choosing import scoring_of
 from attnbench.resolving import resolve
 from attnbench.specs import Sizes
 
