@@ -252,7 +252,7 @@ class Oracle:
         """``(*lead, L, S)``: how far a move of all by one unit moves each score."""
         step = max(eps, _STEP)
         total = torch.zeros_like(self.scores)
-        for module, inputs in self._moved(step, draws):
+        for module, inputs in self.moved(step, draws):
             seen = self.allowed.any(-2).unsqueeze(-1)
             key = torch.where(seen, inputs.key, torch.zeros_like(inputs.key))
             bias = self.bias
@@ -275,7 +275,7 @@ class Oracle:
         # one unit, times the units, where the output is smooth; all of them at once near a jump
         steps = (max(eps, _STEP), units * eps)
         modes = [_RandomRounding(step) if rounded else contextlib.nullcontext() for step in steps]
-        moved = zip(*(self._moved(step, draws) for step in steps), strict=True)
+        moved = zip(*(self.moved(step, draws) for step in steps), strict=True)
         for count, pairs in enumerate(moved, 1):
             for (module, inputs), step, mode in zip(pairs, steps, modes, strict=True):
                 with mode, torch.no_grad():
@@ -285,7 +285,7 @@ class Oracle:
             if count == draws or (count >= 4 and count.bit_count() == 1):
                 yield largest.amax(-1, keepdim=True) + floor
 
-    def _moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
+    def moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
         """Module and inputs, moved by one step up or down at random, as often as asked for."""
         generator = torch.Generator().manual_seed(0)
 

@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from attnbench.benchmark import clock, measure
 from attnbench.benchmark.agreement import ROWS, agreement
 from attnbench.benchmark.cases import BenchCase, workload
 from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.gradients import gradient_ratio
 from attnbench.benchmark.quiet import Reading, idle
 from attnbench.cases import Case
 from attnbench.resolving import resolve
@@ -163,6 +165,48 @@ def test_agreement_meets_grouped_heads_with_the_keys_that_they_share():
     output = subject.output(module, inputs)
     assert agreement(subject, module, inputs, output).agrees
     assert not agreement(subject, module, inputs, output.flip(1)).agrees
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "causal", "floating"])
+@pytest.mark.parametrize("name", ["additive/factorised", "vector_sum/one_row", "soft", "hard"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_a_right_subject_agree(name, mask, dtype):
+    (subject,) = resolve(name)
+    case = subject.legal(Case((3, 2), 40, 50, 8, 8, 8, mask=mask, dtype=dtype))
+    assert gradient_ratio(subject, *subject.build(case)) <= 1.0
+
+
+def test_gradients_of_grouped_heads_go_to_the_keys_that_they_share():
+    (subject,) = resolve("additive/factorised")
+    case = workload("llama3_8b_decode")
+    case = BenchCase(case.case.replace(kv_len=64), kv_heads=case.kv_heads)
+    assert gradient_ratio(subject, *case.build(subject)) <= 1.0
+
+
+class Wrong(torch.autograd.Function):
+    """A right output whose gradient is off by a hundredth."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 1.01
+
+
+def test_a_subject_whose_gradients_are_wrong_is_unverified_in_that_direction_only():
+    def forward(query, key):
+        return query @ (key if query.dtype == torch.float64 else Wrong.apply(key)).mT / 2
+
+    subject = subject_of(forward)
+    assert gradient_ratio(subject, *SMALL.build(subject)) > 100
+    right = subject_of(dot)
+    assert gradient_ratio(right, *SMALL.build(right)) <= 1.0
+    for direction, status in (("forward", "ok"), ("forward_backward", "unverified")):
+        record = measure.measure(subject, replace(SMALL, direction=direction), QUICK)
+        assert record.status == status
+    assert "gradients are off" in record.reason
 
 
 def test_an_output_of_another_shape_does_not_agree():

@@ -102,7 +102,7 @@ def test_the_budget_is_what_a_few_units_in_the_last_place_change(dtype: str) -> 
     moved = torch.stack(
         [
             (oracle.subject.output(module, inputs) - oracle.output).abs()
-            for module, inputs in oracle._moved(oracle.eps, 32)
+            for module, inputs in oracle.moved(oracle.eps, 32)
         ]
     )
     largest = moved.amax(0).detach()

@@ -19,7 +19,7 @@ from attnbench.oracles import Oracle
 from attnbench.specs import MechanismSpec
 from attnbench.subject import Subject
 
-__all__ = ["ROWS", "Agreement", "agreement"]
+__all__ = ["ROWS", "Agreement", "agreement", "blocks", "cut", "kv_item"]
 
 ROWS = 64
 """Query rows that are compared when a case has more."""
@@ -57,8 +57,8 @@ def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
     flat = output.detach().reshape(-1, *output.shape[-2:])
     error = ratio = 0.0
     count = 0
-    for item, rows in _blocks(subject, inputs):
-        oracle = Oracle(subject, module, _cut(inputs, item, rows))
+    for item, rows in blocks(subject, inputs):
+        oracle = Oracle(subject, module, cut(inputs, item, rows))
         found = flat[item, rows].unsqueeze(0).cpu().double()
         if found.shape != oracle.output.shape:
             return Agreement(math.inf, math.inf, 0)
@@ -101,7 +101,7 @@ def _ratio(off: Tensor, budget: Tensor) -> float:
     return _largest(torch.where(off == 0, torch.zeros_like(off), off / budget))
 
 
-def _blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]:
+def blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]:
     """Items, and of each the rows to look at, few enough for the reference to hold at once."""
     items, q_len = math.prod(inputs.query.shape[:-2]), inputs.query.shape[-2]
     size = inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
@@ -126,7 +126,7 @@ def _spread(count: int, some: int) -> list[int]:
     return sorted({round(i * (count - 1) / (some - 1)) for i in range(some)})
 
 
-def _cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
+def cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
     """One item and some rows of inputs, ``(1, rows, E)``, with one mask for all that hides keys."""
     query = inputs.query
     lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], inputs.key.shape[-2]
@@ -152,7 +152,7 @@ def _cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
     mask = allowed if bias is None else bias
     if bias is not None and allowed is not None:
         mask = torch.where(allowed, bias, -math.inf)
-    slots = _kv_item(inputs, item)
+    slots = kv_item(inputs, item)
     return Inputs(
         query.reshape(-1, *query.shape[-2:])[item, rows].unsqueeze(0),
         inputs.key.reshape(-1, *inputs.key.shape[-2:])[slots].unsqueeze(0),
@@ -161,7 +161,7 @@ def _cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
     )
 
 
-def _kv_item(inputs: Inputs, item: int) -> int:
+def kv_item(inputs: Inputs, item: int) -> int:
     """Which item of key and value a query's item meets: grouped heads share one."""
     if not inputs.enable_gqa:
         return item

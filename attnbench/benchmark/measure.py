@@ -16,6 +16,7 @@ from attnbench.benchmark.cases import BenchCase
 from attnbench.benchmark.clock import first_call, sample
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.counts import count
+from attnbench.benchmark.gradients import gradient_ratio
 from attnbench.benchmark.memory import is_out_of_memory, limited, peak_bytes
 from attnbench.benchmark.quiet import TOLERANCE, Reading, idle
 from attnbench.benchmark.records import Record
@@ -109,7 +110,7 @@ def _measured(
         call = measured_call(subject, module, inputs, case.direction)
         with spent.measuring():
             found: dict[str, Any] = {"first_call_s": first_call(call, device)}
-            found |= _agreement(subject, module, inputs)
+            found |= _agreement(subject, module, inputs, case.direction)
             found["peak_bytes"] = peak_bytes(call, device)
             counts = count(call)
             before = sentinel.read()
@@ -136,26 +137,33 @@ def _measured(
     return found
 
 
-def _agreement(subject: Subject, module: nn.Module, inputs: Inputs) -> dict[str, Any]:
+def _agreement(
+    subject: Subject, module: nn.Module, inputs: Inputs, direction: str
+) -> dict[str, Any]:
     """Status and errors: a subject is measured also when it is wrong, but never ranked."""
     try:
         with torch.no_grad():
             output = subject.output(module, inputs)
             found = agreement(subject, module, inputs, output)
+        slopes = 0.0
+        if direction != "forward" and found.agrees:
+            slopes = gradient_ratio(subject, module, inputs)
     except Exception as error:
         reason = f"the reference could not be computed: {type(error).__name__}: {error}"
         return {"status": "unverified", "reason": reason.splitlines()[0]}
     values = {
         "error_abs": found.error_abs,
-        "error_ratio": found.ratio,
+        "error_ratio": max(found.ratio, slopes),
         "error_rows": found.rows,
     }
-    if found.agrees:
+    if max(found.ratio, slopes) <= 1.0:
         return {"status": "ok", **values}
-    reason = (
-        f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times what "
-        f"is allowed; 'attnbench check {subject.name}' says more"
+    off = (
+        f"gradients are off those of float64 by up to {slopes:.3g} times"
+        if slopes
+        else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
     )
+    reason = f"{off} what is allowed; 'attnbench check {subject.name}' says more"
     return {"status": "unverified", "reason": reason, **values}
 
 

@@ -22,6 +22,7 @@ from attnbench.benchmark.cases import BenchCase
 from attnbench.benchmark.clock import first_call, sample
 from attnbench.benchmark.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.gradients import gradient_ratio
 from attnbench.benchmark.measure import measured_call
 from attnbench.benchmark.memory import peak_bytes
 from attnbench.cases import Case
@@ -103,6 +104,13 @@ def _error(prepared: Prepared) -> float:
 def _sampled(prepared: Prepared, direction: str) -> dict[str, Any]:
     """The form in which a ``track_*`` benchmark hands asv samples, as if asv had taken them."""
     _error(prepared)
+    if direction != "forward":
+        slopes = gradient_ratio(prepared.subject, prepared.module, prepared.inputs)
+        if slopes > 1.0:
+            raise ValueError(
+                f"gradients of {prepared.subject.name} are off by {slopes:.3g} times what is "
+                f"allowed; see 'attnbench check {prepared.subject.name}'."
+            )
     call = prepared.call(direction)
     call()
     found = sample(call, prepared.device, _CONTRACT)
