@@ -93,7 +93,8 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
     Args:
         message: the quantity, its value, and the value that it should have had.
         error: how far off, as a multiple of what the invariant allows; ``None`` if it has no scale.
-        compared: what was compared and where, by name, for the script that shows it again.
+        compared: what was compared and where, by name, for the script that shows it again; or
+            ``lines`` of its own, which may call ``make`` and end with an assertion.
     """
 
     def __init__(

@@ -61,6 +61,8 @@ def first_failure(tmp_path: Path, body: str, invariant: str, laws: str = "") -> 
         (f"return {DOT} + query.detach().mean()", "calls_leave_no_trace", "", None),
         ("raise KeyError('weights')", "keeps_the_contract", "", "KeyError"),
         (f"return ({DOT}).softmax(-2)", "query_alone_equals_query_among_others", "", "Assertion"),
+        (f"return 2 * {DOT}", "unit_variance", '"unit_variance",', "AssertionError"),
+        ("return query @ (2 * key - key.detach()).mT", "gradients_are_right", "", "AssertionError"),
     ],
 )
 def test_the_script_fails_in_a_clean_process_as_the_check_did(

@@ -160,6 +160,12 @@ def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, st
         message, compared = f"raised {type(error).__name__}: {error}", None
     else:
         raise Unwritable("it does not fail when it is run again")
+    if compared is not None and "lines" in compared:
+        options = ", ".join(f"{name}={value!r}" for name, value in subject.options.items())
+        make = f"make = lambda *sizes: {taped.make_text}(*sizes{options and ', ' + options})"
+        title = f"{invariant.name} on {subject.name}, case {case.id}"
+        end = [make, *compared["lines"]]
+        return _rendered(title, message, named, [], end, tape), "AssertionError"
     if compared is not None:
         wanted, end = _ending(tape, compared, message)
         expected = "AssertionError"
@@ -182,7 +188,7 @@ def _ending(tape: Tape, compared: Any, message: str) -> tuple[set[int], list[str
     reads: set[int] = set()
     place = ", ".join(map(str, compared["place"]))
     at = f"[{place}]" if place else ""
-    what = message.partition(f"{compared['place']} = ")[0]
+    what = message.partition(f"{compared['place'] or ''} = ")[0]
     if "condition" in compared:
         condition = tape.source(compared["condition"], reads)
         value = tape.source(compared["values"], reads)

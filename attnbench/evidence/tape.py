@@ -253,7 +253,8 @@ def _function_name(func: Any) -> str:
     name = resolve_name(func)
     if name is None:
         short = getattr(func, "__name__", "")
-        for prefix, space in (("torch", torch), ("torch.Tensor", Tensor)):
+        spaces = {"torch": torch, "torch.Tensor": Tensor, "torch.autograd": torch.autograd}
+        for prefix, space in spaces.items():
             if getattr(space, short, None) == func:
                 return f"{prefix}.{short}"
         raise Unwritable(f"the function {short or func!r}")

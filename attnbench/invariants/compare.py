@@ -45,7 +45,7 @@ def holds(condition: Tensor, what: str, values: Tensor, should: str) -> None:
         value = values.detach().flatten()[first].item()
         place = _place(first, condition.shape)
         raise InvariantViolation(
-            f"{what}{place} = {value:.6g}, but should be {should}",
+            f"{what}{place or ''} = {value:.6g}, but should be {should}",
             compared={"condition": condition, "values": values, "place": place},
         )
 
@@ -88,7 +88,8 @@ def agree_within(
         x, y, t = (float(v.flatten()[worst]) for v in (a, b, allowed))
         place = _place(worst, a.shape)
         raise InvariantViolation(
-            f"{what}{place} = {x:.6g}, but {other + ' has' if other else 'should be'} {y:.6g} "
+            f"{what}{place or ''} = {x:.6g}, "
+            f"but {other + ' has' if other else 'should be'} {y:.6g} "
             f"(± {t:.2g}; off by {factor:.3g} times that){why and ': ' + why}",
             error=factor,
             compared={"got": got, "expected": expected, "place": place, "tolerance": t},
