@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -68,9 +68,12 @@ class BenchCase:
                 f"{self.case.key_size}"
             )
         if subject.legal(self.case).sizes != self.case.sizes:
-            return (
-                f"it needs other sizes, of which the nearest are {subject.legal(self.case).sizes}"
+            here, there = (
+                {f.name: getattr(sizes, f.name) for f in fields(sizes)}
+                for sizes in (self.case.sizes, subject.legal(self.case).sizes)
             )
+            wanted = [f"{n} = {v}, not {here[n]}" for n, v in there.items() if v != here[n]]
+            return f"it does not take these sizes; the nearest have {', '.join(wanted)}"
         if self.kv_heads is not None and "enable_gqa" not in subject.accepts:
             return "it does not take grouped heads"
         return subject.unsupported(self.case)

@@ -133,7 +133,7 @@ def _measured(
     off = max(before.off(quiet), after.off(quiet))
     if found["status"] == "ok" and off > TOLERANCE:
         found["status"] = "void"
-        found["reason"] = f"a sentinel was {off:.0%} off its idle value; measure on an idle machine"
+        found["reason"] = f"a sentinel was {off:.1%} off its idle value; measure on an idle machine"
     return found
 
 

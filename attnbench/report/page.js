@@ -5,7 +5,8 @@
   const rows = [...body.rows];
   const heads = [...table.tHead.rows[0].cells];
   const find = document.getElementById("find");
-  const choices = { case: document.getElementById("case"), direction: document.getElementById("direction") };
+  const choices = Object.fromEntries(["case", "direction", "mask", "status"].map((name) =>
+    [name, document.getElementById(name)]));
 
   function filter() {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import groupby
@@ -42,6 +44,42 @@ def load_outcomes(path: Path) -> list[dict[str, Any]]:
 def _log_share(ratio: float) -> float:
     """Where a ratio lies between 1/100 and 100, from 0 to 1."""
     return min(1.0, max(0.0, 0.5 + math.log10(ratio) / 4)) if ratio > 0 else 0.0
+
+
+def _percent(share: float) -> str:
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def _sizes(record: Record) -> str:
+    """Sizes of a case as the page names them."""
+    lead = "×".join(map(str, record.lead)) or "1"
+    heads = f" ({record.kv_heads} heads of key and value)" if record.kv_heads else ""
+    sizes = {record.query_size, record.key_size, record.value_size}
+    each = f"{record.query_size}, {record.key_size}, {record.value_size} of query, key, value"
+    features = str(record.query_size) if len(sizes) == 1 else each
+    return f"lead {lead}{heads}, L {record.q_len}, S {record.kv_len}, E {features}"
+
+
+def _fact(value: object, key: str) -> str:
+    """A value of the machine's table with its unit, which the end of its key names."""
+    if not isinstance(value, int | float):
+        return str(value)
+    if key.endswith("_per_s"):
+        unit = "GB/s" if "bytes" in key else "billion a second"
+        return f"{value / 1e9:.3g} {unit}"
+    if key.endswith("_bytes"):
+        return svg.bytes_text(value)
+    return svg.seconds_text(value) if key.endswith("_s") else str(value)
+
+
+def _fact_name(key: str) -> str:
+    return re.sub(r"_(s|bytes|bytes_per_s|per_s)$", "", key).replace("_", " ")
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts numbers in a text by size."""
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _scatter(group: Sequence[Row]) -> Markup | None:
@@ -85,6 +123,8 @@ def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
             {
                 "subject": curve.subject,
                 "slope": curve.slope,
+                "first": curve.points[0][0],
+                "last": curve.points[-1][0],
                 "picture": svg.panel(
                     f"time of {curve.subject} over L = S",
                     curve.points,
@@ -112,6 +152,7 @@ def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> li
                 "skipped": [o for o in own if o["status"] == "skipped"],
                 "wrong": [o for o in own if o["status"] not in ("passed", "skipped")],
                 "cases": sum(int(o.get("cases") or 0) for o in own),
+                "ratios": len(ratios),
                 "ratio_low": min(ratios, default=None),
                 "ratio_high": max(ratios, default=None),
             }
@@ -137,8 +178,17 @@ def render(
         sources: names of the files that were read.
     """
     table = rows(records)
+    days = [record.created[:10] for record in records]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters.update(seconds=svg.seconds_text, bytes=svg.bytes_text, log_share=_log_share)
+    environment.filters.update(
+        seconds=svg.seconds_text,
+        bytes=svg.bytes_text,
+        log_share=_log_share,
+        percent=_percent,
+        sizes=_sizes,
+        fact=_fact,
+        fact_name=_fact_name,
+    )
     folder = resources.files("attnbench.report")
     template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
     heat_maps = heat_maps or {}
@@ -149,7 +199,11 @@ def render(
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 -- own
         table=table,
         baseline=BASELINE,
-        cases=sorted({row.record.workload or row.record.case for row in table}),
+        counts=dict(Counter(row.status for row in table).most_common()),
+        dates=list(dict.fromkeys((min(days), max(days)))) if days else [],
+        wrong=any(o["status"] not in ("passed", "skipped") for o in outcomes),
+        masks=sorted({row.record.mask for row in table}),
+        cases=sorted({row.record.workload or row.record.case for row in table}, key=_natural),
         directions=sorted({row.record.direction for row in table}),
         contracts=sorted({row.record.contract for row in table}),
         statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
@@ -162,5 +216,5 @@ def render(
         },
         heat_top=top,
         machines=machines(records),
-        sources=sources,
+        sources=[Path(source).name for source in sources],
     )

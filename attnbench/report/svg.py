@@ -13,13 +13,18 @@ __all__ = ["Axis", "Mark", "bytes_text", "heat_map", "log_axis", "panel", "scatt
 _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
+def _three(number: float) -> str:
+    """Three digits, and never an exponent for a thousand."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def seconds_text(seconds: float | None) -> str:
     """A time with three digits and its unit."""
     if seconds is None:
         return "–"
     for factor, unit in _PREFIXES:
         if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
+            return f"{_three(seconds / factor)} {unit}"
     return f"{seconds / 1e-9:.2g} ns"
 
 
@@ -29,7 +34,7 @@ def bytes_text(count: float | None) -> str:
         return "–"
     for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= factor:
-            return f"{count / factor:.3g} {unit}"
+            return f"{_three(count / factor)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -65,15 +70,16 @@ def log_axis(
     most: int = 5,
     base: float = 10.0,
 ) -> Axis:
-    """An axis that holds all values, with ticks at powers of a base (of 2 in a small range)."""
+    """An axis that holds all values, with ticks at powers of a base (of 10 also at 2 and 5)."""
     numbers = [value for value in values if value > 0] or [1.0]
     low, high = min(numbers) / 1.3, max(numbers) * 1.3
-    base = base if high / low > base * 3 else 2.0
-    first, last = math.ceil(math.log(low, base)), math.floor(math.log(high, base))
-    powers = list(range(first, last + 1))
+    first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
+    powers = [base**power for power in range(first, last + 1)]
+    if base == 10.0 and high / low < 300:
+        powers = [factor * power for power in powers for factor in (1, 2, 5)]
+    powers = [power for power in powers if low <= power <= high]
     step = max(1, math.ceil(len(powers) / most))
-    ticks = tuple((base**p, text(base**p)) for p in powers[::step])
-    return Axis(low, high, start, end, ticks)
+    return Axis(low, high, start, end, tuple((p, text(p)) for p in powers[::step]))
 
 
 def _text(x: float, y: float, text: str, css: str = "", anchor: str = "middle") -> Markup:
@@ -134,7 +140,7 @@ def panel(
         points, baseline: pairs of length and seconds.
         lengths, times: of all panels that stand together, so that they share their axes.
     """
-    x = log_axis(lengths, 46, 214, most=4)
+    x = log_axis(lengths, 46, 214, most=4, base=2.0)
     y = log_axis(times, 128, 8, seconds_text, most=4)
     body = _grid(x, y)
     if baseline:
@@ -185,7 +191,7 @@ def scatter(title: str, marks: Sequence[Mark], x_name: str, y_name: str) -> Mark
 
 
 def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -> Markup:
-    """Weights of queries (rows) over keys (columns); full colour is ``top``."""
+    """Weights of queries (rows) over keys (columns); full colour, of the root, is ``top``."""
     size = 16
     cells = [Markup("")]
     for row, line in enumerate(weights):
@@ -199,7 +205,7 @@ def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -
                     row * size,
                     size - 1,
                     size - 1,
-                    min(1.0, weight / top),
+                    min(1.0, weight / top) ** 0.5,
                     row,
                     column,
                     weight,
