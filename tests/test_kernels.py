@@ -135,3 +135,17 @@ def test_keys_near_a_query_and_far_from_all_others_are_told_apart():
     expected = attnbench.attend(module.double(), *(t.double() for t in (query, key, value)))
     got = attnbench.attend(module.float(), query, key, value, kernel="differences")
     torch.testing.assert_close(got.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_bandwidth_of_each_feature_has_the_gradients_of_the_plain_path():
+    torch.manual_seed(0)
+    module = attnbench.get("gaussian").make(5, 5, per_feature=True)
+    torch.nn.init.uniform_(module.bandwidth, 0.2, 1.5)
+    tensors = [torch.randn(2, length, 5, requires_grad=True) for length in (4, 7, 7)]
+
+    def run(kernel):
+        output = attnbench.attend(module, *tensors, kernel=kernel)
+        return output, *torch.autograd.grad(output.square().sum(), (*tensors, module.bandwidth))
+
+    for got, expected in zip(run("differences"), run("plain"), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
