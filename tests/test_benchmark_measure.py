@@ -121,7 +121,7 @@ def test_a_case_that_a_subject_does_not_take_is_unsupported_and_never_run():
 def test_a_busy_machine_makes_a_measurement_void():
     record = measure.measure(subject_of(dot), SMALL, QUICK, quiet=Reading(0.005, 0.001))
     assert record.status == "void"
-    assert "100% off" in record.reason
+    assert "100.0% off" in record.reason
     assert record.time_s > 0
     quiet = measure.measure(subject_of(dot), SMALL, QUICK, quiet=Reading(0.0095, 0.00105))
     assert quiet.status == "ok"

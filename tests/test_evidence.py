@@ -106,6 +106,21 @@ def test_only_the_first_failure_of_a_subject_has_a_script(tmp_path: Path) -> Non
     assert [outcome.reproduce is not None for outcome in failed] == [True, False]
 
 
+def test_a_failure_that_has_no_script_is_told_all_the_same() -> None:
+    def attend(module, query, key, value, attn_mask=None, is_causal=False):  # type: ignore[no-untyped-def]
+        masked = is_causal or attn_mask is not None
+        output = attnbench.attend(
+            module, query, key, value, attn_mask=attn_mask, is_causal=is_causal, kernel="plain"
+        )
+        return output.bfloat16().to(query.dtype) if masked else output
+
+    spec = attnbench.KernelSpec(name="rounds", scoring="dot", attend=attend)
+    name = "masked_runs_are_as_accurate"
+    (outcome,) = attnbench.check(spec, profile="quick", invariants=[name]).of("failed")
+    assert "of its budget" in outcome.reason
+    assert outcome.reproduce is None
+
+
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [

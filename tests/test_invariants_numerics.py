@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench import KernelSpec, ScoringSpec
+from attnbench import Case, KernelSpec, ScoringSpec
+from attnbench.conformance import select_invariants
 from attnbench.invariants import numerics
+from attnbench.resolving import resolve
 from tests.invariant_runs import by_name, case_of, mutant, run
 from tests.mutants.twins import ATTENTION, Attention
 
@@ -153,3 +155,10 @@ def test_torchs_own_attention_is_not_accused_in_any_dtype(name: str) -> None:
     kernel = KernelSpec(name="torch", scoring="scaled_dot", attend=attend)
     outcome = run(kernel, INVARIANTS[name], seed=1)
     assert outcome.status == "passed", outcome.reason
+
+
+def test_a_masked_run_in_float64_may_be_off_by_a_unit_in_the_last_place():
+    case = Case.from_id("b0d-L5-S3-Eq1-Ek1-Ev1-float64-cpu-key_row-contiguous-normal-s27")
+    (subject,) = resolve("self_tanh/one_row")
+    (invariant,) = select_invariants(["masked_runs_are_as_accurate"])
+    invariant.check(subject, case)

@@ -213,6 +213,8 @@ def _shape_and_dtype(subject: Subject, tape: Tape) -> tuple[set[int], list[str]]
     assert tape.last is not None
     inputs, result = tape.last
     query, key, *value = (tensor for tensor in inputs if tensor.is_floating_point())
+    if subject.kind != "scoring" and not value:
+        raise Unwritable("the last call was not one of the subject's")
     if subject.kind == "scoring":
         shape, dtypes = (*query.shape[:-1], key.shape[-2]), {query.dtype, torch.float32}
     else:

@@ -39,10 +39,14 @@ def judge(oracle: Oracle, got: Tensor) -> None:
     within(got, oracle.output, bounds(oracle), "output", "the float64 run")
 
 
+def _units(oracle: Oracle) -> float:
+    """Units in the last place that all may move by; the float64 run is rounded as much itself."""
+    return 8.0 if oracle.eps == torch.finfo(torch.float64).eps else 4.0
+
+
 def bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
     """What an output may be off by: cheapest and narrowest first."""
-    if oracle.eps == torch.finfo(torch.float64).eps:
-        given.setdefault("units", 8.0)  # the float64 run is rounded as much itself
+    given.setdefault("units", _units(oracle))
     yield oracle.floor(**given).expand(oracle.output.shape)
     yield oracle.budget(**given).expand(oracle.output.shape)
     for bound in oracle.sure_budgets(**given):
@@ -173,12 +177,14 @@ def _accurate_when_masked(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
     oracle = Oracle(subject, module, inputs)
     error = subject.output(module, inputs).detach().cpu().double() - oracle.output
-    if _share(error, oracle.floor()) <= _SHARE:
+    units = _units(oracle)
+    if _share(error, oracle.floor(units=units)) <= _SHARE:
         return
     plain = inputs.replace(attn_mask=None, valid_lens=None, is_causal=False)
     free = Oracle(subject, module, plain)
     rest = subject.output(module, plain).detach().cpu().double() - free.output
-    masked, unmasked = _share(error, oracle.budget()), _share(rest, free.budget())
+    masked = _share(error, oracle.budget(units=units))
+    unmasked = _share(rest, free.budget(units=units))
     allowed = max(_SHARE, 4 * unmasked)
     if not masked <= allowed:
         raise InvariantViolation(
