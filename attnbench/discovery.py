@@ -6,6 +6,7 @@ leaves a plugin half registered after a validation error; so each plugin has a m
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
@@ -66,9 +67,13 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _required_names(dist: metadata.Distribution) -> tuple[str, ...]:
+def _described(dist: metadata.Distribution | None) -> dict[str, Any]:
+    """Name, version and required names of a distribution, whose metadata each look parses anew."""
+    if dist is None:
+        return {"distribution": "unknown", "version": "0"}
     names = (re.match(r"[\w.-]+", text) for text in dist.requires or ())
-    return tuple(sorted({normalised(match.group()) for match in names if match}))
+    requires = tuple(sorted({normalised(match.group()) for match in names if match}))
+    return {"distribution": dist.name, "version": dist.version, "requires": requires}
 
 
 def discover(disabled: str | None = None) -> list[Plugin]:
@@ -81,19 +86,17 @@ def discover(disabled: str | None = None) -> list[Plugin]:
     text = os.environ.get(DISABLED_VARIABLE, "") if disabled is None else disabled
     blocked = {normalised(name.strip()) for name in text.split(",") if name.strip()}
     plugins = []
+    described = functools.cache(_described)
     for point in metadata.entry_points(group=hookspecs.PROJECT):
-        dist = point.dist
-        name = dist.name if dist else "unknown"
-        is_blocked = bool({normalised(point.name), normalised(name)} & blocked)
+        about = described(point.dist)
+        is_blocked = bool({normalised(point.name), normalised(about["distribution"])} & blocked)
         plugins.append(
             Plugin(
                 name=point.name,
                 value=point.value,
-                distribution=name,
-                version=dist.version if dist else "0",
                 status="blocked" if is_blocked else "found",
-                requires=_required_names(dist) if dist else (),
                 entry_point=point,
+                **about,
             )
         )
     return sorted(plugins, key=lambda p: (p.name, p.distribution))

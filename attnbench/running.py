@@ -63,12 +63,10 @@ class _Run:
         """Run the check on one case; raises what it raises, or rejects the case."""
         if self.subject.unsupported(case) is not None:
             raise UnsatisfiedAssumption
-        with warnings.catch_warnings():  # assume() rejects a scheduled case as well as a drawn one
-            warnings.simplefilter("ignore", HypothesisDeprecationWarning)
-            try:
-                self.invariant.check(self.subject, case)
-            except SystemExit as error:  # it would end the run, which is not the subject's to do
-                raise InvariantViolation(f"raised on a legal input: SystemExit: {error}") from error
+        try:
+            self.invariant.check(self.subject, case)
+        except SystemExit as error:  # it would end the run, which is not the subject's to do
+            raise InvariantViolation(f"raised on a legal input: SystemExit: {error}") from error
 
     def each(self, cases: Iterable[Case], kind: str, enough: int | None = None) -> None:
         """Run the check on one case after the other, until one fails or enough said something."""
@@ -176,13 +174,15 @@ def run_invariant(
     reasons = [subject.unsupported(case) for case in cases]
     if reasons and None not in reasons:
         return outcome("skipped", f"it runs none of these cases: {reasons[0]}")
-    run.each(cases, "scheduled")
-    if run.error is None and listed is None:
-        run.drawn(strategy, profile, seed, shrink)
+    with warnings.catch_warnings():  # assume() rejects a scheduled case as well as a drawn one
+        warnings.simplefilter("ignore", HypothesisDeprecationWarning)
+        run.each(cases, "scheduled")
+        if run.error is None and listed is None:
+            run.drawn(strategy, profile, seed, shrink)
+        if shrink and run.failing is not None and domain is not None:
+            run.shrink(domain)
     if run.error is None:
         return outcome(*_verdict(run, quota), cases=sum(run.seen.values()))
-    if shrink and run.failing is not None and domain is not None:
-        run.shrink(domain)
     status, text = _explained(run)
     return outcome(
         status,
