@@ -86,6 +86,53 @@ def test_the_script_fails_in_a_clean_process_as_the_check_did(
     assert shown in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
+@pytest.mark.parametrize(
+    ("body", "invariant", "line"),
+    [
+        ("2 if torch.compiler.is_compiling() else 1", "compiled_equals_eager", "torch.compile("),
+        ("1 if query.sum().item() < 1e9 else 2", "exported_equals_eager", "torch.export.export("),
+        ("1 if query.sum().item() < 1e9 else 2", "vmap_equals_batch", "torch.func.vmap("),
+        ("1 if query.sum().item() < 1e9 else 2", "fake_tensors_tell_the_shape", "FakeTensorMode()"),
+        ("30 if torch.is_autocast_enabled('cpu') else 1", "autocast_agrees", "torch.autocast("),
+    ],
+)
+def test_what_fails_when_transformed_has_a_script_that_transforms_a_call(
+    tmp_path: Path, body: str, invariant: str, line: str
+) -> None:
+    script = first_failure(tmp_path, f"return {DOT} * ({body})", invariant).reproduce
+    assert script is not None
+    assert "import attnbench" not in script
+    assert line in script
+
+
+def test_the_script_of_a_kernel_calls_the_kernel(tmp_path: Path) -> None:
+    file = tmp_path / "my_kernel.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            import attnbench
+            from torch.nn.functional import scaled_dot_product_attention
+
+
+            def attend(module, query, key, value, attn_mask=None, is_causal=False):
+                assert query.sum().isfinite()  # which vmap cannot look at
+                return scaled_dot_product_attention(
+                    query, key, value, attn_mask=attn_mask, is_causal=is_causal
+                )
+
+
+            SPEC = attnbench.KernelSpec(name="mine", scoring="scaled_dot", attend=attend)
+            """
+        )
+    )
+    report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=["vmap_equals_batch"])
+    (failed,) = report.of("failed")
+    assert failed.reproduce is not None
+    assert "from my_kernel import attend" in failed.reproduce
+    assert "return attend(self.module, query, key, value" in failed.reproduce
+
+
 def test_the_script_does_not_fail_any_more_once_the_subject_is_put_right(tmp_path: Path) -> None:
     outcome = first_failure(tmp_path, f"return ({DOT}).abs()", "bilinear", '"bilinear",')
     assert outcome.reproduce is not None

@@ -66,6 +66,22 @@ def test_every_invariant_on_transformations_has_a_mutant_here() -> None:
     assert set(INVARIANTS) == set(MUTANTS)
 
 
+def test_what_a_subject_keeps_of_an_export_is_no_fault_of_the_invariant() -> None:
+    class Remembers(Attention):
+        last: Tensor | None = None
+
+        def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+            output = super().pool(weights, value)
+            if self.last is not None and self.last.shape == output.shape:
+                output = output + 0 * self.last
+            self.last = output
+            return output
+
+    for name in ("exported_equals_eager", "fake_tensors_tell_the_shape", "vmap_equals_batch"):
+        outcome = run(mutant(Remembers), INVARIANTS[name])
+        assert outcome.status in ("passed", "failed"), outcome.reason
+
+
 def test_what_a_transformation_raises_is_told_in_one_sentence() -> None:
     wrong = run(mutant(ValuesLookedAt), INVARIANTS["exported_equals_eager"])
     first, where = wrong.reason.splitlines()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
+from attnbench.evidence.transforming import scripted
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
@@ -112,9 +113,16 @@ def _told(what: str) -> Iterator[None]:
         logging.getLogger("torch").setLevel(level)
 
 
+def _backend() -> str:
+    return "aot_eager" if current_profile().name == "quick" else "inductor"
+
+
+@scripted(
+    "torch.compile",
+    lambda: [f"got = torch.compile(call, backend={_backend()!r})(query, key, value)"],
+)
 def _compiled(subject: Subject, case: Case) -> None:
-    base = Baseline(subject, case)
-    backend = "aot_eager" if current_profile().name == "quick" else "inductor"
+    base, backend = Baseline(subject, case), _backend()
     expected = base.output
     with _told(f"torch.compile (backend {backend!r})"):
         call = functools.partial(torch.compile(_own_code(), backend=backend), _Call(base))
@@ -151,16 +159,29 @@ def _gradients_agree(base: Baseline, leaves: Inputs, output: Tensor, how: str) -
         agree_within(a, b, tolerance, f"{how} gradient by {name}", "the call as it is")
 
 
+@scripted(
+    "torch.export.export",
+    lambda: [
+        "program = torch.export.export(call, (query, key, value))",
+        "got = program.module()(query, key, value)",
+    ],
+)
 def _exported(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
+    base.output  # noqa: B018 -- before a subject can remember what it was exported with
     with _told("torch.export.export"):
         program = torch.export.export(_Call(base), _tensors(base))
         got = program.module()(*_tensors(base))
     base.expect(got.detach(), "exported, output", "the call as it is")
 
 
+@scripted(
+    "torch.func.vmap",
+    lambda: ["got = torch.func.vmap(call, in_dims=-3, out_dims=-3)(query, key, value)"],
+)
 def _vmapped(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
+    base.output  # noqa: B018 -- as above
     call = _Call(base)
     shape = (*base.inputs.query.shape[:-1], case.kv_len)
     # over the last leading dimension, so that lengths, which go with the first, stay whole
@@ -177,8 +198,20 @@ def _vmapped(subject: Subject, case: Case) -> None:
     base.expect(got.detach(), "under vmap over items or heads, output", "the call as it is")
 
 
+@scripted(
+    "a call with fake tensors",
+    lambda: [
+        "from torch._subclasses.fake_tensor import FakeTensorMode",
+        "mode = FakeTensorMode()",
+        "state = {name: mode.from_tensor(t) for name, t in call.state_dict().items()}",
+        "fakes = tuple(map(mode.from_tensor, (query, key, value)))",
+        "with mode:",
+        "    got = torch.func.functional_call(call, state, fakes)",
+    ],
+)
 def _faked(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
+    expected = base.output
     call = _Call(base)
     from torch._subclasses.fake_tensor import FakeTensorMode  # brings the compiler: half a second
 
@@ -187,7 +220,6 @@ def _faked(subject: Subject, case: Case) -> None:
     with _told("a call with fake tensors"), mode:
         fakes = tuple(mode.from_tensor(tensor) for tensor in _tensors(base))
         got = torch.func.functional_call(call, state, fakes)
-    expected = base.output
     for name in ("shape", "dtype", "device"):
         one, other = getattr(got, name), getattr(expected, name)
         if one != other:
@@ -196,6 +228,13 @@ def _faked(subject: Subject, case: Case) -> None:
             )
 
 
+@scripted(
+    "autocast",
+    lambda: [
+        "with torch.autocast(query.device.type, torch.bfloat16):",
+        "    got = call(query, key, value)",
+    ],
+)
 def _autocast(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     narrow = torch.bfloat16
