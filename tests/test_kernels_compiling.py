@@ -1,6 +1,7 @@
 """What compiles the pairwise kernels: how often, where it is kept, and what runs without it."""
 
 import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -56,6 +57,23 @@ torch.testing.assert_close(grad, torch.autograd.grad(plain.sum(), query), rtol=1
 ours = [w for w in caught if w.category is _native.NotCompiledWarning]
 print(_sums.last_path(), len(ours))
 """
+VECTORS_SCRIPT = """
+import torch, attnbench
+from attnbench_plugins.kernels import _sums
+for name, kernel in (("additive", "factorised"), ("gaussian", "differences")):
+    for dtype in (torch.float32, torch.float64):
+        module = attnbench.get(name).make(6, 6).to(dtype)
+        sizes = (2, 19, 6), (2, 37, 6), (2, 37, 5)
+        leaves = [torch.randn(size, dtype=dtype).requires_grad_() for size in sizes]
+        mask = torch.rand(19, 37) < 0.7
+        for given in ({}, {"attn_mask": mask}, {"is_causal": True}):
+            found = []
+            for way in (kernel, "plain"):
+                output = attnbench.attend(module, *leaves, kernel=way, **given)
+                found.append((output, *torch.autograd.grad(output.square().sum(), leaves)))
+            torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+print(_sums.last_path())
+"""
 
 
 def script(source: str, cache, **environment: str) -> str:
@@ -90,6 +108,13 @@ def test_one_library_serves_all_sizes_and_dtypes_and_a_second_process_compiles_n
 @pytest.mark.parametrize("compiler", ["/no/such/compiler", "/bin/false"])
 def test_without_a_working_compiler_it_runs_eagerly_and_says_so_once(tmp_path, compiler):
     assert script(FALLBACK_SCRIPT, tmp_path, CXX=compiler) == "eager 1"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these are flags of x86 compilers")
+@pytest.mark.parametrize("flag", ["-mno-avx512f", "-mno-avx"])
+def test_narrower_vectors_than_this_processor_has_give_the_same(tmp_path, flag):
+    compiler = f"{os.environ.get('CXX', 'g++')} {flag}"
+    assert script(VECTORS_SCRIPT, tmp_path, CXX=compiler) == "native"
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path):
