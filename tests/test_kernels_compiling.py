@@ -110,6 +110,13 @@ def test_without_a_working_compiler_it_runs_eagerly_and_says_so_once(tmp_path, c
     assert script(FALLBACK_SCRIPT, tmp_path, CXX=compiler) == "eager 1"
 
 
+def test_a_compiler_without_openmp_gives_loops_of_one_thread(tmp_path):
+    compiler, real = tmp_path / "compiler", os.environ.get("CXX", "c++")
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec {real} "$@"\n')
+    compiler.chmod(0o755)
+    assert script(VECTORS_SCRIPT, tmp_path, CXX=str(compiler)) == "native"
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these are flags of x86 compilers")
 @pytest.mark.parametrize("flag", ["-mno-avx512f", "-mno-avx"])
 def test_narrower_vectors_than_this_processor_has_give_the_same(tmp_path, flag):

@@ -27,7 +27,9 @@ __all__ = ["Form", "NotCompiledWarning", "attend", "library", "slopes"]
 
 _FOLDER = Path(__file__).parent
 _SOURCES = [_FOLDER / name for name in ("_loops.cpp", "_vectors.h", "_attend.h", "_slopes.h")]
-_FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
+_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
+_EXTRA = [["-march=native", "-fopenmp"], ["-march=native"], []]
+"""Tried in turn: Apple's clang has no OpenMP, so that one thread runs; an old one no native."""
 _FIELDS = """items rows slots units features a_item a_row b_item b_row w_item value_item value_row
 weights_item weights_row output_item output_row mask_kind mask_item mask_row mask_slot visible
 form parts threads"""
@@ -73,22 +75,24 @@ def _folder() -> Path:
 def _build() -> Path:
     """The library's file, compiled unless it is there."""
     names = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), "c++")
-    command = [*shlex.split(names), *_FLAGS, "-shared", "-fPIC", str(_SOURCES[0])]
-    parts = [*(path.read_text() for path in _SOURCES), *command[:-1], _processor()]
+    command = [*shlex.split(names), *_FLAGS]
+    parts = [*(path.read_text() for path in _SOURCES), *command, str(_EXTRA), _processor()]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     path = _folder() / f"loops-{key}.so"
     if path.exists():
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        run = subprocess.run(  # noqa: S603  # the user's own compiler
-            [*command, "-o", str(made)], capture_output=True, text=True, check=False
-        )
-        if run.returncode or not made.exists():
-            said = run.stderr.strip().splitlines() or [f"exit status {run.returncode}"]
-            raise OSError(f"{shlex.join(command[:1])}: {said[0]}")
-        made.replace(path)  # at once: another process finds all of it or nothing
-    return path
+        for extra in _EXTRA:
+            run = subprocess.run(  # noqa: S603  # the user's own compiler
+                [*command, *extra, str(_SOURCES[0]), "-o", str(made)],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if run.returncode == 0 and made.exists():
+                made.replace(path)  # at once: another process finds all of it or nothing
+                return path
+    said = run.stderr.strip().splitlines() or [f"exit status {run.returncode}"]
+    raise OSError(f"{shlex.join(command[:1])}: {said[0]}")
 
 
 @functools.cache
@@ -99,7 +103,7 @@ def library() -> ctypes.CDLL | None:
     except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
         warnings.warn(
             f"attnbench's kernels run eagerly, many times slower: their loops could not be "
-            f"compiled ({error}). They need GCC or clang with OpenMP; set CXX to the compiler.",
+            f"compiled ({error}). They need GCC or clang; set CXX to the compiler.",
             NotCompiledWarning,
             stacklevel=2,
         )
