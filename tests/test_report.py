@@ -144,6 +144,21 @@ def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(folder, c
 
 
 @pytest.mark.parametrize(
+    ("code", "maps", "warns"), [("1 / 0", True, False), ("import os; os._exit(7)", False, True)]
+)
+def test_a_recorded_subject_that_breaks_on_import_costs_the_page_only_heat_maps(
+    folder, capsys, code, maps, warns
+):
+    (folder.parents[2] / "broken.py").write_text(code)
+    store.append(folder, record("broken.py:SPEC"))
+    assert main(["report"]) == 0
+    page = (folder.parents[2] / "report.html").read_text()
+    assert "broken.py:SPEC" in page
+    assert ("weights of additive" in page) == maps
+    assert ("the page is without heat maps: heat maps: " in capsys.readouterr().err) == warns
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nowhere"], "there are no records at nowhere"),

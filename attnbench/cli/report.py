@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from attnbench.errors import RecordError
+from attnbench.errors import AttnbenchError, RecordError
 
 
 def command(
@@ -41,11 +42,7 @@ def command(
         for path in [*(outcomes or []), *(p for p in beside if p.exists())]
         for outcome in load_outcomes(path)
     ]
-    weights = {}
-    if heat_maps:
-        from attnbench.report.heatmaps import example_weights
-
-        weights = example_weights(sorted({record.subject for record in records}))
+    weights = _weights(sorted({record.subject for record in records})) if heat_maps else {}
     page = render(
         records, outcomes=found, heat_maps=weights, title=title, sources=[str(p) for p in paths]
     )
@@ -56,6 +53,20 @@ def command(
         raise RecordError(f"cannot write {output}: {error.strerror or error}.") from None
     typer.echo(f"Wrote {output}: {len(records)} records of {len(paths)} runs.")
     return 0
+
+
+def _weights(subjects: list[str]) -> Any:
+    """Weights of the scoring functions that are installed here; none where that cannot be had."""
+    from attnbench.cli._survey import load_plugins
+    from attnbench.workers import Task, call
+
+    function = "attnbench.report.heatmaps:example_weights"
+    try:
+        load_plugins(warn=False)
+        return call(Task("heat maps", function, {"subjects": subjects}, timeout_s=120.0))
+    except AttnbenchError as error:
+        print(f"warning: the page is without heat maps: {error}", file=sys.stderr)
+        return {}
 
 
 def _files(sources: list[Path]) -> list[Path]:
