@@ -73,6 +73,38 @@ def test_curves_need_three_lengths():
     assert "mask none" in title
 
 
+@pytest.mark.parametrize("status", ["void", "unsupported", None])
+def test_a_curve_is_dashed_across_a_length_without_a_valid_time_and_only_there(status):
+    records = [
+        record(name, length=n, time=n * 1e-6)
+        for name in ("scaled_dot", "gappy")
+        for n in (64, 128, 256, 512)
+        if (name, n) != ("gappy", 128)
+    ]
+    if status:
+        records.append(record("gappy", 128, 1e-3, status=status))
+    page = render(records)
+    _, whole = _lines(page, "scaled_dot")
+    baseline, gappy = _lines(page, "gappy")
+    assert whole == ["main", "main", "main"]
+    assert baseline == ["base", "base", "base"]
+    assert gappy == ["main gap", "main"]
+    assert "A line is dashed across\na length that lacks a valid time" in page
+    assert "line.gap {" in page
+
+
+def test_a_curve_is_dashed_across_a_length_that_was_void_for_every_subject():
+    records = [record(length=n, time=n * 1e-6) for n in (64, 256, 512)]
+    baseline, line = _lines(render([*records, record(length=128, status="void")]), "scaled_dot")
+    assert (baseline, line) == (["base gap", "base"], ["main gap", "main"])
+
+
+def _lines(page, subject):
+    """Classes of the lines of a subject's panel, from left to right: the baseline's and its own."""
+    (panel,) = re.findall(f'aria-label="time of {subject} over L = S">(.*?)</svg>', page)
+    return tuple(re.findall(f'<line class="({css}[^"]*)"', panel) for css in ("base", "main"))
+
+
 def test_pareto_keeps_what_nothing_beats_in_time_memory_and_error_at_once():
     group = rows(
         [

@@ -117,7 +117,6 @@ def _pictures(table: Sequence[Row]) -> list[dict[str, Any]]:
 def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
     found = []
     for title, family in curves(table).items():
-        lengths = sorted({length for curve in family for length, _ in curve.points})
         times = [time for curve in family for _, time in (*curve.points, *curve.baseline)]
         panels = [
             {
@@ -129,13 +128,13 @@ def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
                     f"time of {curve.subject} over L = S",
                     curve.points,
                     curve.baseline,
-                    lengths,
+                    curve.lengths,
                     times,
                 ),
             }
             for curve in family
         ]
-        found.append({"title": title, "panels": panels, "lengths": lengths})
+        found.append({"title": title, "panels": panels})
     return found
 
 

@@ -117,12 +117,14 @@ class Curve:
         subject: its address.
         points: pairs of length and time in seconds, by length.
         baseline: the same of the baseline.
+        lengths: all that were recorded of any subject, with a valid time or without.
         slope: of the logarithms, by least squares; 2 means four times the time at twice the length.
     """
 
     subject: str
     points: tuple[tuple[int, float], ...]
     baseline: tuple[tuple[int, float], ...]
+    lengths: tuple[int, ...]
     slope: float
 
 
@@ -136,23 +138,27 @@ def slope(points: Sequence[tuple[int, float]]) -> float:
 def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
     """Curves of subjects with at least three lengths, by a title that says what is held fixed."""
     families: dict[str, dict[str, dict[int, float]]] = {}
+    recorded: dict[str, set[int]] = {}
     for row in table:
         record = row.record
-        if row.time_s is None or record.q_len != record.kv_len or record.inputs is not None:
+        if record.q_len != record.kv_len or record.inputs is not None:
             continue
         lead = "×".join(map(str, record.lead)) or "1"
         title = (
             f"{record.dtype}, mask {record.mask}, lead {lead}, E {record.query_size}, "
             f"on {record.device_name}: {record.contract}"
         )
-        lengths = families.setdefault(title, {}).setdefault(record.subject, {})
-        lengths[record.q_len] = row.time_s
+        recorded.setdefault(title, set()).add(record.q_len)
+        if row.time_s is not None:
+            lengths = families.setdefault(title, {}).setdefault(record.subject, {})
+            lengths[record.q_len] = row.time_s
     found = {}
     for title, subjects in families.items():
         base = tuple(sorted(subjects.get(BASELINE, {}).items()))
         long = {name: tuple(sorted(p.items())) for name, p in subjects.items() if len(p) >= 3}
         if long:
-            found[title] = [Curve(n, p, base, slope(p)) for n, p in sorted(long.items())]
+            all_ = tuple(sorted(recorded[title]))
+            found[title] = [Curve(n, p, base, all_, slope(p)) for n, p in sorted(long.items())]
     return found
 
 

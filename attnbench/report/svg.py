@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -115,15 +116,23 @@ def _frame(width: float, height: float, title: str, body: Markup) -> Markup:
     ).format(width, height, title, title, body)
 
 
-def _line(points: Sequence[tuple[int, float]], x: Axis, y: Axis, css: str) -> Markup:
-    path = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in points)
+def _line(
+    points: Sequence[tuple[int, float]], lengths: Sequence[int], x: Axis, y: Axis, css: str
+) -> Markup:
+    lines = Markup("").join(
+        Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>').format(
+            css + (" gap" if any(a < length < b for length in lengths) else ""),
+            x.at(a), y.at(time_a), x.at(b), y.at(time_b),
+        )
+        for (a, time_a), (b, time_b) in pairwise(points)
+    )  # fmt: skip
     dots = Markup("").join(
         Markup(
             '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="2.6"><title>{}: {}</title></circle>'
         ).format(css, x.at(a), y.at(b), a, seconds_text(b))
         for a, b in points
     )
-    return Markup('<polyline class="{}" points="{}"/>').format(css, path) + dots
+    return lines + dots
 
 
 def panel(
@@ -133,19 +142,20 @@ def panel(
     lengths: Sequence[int],
     times: Sequence[float],
 ) -> Markup:
-    """A small log-log chart of time over length, the baseline behind it.
+    """A small log-log chart of time over length, the baseline behind it; dashed across a gap.
 
     Args:
         title: for readers who cannot see it.
         points, baseline: pairs of length and seconds.
-        lengths, times: of all panels that stand together, so that they share their axes.
+        lengths, times: of all panels that stand together, so that they share their axes; one of
+            these lengths between two neighbouring points is a gap.
     """
     x = log_axis(lengths, 46, 214, most=4, base=2.0)
     y = log_axis(times, 128, 8, seconds_text, most=4)
     body = _grid(x, y)
     if baseline:
-        body += _line(baseline, x, y, "base")
-    return _frame(222, 146, title, body + _line(points, x, y, "main"))
+        body += _line(baseline, lengths, x, y, "base")
+    return _frame(222, 146, title, body + _line(points, lengths, x, y, "main"))
 
 
 @dataclass(frozen=True)
