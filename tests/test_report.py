@@ -2,10 +2,12 @@ import json
 import re
 
 import pytest
+from markupsafe import Markup
 
 from attnbench.benchmark import store
 from attnbench.benchmark.records import Record
 from attnbench.cli import main
+from attnbench.errors import UsageError
 from attnbench.report import svg
 from attnbench.report.page import render
 from attnbench.report.summary import curves, pareto, rows, slope
@@ -134,12 +136,23 @@ def test_names_cannot_become_markup():
             {"subject": hostile, "invariant": hostile, "status": "failed", "reason": hostile}
         ],
         heat_maps={hostile: [[0.5, 0.5]]},
+        formulas={hostile: (Markup(hostile), Markup(hostile))},
         title=hostile,
         sources=[quoted],
     )
     assert hostile not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert page.count("<script>") == 1
+
+
+def test_subjects_that_share_a_formula_share_its_line_and_those_without_one_are_named():
+    formulas = dict.fromkeys(["dot/fused", "dot"], ("qᵀk", "Luong")) | {"two": ("q < k", "")}
+    page = render([record(name) for name in ("dot", "dot/fused", "two", "gone")], formulas=formulas)
+    (section,) = re.findall('<section id="formulas">(.*?)</section>', page, re.S)
+    lines = re.findall("<tr><th.*?>(.*?)</th><td>(.*?)<small>(.*?)</small>", section)
+    assert lines == [("dot, dot/fused", "qᵀk", "Luong"), ("two", "q &lt; k", "")]
+    assert "without a formula: gone." in section
+    assert 'href="#formulas"' not in render([record()])
 
 
 def test_the_page_needs_no_network():
@@ -173,6 +186,25 @@ def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(folder, c
     assert "off by 3" in page
     assert "weights of additive" in page
     assert "weights of gone" not in page
+
+
+def test_the_command_looks_formulas_up_and_does_without_those_that_are_not_installed(folder):
+    store.append(folder, record("additive(hidden_size=3)"))
+    assert main(["report", "--no-heat-maps"]) == 0
+    page = (folder.parents[2] / "report.html").read_text()
+    assert "<td>w_vᵀ tanh(W_q q + W_k k)<small>Bahdanau et al. 2015" in page
+    assert "additive, additive(hidden_size=3)</th>" in page
+    assert "without a formula: gone." in page
+
+
+def test_a_page_needs_nothing_but_records(folder, capsys, monkeypatch):
+    def ask(function, **arguments):
+        raise UsageError("this command needs torch")
+
+    monkeypatch.setattr("attnbench.cli._survey.ask", ask)
+    assert main(["report", "--no-heat-maps"]) == 0
+    assert "additive</th>" in (folder.parents[2] / "report.html").read_text()
+    assert "without formulas: this command needs torch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

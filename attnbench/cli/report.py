@@ -42,9 +42,14 @@ def command(
         for path in [*(outcomes or []), *(p for p in beside if p.exists())]
         for outcome in load_outcomes(path)
     ]
-    weights = _weights(sorted({record.subject for record in records})) if heat_maps else {}
+    subjects = sorted({record.subject for record in records})
     page = render(
-        records, outcomes=found, heat_maps=weights, title=title, sources=[str(p) for p in paths]
+        records,
+        outcomes=found,
+        formulas=_formulas(subjects),
+        heat_maps=_weights(subjects) if heat_maps else {},
+        title=title,
+        sources=[str(p) for p in paths],
     )
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -55,14 +60,27 @@ def command(
     return 0
 
 
+def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
+    """Formula and source of the subjects that are installed here; no recorded file is run."""
+    from attnbench.cli._survey import ask, load_plugins
+
+    try:
+        load_plugins(warn=False)
+        rows = ask("subject_rows", targets=None)
+    except AttnbenchError as error:
+        print(f"warning: the page is without formulas: {error}", file=sys.stderr)
+        return {}
+    known = {row["subject"]: (row["formula"], row["source"]) for row in rows if row["formula"]}
+    bare = {name: name.partition("(")[0] for name in subjects}  # options change no formula
+    return {name: known[bare[name]] for name in subjects if bare[name] in known}
+
+
 def _weights(subjects: list[str]) -> Any:
     """Weights of the scoring functions that are installed here; none where that cannot be had."""
-    from attnbench.cli._survey import load_plugins
     from attnbench.workers import Task, call
 
     function = "attnbench.report.heatmaps:example_weights"
     try:
-        load_plugins(warn=False)
         return call(Task("heat maps", function, {"subjects": subjects}, timeout_s=120.0))
     except AttnbenchError as error:
         print(f"warning: the page is without heat maps: {error}", file=sys.stderr)

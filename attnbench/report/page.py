@@ -159,11 +159,21 @@ def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> li
     return found
 
 
+def _formulas(formulas: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], str, str]]:
+    """Names, formula and source: one entry for all subjects that share a formula."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(formulas, key=_natural):
+        formula, source = map(str, formulas[name])  # a plugin's text may call itself markup
+        found.setdefault((formula, source), []).append(name)
+    return [(names, *texts) for texts, names in found.items()]
+
+
 def render(
     records: Sequence[Record],
     *,
     outcomes: Sequence[Mapping[str, Any]] = (),
     heat_maps: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    formulas: Mapping[str, tuple[str, str]] | None = None,
     title: str = "attnbench report",
     sources: Sequence[str] = (),
 ) -> str:
@@ -173,6 +183,7 @@ def render(
         records: of any runs; rows are formed by contract, device, case and subject.
         outcomes: of property checks, as dictionaries.
         heat_maps: weights by scoring function, all on the same query and keys.
+        formulas: formula and source by subject, of those for which they are known.
         title: of the page.
         sources: names of the files that were read.
     """
@@ -206,6 +217,8 @@ def render(
         directions=sorted({row.record.direction for row in table}),
         contracts=sorted({row.record.contract for row in table}),
         statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
+        formulas=_formulas(formulas or {}),
+        unknown=sorted({r.subject for r in records} - set(formulas or {}), key=_natural),
         pictures=_pictures(table),
         scaling=_scaling(table),
         outcomes=_outcomes(outcomes, table),
