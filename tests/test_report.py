@@ -1,3 +1,4 @@
+import html
 import json
 import re
 
@@ -5,11 +6,11 @@ import pytest
 from markupsafe import Markup
 
 from attnbench.benchmark import store
-from attnbench.benchmark.records import Record
+from attnbench.benchmark.records import STATUSES, Record
 from attnbench.cli import main
 from attnbench.errors import UsageError
 from attnbench.report import svg
-from attnbench.report.page import render
+from attnbench.report.page import SIGNS, render
 from attnbench.report.summary import curves, pareto, rows, slope
 
 
@@ -145,10 +146,76 @@ def test_names_cannot_become_markup():
     assert page.count("<script>") == 1
 
 
+def _matrix(page):
+    """Contracts, cases, and the cells of each subject: pairs of text and title."""
+    (table,) = re.findall('<table class="matrix">(.*?)</table>', page, re.S)
+    top, head, *lines = re.findall("<tr>(.*?)</tr>", table)
+    cells = {
+        html.unescape(re.search('<th scope="row">(.*?)</th>', line)[1].replace("<wbr>", "")): [
+            (text, html.unescape(title))
+            for title, text in re.findall(r'<td(?: class="\w+" title="(.*?)")?>(.*?)</td>', line)
+        ]
+        for line in lines
+    }
+    contracts = re.findall('<th colspan="(.*?)".*?<span>(.*?)</span>', top)
+    return contracts, re.findall('<th title=".*?">(.*?)<small>', head), cells
+
+
+def test_the_matrix_shows_what_came_of_each_subject_at_each_case_in_the_order_of_sizes():
+    records = [
+        record("b", 1024, 0.25),
+        record("b", 128, 1.5e-3, status="void", reason='"busy" & <loud>'),
+        record("b", 64, 12.3456e-6),
+        record("a10", 64, None, status="unsupported", reason="needs L = 8"),
+        *(record("a9", 64, time, process=i) for i, time in enumerate((1e-3, 2e-3, 3e-3))),
+    ]
+    contracts, cases, cells = _matrix(render(records))
+    assert cases == ["L=S=64", "L=S=128", "L=S=1024"]
+    assert contracts == [("3", "forward, warm cache, clock, 1 thread, v1 on a processor")]
+    assert list(cells) == ["a9", "a10", "b"]
+    assert cells["b"] == [
+        ("12.3 µs", "b, L=S=64, forward: ok, 0.0000123456 s"),
+        ("V", 'b, L=S=128, forward: void, 0.0015 s: "busy" & <loud>'),
+        ("250 ms", "b, L=S=1024, forward: ok, 0.25 s"),
+    ]
+    median = "a9, L=S=64, forward: ok, 0.002 s, the median of 3 processes"
+    assert cells["a9"] == [("2 ms", median), ("", ""), ("", "")]
+    assert cells["a10"][0] == ("–", "a10, L=S=64, forward: unsupported: needs L = 8")
+
+
+def test_the_matrix_keeps_contracts_devices_and_masks_apart():
+    records = [
+        record(case="L64 causal", mask="causal", time=2e-3),
+        record(case="L64 none"),
+        record(contract="cold"),
+        record(contract="cold", device_name="b"),
+    ]
+    contracts, _, cells = _matrix(render(records))
+    assert contracts == [
+        ("1", "cold on a processor"),
+        ("1", "cold on b"),
+        ("2", "forward, warm cache, clock, 1 thread, v1 on a processor"),
+    ]
+    assert [text for text, _ in cells["scaled_dot"]] == ["1 ms", "1 ms", "1 ms", "2 ms"]
+    assert cells["scaled_dot"][3][1] == "scaled_dot, L=S=64, mask causal, forward: ok, 0.002 s"
+    assert "<small>1, E 8</small><small>float32</small><small>causal</small>" in render(records)
+
+
+def test_every_status_has_a_sign_of_its_own_and_the_legend_names_those_that_occur():
+    assert set(SIGNS) == set(STATUSES) - {"ok"}
+    assert len(set(SIGNS.values())) == len(SIGNS)
+    page = render([record(), *(record(status, 64, None, status=status) for status in SIGNS)])
+    for status, sign in SIGNS.items():
+        assert _matrix(page)[2][status][0][0] == sign
+        assert f"<strong>{sign}</strong> {status.replace('_', ' ')}, " in page
+    assert "<strong>V</strong>" not in render([record(), record("a", status="failed")])
+
+
 def test_subjects_that_share_a_formula_share_its_line_and_those_without_one_are_named():
     formulas = dict.fromkeys(["dot/fused", "dot"], ("qᵀk", "Luong")) | {"two": ("q < k", "")}
     page = render([record(name) for name in ("dot", "dot/fused", "two", "gone")], formulas=formulas)
     (section,) = re.findall('<section id="formulas">(.*?)</section>', page, re.S)
+    section = section.replace("<wbr>", "")
     lines = re.findall("<tr><th.*?>(.*?)</th><td>(.*?)<small>(.*?)</small>", section)
     assert lines == [("dot, dot/fused", "qᵀk", "Luong"), ("two", "q &lt; k", "")]
     assert "without a formula: gone." in section
@@ -193,7 +260,7 @@ def test_the_command_looks_formulas_up_and_does_without_those_that_are_not_insta
     assert main(["report", "--no-heat-maps"]) == 0
     page = (folder.parents[2] / "report.html").read_text()
     assert "<td>w_vᵀ tanh(W_q q + W_k k)<small>Bahdanau et al. 2015" in page
-    assert "additive, additive(hidden_size=3)</th>" in page
+    assert "additive, additive(<wbr>hidden_<wbr>size=3)</th>" in page
     assert "without a formula: gone." in page
 
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +21,7 @@ from attnbench.errors import RecordError
 from attnbench.report import svg
 from attnbench.report.summary import BASELINE, Row, curves, machines, pareto, rows
 
-__all__ = ["load_outcomes", "render"]
+__all__ = ["SIGNS", "load_outcomes", "render"]
 
 
 def load_outcomes(path: Path) -> list[dict[str, Any]]:
@@ -76,10 +77,60 @@ def _fact_name(key: str) -> str:
     return re.sub(r"_(s|bytes|bytes_per_s|per_s)$", "", key).replace("_", " ")
 
 
+def _breakable(name: str) -> Markup:
+    """A name that may go on in the next line after one of its signs."""
+    return Markup("<wbr>").join(re.split("(?<=[_/(])", name))
+
+
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     """A key that sorts numbers in a text by size."""
     parts = re.split(r"(\d+)", name)
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+SIGNS = {
+    "unverified": "?",
+    "void": "V",
+    "unsupported": "–",
+    "out_of_memory": "M",
+    "timeout": "T",
+    "failed": "F",
+    "crashed": "C",
+}
+"""What the matrix shows instead of a time, by status."""
+
+
+def _told(row: Row) -> str:
+    """What a cell of the matrix stands for, in full."""
+    record = row.record
+    mask = f", mask {record.mask}" if record.mask != "none" else ""
+    where = f"{record.subject}, {record.workload or record.case}{mask}, {record.direction}"
+    time = record.time_s if row.time_s is None else row.time_s
+    timed = f", {Decimal(str(time)):f} s" if time is not None else ""
+    if row.processes > 1:
+        timed += f", the median of {row.processes} processes"
+    reason = f": {row.reason}" if row.reason else ""
+    return f"{where}: {row.status}{timed}{reason}"
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    """A key that sorts cases by size, those without a mask before the same with one."""
+    return _natural(record.workload), record.mask != "none", _natural(record.case)
+
+
+def _matrix(table: Sequence[Row]) -> dict[str, Any]:
+    """Cases in columns, those of a contract and device together, and a line of rows a subject."""
+    cells = {(row.record.subject, row.group): row for row in table}
+    cases = {row.group: row.record for row in table}
+    order = sorted(cases, key=lambda group: (group[0], *_place(cases[group])))
+    return {
+        "contracts": Counter(contract for contract, _ in order),
+        "cases": [cases[group] for group in order],
+        "lines": {
+            subject: [cells.get((subject, group)) for group in order]
+            for subject in sorted({subject for subject, _ in cells}, key=_natural)
+        },
+    }
 
 
 def _scatter(group: Sequence[Row]) -> Markup | None:
@@ -196,7 +247,9 @@ def render(
         log_share=_log_share,
         percent=_percent,
         sizes=_sizes,
+        breakable=_breakable,
         fact=_fact,
+        told=_told,
         fact_name=_fact_name,
     )
     folder = resources.files("attnbench.report")
@@ -216,6 +269,8 @@ def render(
         cases=sorted({row.record.workload or row.record.case for row in table}, key=_natural),
         directions=sorted({row.record.direction for row in table}),
         contracts=sorted({row.record.contract for row in table}),
+        matrix=_matrix(table),
+        signs={s: SIGNS[s] for s in SIGNS if any(row.status == s for row in table)},
         statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
         formulas=_formulas(formulas or {}),
         unknown=sorted({r.subject for r in records} - set(formulas or {}), key=_natural),

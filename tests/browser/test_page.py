@@ -129,6 +129,28 @@ def test_hostile_names_are_text_and_run_nothing(page):
     assert len(page.find_elements(By.TAG_NAME, "script")) == 1
 
 
+def test_a_click_on_the_matrix_says_what_its_cell_stands_for(page):
+    cells = page.find_elements(By.CSS_SELECTOR, ".matrix tbody td")
+    told = page.find_element(By.ID, "told")
+    next(cell for cell in cells if cell.text == "M").click()
+    assert told.text == "absent, L=S=64, forward: out_of_memory: needs 9 GiB"
+    next(cell for cell in cells if cell.text == "4 ms").click()
+    assert told.text == f"{HOSTILE}, L=S=64, forward: ok, 0.004 s"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_matrix_scrolls_in_its_box_and_keeps_names_in_sight(page, width):
+    page.set_window_size(width, 900)
+    box, table, name = (
+        page.find_element(By.CSS_SELECTOR, css)
+        for css in (".scroll:has(.matrix)", ".matrix", ".matrix tbody th")
+    )
+    page.execute_script("arguments[0].scrollLeft = 150; arguments[0].scrollTop = 40", box)
+    assert name.rect["x"] == pytest.approx(box.rect["x"], abs=1)
+    assert box.rect["width"] <= width
+    assert (table.rect["width"] > box.rect["width"]) == (width == 390)
+
+
 def test_nothing_is_logged_as_an_error(page):
     assert [e for e in page.get_log("browser") if e["level"] == "SEVERE"] == []
 
