@@ -82,23 +82,22 @@ class BenchCase:
         """The module and the inputs; seeds torch's global generator."""
         import torch
 
+        from attnbench.inputs import make_inputs
         from attnbench.saved_inputs import load_inputs
 
         case = self.case
         if self.path is None:
-            module, inputs = subject.build(case)
-            return module, inputs if self.kv_heads is None else _grouped(inputs, self.kv_heads)
+            if self.kv_heads is None:
+                return subject.build(case)
+            module, inputs = subject.build(case.replace(lead=(*case.lead[:-1], self.kv_heads)))
+            # of a seed of its own, or its later heads would be drawn with the numbers of the keys
+            query = make_inputs(case.replace(kv_len=1, mask="none", seed=case.seed + 1)).query
+            return module, inputs.replace(query=query, enable_gqa=True)
         torch.manual_seed(case.seed)
         module = subject.make(case.query_size, case.key_size, case.value_size)
         module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
         inputs = load_inputs(Path(self.path))
         return module, inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
-
-
-def _grouped(inputs: Inputs, heads: int) -> Inputs:
-    """The same inputs with the first heads of key and value only."""
-    key, value = (t[..., :heads, :, :].contiguous() for t in (inputs.key, inputs.value))
-    return inputs.replace(key=key, value=value, enable_gqa=True)
 
 
 @functools.cache
