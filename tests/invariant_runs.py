@@ -10,7 +10,7 @@ from attnbench import Case, MechanismSpec, Outcome
 from attnbench.resolving import resolve
 from attnbench.running import PROFILES, run_invariant, seeded
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
-from tests.mutants.twins import ATTENTION
+from tests.mutants.twins.attention import ATTENTION
 
 __all__ = ["by_name", "case_of", "mutant", "run"]
 

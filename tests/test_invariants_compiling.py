@@ -12,7 +12,7 @@ from attnbench.profiles import PROFILES, current_profile
 from attnbench.resolving import resolve
 from attnbench.running import run_invariant, seeded
 from tests.invariant_runs import by_name, mutant, run
-from tests.mutants.twins import ATTENTION, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention
 
 INVARIANTS = by_name(compiling)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnbench.invariants import execution
 from tests.invariant_runs import by_name, mutant, run
-from tests.mutants.twins import ATTENTION, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention
 
 INVARIANTS = by_name(execution)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attnbench import KernelSpec, ScoringSpec
 from attnbench.invariants import gradients
 from tests.invariant_runs import by_name, mutant, run
-from tests.mutants.twins import ATTENTION, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention
 
 INVARIANTS = by_name(gradients)
 RIGHT = INVARIANTS["gradients_are_right"]

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from attnbench.invariants import empty_rows, masking, positions
 from tests.invariant_runs import by_name, mutant, run
-from tests.mutants.twins import ATTENTION, HEADS, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention
+from tests.mutants.twins.heads import HEADS
 
 INVARIANTS = by_name(masking, empty_rows, positions)
 

@@ -12,7 +12,7 @@ from attnbench.conformance import select_invariants
 from attnbench.invariants import numerics
 from attnbench.resolving import resolve
 from tests.invariant_runs import by_name, case_of, mutant, run
-from tests.mutants.twins import ATTENTION, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention
 
 INVARIANTS = by_name(numerics)
 

@@ -11,7 +11,7 @@ from attnbench.invariants import statistics
 from attnbench.resolving import resolve
 from attnbench.strategies import listed_of
 from tests.invariant_runs import by_name, case_of, mutant, run
-from tests.mutants.twins import ATTENTION, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention
 
 INVARIANTS = by_name(statistics)
 VARIANCE = INVARIANTS["unit_variance"]

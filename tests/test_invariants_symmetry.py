@@ -8,7 +8,8 @@ from torch import Tensor
 
 from attnbench.invariants import shapes, symmetry
 from tests.invariant_runs import by_name, mutant, run
-from tests.mutants.twins import ATTENTION, HEADS, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention
+from tests.mutants.twins.heads import HEADS
 
 INVARIANTS = by_name(symmetry, shapes)
 

@@ -11,7 +11,7 @@ import attnbench
 from attnbench import KernelSpec
 from attnbench.invariants import pooling, weights
 from tests.invariant_runs import by_name, case_of, mutant, run
-from tests.mutants.twins import ATTENTION, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention
 
 INVARIANTS = by_name(weights, pooling)
 

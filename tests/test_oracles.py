@@ -12,7 +12,7 @@ from attnbench.cases import MASKS
 from attnbench.oracles import Oracle, allowed_and_bias, float64_output, scalar_output
 from attnbench.resolving import resolve
 from attnbench.subject import Subject
-from tests.mutants.twins import ATTENTION
+from tests.mutants.twins.attention import ATTENTION
 
 SMALL = Case((2,), 3, 5, 4, 4, 4)
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.mutants.base import Group, Mutant
-from tests.mutants.twins import ATTENTION, HEADS, Attention, Heads
+from tests.mutants.twins.attention import ATTENTION, Attention
+from tests.mutants.twins.heads import HEADS, Heads
 
 __all__ = ["MUTANTS"]
 

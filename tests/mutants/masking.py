@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.mutants.base import Group, Mutant
-from tests.mutants.twins import ATTENTION, DISTANCE, Attention, Distance
+from tests.mutants.twins.attention import ATTENTION, Attention
+from tests.mutants.twins.distance import DISTANCE, Distance
 
 __all__ = ["MUTANTS"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.mutants.base import Group, Mutant
-from tests.mutants.twins import ATTENTION, Attention, wide
+from tests.mutants.twins.attention import ATTENTION, Attention, wide
 
 __all__ = ["MUTANTS"]
 

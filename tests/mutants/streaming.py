@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnbench import KernelSpec
 from tests.mutants.base import Group, Mutant, Twin
-from tests.mutants.twins import wide
+from tests.mutants.twins.attention import wide
 
 __all__ = ["MUTANTS", "STREAMING", "Streaming"]
 

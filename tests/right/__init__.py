@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbench import MechanismSpec
 from tests.mutants.streaming import Streaming
-from tests.mutants.twins import ATTENTION, wide
+from tests.mutants.twins.attention import ATTENTION, wide
 
 __all__ = ["EXEMPTIONS", "RIGHT", "TORCH_MULTIHEAD", "Right"]
 
