@@ -10,9 +10,15 @@ from __future__ import annotations
 from tests.mutants import (
     additive,
     backward,
+    causality,
+    distances,
     execution,
     heads,
-    masking,
+    hidden_slots,
+    lengths,
+    masks_floating,
+    masks_misaligned,
+    masks_misapplied,
     numerics,
     scorings,
     streaming,
@@ -21,7 +27,22 @@ from tests.mutants.base import Mutant, Twin
 
 __all__ = ["MUTANTS", "TWINS", "Mutant", "Twin"]
 
-_TOPICS = (masking, numerics, heads, scorings, additive, streaming, execution, backward)
+_TOPICS = (
+    masks_misapplied,
+    causality,
+    lengths,
+    masks_misaligned,
+    distances,
+    hidden_slots,
+    masks_floating,
+    numerics,
+    heads,
+    scorings,
+    additive,
+    streaming,
+    execution,
+    backward,
+)
 
 MUTANTS: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]
 TWINS: list[Twin] = list(dict.fromkeys(mutant.twin for mutant in MUTANTS))

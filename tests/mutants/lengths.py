@@ -1,0 +1,61 @@
+"""Valid lengths that are ignored, count the wrong keys, or are those of another item or query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from tests.mutants.base import Group, Mutant
+from tests.mutants.twins.attention import ATTENTION, Attention
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_attention = Group(ATTENTION, MUTANTS)
+
+
+@_attention("Transformer-Neural-Network#15", killers=("valid_lengths_count_the_keys",))
+class LengthOneTooLong(Attention):
+    """``<=`` instead of ``<``: the first key of the padding is seen."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        return super().lengths(valid_lens + 1, query, kv_len)
+
+
+@_attention("own", killers=("valid_lengths_count_the_keys",))
+class LengthOneTooShort(Attention):
+    """The last valid key is taken for padding."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        return super().lengths((valid_lens - 1).clamp_min(1), query, kv_len)
+
+
+@_attention("own", killers=("mask_forms_agree",))
+class LengthsOfTheFirstQuery(Attention):
+    """Of lengths ``(B, L)`` only those of the first query are used."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        lens = valid_lens if valid_lens.dim() == 1 else valid_lens[:, 0]
+        return super().lengths(lens, query, kv_len)
+
+
+@_attention("own", killers=("masked_weights_are_zero",))
+class LengthsOverTheLastLeadingSize(Attention):
+    """Lengths are laid over the heads where there are as many heads as items."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        inside = super().lengths(valid_lens, query, kv_len)
+        sizes = query.shape[:-2]
+        return inside.movedim(0, -3) if len(sizes) > 1 and sizes[0] == sizes[-1] else inside
+
+
+@_attention("own", killers=("causal_and_padding_combine",))
+class LengthsIgnoredBesideAMask(Attention):
+    """Lengths are used only if causality is not asked for."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        valid_lens = None if is_causal else valid_lens
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)

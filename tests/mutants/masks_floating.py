@@ -1,0 +1,63 @@
+"""Floating masks: -inf that does not hide, and biases that are not added as they are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.mutants.base import Group, Mutant
+from tests.mutants.twins.attention import ATTENTION, Attention
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_attention = Group(ATTENTION, MUTANTS)
+
+
+@_attention("own", killers=("masked_weights_are_zero",))
+class FloatingMaskHidesNothing(Attention):
+    """-inf in a floating mask is clipped to -5 before it is added."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        if attn_mask is not None and attn_mask.dtype != torch.bool:
+            attn_mask = attn_mask.clamp_min(-5.0)
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("bias_is_added_to_scores",))
+class FloatingMaskReadAsBoolean(Attention):
+    """Of a floating mask only -inf counts; its finite values are dropped."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        if attn_mask is not None:
+            attn_mask = attn_mask if attn_mask.dtype == torch.bool else attn_mask > -math.inf
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("bias_is_added_to_scores",))
+class BiasSubtracted(Attention):
+    """A floating mask is subtracted from the scores."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        return allowed, -bias
+
+
+@_attention("own", killers=("bias_is_added_to_scores",))
+class BiasScaledToo(Attention):
+    """The scale is applied to scores and floating mask together."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        return allowed, bias * query.shape[-1] ** -0.5
