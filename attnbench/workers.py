@@ -17,17 +17,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import gc
-import importlib
-import inspect
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
-import threading
 import time
-import traceback
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +31,7 @@ from typing import IO, Any, Literal
 
 import psutil
 
-from attnbench import errors
+from attnbench import child_process, errors
 
 __all__ = ["GIB", "MEMORY_GIB", "Event", "Task", "Workers", "call", "warm_up"]
 
@@ -192,8 +187,9 @@ class _Child:
         self.receiver, sender = context.Pipe(duplex=False)
         # the server was started once, so that variables set since then have to travel
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
-        log = _Descriptor(self.log.fileno())
-        self.process = context.Process(target=_serve, args=(sender, log, task, variables))
+        log = child_process.Descriptor(self.log.fileno())
+        arguments = (sender, log, task, variables)
+        self.process = context.Process(target=child_process.serve, args=arguments)
         with _no_main():
             self.process.start()
         sender.close()
@@ -252,7 +248,7 @@ class _Child:
         """The end of what the process wrote to its standard error, without our own frames."""
         self.log.seek(0)
         lines = self.log.read(_LOG_BYTES).decode(errors="replace").strip().splitlines()
-        ours = ("multiprocessing/", "attnbench/workers.py", "<string>", "Extension modules:")
+        ours = ("multiprocessing/", "attnbench/child_process.py", "<string>", "Extension modules:")
         told = [line for line in lines if line.strip() and not any(o in line for o in ours)]
         return "".join(f"\n  | {line}" for line in told[-most:])
 
@@ -265,80 +261,3 @@ class _Child:
         self.process.join(timeout=2.0)
         self.receiver.close()
         self.log.close()
-
-
-class _Descriptor:
-    """A file descriptor that survives the way into a child."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing import reduction
-
-        return _Descriptor._rebuilt, (reduction.DupFd(self.number),)
-
-    @staticmethod
-    def _rebuilt(duplicate: Any) -> _Descriptor:
-        return _Descriptor(duplicate.detach())
-
-
-def _serve(
-    sender: connection.Connection, log: _Descriptor, task: Task, variables: Mapping[str, str]
-) -> None:
-    """What a child does: run the function, and send what it gives."""
-    gc.freeze()  # what the server has imported is no garbage; to look through it takes 0.1 s
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.setpgid(0, 0)
-    _detach(log.number)
-    for name in [name for name in os.environ if name.startswith("ATTNBENCH_")]:
-        del os.environ[name]
-    # inductor's compile processes would outlive a child that is ended
-    os.environ.update(variables, TORCHINDUCTOR_COMPILE_THREADS="1")
-    try:
-        for value in _values(task):
-            sender.send(("value", value))
-        sender.send(("done", None))
-    except BaseException as error:
-        if not isinstance(error, Exception | SystemExit | KeyboardInterrupt):
-            raise
-        own = isinstance(error, errors.AttnbenchError) and type(error).__module__ == errors.__name__
-        text = str(error) if own else "".join(traceback.format_exception(error)).rstrip()
-        sender.send(("raised", (text, error if own else None)))
-    finally:
-        sender.close()
-        # threads that a subject started, or its atexit functions, are not waited for
-        os._exit(0)
-
-
-def _values(task: Task) -> Iterator[Any]:
-    with contextlib.suppress(ImportError):  # plugins can be loaded without it, if only to fail
-        import torch
-
-        torch.set_num_threads(task.threads)
-    module, _, name = task.function.partition(":")
-    function = getattr(importlib.import_module(module), name)
-    result = function(**task.arguments)
-    if inspect.isgenerator(result):
-        yield from result
-    else:
-        yield result
-
-
-def _detach(log: int) -> None:
-    """Write what a subject prints to the log, and end with the process that started this one."""
-    import faulthandler
-
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    os.dup2(log, 2)
-    faulthandler.enable()
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
-
-
-def _follow(sentinel: Any) -> None:
-    connection.wait([sentinel])
-    os.killpg(0, signal.SIGKILL)

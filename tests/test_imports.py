@@ -28,7 +28,7 @@ LEVELS = [
         "report",
     },
     {
-        "asv", "cli", "decorators", "pytest_plugin", "workers",
+        "asv", "child_process", "cli", "decorators", "pytest_plugin", "workers",
     },
 ]  # fmt: skip
 

@@ -109,6 +109,7 @@ def test_a_segmentation_fault_crashed_and_names_the_line() -> None:
     assert "SIGSEGV" in event.reason
     assert "in segfault" in event.reason
     assert "multiprocessing" not in event.reason
+    assert "child_process" not in event.reason
 
 
 def test_a_child_that_leaves_crashed_with_its_exit_code() -> None:
