@@ -18,7 +18,7 @@ LEVELS = [
     },
     {
         "arguments", "attending", "cases", "choosing", "devices", "inputs", "masks",
-        "oracles", "pooling", "resolving", "subject",
+        "oracles", "pooling", "references", "resolving", "subject",
     },
     {
         "benchmark", "conformance", "drawing", "evidence", "faults", "invariants", "outcomes",

@@ -8,7 +8,7 @@ import torch
 import attnbench
 from attnbench.benchmark.memory import peak_bytes
 from attnbench.errors import OptionError, ShapeError
-from attnbench.oracles import scalar_output
+from attnbench.references import scalar_output
 from attnbench.resolving import resolve
 
 LOCAL = ["local_monotonic", "local_predictive", "key_value"]

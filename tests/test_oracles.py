@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench import Case, MechanismSpec
-from attnbench.cases import MASKS
-from attnbench.oracles import Oracle, allowed_and_bias, float64_output, scalar_output
+from attnbench import Case
+from attnbench.oracles import Oracle
 from attnbench.resolving import resolve
 from attnbench.subject import Subject
 from tests.mutants.twins.attention import ATTENTION
@@ -28,37 +27,6 @@ def _oracle(target: Any, case: Case) -> tuple[Oracle, Tensor]:
     return Oracle(subject, module, inputs), subject.output(module, inputs).detach()
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("name", ["additive", "gaussian"])
-def test_both_references_give_the_same_output_under_every_mask(name: str, mask: str) -> None:
-    subject = _subject(name)
-    module, inputs = subject.build(subject.legal(SMALL.replace(mask=mask)))
-    scalar = scalar_output(subject, module, inputs)
-    assert scalar is not None
-    wide = float64_output(subject, module, inputs).flatten(0, -2)
-    torch.testing.assert_close(scalar, wide, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_what_is_allowed_by_definition_is_what_masks_fold_into(mask: str) -> None:
-    _, inputs = _subject("dot").build(SMALL.replace(mask=mask).legal())
-    assert torch.equal(allowed_and_bias(inputs)[0], inputs.allowed)
-
-
-def test_the_float64_run_matches_a_softmax_written_by_hand() -> None:
-    oracle, _ = _oracle("dot", SMALL)
-    query, key, value = (getattr(oracle.inputs, n) for n in ("query", "key", "value"))
-    expected = (query @ key.mT).softmax(-1) @ value
-    torch.testing.assert_close(oracle.output, expected, atol=1e-12, rtol=0)
-
-
-def test_a_row_without_keys_is_zeros() -> None:
-    oracle, _ = _oracle("dot", SMALL.replace(mask="empty_row"))
-    dead = ~oracle.allowed.any(-1)
-    assert bool(dead.any())
-    assert not oracle.output[dead].any()
-
-
 def test_nan_in_a_slot_hidden_from_all_reaches_no_reference() -> None:
     subject = _subject("scaled_dot")
     module, inputs = subject.build(SMALL.replace(mask="key_row"))
@@ -70,21 +38,6 @@ def test_nan_in_a_slot_hidden_from_all_reaches_no_reference() -> None:
     oracle = Oracle(subject, module, poisoned)
     assert bool(oracle.output.isfinite().all())
     assert bool(oracle.budget().isfinite().all())
-
-
-def test_rows_are_few_and_hold_the_first_and_the_last() -> None:
-    oracle, _ = _oracle("dot", Case((3,), 40, 16, 4, 4, 4))
-    rows = oracle.rows(64)
-    assert len(rows) == 4
-    assert (rows[0], rows[-1]) == ((0, 0), (2, 39))
-    assert len(oracle.rows()) == 120
-
-
-def test_rows_by_the_scalar_reference_take_the_place_of_those_in_float64() -> None:
-    oracle, _ = _oracle("scaled_dot", Case((3,), 7, 5, 4, 4, 4))
-    mixed = oracle.with_scalar([(0, 0), (1, 6), (2, 3)])
-    torch.testing.assert_close(mixed, oracle.output, atol=1e-12, rtol=0)
-    assert torch.equal(mixed[0, 1:], oracle.output[0, 1:])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
@@ -144,12 +97,6 @@ def test_the_floor_is_part_of_the_budget() -> None:
     for target in ("gaussian", ATTENTION.spec):
         oracle, _ = _oracle(target, SMALL)
         assert bool((oracle.floor() <= oracle.budget()).all())
-
-
-def test_a_mechanism_without_a_reference_has_none_and_with_a_bias_neither() -> None:
-    assert isinstance(ATTENTION.spec, MechanismSpec)
-    assert not _oracle(ATTENTION.spec, SMALL.replace(mask="bias"))[0].has_scalar
-    assert _oracle(ATTENTION.spec, SMALL.replace(mask="boolean"))[0].has_scalar
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -17,7 +17,8 @@ from attnbench.cases import Case
 from attnbench.errors import InvariantViolation, UsageError
 from attnbench.inputs import Inputs
 from attnbench.invariants.compare import agree_within, reject
-from attnbench.oracles import Oracle, allowed_and_bias
+from attnbench.oracles import Oracle
+from attnbench.references import allowed_and_bias
 from attnbench.subject import Subject
 
 __all__ = ["Baseline"]

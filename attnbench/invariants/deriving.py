@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbench.cases import MASKS, Case
 from attnbench.inputs import Inputs
-from attnbench.oracles import allowed_and_bias
+from attnbench.references import allowed_and_bias
 from attnbench.strategies import cases, domain_of, with_domain
 from attnbench.subject import Subject
 

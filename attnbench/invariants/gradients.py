@@ -14,7 +14,7 @@ from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, holds, reject
 from attnbench.invariants.deriving import benign
-from attnbench.oracles import widened
+from attnbench.references import widened
 from attnbench.specs import Invariant
 from attnbench.strategies import cases, listed
 from attnbench.subject import Subject

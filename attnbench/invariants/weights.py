@@ -12,7 +12,7 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, holds, needs, reject
 from attnbench.invariants.deriving import FREE_MASKS, HIDING_MASKS, benign, has_weights
-from attnbench.oracles import allowed_and_bias
+from attnbench.references import allowed_and_bias
 from attnbench.specs import Invariant
 from attnbench.strategies import cases
 from attnbench.subject import Subject
