@@ -1,0 +1,51 @@
+"""Running the command line in this process, from the folder of ``bad_subjects.py``."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnbench.cli import main
+
+__all__ = ["HERE", "SUM", "Result", "outcome", "run"]
+
+HERE = Path(__file__).parent
+SUM = ("--invariant", "weights_sum_to_one", "--profile", "quick")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command gave: its exit code, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it wrote, read as JSON."""
+        return json.loads(self.out)
+
+
+def run(*arguments: str) -> Result:
+    """What ``attnbench`` does with these arguments."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(HERE),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main(arguments)
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+def outcome(result: Result, subject: str, invariant: str = "weights_sum_to_one") -> dict[str, Any]:
+    """The one outcome of a subject and an invariant, from ``check --json``."""
+    (found,) = [
+        o for o in result.json["outcomes"] if (o["subject"], o["invariant"]) == (subject, invariant)
+    ]
+    return dict(found)

@@ -1,0 +1,112 @@
+"""Check goes on when a subject hangs, crashes or hoards, and ends at once on Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli_runs import HERE, SUM, outcome, run
+
+
+def test_a_subject_that_hangs_timed_out_and_the_others_go_on() -> None:
+    targets = ("bad_subjects.py:HANGS", "scaled_dot")
+    result = run("check", *targets, *SUM, "--timeout", "3", "--json")
+    assert result.code == 3
+    assert outcome(result, "Hangs")["status"] == "timeout"
+    assert "no answer within 3 s" in outcome(result, "Hangs")["reason"]
+    assert outcome(result, "scaled_dot")["status"] == "passed"
+
+
+def test_a_hang_in_one_invariant_keeps_the_outcomes_before_and_after_it() -> None:
+    names = ("keeps_the_contract", "unit_variance", "weights_are_not_negative")
+    chosen = [text for name in names for text in ("--invariant", name)]
+    result = run(
+        *(
+            "check",
+            "bad_subjects.py:HANGS_TRAINING",
+            *chosen,
+            "--invariant",
+            "inputs_are_unchanged",
+        ),
+        *("--profile", "quick", "--timeout", "6", "--json"),
+    )
+    found = {o["invariant"]: o["status"] for o in result.json["outcomes"]}
+    assert found["inputs_are_unchanged"] == "timeout"
+    assert found["keeps_the_contract"] == found["weights_are_not_negative"] == "passed"
+    assert result.code == 3
+
+
+def test_a_subject_that_kills_its_process_crashed_and_is_begun_again_once() -> None:
+    targets = ("bad_subjects.py:KILLS", "scaled_dot")
+    names = ("keeps_the_contract", "weights_are_not_negative", "pools_values", "layouts_agree")
+    chosen = [text for name in names for text in ("--invariant", name)]
+    result = run("check", *targets, *chosen, "--profile", "quick", "--json", "-j", "2")
+    assert result.code == 3
+    reasons = [o["reason"] for o in result.json["outcomes"] if o["subject"] == "KillsItsProcess"]
+    assert [reason.split()[0] for reason in reasons] == ["its", "its", "not", "not"]
+    assert "SIGKILL" in reasons[0]
+    assert result.json["counts"] == {"passed": 4, "crashed": 4}
+
+
+def test_a_subject_over_its_memory_crashed_and_says_the_cap() -> None:
+    result = run("check", "bad_subjects.py:HOARDS", *SUM, "--memory", "0.75", "--json")
+    assert result.code == 3
+    assert "over the cap of 0.75 GiB" in outcome(result, "Hoards")["reason"]
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    code = "import sys; from attnbench.cli import main; sys.exit(main())"
+    targets = ["scaled_dot", "bad_subjects.py:HANGS"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "check", *targets, *SUM, "-j", "1", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=HERE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_keeps_what_was_recorded_and_leaves_no_process(
+    hanging: subprocess.Popen[str],
+) -> None:
+    parent = psutil.Process(hanging.pid)
+    until = time.monotonic() + 60
+    # the second subject's process hangs: the server's second child after the three that survey
+    while time.monotonic() < until and not _sleeps(parent):
+        time.sleep(0.1)
+    children = parent.children(recursive=True)
+    started = time.monotonic()
+    hanging.send_signal(signal.SIGINT)
+    out, err = hanging.communicate(timeout=30)
+    took = time.monotonic() - started
+    assert hanging.returncode == 130, err
+    assert [o["subject"] for o in json.loads(out)["outcomes"]] == ["scaled_dot"]
+    assert "Traceback" not in err
+    assert took < 10  # 2 s on an idle machine; a hang would be for 60
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
+
+
+def _sleeps(parent: psutil.Process) -> bool:
+    """Whether a worker has been asleep for a while: the subject that hangs."""
+    workers = [c for child in parent.children() for c in child.children()]
+    times = [w.cpu_times().user for w in workers]
+    time.sleep(1.5)
+    try:
+        return bool(workers) and [w.cpu_times().user for w in workers] == times
+    except psutil.NoSuchProcess:
+        return False
