@@ -144,11 +144,13 @@ class Oracle(Reference):
     def moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
         """Module and inputs, moved by one step up or down at random, as often as asked for."""
         generator = torch.Generator().manual_seed(0)
+        steps: dict[int, Tensor] = {}
 
         def moved(tensor: Tensor) -> Tensor:
-            signs = torch.randint(2, tensor.shape, generator=generator).double() * 2 - 1
-            near = tensor + signs * (tensor.abs() * step + self.tiny)
-            return torch.where(tensor.isfinite(), near, tensor)
+            if id(tensor) not in steps:
+                steps[id(tensor)] = _step_of(tensor, step, self.tiny)
+            signs = torch.randint(2, tensor.shape, generator=generator).to(tensor.dtype)
+            return torch.addcmul(tensor, signs.mul_(2).sub_(1), steps[id(tensor)])
 
         module = copy.deepcopy(self.module)
         state = [
@@ -169,6 +171,12 @@ class Oracle(Reference):
                 if mask is not None and mask.is_floating_point():
                     inputs = inputs.replace(attn_mask=moved(mask))
             yield module, inputs
+
+
+def _step_of(tensor: Tensor, step: float, tiny: float) -> Tensor:
+    """How far each element is moved; what is not finite stays where it is."""
+    size = tensor.detach().abs().mul_(step).add_(tiny)
+    return size.masked_fill_(~tensor.isfinite(), 0.0)
 
 
 class _RandomRounding(TorchDispatchMode):
