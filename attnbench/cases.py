@@ -194,7 +194,7 @@ _SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
     ((2, 3), 4, 6, 8, 6, 5),  # heads; all sizes differ
     ((), 4, 7, 3, 3, 2),  # no leading size
     ((1,), 1, 1, 1, 1, 1),  # size 1 everywhere
-    ((4,), 1, 9, 16, 16, 8),  # one query: a decoder's step
+    ((4,), 1, 9, 8, 8, 8),  # one query: a decoder's step
     ((1, 2), 7, 4, 6, 6, 6),  # more queries than keys
     ((2,), 5, 1, 4, 4, 4),  # one key
     ((2, 2, 2), 2, 3, 4, 4, 3),  # three leading sizes
@@ -215,13 +215,21 @@ _SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
 )
 
 
-_LONG: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
+_LONG = (
     # long in one size, and else so plain that no mask and no regime hides what is wrong with it
-    ((1,), 2, 257, 4, 4, 4),
-    ((1,), 257, 2, 4, 4, 4),
-    ((1,), 2, 3, 257, 257, 4),
-    ((1,), 2, 3, 4, 4, 257),
+    Case((1,), 2, 257),
+    Case((1,), 257, 2),
+    Case((1,), 2, 257, regime="huge"),  # where one block's largest score is far above the last's
+    Case((1,), 2, 3, 257, 257),
+    Case((1,), 2, 3, value_size=257),
+    Case((1,), 1, 257),  # a decoder's step after many
+    Case(
+        (1,), 130, 258, mask="window"
+    ),  # whole blocks of keys are hidden, the first ones and the last
+    Case((1,), 130, 130),
 )
+_POSITIONS = Case((1,), 259, 259, dtype="bfloat16", mask="causal")
+"""Positions beyond 256, which bfloat16 does not tell apart."""
 
 
 def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[Case]:
@@ -233,7 +241,8 @@ def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[
     Args:
         domain: bounds of the cases.
         seed: of the first case; each has the next one.
-        brief: every mask on one of the small shapes only, every second one where all sizes agree.
+        brief: every mask on one of the small shapes only, every second one where all sizes agree;
+            what is long in one of two dtypes.
     """
     seen: set[Case] = set()
     for number, case in enumerate(_scheduled(domain, brief)):
@@ -255,9 +264,11 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
     )
     for sizes, dtype, mask, layout, regime in zip(_SHAPES, *cycles, strict=False):
         yield Case(*sizes, dtype, device, mask, layout, regime)
-    for sizes in _LONG:
-        for dtype in dict.fromkeys((dtypes[0], dtypes[-1])):
-            yield Case(*sizes, dtype, device)
+    ends = list(dict.fromkeys((dtypes[0], dtypes[-1])))
+    for number, case in enumerate(_LONG):
+        for dtype in ends[number % len(ends) :][:1] if brief else ends:
+            yield replace(case, dtype=dtype, device=device)
+    yield replace(_POSITIONS, device=device)
     small = Case((2, 3), 4, 6, 8, 6, 5, device=device), Case((3,), 3, 3, 5, 5, 5, device=device)
     for number, mask in enumerate(masks):
         shapes = small[number % 2 :][:1] if brief else small

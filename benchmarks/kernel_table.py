@@ -155,7 +155,7 @@ def other_rows() -> Iterator[Row]:
 
 def peak_mib(call: Callable[[], object]) -> float:
     """MiB allocated at once, beyond what there was, by the profiler's memory events."""
-    with torch.profiler.profile(profile_memory=True) as profile:
+    with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
         call()
     now = most = 0
     for event in profile.profiler.kineto_results.events():

@@ -171,7 +171,7 @@ def test_threads_change_nothing_but_rounding(threads):
 
 def peak_bytes(function) -> int:
     """The most that was allocated at once beyond what there was, by the profiler's events."""
-    with torch.profiler.profile(profile_memory=True) as profile:
+    with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
         function()
     now = most = 0
     for event in profile.profiler.kineto_results.events():

@@ -11,11 +11,15 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, needs
 from attnbench.specs import Invariant
-from attnbench.strategies import cases
+from attnbench.strategies import cases, listed
 from attnbench.subject import Subject
 
 _FAR = 1e4
 """A bias below which a key has no weight beside one without, whatever their scores here."""
+
+
+_LOW = 2.0**15
+"""More than large_bias_hides takes away: from all keys, it changes none of their weights."""
 
 
 def _large_bias(subject: Subject, case: Case) -> None:
@@ -58,6 +62,37 @@ def _log_weights(subject: Subject, case: Case) -> None:
     )
 
 
+_CONSTANT_CASES = (
+    Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),
+    Case((2,), 3, 5, dtype="float64", mask="bias", seed=1),
+    Case((), 1, 7, dtype="float64", mask="bias", seed=2),
+)
+
+
+def _constant(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    bias = base.inputs.attn_mask
+    assert bias is not None
+    # the sum of a score and a constant is rounded to the spacing of the constant
+    tolerance = (
+        8 * torch.finfo(bias.dtype).eps * _LOW * max(1.0, float(base.inputs.value.abs().max()))
+    )
+    agree_within(
+        base.run(base.inputs.replace(attn_mask=bias - _LOW)),
+        base.output,
+        tolerance,
+        f"with {_LOW:g} taken from the scores of all keys, output",
+        "the mask as it is",
+    )
+
+
+def _weighs(subject: Subject) -> str | None:
+    name = "bias_is_added_to_scores"
+    if name in subject.exempt:
+        return f"exempt from {name}: {subject.exempt[name]}"
+    return None if "float64" in subject.dtypes else "float64 is not supported"
+
+
 def _pools(subject: Subject) -> str | None:
     if "pools_values" in subject.laws:
         return None
@@ -79,6 +114,13 @@ def attnbench_invariants() -> Iterable[Invariant]:
             min_kv_len=2,
             max_len=33,
         ),
+    )
+    yield Invariant(
+        name="bias_of_all_keys_hides_none",
+        statement="A large negative constant on all keys changes nothing: no finite bias is -inf.",
+        check=_constant,
+        cases=lambda subject: listed(*map(subject.legal, _CONSTANT_CASES), enough=1),
+        applies=_weighs,
     )
     yield Invariant(
         name="bias_is_added_to_scores",

@@ -207,7 +207,10 @@ def _copies_agree(subject: Subject, case: Case) -> None:
     for way, copied in (
         ("deepcopy", copy.deepcopy),
         ("pickle", lambda module: pickle.loads(pickle.dumps(module))),  # noqa: S301 -- our own
-        ("a state_dict saved, loaded into a new module,", lambda _: _reloaded(base)),
+        (
+            "a state_dict saved, loaded into a module that has been called,",
+            lambda _: _reloaded(base),
+        ),
     ):
         if way == "pickle" and any(
             "<locals>" in type(m).__qualname__ for m in base.module.modules()
@@ -219,7 +222,8 @@ def _copies_agree(subject: Subject, case: Case) -> None:
             raise InvariantViolation(
                 f"{way} of the module raised {type(error).__name__}: {error}"
             ) from None
-        got = subject.output(module.eval(), base.inputs)
+        with torch.no_grad():  # the mode in which something may be kept from call to call
+            got = subject.output(module.eval(), base.inputs)
         base.expect(got, f"after {way} output", "the module itself")
 
 
@@ -233,7 +237,9 @@ def _reloaded(base: Baseline) -> nn.Module:
     # other initial parameters, which the saved ones replace
     torch.default_generator.manual_seed(case.seed + 1)
     module = base.subject.make(case.query_size, case.key_size, case.value_size)
-    module = module.to(dtype=getattr(torch, case.dtype), device=case.device)
+    module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
+    with torch.no_grad():  # what it keeps of a call with other parameters is stale from here on
+        base.subject.output(module, base.inputs)
     module.load_state_dict(state)
     return module
 

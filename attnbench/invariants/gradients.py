@@ -22,7 +22,10 @@ from attnbench.subject import Subject
 __all__: list[str] = []
 
 
-def _leaves(module: nn.Module, inputs: Inputs) -> tuple[Inputs, dict[str, Tensor]]:
+_Named = dict[str, Tensor]
+
+
+def _leaves(module: nn.Module, inputs: Inputs) -> tuple[Inputs, _Named]:
     """Inputs that require gradients, and all that a gradient may be taken by, with names."""
     given = inputs.map(lambda tensor: tensor.detach().requires_grad_())
     named: dict[str, Tensor] = {name: getattr(given, name) for name in ("query", "key", "value")}
@@ -46,7 +49,20 @@ _STEPS = (1e-5, 1e-6, 1e-4)
 
 def _right(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    inputs, named = _leaves(base.module, base.inputs)
+    _compare_slopes(base, *_leaves(base.module, base.inputs))
+
+
+def _bias_right(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    assert base.inputs.attn_mask is not None
+    bias = base.inputs.attn_mask.detach().requires_grad_()
+    # value too, so that an output without a graph is told from a mask without a gradient
+    value = base.inputs.value.detach().requires_grad_()
+    _compare_slopes(base, base.inputs.replace(attn_mask=bias, value=value), {"attn_mask": bias})
+
+
+def _compare_slopes(base: Baseline, inputs: Inputs, named: _Named) -> None:
+    """Hold the gradients by some leaves of the inputs against finite differences."""
     weight = torch.randn(base.output.shape, generator=base.generator, dtype=torch.float64)
     weight = weight.to(base.output)
     gradients = _gradients((base.run(inputs) * weight).sum(), named)
@@ -191,6 +207,16 @@ def _as_on_plain_path(subject: Subject, case: Case) -> None:
         agree_within(one, other, tolerance, f"gradient by {name}", f"{subject.maker.name} itself")
 
 
+_LONG_CASES = (
+    Case((1,), 2, 257, dtype="float64"),
+    Case((1,), 131, 130, dtype="float64", seed=1),
+    Case((1,), 130, 131, dtype="float64", mask="causal", seed=2),
+)
+_BIAS_CASES = (
+    Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),
+    Case((2,), 3, 5, dtype="float64", mask="floating", seed=1),
+    Case((), 1, 7, dtype="float64", mask="bias", seed=2),
+)
 _PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
 
 
@@ -209,6 +235,20 @@ def attnbench_invariants() -> Iterable[Invariant]:
             max_features=9,
         ),
         applies=lambda subject: None if "float64" in subject.dtypes else "float64 is not supported",
+    )
+    yield Invariant(
+        name="long_gradients_are_right",
+        statement="So they are for sequences longer than the blocks that a kernel works in.",
+        check=_right,
+        cases=lambda subject: listed(*map(subject.legal, _LONG_CASES), enough=1),
+        applies=_in_float64,
+    )
+    yield Invariant(
+        name="bias_gets_its_gradient",
+        statement="A floating mask is added to the scores, and gets the gradient that they have.",
+        check=_bias_right,
+        cases=lambda subject: listed(*map(subject.legal, _BIAS_CASES), enough=1),
+        applies=_in_float64,
     )
     yield Invariant(
         name="gradients_reach_every_parameter",
@@ -235,6 +275,13 @@ def attnbench_invariants() -> Iterable[Invariant]:
         cases=lambda subject: benign(subject, dtypes=("float32", "float64"), regimes=("normal",)),
         applies=lambda subject: None if subject.kind == "kernel" else "not a kernel",
     )
+
+
+def _in_float64(subject: Subject) -> str | None:
+    """Why slopes are not looked at where short sequences have none either."""
+    if "gradients_are_right" in subject.exempt:
+        return f"exempt from gradients_are_right: {subject.exempt['gradients_are_right']}"
+    return None if "float64" in subject.dtypes else "float64 is not supported"
 
 
 def _has_parameters(subject: Subject) -> str | None:

@@ -27,6 +27,10 @@ def _scale(subject: Subject, case: Case) -> None:
         f"with twice the query and scale={usual / 2:.6g}, output",
         "the query as it is and no scale",
     )
+    # a scale of 0 is a scale; this one is as good as 0, and is not mistaken for none
+    base.on(base.inputs.replace(scale=2.0**-100)).expect(
+        base.run(base.inputs.replace(scale=0.0)), "with scale=0, output", "scale=2**-100"
+    )
 
 
 @hookimpl

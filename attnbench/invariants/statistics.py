@@ -150,10 +150,11 @@ def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
 
 
 def _dropout_acts_on_weights(subject: Subject, case: Case) -> None:
-    case = case.replace(lead=(), value_size=case.kv_len)
+    case = case.replace(lead=(), value_size=2 * case.kv_len)
     module, inputs = subject.build(case)
     eye = torch.eye(case.kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
-    inputs = inputs.replace(value=eye)  # the output is then the weights that values are pooled by
+    # the output is then the weights that values are pooled by, each of them twice
+    inputs = inputs.replace(value=torch.cat([eye, eye], -1))
     weights = subject.output(module, inputs).double()
     many = inputs.map(lambda tensor: tensor.expand(_CALLS // 4, *tensor.shape))
     torch.manual_seed(case.seed)
@@ -167,6 +168,10 @@ def _dropout_acts_on_weights(subject: Subject, case: Case) -> None:
         what,
         dropped,
         f"0 or the weight over 1 - {_SHARE}: dropout acts on weights after the softmax",
+    )
+    once, again = dropped.chunk(2, -1)
+    agree_within(
+        once, again, tolerance, f"{what} as one feature of the value shows it", "another feature"
     )
     large = weights.expand_as(dropped) > 4 * tolerance
     share = float((dropped == 0)[large].double().mean())

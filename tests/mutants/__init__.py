@@ -16,6 +16,7 @@ from tests.mutants import (
     heads,
     hidden_slots,
     lengths,
+    long,
     masks_floating,
     masks_misaligned,
     masks_misapplied,
@@ -40,6 +41,7 @@ _TOPICS = (
     scorings,
     additive,
     streaming,
+    long,
     execution,
     backward,
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.mutants.base import Group, Mutant
-from tests.mutants.twins.attention import ATTENTION, Attention
+from tests.mutants.twins.attention import ATTENTION, Attention, wide
 from tests.mutants.twins.heads import HEADS, Heads
 
 __all__ = ["MUTANTS"]
@@ -68,6 +68,19 @@ class DropoutIgnored(Attention):
 
     def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
         return weights
+
+
+@_attention("own", killers=("dropout_acts_on_weights",))
+class DropoutOnTheOutput(Attention):
+    """Dropout takes features of the output, not weights of keys."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        self.share = dropout_p
+        return weights
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output = super().pool(weights, value)
+        return nn.functional.dropout(output, self.share, training=self.training)
 
 
 @_attention("own", killers=("dropout_acts_on_weights",))
@@ -247,6 +260,18 @@ class BufferNotInStateDict(Heads):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         return super().attend(query * self.temperature, key, value, mask)
+
+
+@_heads("own", killers=("copies_agree",))
+class ProjectionKeptWithoutGradients(Heads):
+    """Without gradients a projection is computed from weights kept of the first such call."""
+
+    def project(self, linear: nn.Linear, tensor: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or linear is not self.query_proj:
+            return super().project(linear, tensor)
+        if "kept" not in self.__dict__ or self.kept.dtype != wide(linear.weight).dtype:
+            self.kept = wide(linear.weight.detach()).clone()
+        return nn.functional.linear(wide(tensor), self.kept, wide(linear.bias))
 
 
 @_heads("own", killers=("keeps_the_contract",))

@@ -61,3 +61,26 @@ class BiasScaledToo(Attention):
     ) -> Any:
         allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
         return allowed, bias * query.shape[-1] ** -0.5
+
+
+@_attention("own", killers=("bias_of_all_keys_hides_none",))
+class LowBiasHides(Attention):
+    """A floating mask hides what lies below -10000, as -inf does."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        if attn_mask is not None and attn_mask.dtype != torch.bool:
+            attn_mask = attn_mask.masked_fill(attn_mask < -1e4, -math.inf)
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("bias_gets_its_gradient",))
+class BiasDetached(Attention):
+    """No gradient reaches a floating mask, so that what it comes from cannot be learned."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        return allowed, bias.detach()

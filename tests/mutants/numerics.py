@@ -125,6 +125,14 @@ class ScaleZeroByDefault(Attention):
 
 
 @_attention("own", killers=("scale_multiplies_scores",))
+class ScaleOfZeroIsNone(Attention):
+    """A scale of 0 is taken for none."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return super().scale(query, key, given or None)
+
+
+@_attention("own", killers=("scale_multiplies_scores",))
 class ScaleOneOverSize(Attention):
     """1/E instead of 1/√E."""
 

@@ -1,0 +1,113 @@
+"""Mistakes that only sequences longer than a block show, or positions that a dtype cannot tell."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.mutants.base import Group, Mutant
+from tests.mutants.streaming import STREAMING, Streaming
+from tests.mutants.twins.attention import ATTENTION, Attention
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_attention = Group(ATTENTION, MUTANTS)
+_streaming = Group(STREAMING, MUTANTS)
+
+
+@_streaming("own", killers=("agrees_with_float64",))
+class HiddenBlockBeforeAnOpenOne(Streaming):
+    """Beyond two blocks, a first block that is hidden whole makes NaN of what follows it."""
+
+    def step(
+        self, top: Tensor, total: Tensor, output: Tensor, scores: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if scores.shape[-2] < 2 * self.block:
+            return super().step(top, total, output, scores, value)
+        new = self.larger(top, scores)
+        raw = (scores - new).exp()
+        return new, *self.add((top - new).exp(), total, output, raw, value)
+
+
+@_streaming("own", killers=("agrees_with_float64",))
+class RescalingBounded(Streaming):
+    """What was seen before is never rescaled to less than a thousandth."""
+
+    def add(
+        self, rescale: Tensor, total: Tensor, output: Tensor, raw: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return super().add(rescale.clamp_min(1e-3), total, output, raw, value)
+
+
+@_attention("own", killers=("long_gradients_are_right",))
+class LaterKeysDetached(Attention):
+    """No gradient reaches the keys beyond the 128th."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        near, far = key[..., :128, :], key[..., 128:, :].detach()
+        return super().scores(query, torch.cat([near, far], -2), scale)
+
+
+class _Softmax(torch.autograd.Function):
+    """Softmax whose gradient sums over the first 128 keys only."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        weights = scores.softmax(-1)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        wrong: Tensor = weights * (grad - (weights * grad)[..., :128].sum(-1, keepdim=True))
+        return wrong
+
+
+@_attention("own", killers=("long_gradients_are_right",))
+class SoftmaxGradientOfOneBlock(Attention):
+    """A hand-written backward of softmax sums over its first block of keys only."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        weights: Tensor = _Softmax.apply(hidden)  # type: ignore[no-untyped-call]  # torch's
+        return weights.masked_fill(~allowed, 0.0)
+
+
+@_attention("own", killers=("agrees_with_scalar_reference",))
+class TransposedWhereSquare(Attention):
+    """As many queries as keys, and many of them, take a path that swaps the two."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        scores = super().scores(query, key, scale)
+        square = scores.shape[-1] == scores.shape[-2] > 32
+        return scores.mT if square else scores
+
+
+@_attention("own", killers=("agrees_with_scalar_reference",))
+class OneQuerySeesTheFirstKeys(Attention):
+    """A single query after many keys sees the first 128 of them only."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        far = torch.arange(scores.shape[-1], device=scores.device) >= 128
+        hides = far & allowed[..., :1].any(-1, keepdim=True)
+        one = scores.shape[-2] == 1
+        return super().hide(scores.masked_fill(hides, -math.inf) if one else scores, allowed)
+
+
+@_attention("own", killers=("masked_weights_are_zero",))
+class PositionsInTheInputsDtype(Attention):
+    """Causality compares positions in the dtype of the query, which holds few of them exactly."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, False)
+        if is_causal:
+            q_len, kv_len = query.shape[-2], key.shape[-2]
+            own = torch.arange(q_len, device=query.device)[:, None] + kv_len - q_len
+            allowed = allowed & (torch.arange(kv_len, device=query.device).to(query.dtype) <= own)
+        return allowed, bias
