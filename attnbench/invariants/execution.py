@@ -222,6 +222,13 @@ def _copies_agree(subject: Subject, case: Case) -> None:
             raise InvariantViolation(
                 f"{way} of the module raised {type(error).__name__}: {error}"
             ) from None
+        places = {p.data_ptr() for p in module.parameters() if p.numel()}
+        for name, parameter in base.module.named_parameters():
+            if parameter.data_ptr() in places:
+                raise InvariantViolation(
+                    f"after {way} the copy's {name} is the module's own, but should be another "
+                    "tensor: who trains one would change the other"
+                )
         with torch.no_grad():  # the mode in which something may be kept from call to call
             got = subject.output(module.eval(), base.inputs)
         base.expect(got, f"after {way} output", "the module itself")

@@ -208,7 +208,7 @@ def _as_on_plain_path(subject: Subject, case: Case) -> None:
 
 
 _LONG_CASES = (
-    Case((1,), 2, 257, dtype="float64"),
+    Case((1,), 1, 257, dtype="float64"),
     Case((1,), 131, 130, dtype="float64", seed=1),
     Case((1,), 130, 131, dtype="float64", mask="causal", seed=2),
 )

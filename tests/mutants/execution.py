@@ -263,6 +263,16 @@ class BufferNotInStateDict(Heads):
 
 
 @_heads("own", killers=("copies_agree",))
+class CopySharesParameters(Heads):
+    """A deepcopy of its own shares the parameters with the module."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Heads:
+        copied = self.__class__.__new__(self.__class__)
+        copied.__dict__ = dict(self.__dict__)
+        return copied
+
+
+@_heads("own", killers=("copies_agree",))
 class ProjectionKeptWithoutGradients(Heads):
     """Without gradients a projection is computed from weights kept of the first such call."""
 
