@@ -185,8 +185,16 @@ class Subject:
         They are handed back by a scoring function and by a mechanism that accepts
         ``return_weights``; else the identity as value shows them, if it declares ``pools_values``.
         """
+        if "return_weights" in self.accepts:
+            return self.output_and_weights(module, inputs)[1]
+        if "pools_values" not in self.laws:
+            return None
+        return self._shown_weights(module, inputs)
+
+    def output_and_weights(self, module: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """What a subject that accepts ``return_weights`` hands back when it is asked for both."""
         if self.kind == "scoring":
-            _, weights = attend(
+            return attend(
                 module,
                 inputs.query,
                 inputs.key,
@@ -199,20 +207,16 @@ class Subject:
                 kernel="plain",
                 return_weights=True,
             )
-            return weights
-        if "return_weights" in self.accepts:
-            result = self._call(module, inputs, return_weights=True)
-            if not isinstance(result, tuple) or len(result) != 2:
-                raise DtypeError(
-                    f"{self.name} accepts return_weights, but gave {type(result).__name__} "
-                    "instead of (output, weights)."
-                )
-            if result[1] is None:
-                return None
-            return self._held(result[1], inputs, inputs.key.shape[-2], "weights")
-        if "pools_values" not in self.laws:
-            return None
-        return self._shown_weights(module, inputs)
+        result = self._call(module, inputs, return_weights=True)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise DtypeError(
+                f"{self.name} accepts return_weights, but gave {type(result).__name__} "
+                "instead of (output, weights)."
+            )
+        output = self._held(result[0], inputs, inputs.value.shape[-1])
+        if result[1] is None:
+            return output, None
+        return output, self._held(result[1], inputs, inputs.key.shape[-2], "weights")
 
     def _shown_weights(self, module: nn.Module, inputs: Inputs) -> Tensor:
         """The output for the identity as value, in blocks as wide as the value was."""

@@ -88,6 +88,12 @@ class DropsInEvaluation(Attention):
         return nn.functional.dropout(weights, dropout_p)
 
 
+class OutputOfHalfTheWeights(Attention):
+    def forward(self, *args: Any, return_weights: bool = False, **given: Any) -> Any:
+        found = super().forward(*args, return_weights=return_weights, **given)
+        return (found[0] / 2, found[1]) if return_weights else found
+
+
 class WeightsAfterDropout(Attention):
     def forward(self, *args: Any, dropout_p: float = 0.0, **keywords: Any) -> Any:
         self.dropout_p = dropout_p
@@ -115,6 +121,7 @@ MUTANTS = {
     "training_equals_evaluation": TrainingWithoutScale,
     "no_dropout_in_evaluation": DropsInEvaluation,
     "weights_are_those_before_dropout": WeightsAfterDropout,
+    "asking_for_weights_changes_nothing": OutputOfHalfTheWeights,
     "copies_agree": TemperatureNotInTheState,
 }
 

@@ -13,6 +13,7 @@ from attnbench.outcomes import Outcome
 __all__ = ["diagnose", "diagnosed"]
 
 _NEAR = 0.8  # share of invariants, of those that fail on either, that fail on both
+_MOST = 3  # bugs; what so many have in common tells none of them
 _RAN = 0.5  # share of a known bug's invariants that must have been run: one alone says little
 
 
@@ -21,8 +22,9 @@ def _table() -> list[tuple[frozenset[str], str]]:
     """What fails on each known bug, as measured by the kill matrix, and its mistake."""
     text = resources.files("attnbench").joinpath("diagnoses.json").read_text(encoding="utf-8")
     return [
-        (frozenset(row["fails"]), f"as in {', '.join(row['bugs'])}: {row['mistake']}")
+        (frozenset(row["fails"]), f"as in {', '.join(named)}: {row['mistake']}")
         for row in json.loads(text)
+        if (named := [bug for bug in row["bugs"] if "#" in bug])  # not where none can be looked up
     ]
 
 
@@ -59,4 +61,5 @@ def diagnose(outcomes: Iterable[Outcome]) -> str | None:
     if not found:
         return None
     best = max(near for near, _ in found)
-    return "; ".join(text.removesuffix(".") for near, text in found if near == best)
+    texts = [text.removesuffix(".") for near, text in found if near == best]
+    return "; ".join(texts) if len(texts) <= _MOST else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NoReturn
 
 import torch
@@ -87,10 +88,16 @@ def agree_within(
     if factor > 1.0:
         x, y, t = (float(v.flatten()[worst]) for v in (a, b, allowed))
         place = _place(worst, a.shape)
+        if math.isnan(x) and math.isnan(y):
+            off = f"nan, and {other or 'what it should be'} has nan too: NaN agrees with nothing"
+        else:
+            digits = ".6g" if f"{x:.6g}" != f"{y:.6g}" else ".17g"
+            off = (
+                f"{x:{digits}}, but {other + ' has' if other else 'should be'} {y:{digits}} "
+                f"(± {t:.2g}; off by {factor:.3g} times that)"
+            )
         raise InvariantViolation(
-            f"{what}{place or ''} = {x:.6g}, "
-            f"but {other + ' has' if other else 'should be'} {y:.6g} "
-            f"(± {t:.2g}; off by {factor:.3g} times that){why and ': ' + why}",
+            f"{what}{place or ''} = {off}{why and ': ' + why}",
             error=factor,
             compared={"got": got, "expected": expected, "place": place, "tolerance": t},
         )

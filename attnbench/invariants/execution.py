@@ -19,7 +19,7 @@ from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, needs, reject
 from attnbench.invariants.deriving import benign
 from attnbench.specs import Invariant
-from attnbench.strategies import cases
+from attnbench.strategies import cases, listed
 from attnbench.subject import Subject
 
 if TYPE_CHECKING:
@@ -191,6 +191,28 @@ def _weights_before_dropout(subject: Subject, case: Case) -> None:
     agree_within(got, expected, tolerance, what, "the call with dropout_p=0")
 
 
+def _asked_for_weights(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    got, _ = subject.output_and_weights(base.module, base.inputs)
+    base.expect(got, "with return_weights=True, output", "the call without")
+    if "dropout_p" not in subject.accepts:
+        return
+    base.module.train()
+    plain = base.on(base.inputs).output
+    dropped = base.inputs.replace(dropout_p=0.5)
+    # each has fifteen weights or more: that all are kept in all calls does not happen by chance
+    calls = [subject.output_and_weights(base.module, dropped)[0] for _ in range(8)]
+    if all(torch.equal(output, plain) for output in calls):
+        raise InvariantViolation(
+            "in training mode with dropout_p=0.5 and return_weights=True, output = that without "
+            f"dropout in each of {len(calls)} calls, but should differ: nothing is dropped"
+        )
+
+
+def _gives_weights(subject: Subject) -> str | None:
+    return None if "return_weights" in subject.accepts else "hands back no weights"
+
+
 def _takes_dropout_and_gives_weights(subject: Subject) -> str | None:
     if "return_weights" not in subject.accepts:
         return "hands back no weights"
@@ -254,6 +276,14 @@ def _reloaded(base: Baseline) -> nn.Module:
 _MASKS = ("none", "boolean", "floating", "padding", "causal")
 
 
+_WEIGHT_CASES = (
+    Case((2, 3), 4, 6, 8, 6, 5, mask="boolean"),
+    Case((2,), 3, 5, mask="none", seed=1),
+    Case((2,), 3, 5, mask="causal", seed=2),
+    Case((1,), 40, 40, mask="floating", seed=3),
+)
+
+
 def _few(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
     """Cases of one mask of each sort: how a subject is run has little to do with the rest."""
     return benign(subject, **{"masks": _MASKS, "regimes": ("normal",), **narrowed})
@@ -315,6 +345,13 @@ def attnbench_invariants() -> Iterable[Invariant]:
         check=_weights_before_dropout,
         cases=_few,
         applies=_takes_dropout_and_gives_weights,
+    )
+    yield Invariant(
+        name="asking_for_weights_changes_nothing",
+        statement="The output beside the weights is that without them, and has dropout as well.",
+        check=_asked_for_weights,
+        cases=lambda subject: listed(*map(subject.legal, _WEIGHT_CASES), enough=1),
+        applies=_gives_weights,
     )
     yield Invariant(
         name="copies_agree",

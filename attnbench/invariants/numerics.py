@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import MASKS, Case
-from attnbench.errors import InvariantViolation
+from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.compare import agree_within, holds, needs, reject
@@ -79,9 +79,9 @@ def references_agree(oracle: Oracle) -> Tensor:
         within(oracle.output, scalar, near, "output in float64", "the scalar reference")
     except InvariantViolation as violation:
         raise InvariantViolation(
-            f"the two references of {oracle.subject.maker.name} disagree, so neither can judge: "
-            f"its module run in float64, and its reference=, which computes in Python floats. One "
-            f"of them does not compute {oracle.subject.maker.formula or 'the formula'}.\n"
+            f"{oracle.subject.maker.name} run in float64 is not what its reference= computes in "
+            f"Python floats: one of the two, most often the module, does not compute "
+            f"{oracle.subject.maker.formula or 'the formula'}.\n"
             f"  {violation}",
             error=violation.error,
         ) from None
@@ -146,6 +146,15 @@ def _form(subject: Subject, case: Case) -> None:
     ):
         if got != should:
             raise InvariantViolation(f"output.{name} = {got}, but should be {should}, {why}")
+    mask = inputs.attn_mask
+    if mask is None or mask.dtype in (torch.bool, torch.float32, torch.float64):
+        return
+    try:
+        output = subject.output(module, inputs.replace(attn_mask=mask.float()))
+    except (InvariantViolation, DtypeError) as error:
+        raise InvariantViolation(f"with a floating mask in float32, {error}") from None
+    except Exception:  # a mask of another dtype need not be taken
+        return
 
 
 _EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}

@@ -16,7 +16,6 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
 from attnbench.invariants.compare import agree_within, holds, reject
 from attnbench.invariants.execution import takes_dropout
 from attnbench.profiles import current_profile
@@ -119,24 +118,30 @@ _CALLS = 4096
 _SHARE = 0.5
 
 
-def _in_training(subject: Subject, case: Case, dropout_p: float) -> tuple[Inputs, Tensor]:
-    """One item given many times over as a batch, and its outputs ``(calls, L, Ev)``."""
+def _in_training(subject: Subject, case: Case, dropout_p: float, times: int = 1) -> list[Tensor]:
+    """Outputs ``(calls, L, Ev)`` of one item given many times over as a batch, some times."""
     module, inputs = subject.build(case.replace(lead=()))
     many = inputs.map(lambda tensor: tensor.expand(_CALLS, *tensor.shape))
     torch.manual_seed(case.seed)
     with torch.no_grad():
-        output = subject.output(module.train(), many.replace(dropout_p=dropout_p))
-    return inputs, output.double()
+        given = many.replace(dropout_p=dropout_p)
+        return [subject.output(module.train(), given).double() for _ in range(times)]
 
 
 def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
     """Power: a mean off by 12 standard errors, a fifth of one output's spread, is always found."""
-    _, dropped = _in_training(subject, case, _SHARE)
-    _, plain = _in_training(subject, case, 0.0)
+    dropped, again = _in_training(subject, case, _SHARE, times=2)
+    (plain,) = _in_training(subject, case, 0.0)
     if bool((dropped == plain).all()):
         raise InvariantViolation(
             f"output in training mode with dropout_p={_SHARE} = {float(dropped.flatten()[0]):.6g} "
             f"in each of {_CALLS} calls, as with dropout_p=0, but should differ: nothing is dropped"
+        )
+    if bool((dropped == again).all()):
+        raise InvariantViolation(
+            f"output of two calls in training mode with dropout_p={_SHARE} = "
+            f"{float(dropped.flatten()[0]):.6g} and so on, the same in both, but should differ: "
+            "what is dropped is drawn anew in each call, by torch's global generator"
         )
     error = ((dropped.var(0) + plain.var(0)) / _CALLS).sqrt()
     allowed = STANDARD_ERRORS * error + 1e-4 * plain.abs().max()
@@ -144,7 +149,7 @@ def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
         dropped.mean(0),
         plain.mean(0),
         allowed,
-        f"mean of output over {_CALLS} calls in training mode with dropout_p={_SHARE}",
+        f"over {_CALLS} calls in training mode with dropout_p={_SHARE}, mean of output",
         "the calls with dropout_p=0",
     )
 
@@ -188,6 +193,7 @@ def _dropout_cases(subject: Subject) -> SearchStrategy[Case]:
     return listed(
         subject.legal(Case((), 3, 5, 4, 4, 4, dtype)),
         subject.legal(Case((), 2, 4, 6, 6, 3, dtype, mask="boolean_shared", seed=1)),
+        subject.legal(Case((), 3, 1, 4, 4, 4, dtype, seed=2)),
     )
 
 

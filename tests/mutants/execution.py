@@ -250,6 +250,47 @@ class FirstCallInitialises(Attention):
         return scores / spread if query.numel() > 1 else scores
 
 
+@_attention("own", killers=("asking_for_weights_changes_nothing",))
+class NoDropoutBesideWeights(Attention):
+    """Where weights are asked for, nothing is dropped from the output."""
+
+    def forward(self, *args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
+        if return_weights:
+            kwargs["dropout_p"] = 0.0
+        return super().forward(*args, return_weights=return_weights, **kwargs)
+
+
+@_attention("own", killers=("asking_for_weights_changes_nothing",))
+class CausalDroppedBesideWeights(Attention):
+    """Where weights are asked for, the output is one without causality."""
+
+    def forward(self, *args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
+        found = super().forward(*args, return_weights=return_weights, **kwargs)
+        if not return_weights:
+            return found
+        return super().forward(*args, **{**kwargs, "is_causal": False}), found[1]
+
+
+@_attention("own", killers=("dropout_keeps_the_mean",))
+class DropoutTheSameInEveryCall(Attention):
+    """What is dropped is drawn by a generator that starts anew in each call."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        if not self.training or dropout_p == 0:
+            return weights
+        generator = torch.Generator(weights.device).manual_seed(0)
+        kept = torch.rand(weights.shape, generator=generator, device=weights.device) >= dropout_p
+        return weights * kept / (1 - dropout_p)
+
+
+@_attention("own", killers=("dropout_keeps_the_mean",))
+class NoDropoutOfAnOnlyKey(Attention):
+    """A single key is never dropped."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        return weights if weights.shape[-1] == 1 else super().drop(weights, dropout_p)
+
+
 @_heads("own", killers=("copies_agree",))
 class BufferNotInStateDict(Heads):
     """A random temperature is a plain attribute, so that ``state_dict`` does not hold it."""

@@ -111,3 +111,11 @@ class PositionsInTheInputsDtype(Attention):
             own = torch.arange(q_len, device=query.device)[:, None] + kv_len - q_len
             allowed = allowed & (torch.arange(kv_len, device=query.device).to(query.dtype) <= own)
         return allowed, bias
+
+
+@_attention("own", killers=("weights_sum_to_one",))
+class LengthsInOneByte(Attention):
+    """Valid lengths are kept in one byte, with a sign."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        return super().lengths(valid_lens.to(torch.int8), query, kv_len)

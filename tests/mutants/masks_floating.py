@@ -84,3 +84,29 @@ class BiasDetached(Attention):
     ) -> Any:
         allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
         return allowed, bias.detach()
+
+
+@_attention("own", killers=("output_has_shape_and_dtype",))
+class PromotedByTheMask(Attention):
+    """A floating mask in float32 makes an output in float32 of a query in a half type."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *masks: Any, **given: Any) -> Any:
+        found = super().forward(query, key, value, *masks, **given)
+        mask = masks[0] if masks else given.get("attn_mask")
+        if mask is None or mask.dtype != torch.float32 or isinstance(found, tuple):
+            return found
+        return found.to(torch.promote_types(found.dtype, mask.dtype))
+
+
+@_attention("own", killers=("bias_of_all_keys_hides_none",))
+class FutureAtAConstant(Attention):
+    """Beside a floating mask the future is given a score of -10000 instead of none."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        if not is_causal or attn_mask is None or attn_mask.dtype == torch.bool:
+            return super().mask(query, key, attn_mask, valid_lens, is_causal)
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, False)
+        seen = self.causal(query.shape[-2], key.shape[-2], query.device)
+        return allowed, bias.masked_fill(~seen, -1e4)
