@@ -21,7 +21,15 @@ from attnbench.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-_GROUPED_MASKS = ("none", "boolean", "boolean_shared", "padding", "causal", "floating")
+_GROUPED_MASKS = (
+    "none",
+    "boolean",
+    "boolean_shared",
+    "padding",
+    "causal",
+    "causal_padding",
+    "floating",
+)
 
 
 def _fold_leads(subject: Subject, case: Case) -> None:

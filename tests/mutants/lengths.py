@@ -59,3 +59,13 @@ class LengthsIgnoredBesideAMask(Attention):
     ) -> Any:
         valid_lens = None if is_causal else valid_lens
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("grouped_heads_equal_expanded_heads",))
+class LengthsIgnoredForCausalGroups(Attention):
+    """Lengths are not used where heads are grouped and causality is asked for."""
+
+    def forward(self, *args: Any, enable_gqa: bool = False, **given: Any) -> Any:
+        if enable_gqa and given.get("is_causal"):
+            given["valid_lens"] = None
+        return super().forward(*args, enable_gqa=enable_gqa, **given)
