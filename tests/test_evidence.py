@@ -215,6 +215,20 @@ def test_the_first_failure_of_each_subject_carries_the_diagnosis() -> None:
     assert [o.diagnosis for o in found] == [None, "as in timm#2: The scale is forgotten", None]
 
 
+def test_what_many_known_bugs_have_in_common_tells_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [(frozenset({"a"}), f"as in timm#{n}: Mistake {n}.") for n in range(4)]
+    monkeypatch.setattr(diagnosing, "_table", lambda: rows[:3])
+    assert str(diagnose(outcomes(a="failed"))).count("as in") == 3
+    monkeypatch.setattr(diagnosing, "_table", lambda: rows)
+    assert diagnose(outcomes(a="failed")) is None
+
+
+def test_a_diagnosis_names_only_what_can_be_looked_up() -> None:
+    assert all("#" in text.partition(": ")[0] for _, text in diagnosing._table())
+
+
 def test_the_shipped_table_names_invariants_that_there_are() -> None:
     text = resources.files("attnbench").joinpath("diagnoses.json").read_text(encoding="utf-8")
     known = {invariant.name for invariant in select_invariants(None)}
