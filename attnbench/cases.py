@@ -227,7 +227,7 @@ _LONG = (
         (1,), 130, 258, mask="window"
     ),  # whole blocks of keys are hidden, the first ones and the last
     Case((1,), 130, 130),
-    Case((4,), 2, 257, mask="padding"),
+    Case((16,), 2, 257, mask="padding"),  # so many lengths that one needs a second byte
 )
 _POSITIONS = Case((1,), 259, 259, dtype="bfloat16", mask="causal")
 """Positions beyond 256, which bfloat16 does not tell apart."""
