@@ -223,9 +223,7 @@ _LONG = (
     Case((1,), 2, 3, 257, 257),
     Case((1,), 2, 3, value_size=257),
     Case((1,), 1, 257),  # a decoder's step after many
-    Case(
-        (1,), 130, 258, mask="window"
-    ),  # whole blocks of keys are hidden, the first ones and the last
+    Case((1,), 130, 258, mask="window"),  # whole blocks of keys are hidden, first ones and last
     Case((1,), 130, 130),
     Case((16,), 2, 257, mask="padding"),  # so many lengths that one needs a second byte
 )

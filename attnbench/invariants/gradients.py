@@ -238,7 +238,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="long_gradients_are_right",
-        statement="So they are for sequences longer than the blocks that a kernel works in.",
+        statement="Gradients are right for sequences longer than a kernel's blocks, too.",
         check=_right,
         cases=lambda subject: listed(*map(subject.legal, _LONG_CASES), enough=1),
         applies=_in_float64,
