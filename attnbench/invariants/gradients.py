@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -201,9 +202,11 @@ def _as_on_plain_path(subject: Subject, case: Case) -> None:
         one, other = (
             torch.zeros_like(leaf) if g is None else g for g in (got[name], expected[name])
         )
-        # the gradient of a score is a small difference of products of order 1
+        # the gradient of a score is a small difference of products of order 1, and that of a
+        # parameter a sum over all scores, which may cancel to less than the sum was rounded to
+        summed = math.prod(base.allowed.shape) ** 0.5 if name.startswith("parameter") else 1.0
         sizes = (float(tensor.detach().abs().max()) for tensor in (other, leaf))
-        tolerance = 256 * eps * max(1.0, *sizes)
+        tolerance = 256 * eps * max(summed, *sizes)
         agree_within(one, other, tolerance, f"gradient by {name}", f"{subject.maker.name} itself")
 
 
