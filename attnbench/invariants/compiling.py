@@ -54,6 +54,7 @@ class _Call(nn.Module):
 
     def __init__(self, base: Baseline) -> None:
         super().__init__()
+        _ = base.output  # first of all: a subject may keep what it is transformed with
         self.module = base.module
         self.names = [name for name, _ in base.inputs.tensors()]
         self.given: dict[str, Any] = {
@@ -168,7 +169,6 @@ def _gradients_agree(base: Baseline, leaves: Inputs, output: Tensor, how: str) -
 )
 def _exported(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    base.output  # noqa: B018 -- before a subject can remember what it was exported with
     with _told("torch.export.export"):
         program = torch.export.export(_Call(base), _tensors(base))
         got = program.module()(*_tensors(base))
@@ -181,7 +181,6 @@ def _exported(subject: Subject, case: Case) -> None:
 )
 def _vmapped(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    base.output  # noqa: B018 -- as above
     call = _Call(base)
     shape = (*base.inputs.query.shape[:-1], case.kv_len)
     # over the last leading dimension, so that lengths, which go with the first, stay whole
