@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -11,9 +10,9 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
-from hypothesis.errors import Unsatisfiable
 
 from attnbench.cases import Case
+from attnbench.strategies import Drawn
 
 __all__ = ["drawn_cases", "explore"]
 
@@ -25,52 +24,46 @@ _SETTINGS: dict[str, Any] = {
     "verbosity": Verbosity.quiet,
     "suppress_health_check": list(HealthCheck),
 }
-_MOST = 50
+_AT_ONCE = 32
 """Cases of one example."""
 
 
-def drawn_cases(
-    strategy: st.SearchStrategy[Case], name: str, seed: int | None, count: int
-) -> Iterator[Case]:
+def drawn_cases(drawn: Drawn, name: str, seed: int | None) -> Iterator[Case]:
     """Cases of a strategy, each once, the simplest one first, until no new one is found.
 
     Args:
-        strategy: of cases.
+        drawn: of the strategy.
         name: of the invariant; each draws other cases.
         seed: draws others; ``None`` is a seed of its own.
-        count: how many are wanted; more are drawn when asked for.
     """
     seen: set[Case] = set()
     for number in itertools.count():
         key = random.Random(f"{name} {seed} {number}").getrandbits(64)  # noqa: S311 -- no secret
-        new = [case for case in _batch(strategy, key, min(count, _MOST)) if case not in seen]
-        if not new:
-            return
-        for case in new:
-            if case not in seen:
+        before = len(seen)
+        for data in _pieces(key, drawn.size):
+            case = drawn.case_of(data)
+            if case is not None and case not in seen:
                 seen.add(case)
                 yield case
+        if len(seen) == before:
+            return
 
 
-@st.composite
-def _many(draw: st.DrawFn, strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
-    # Hypothesis tries the simplest example first, in which all cases would be the same
-    count = count if draw(st.integers(0, 2**16 - 1)) else 1
-    return [draw(strategy) for _ in range(count)]
+def _pieces(key: int, size: int) -> Iterator[bytes]:
+    """Bytes for one case after the other, those of the simplest first; drawn as one string."""
+    found: list[bytes] = []
 
-
-def _batch(strategy: st.SearchStrategy[Case], key: int, count: int) -> list[Case]:
-    """The simplest case, and as many others as are asked for."""
-    found: list[Case] = []
-
-    def collect(cases: list[Case]) -> None:
-        found.extend(cases)
+    def collect(data: bytes) -> None:
+        found.append(data)
 
     once = settings(max_examples=2, phases=(Phase.generate,), **_SETTINGS)
-    run: Callable[[], None] = seeded(key)(once(given(_many(strategy, count))(collect)))
-    with contextlib.suppress(Unsatisfiable):  # what was found until then is found
-        run()
-    return found
+    drawing = st.binary(min_size=_AT_ONCE * size, max_size=_AT_ONCE * size)
+    run: Callable[[], None] = seeded(key)(once(given(drawing)(collect)))
+    run()
+    simplest, *rest = found  # Hypothesis tries the simplest example first: zeros
+    yield simplest[:size]
+    for data in rest:
+        yield from (data[start : start + size] for start in range(0, len(data), size))
 
 
 def explore(
@@ -85,7 +78,9 @@ def explore(
     """Check cases of a strategy of which nothing is known; Hypothesis shrinks the one that fails.
 
     Args:
-        strategy, name, seed, count: as for :func:`drawn_cases`.
+        strategy: of cases.
+        name, seed: as for :func:`drawn_cases`.
+        count: how many are wanted.
         check: raises, or rejects a case.
         shrink: look for a smaller case that fails.
 

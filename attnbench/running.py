@@ -8,6 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -92,8 +93,9 @@ class _Run:
         """Run the check on drawn cases; those of an unknown domain, Hypothesis shrinks itself."""
         name, count = self.invariant.name, profile.drawn
         try:
-            if strategies.domain_of(strategy) is not None:
-                found = drawn_cases(strategy, name, seed, count)
+            drawn = strategies.drawn_of(strategy)
+            if drawn is not None:
+                found = drawn_cases(drawn, name, seed)
                 self.each(itertools.islice(found, _TRIES * count), "drawn", count)
             else:
                 explore(strategy, name, seed, count, self._one_drawn, shrink=shrink)
@@ -205,7 +207,7 @@ def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
 def _on_device(
     subject: Subject, strategy: SearchStrategy[Case], device: str, dtypes: tuple[str, ...] | None
 ) -> SearchStrategy[Case]:
-    domain, listed = strategies.domain_of(strategy), strategies.listed_of(strategy)
+    drawn, listed = strategies.drawn_of(strategy), strategies.listed_of(strategy)
     if listed is not None:
         cases, enough = listed
         legal = [d for d in subject.dtypes if dtypes is None or d in dtypes]
@@ -214,15 +216,15 @@ def _on_device(
             for case in cases
         ]
         return strategies.listed(*kept, enough=min(enough, len(set(kept))))
-    if domain is None:
+    if drawn is None:
         return strategy.map(lambda case: case.replace(device=device))
+    domain = drawn.domain
     wanted = tuple(d for d in domain.dtypes if dtypes is None or d in dtypes)
     if device == "cpu" and wanted == domain.dtypes:
         return strategy
     if not wanted:
         raise ValueError(f"none of the dtypes {domain.dtypes} is among those asked for")
-    narrowed = {**vars(domain), "devices": (device,), "dtypes": wanted}
-    return strategies.cases(subject, **narrowed)
+    return replace(drawn, domain=replace(domain, devices=(device,), dtypes=wanted)).strategy()
 
 
 def _verdict(run: _Run, quota: int) -> tuple[str, str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnbench.cases import Case, Domain
@@ -14,11 +14,74 @@ from attnbench.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["cases", "domain_of", "listed", "listed_of", "with_domain"]
+__all__ = ["Drawn", "cases", "changed", "domain_of", "drawn_of", "listed", "listed_of"]
 
 _LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17)
 _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
 _LEAD = (1, 2, 3)
+_SEEDS = range(2**12)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What a strategy of :func:`cases` draws, so that many can be drawn at once.
+
+    Args:
+        subject: for which the cases are legal.
+        domain: their bounds.
+        changes: made to each case that is drawn, one after the other.
+    """
+
+    subject: Subject
+    domain: Domain
+    changes: tuple[Callable[[Case], Case], ...] = ()
+
+    @functools.cached_property
+    def _choices(self) -> tuple[Sequence[Any], ...]:
+        """In the order of Case's fields."""
+        domain = self.domain
+        return (
+            _leads(domain.leads),
+            _upto(_LENGTHS, domain.min_q_len, domain.max_len),
+            _upto(_LENGTHS, domain.min_kv_len, domain.max_len),
+            *[_upto(_FEATURES, 1, domain.max_features)] * 3,
+            domain.dtypes,
+            domain.devices,
+            domain.masks,
+            domain.layouts,
+            domain.regimes,
+            _SEEDS,
+        )
+
+    @property
+    def size(self) -> int:
+        """How many bytes stand for a case."""
+        return 2 * len(self._choices)
+
+    def case_of(self, data: bytes) -> Case | None:
+        """The case that some bytes stand for; ``None`` where it is not in the domain."""
+        found = [
+            choice[int.from_bytes(data[2 * i : 2 * i + 2], "big") % len(choice)]
+            for i, choice in enumerate(self._choices)
+        ]
+        case = Case(*found)
+        if case.mask.startswith("causal") and case.q_len > case.kv_len:  # some would have no key
+            case = case.replace(q_len=case.kv_len, kv_len=case.q_len)
+        case = self.subject.legal(case)
+        if case not in self.domain:
+            return None
+        for change in self.changes:
+            case = change(case)
+        return case
+
+    def strategy(self) -> SearchStrategy[Case]:
+        """The strategy that draws this."""
+        from hypothesis.strategies import binary  # 0.4 s that listing subjects need not pay
+
+        every: Any = binary(min_size=self.size, max_size=self.size).map(self.case_of)
+        some = every.filter(lambda case: case is not None)
+        some.attnbench_drawn = self  # the one thing we add
+        return some  # type: ignore[no-any-return]
 
 
 def cases(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
@@ -37,18 +100,25 @@ def cases(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
     domain = replace(
         domain, dtypes=tuple(d for d in domain.dtypes if d in subject.dtypes) or subject.dtypes[:1]
     )
-    return with_domain(_drawn(subject, domain), domain)
+    return Drawn(subject, domain).strategy()
 
 
-def with_domain(strategy: SearchStrategy[Case], domain: Domain) -> SearchStrategy[Case]:
-    """A strategy that says within which bounds its cases lie."""
-    strategy.attnbench_domain = domain  # type: ignore[attr-defined]  # the one thing we add
-    return strategy
+def changed(strategy: SearchStrategy[Case], change: Callable[[Case], Case]) -> SearchStrategy[Case]:
+    """A strategy of :func:`cases` with a change made to what is drawn, not to what is scheduled."""
+    drawn = drawn_of(strategy)
+    assert drawn is not None
+    return replace(drawn, changes=(*drawn.changes, change)).strategy()
+
+
+def drawn_of(strategy: SearchStrategy[Case]) -> Drawn | None:
+    """What a strategy draws; ``None`` for one that was not made by :func:`cases`."""
+    return getattr(strategy, "attnbench_drawn", None)
 
 
 def domain_of(strategy: SearchStrategy[Case]) -> Domain | None:
     """The bounds of a strategy; ``None`` for one that was not made by :func:`cases`."""
-    return getattr(strategy, "attnbench_domain", None)
+    drawn = drawn_of(strategy)
+    return None if drawn is None else drawn.domain
 
 
 def listed(*cases: Case, enough: int | None = None) -> SearchStrategy[Case]:
@@ -84,42 +154,3 @@ def _leads(ranks: Sequence[int]) -> list[tuple[int, ...]]:
         for lead in itertools.product(_LEAD, repeat=rank)
         for _ in range(len(_LEAD) ** (longest - rank))
     ]
-
-
-def _one_of_each(*choices: Sequence[Any]) -> SearchStrategy[tuple[Any, ...]]:
-    """One of each, drawn as a single number: a draw takes longer than most checks.
-
-    Their product is at most 2^24, up to which Hypothesis draws each number as often as any other.
-    """
-    from hypothesis.strategies import integers  # 0.4 s that listing subjects need not pay
-
-    def pick(number: int) -> tuple[Any, ...]:
-        found = []
-        for choice in choices:
-            number, index = divmod(number, len(choice))
-            found.append(choice[index])
-        return tuple(found)
-
-    return integers(0, math.prod(map(len, choices)) - 1).map(pick)
-
-
-def _drawn(subject: Subject, domain: Domain) -> SearchStrategy[Case]:
-    from hypothesis.strategies import builds
-
-    def case(shape: tuple[Any, ...], kinds: tuple[Any, ...]) -> Case:
-        lead, q_len, kv_len, *sizes = shape
-        if kinds[2].startswith("causal"):  # with more queries than keys some would have none
-            q_len, kv_len = min(q_len, kv_len), max(q_len, kv_len)
-        return subject.legal(Case(lead, q_len, kv_len, *sizes, *kinds))
-
-    features = _upto(_FEATURES, 1, domain.max_features)
-    shapes = _one_of_each(
-        _leads(domain.leads),
-        _upto(_LENGTHS, domain.min_q_len, domain.max_len),
-        _upto(_LENGTHS, domain.min_kv_len, domain.max_len),
-        *[features] * 3,
-    )
-    kinds = _one_of_each(  # in the order of Case's fields
-        domain.dtypes, domain.devices, domain.masks, domain.layouts, domain.regimes, range(2**12)
-    )
-    return builds(case, shapes, kinds).filter(lambda case: case in domain)

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnbench.cases import MASKS, Case
 from attnbench.inputs import Inputs
 from attnbench.references import allowed_and_bias
-from attnbench.strategies import cases, domain_of, with_domain
+from attnbench.strategies import cases, changed
 from attnbench.subject import Subject
 
 if TYPE_CHECKING:
@@ -59,10 +59,7 @@ def benign(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
         "max_len": 17,
         "max_features": 33,
     }
-    strategy = cases(subject, **{**chosen, **narrowed})
-    domain = domain_of(strategy)
-    assert domain is not None
-    return with_domain(strategy.map(_unsaturated), domain)
+    return changed(cases(subject, **{**chosen, **narrowed}), _unsaturated)
 
 
 def _unsaturated(case: Case) -> Case:

@@ -15,7 +15,7 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.deriving import benign, explicit, with_mask
 from attnbench.specs import Invariant
-from attnbench.strategies import domain_of, with_domain
+from attnbench.strategies import changed
 from attnbench.subject import Subject
 
 if TYPE_CHECKING:
@@ -137,10 +137,7 @@ def _changed(
     subject: Subject, change: Callable[[Subject, Case], Case], **narrowed: Any
 ) -> SearchStrategy[Case]:
     """Drawn cases with other sizes; the scheduled ones as they are."""
-    strategy = benign(subject, **narrowed)
-    domain = domain_of(strategy)
-    assert domain is not None
-    return with_domain(strategy.map(lambda case: change(subject, case)), domain)
+    return changed(benign(subject, **narrowed), lambda case: change(subject, case))
 
 
 @hookimpl
