@@ -6,6 +6,7 @@ or a mechanism, together with its options. :mod:`attnbench.resolving` finds it b
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from attnbench.attending import attend, scores_of
 from attnbench.cases import Case
 from attnbench.discovery import Spec
-from attnbench.errors import DeviceError, DtypeError, ShapeError
+from attnbench.errors import DeviceError, DtypeError, ShapeError, UsageError
 from attnbench.inputs import Inputs, make_inputs
 from attnbench.specs import DTYPES, KernelSpec, MechanismSpec, ScoringSpec
 
@@ -219,9 +220,13 @@ class Subject:
         return output, self._held(result[1], inputs, inputs.key.shape[-2], "weights")
 
     def _shown_weights(self, module: nn.Module, inputs: Inputs) -> Tensor:
-        """The output for the identity as value, in blocks as wide as the value was."""
+        """The output for the identity as value, in blocks as wide as the value was if need be."""
         width, kv_len = inputs.value.shape[-1], inputs.key.shape[-2]
         eye = torch.eye(kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
+        if self.kind == "kernel":
+            value = eye.expand(*inputs.key.shape[:-1], kv_len)
+            with contextlib.suppress(UsageError):  # it says that it cannot run so wide a value
+                return self.output(module, inputs.replace(value=value))
         blocks = []
         for start in range(0, kv_len, width):
             block = nn.functional.pad(

@@ -113,6 +113,28 @@ def test_the_identity_as_value_shows_the_weights_of_a_mechanism():
         assert torch.allclose(subject.weights(module, inputs), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("widest", [4, 100])
+def test_a_kernel_shows_its_weights_at_once_or_in_as_wide_values_as_it_takes(widest):
+    widths = []
+
+    def scaled_dot(module, query, key, value, attn_mask=None, is_causal=False):
+        widths.append(value.shape[-1])
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
+
+    kernel = attnbench.KernelSpec(
+        name="narrow",
+        scoring="scaled_dot",
+        attend=scaled_dot,
+        supports=lambda case: None if case.value_size <= widest else "too wide a value",
+    )
+    (subject,) = resolve(kernel)
+    (scoring,) = resolve("scaled_dot")
+    module, inputs = subject.build(attnbench.Case((2,), 3, 11, mask="padding"))
+    weights = subject.weights(module, inputs)
+    assert torch.allclose(weights, scoring.weights(module, inputs), atol=1e-6)
+    assert widths == ([11] if widest == 100 else [4, 4, 4])
+
+
 def test_building_a_case_twice_gives_the_same_module_and_inputs():
     (subject,) = resolve("additive")
     case = attnbench.Case(seed=5)
