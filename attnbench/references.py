@@ -126,18 +126,21 @@ class Reference:
         return not (self._is_mechanism and bool((self.bias != 0).any()))
 
     def rows(self, pairs: int | None = None) -> list[tuple[int, int]]:
-        """Some rows of the output, as (item, query), spread over all of them.
+        """Some rows of the output, as (item, query), the last one and others spread over all.
 
         Args:
-            pairs: about how many pairs of query and key they should hold; ``None`` for all.
+            pairs: about how many pairs of query and key they should hold; ``None`` for all. For a
+                mechanism, whose reference computes whole items, all rows of some items are taken.
         """
         q_len, kv_len = self.allowed.shape[-2:]
         count = self.allowed[..., 0].numel()
-        some = count if pairs is None else max(2, pairs // kv_len)
-        if some >= count:
+        if pairs is None:
             return [divmod(row, q_len) for row in range(count)]
-        spread = {round(i * (count - 1) / (some - 1)) for i in range(some)}
-        return [divmod(row, q_len) for row in sorted(spread)]
+        if self._is_mechanism:
+            items = _spread(max(1, pairs // (q_len * kv_len)), count // q_len)
+            return [(item, row) for item in items for row in range(q_len)]
+        least = 2 if kv_len <= 8 * pairs else 1
+        return [divmod(row, q_len) for row in _spread(max(least, pairs // kv_len), count)]
 
     def scalar(self, rows: list[tuple[int, int]]) -> Tensor:
         """Rows of the output ``(len(rows), Ev)`` by Python floats."""
@@ -172,6 +175,13 @@ class Reference:
         items, queries = zip(*rows, strict=True)
         flat[list(items), list(queries)] = self.scalar(rows)
         return flat.reshape(self.output.shape)
+
+
+def _spread(some: int, count: int) -> list[int]:
+    """Up to so many of ``0 .. count - 1``, evenly, the last one always."""
+    if some >= count:
+        return list(range(count))
+    return sorted({count - 1, *(round(i * (count - 1) / (some - 1)) for i in range(some - 1))})
 
 
 def _pooled(

@@ -65,6 +65,19 @@ def test_rows_are_few_and_hold_the_first_and_the_last() -> None:
     assert len(reference.rows()) == 120
 
 
+def test_of_long_rows_the_last_is_taken_alone() -> None:
+    reference = _reference("dot", SMALL.replace(kv_len=257))
+    assert reference.rows(16) == [(1, 2)]
+    assert len(reference.rows(64)) == 2
+
+
+def test_of_a_mechanism_whole_items_are_taken_the_last_one_always() -> None:
+    reference = _reference("soft", SMALL.replace(lead=(2, 3)))
+    assert reference.rows(16) == [(5, 0), (5, 1), (5, 2)]
+    assert {item for item, _ in reference.rows(64)} == {0, 2, 3, 5}
+    assert len(reference.rows()) == 18
+
+
 def test_rows_by_the_scalar_reference_take_the_place_of_those_in_float64() -> None:
     reference = _reference("scaled_dot", Case((3,), 7, 5, 4, 4, 4))
     mixed = reference.with_scalar([(0, 0), (1, 6), (2, 3)])
