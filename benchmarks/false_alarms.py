@@ -1,19 +1,20 @@
 """How often unchanged code is called faster or slower, and a slowdown of 10 % slower.
 
-    python benchmarks/false_alarms.py [PAIRS] [SUBJECT...]
+    python benchmarks/false_alarms.py [--pairs N] [--processes N] [SUBJECT...]
 
-Calibrates this machine in a folder of its own; then measures pairs of runs of the same code, their
-processes in turn, and compares them: each verdict of faster or slower is a false alarm. Then the
-times of every second run are made 10 % longer: each verdict other than slower is a miss, unless the
-comparison had said that it could not have seen so small an effect.
+Calibrates this machine in a folder of its own; then measures the same code on two sides, a run of
+one process of each in turn, and compares them: each verdict of faster or slower is a false alarm.
+Then the times of the second side are made 10 % longer: each verdict other than slower is a miss,
+unless the comparison had said that it could not have seen so small an effect. A noisy machine
+promises little with few processes; take more of them there, and few subjects.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ SUBJECTS = """
     dot/fused gaussian gaussian/differences key_value scaled_dot scaled_dot/fused self_additive
     self_additive/one_row self_tanh self_tanh/one_row vector_sum vector_sum/one_row
 """.split()  # noqa: SIM905 -- a line each would be twenty
-PROCESSES = 5
 SLOWDOWN = 1.10
 
 
@@ -41,47 +41,62 @@ def attnbench(*arguments: str) -> str:
     return out.getvalue()
 
 
-def verdicts(folder: Path, *runs: str) -> list[dict[str, Any]]:
+def verdicts(folder: Path, a: Path, b: Path) -> list[dict[str, Any]]:
     """The rows of a comparison."""
-    found = json.loads(attnbench("compare", *runs, "--results", str(folder), "--json"))
+    found = json.loads(attnbench("compare", str(a), str(b), "--results", str(folder), "--json"))
     return list(found["rows"])
 
 
-def slowed(folder: Path, run: str) -> str:
-    """The name of a copy of a run, every time in it 10 % longer."""
+def slowed(side: Path) -> Path:
+    """A copy of the runs in a folder, every time in them 10 % longer."""
     from attnbench.benchmark import store
 
-    name = f"{run}-slowed"
-    for record in store.read(folder / f"{run}.jsonl"):
+    copy = side.with_name(f"{side.name}-slowed")
+    for record in store.read_folder(side):
         time_s = None if record.time_s is None else record.time_s * SLOWDOWN
-        store.append(store.run_path(folder, name), replace(record, run=name, time_s=time_s))
-    return name
+        run = f"{record.run}-slowed"
+        store.append(store.run_path(copy, run), replace(record, run=run, time_s=time_s))
+    return copy
 
 
-def main(pairs: int, subjects: list[str]) -> None:
+def called(verdicts: Counter[str], *wanted: str) -> str:
+    """How many of some verdicts are among the wanted ones, and the 95 % bounds of their share."""
+    from scipy import stats
+
+    of, some = verdicts.total(), sum(verdicts[name] for name in wanted)
+    if not of:
+        return "none"
+    bounds = stats.binomtest(some, of).proportion_ci(0.90)  # each bound holds in 95 of 100
+    return f"{some} of {of}, that is {bounds.low:.1%} to {bounds.high:.1%}"
+
+
+def main(pairs: int, processes: int, subjects: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        common = [*subjects, "--set", "smoke", "--results", name]
-        attnbench("calibrate", *common, "--runs", "4", "--processes", str(PROCESSES))
+        common = [*subjects, "--set", "smoke", "--results"]
+        attnbench("calibrate", *common, name, "--runs", str(processes), "--processes", "3")
         unchanged: Counter[str] = Counter()
-        slower: Counter[str] = Counter()
+        slower: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for pair in range(pairs):
-            runs = [f"{pair}-a", f"{pair}-b"]
-            for process in range(PROCESSES):
-                for run in runs if process % 2 else runs[::-1]:
-                    more = ["--resume"] if process else []
-                    attnbench(
-                        "bench", *common, "--run", run, "--processes", str(process + 1), *more
-                    )
-            unchanged.update(row["verdict"] for row in verdicts(folder, *runs))
-            for row in verdicts(folder, runs[0], slowed(folder, runs[1])):
+            a, b = sides = [folder / f"{pair}-a", folder / f"{pair}-b"]
+            for process in range(processes):
+                for side in sides if process % 2 else sides[::-1]:
+                    attnbench("bench", *common, str(side), "--run", f"{side.name}-{process}")
+            unchanged.update(row["verdict"] for row in verdicts(folder, a, b))
+            for row in verdicts(folder, a, slowed(b)):
                 seen = row["would_see"] is not None and row["would_see"] <= SLOWDOWN - 1
-                kind = "at least 1 ms" if (row["a_time_s"] or 0) >= 1e-3 else "below 1 ms"
-                slower[f"{kind}, {'promised' if seen else 'not promised'}: {row['verdict']}"] += 1
-            print(f"after {pair + 1} pairs", flush=True)
-            print(f"  unchanged: {dict(sorted(unchanged.items()))}", flush=True)
-            print(f"  slowed by {SLOWDOWN - 1:.0%}: {dict(sorted(slower.items()))}", flush=True)
+                length = "at least 1 ms" if (row["a_time_s"] or 0) >= 1e-3 else "below 1 ms"
+                slower[f"{length}, {'promised' if seen else 'not promised'}"][row["verdict"]] += 1
+            print(f"after {pair + 1} pairs of {processes} processes a side", flush=True)
+            print(f"  unchanged, called: {called(unchanged, 'faster', 'slower')}", flush=True)
+            for kind, found in sorted(slower.items()):
+                print(f"  10 % slower, {kind}, called: {called(found, 'slower')}", flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:] or SUBJECTS)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("subjects", nargs="*", default=SUBJECTS, metavar="SUBJECT")
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=5)
+    given = parser.parse_args()
+    main(given.pairs, given.processes, given.subjects)
