@@ -106,6 +106,70 @@ def test_what_fails_when_transformed_has_a_script_that_transforms_a_call(
     assert line in script
 
 
+NOT_ITS_REFERENCE = """
+import math
+
+import torch
+
+import attnbench
+
+
+class Mine(torch.nn.Module):
+    def forward(self, query, key, value=None, attn_mask=None):
+        if value is not None:
+            return attnbench.attend(Mine(), query, key, value, attn_mask=attn_mask)
+        return query @ key.mT
+
+
+def pair(module, query, key):
+    return 2 * sum(q * k for q, k in zip(query, key))
+
+
+def whole(module, query, key, value, allowed):
+    rows = []
+    for q, may in zip(query, allowed):
+        each = [math.exp(pair(module, q, k)) * m for k, m in zip(key, may)]
+        rows.append([sum(e * v for e, v in zip(each, c)) / sum(each) for c in zip(*value)])
+    return rows
+
+
+SPEC = attnbench.{kind}(
+    name="mine",
+    make=lambda *sizes: Mine(),
+    equal_sizes=True,
+    reference=pair if attnbench.{kind} is attnbench.ScoringSpec else whole,
+)
+"""
+
+
+def test_what_spoils_gradients_alone_when_compiled_has_a_script(tmp_path: Path) -> None:
+    body = f"""
+        scores = {DOT}
+        return scores.detach() if torch.compiler.is_compiling() else scores
+    """
+    script = first_failure(tmp_path, body.strip(), "compiled_equals_eager").reproduce
+    assert script is not None
+    assert "largest difference of the gradient by" in script
+
+
+@pytest.mark.parametrize("kind", ["ScoringSpec", "MechanismSpec"])
+def test_what_is_not_its_reference_has_a_script_that_compares_them(
+    tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "my_scores.py"
+    file.write_text(NOT_ITS_REFERENCE.format(kind=kind))
+    name = "agrees_with_scalar_reference"
+    report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=[name])
+    (failed,) = report.of("failed")
+    assert failed.reproduce is not None
+    assert "reference(module, " in failed.reproduce
+    (tmp_path / "reproduce.py").write_text(failed.reproduce)
+    command = [sys.executable, str(tmp_path / "reproduce.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("AssertionError")
+    assert "and by the reference" in done.stdout
+
+
 def test_the_script_of_a_kernel_calls_the_kernel(tmp_path: Path) -> None:
     file = tmp_path / "my_kernel.py"
     file.write_text(

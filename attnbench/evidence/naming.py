@@ -15,7 +15,7 @@ from typing import Any
 from attnbench.evidence.lines import Unwritable
 from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
 
-__all__ = ["Named", "named_attend", "named_make"]
+__all__ = ["Named", "named_attend", "named_make", "named_reference"]
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec
 
@@ -40,6 +40,16 @@ def named_make(spec: ScoringSpec | MechanismSpec) -> Named:
         Unwritable: it can neither be imported nor written out.
     """
     return _named(spec, getattr(spec.make, "__wrapped__", spec.make), "make")
+
+
+def named_reference(spec: ScoringSpec | MechanismSpec) -> Named:
+    """What computes a spec's formula in Python floats.
+
+    Raises:
+        Unwritable: it can neither be imported nor written out.
+    """
+    assert spec.reference is not None
+    return _named(spec, spec.reference, "reference")
 
 
 def named_attend(spec: KernelSpec) -> Named:

@@ -2,7 +2,7 @@
 
 The failing check is run once more with a tape (:mod:`attnbench.evidence.tape`); what the violated
 quantity depends on becomes a script, which ends with an assertion that fails. Where a violation
-brings lines of its own, as those of :mod:`attnbench.evidence.transforming` do, they are the script.
+brings lines of its own, as those of :mod:`attnbench.evidence.writing` do, they are the script.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch import nn
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.evidence.lines import Step, Unwritable
-from attnbench.evidence.naming import Named, named_attend, named_make
+from attnbench.evidence.naming import Named, named_attend, named_make, named_reference
 from attnbench.evidence.tape import Tape
 from attnbench.inputs import Inputs
 from attnbench.outcomes import Outcome
@@ -67,7 +67,7 @@ def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
 
     Returns:
         Source text that imports torch and the subject's own code and ends with an assertion that
-        fails; ``None`` if there is none, as where the two references disagree.
+        fails; ``None`` if there is none.
     """
     try:
         script, expected = _script(subject, invariant, case)
@@ -157,7 +157,7 @@ def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, st
         invariant.check(subject, case)
     except InvariantViolation as error:
         if error.compared is not None and "lines" in error.compared:
-            end = [*_definitions(subject, named), *error.compared["lines"]]
+            end = [*_definitions(subject, named, error.compared["lines"]), *error.compared["lines"]]
             return _rendered(title, str(error), named, [], end, tape), "AssertionError"
     except Exception:  # noqa: S110 -- it is met again on the tape
         pass
@@ -186,12 +186,16 @@ def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, st
     return _rendered(title, message, named, steps, end, tape), expected
 
 
-def _definitions(subject: Subject, named: list[Named]) -> list[str]:
-    """What the lines of an invariant's own script may call: ``make``, and a kernel's ``attend``."""
+def _definitions(subject: Subject, named: list[Named], lines: Sequence[str]) -> list[str]:
+    """What an invariant's own lines may call: ``make``, ``attend`` and ``reference``."""
     options = "".join(f", {name}={value!r}" for name, value in subject.options.items())
-    texts = [f"lambda *sizes: {named[0].text}(*sizes{options})", *(n.text for n in named[1:])]
-    pairs = zip(("make", "attend"), texts, strict=False)
-    return [f"{name} = {text}" for name, text in pairs if name != text]
+    texts = {"make": f"lambda *sizes: {named[0].text}(*sizes{options})"}
+    if isinstance(subject.spec, KernelSpec):
+        texts["attend"] = named[1].text
+    if any("reference(" in line for line in lines):
+        named.append(named_reference(subject.maker))
+        texts["reference"] = named[-1].text
+    return [f"{name} = {text}" for name, text in texts.items() if name != text]
 
 
 def _ending(tape: Tape, compared: Any, message: str) -> tuple[set[int], list[str]]:

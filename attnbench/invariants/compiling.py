@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
-from attnbench.evidence.transforming import scripted
+from attnbench.evidence.writing import transformed
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
@@ -118,9 +118,10 @@ def _backend() -> str:
     return "aot_eager" if current_profile().name == "quick" else "inductor"
 
 
-@scripted(
+@transformed(
     "torch.compile",
     lambda: [f"got = torch.compile(call, backend={_backend()!r})(query, key, value)"],
+    gradients=True,
 )
 def _compiled(subject: Subject, case: Case) -> None:
     base, backend = Baseline(subject, case), _backend()
@@ -160,7 +161,7 @@ def _gradients_agree(base: Baseline, leaves: Inputs, output: Tensor, how: str) -
         agree_within(a, b, tolerance, f"{how} gradient by {name}", "the call as it is")
 
 
-@scripted(
+@transformed(
     "torch.export.export",
     lambda: [
         "program = torch.export.export(call, (query, key, value))",
@@ -175,7 +176,7 @@ def _exported(subject: Subject, case: Case) -> None:
     base.expect(got.detach(), "exported, output", "the call as it is")
 
 
-@scripted(
+@transformed(
     "torch.func.vmap",
     lambda: ["got = torch.func.vmap(call, in_dims=-3, out_dims=-3)(query, key, value)"],
 )
@@ -197,7 +198,7 @@ def _vmapped(subject: Subject, case: Case) -> None:
     base.expect(got.detach(), "under vmap over items or heads, output", "the call as it is")
 
 
-@scripted(
+@transformed(
     "a call with fake tensors",
     lambda: [
         "from torch._subclasses.fake_tensor import FakeTensorMode",
@@ -227,7 +228,7 @@ def _faked(subject: Subject, case: Case) -> None:
             )
 
 
-@scripted(
+@transformed(
     "autocast",
     lambda: [
         "with torch.autocast(query.device.type, torch.bfloat16):",

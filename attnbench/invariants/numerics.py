@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnbench.cases import MASKS, Case
 from attnbench.errors import DtypeError, InvariantViolation
+from attnbench.evidence.writing import compared_with_reference
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.compare import agree_within, holds, needs, reject
@@ -68,7 +69,7 @@ def within(got: Tensor, expected: Tensor, allowed: Iterator[Tensor], what: str, 
     raise violation
 
 
-def references_agree(oracle: Oracle) -> Tensor:
+def references_agree(oracle: Oracle, case: Case) -> Tensor:
     """The output with some rows by the scalar reference, once both references agree on them.
 
     Raises:
@@ -85,6 +86,7 @@ def references_agree(oracle: Oracle) -> Tensor:
             f"{oracle.subject.maker.formula or 'the formula'}.\n"
             f"  {violation}",
             error=violation.error,
+            compared={"lines": compared_with_reference(oracle.subject, case)},
         ) from None
     return scalar
 
@@ -107,7 +109,7 @@ def _agrees_with_scalar(subject: Subject, case: Case) -> None:
     if not oracle.has_scalar:
         reject("the reference of a mechanism knows no floating masks")
     representable(oracle, case)
-    scalar = references_agree(oracle)
+    scalar = references_agree(oracle, case)
     got = subject.output(module, inputs)
     within(got, scalar, bounds(oracle), "output", "the scalar reference")
 
