@@ -1,5 +1,8 @@
 import itertools
 import math
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -230,6 +233,42 @@ def test_an_interruption_while_calls_are_counted_makes_no_sample_too_short(monke
     monkeypatch.setattr(clock, "_on_cpu", lambda call, calls, device, flush: [next(times)])
     found = clock.sample(lambda: None, CPU, Contract(target=1.0, cap_s=0.05))
     assert found.calls * 1e-4 >= 0.001
+
+
+FAULTS = """
+import resource
+import sys
+
+import torch
+
+from attnbench.benchmark import clock
+from attnbench.benchmark.contract import Contract
+
+
+def call():
+    return [torch.ones(2**20) for _ in range(3)]
+
+
+contract = Contract(target=1.0, min_samples=3, min_s=0.0, cap_s=0.01)
+if sys.argv[1] == "sampled":
+    clock.sample(call, torch.device("cpu"), contract)
+for _ in range(3):
+    call()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    call()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's allocator")
+def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled():
+    def faults(how):
+        command = [sys.executable, "-c", FAULTS, how]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert faults("as it is") > 5000  # of 7680 pages
+    assert faults("sampled") < 500
 
 
 def test_a_cold_sample_is_one_call_and_the_cache_is_flushed_outside_of_it(monkeypatch):

@@ -90,8 +90,25 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
+_SETTLED_BYTES = 31 * 2**20
+"""The largest block that glibc adapts to has 32 MiB, with what it adds to one."""
+
+
+def _settle() -> None:
+    """Bring the C library's allocator into the state that it comes to in a longer run.
+
+    glibc takes a block above a threshold from the system at each call and hands it back, and to
+    touch new memory may take longer than the call does. The threshold rises to the largest such
+    block that was freed. Until then it depends on what else ran in a process how long a call takes:
+    up to six times as long as in the next one was seen.
+    """
+    torch.empty(_SETTLED_BYTES, dtype=torch.uint8)
+
+
 def sample(call: Call, device: torch.device, contract: Contract) -> Sampled:
     """Take samples of a call as a contract says; the call has been made before."""
+    if device.type == "cpu":
+        _settle()
     measure = _on_cpu if device.type == "cpu" else _on_accelerator
     flush = _flusher(device) if contract.cache == "cold" else None
     with _no_collection():
