@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.invariants import execution
+from attnbench.invariants import copies, dropout, execution, layouts
 from tests.invariant_runs import by_name, mutant, run
 from tests.mutants.twins.attention import ATTENTION, Attention
 
-INVARIANTS = by_name(execution)
+INVARIANTS = by_name(execution, layouts, dropout, copies)
 
 
 class QueryScaledInPlace(Attention):

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 __all__ = [
     "FREE_MASKS",
     "HIDING_MASKS",
+    "ORDINARY_MASKS",
     "benign",
     "explicit",
     "has_weights",
     "only_keys",
+    "ordinary",
     "resizes",
     "select_items",
     "select_keys",
@@ -60,6 +62,15 @@ def benign(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
         "max_features": 33,
     }
     return changed(cases(subject, **{**chosen, **narrowed}), _unsaturated)
+
+
+ORDINARY_MASKS = ("none", "boolean", "floating", "padding", "causal")
+"""One kind of mask of each sort."""
+
+
+def ordinary(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
+    """Benign cases of one mask of each sort, for how a subject is run: the rest says no more."""
+    return benign(subject, **{"masks": ORDINARY_MASKS, "regimes": ("normal",), **narrowed})
 
 
 def _unsaturated(case: Case) -> Case:

@@ -17,7 +17,7 @@ from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.compare import agree_within, holds, reject
-from attnbench.invariants.execution import takes_dropout
+from attnbench.invariants.dropout import takes_dropout
 from attnbench.profiles import current_profile
 from attnbench.specs import Invariant, MechanismSpec
 from attnbench.strategies import listed

@@ -12,6 +12,7 @@ from tests.mutants import (
     backward,
     causality,
     distances,
+    dropout,
     execution,
     heads,
     hidden_slots,
@@ -43,6 +44,7 @@ _TOPICS = (
     streaming,
     long,
     execution,
+    dropout,
     backward,
 )
 

@@ -1,4 +1,4 @@
-"""Mistakes of state, mode, memory and dropout."""
+"""Mistakes of state, mode and memory."""
 
 from __future__ import annotations
 
@@ -16,80 +16,6 @@ __all__ = ["MUTANTS"]
 MUTANTS: list[Mutant] = []
 _attention = Group(ATTENTION, MUTANTS)
 _heads = Group(HEADS, MUTANTS)
-
-
-@_attention("pytorch#124464", "timm#1978", killers=("no_dropout_in_evaluation",))
-class DropoutInEvaluation(Attention):
-    """Dropout does not ask whether the module is in training."""
-
-    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
-        return nn.functional.dropout(weights, dropout_p)
-
-
-@_attention("pytorch#42929", "pytorch#33360", killers=("weights_are_those_before_dropout",))
-class WeightsAfterDropout(Attention):
-    """The weights that are handed back are those after dropout."""
-
-    def forward(self, *args: Any, dropout_p: float = 0.0, **keywords: Any) -> Any:
-        self.dropout_p = dropout_p
-        return super().forward(*args, **keywords)
-
-    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        return self.drop(super().normalise(hidden, allowed), self.dropout_p)
-
-    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        return super().pool(weights, value)
-
-
-@_attention("ng-video-lecture#30", killers=("dropout_acts_on_weights",))
-class DropoutBeforeSoftmax(Attention):
-    """Scores are dropped, not weights."""
-
-    def forward(self, *args: Any, dropout_p: float = 0.0, **keywords: Any) -> Any:
-        self.dropout_p = dropout_p
-        return super().forward(*args, **keywords)
-
-    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        return super().hide(self.drop(scores, self.dropout_p), allowed)
-
-
-@_attention("own", killers=("dropout_keeps_the_mean",))
-class DropoutNotRescaled(Attention):
-    """What dropout leaves is not rescaled."""
-
-    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
-        dropped = super().drop(weights, dropout_p)
-        return dropped * (1 - dropout_p) if self.training else dropped
-
-
-@_attention("own", killers=("dropout_acts_on_weights",))
-class DropoutIgnored(Attention):
-    """``dropout_p`` is taken and not used."""
-
-    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
-        return weights
-
-
-@_attention("own", killers=("dropout_acts_on_weights",))
-class DropoutOnTheOutput(Attention):
-    """Dropout takes features of the output, not weights of keys."""
-
-    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
-        self.share = dropout_p
-        return weights
-
-    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        output = super().pool(weights, value)
-        return nn.functional.dropout(output, self.share, training=self.training)
-
-
-@_attention("own", killers=("dropout_acts_on_weights",))
-class DropoutTheSameInEveryRow(Attention):
-    """One pattern of dropped keys for all queries, and one factor too much."""
-
-    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
-        pattern = super().drop(torch.ones_like(weights[..., :1, :]), dropout_p)
-        return weights * pattern * pattern
 
 
 @_attention("OpenNMT-py#867", killers=("inputs_are_unchanged",))
@@ -251,16 +177,6 @@ class FirstCallInitialises(Attention):
 
 
 @_attention("own", killers=("asking_for_weights_changes_nothing",))
-class NoDropoutBesideWeights(Attention):
-    """Where weights are asked for, nothing is dropped from the output."""
-
-    def forward(self, *args: Any, return_weights: bool = False, **kwargs: Any) -> Any:
-        if return_weights:
-            kwargs["dropout_p"] = 0.0
-        return super().forward(*args, return_weights=return_weights, **kwargs)
-
-
-@_attention("own", killers=("asking_for_weights_changes_nothing",))
 class CausalDroppedBesideWeights(Attention):
     """Where weights are asked for, the output is one without causality."""
 
@@ -269,26 +185,6 @@ class CausalDroppedBesideWeights(Attention):
         if not return_weights:
             return found
         return super().forward(*args, **{**kwargs, "is_causal": False}), found[1]
-
-
-@_attention("own", killers=("dropout_keeps_the_mean",))
-class DropoutTheSameInEveryCall(Attention):
-    """What is dropped is drawn by a generator that starts anew in each call."""
-
-    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
-        if not self.training or dropout_p == 0:
-            return weights
-        generator = torch.Generator(weights.device).manual_seed(0)
-        kept = torch.rand(weights.shape, generator=generator, device=weights.device) >= dropout_p
-        return weights * kept / (1 - dropout_p)
-
-
-@_attention("own", killers=("dropout_keeps_the_mean",))
-class NoDropoutOfAnOnlyKey(Attention):
-    """A single key is never dropped."""
-
-    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
-        return weights if weights.shape[-1] == 1 else super().drop(weights, dropout_p)
 
 
 @_heads("own", killers=("copies_agree",))
@@ -323,14 +219,6 @@ class ProjectionKeptWithoutGradients(Heads):
         if "kept" not in self.__dict__ or self.kept.dtype != wide(linear.weight).dtype:
             self.kept = wide(linear.weight.detach()).clone()
         return nn.functional.linear(wide(tensor), self.kept, wide(linear.bias))
-
-
-@_heads("own", killers=("keeps_the_contract",))
-class DropoutOfItsOwn(Heads):
-    """A dropout of the module's own is active in evaluation."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        return nn.functional.dropout(super().attend(query, key, value, mask), 0.1, training=True)
 
 
 @_attention("own", killers=("vmap_equals_batch",))

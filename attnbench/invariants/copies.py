@@ -1,0 +1,82 @@
+"""The invariant on copies of a module: deepcopy, pickle, and a state that is saved and loaded."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from attnbench.cases import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.deriving import ordinary
+from attnbench.specs import Invariant
+from attnbench.subject import Subject
+
+__all__: list[str] = []
+
+
+def _copies_agree(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    for way, copied in (
+        ("deepcopy", copy.deepcopy),
+        ("pickle", lambda module: pickle.loads(pickle.dumps(module))),  # noqa: S301 -- our own
+        (
+            "a state_dict saved, loaded into a module that has been called,",
+            lambda _: _reloaded(base),
+        ),
+    ):
+        if way == "pickle" and any(
+            "<locals>" in type(m).__qualname__ for m in base.module.modules()
+        ):
+            continue  # nothing could pickle a class that was defined inside a function
+        try:
+            module = copied(base.module)
+        except (RuntimeError, TypeError, AttributeError, pickle.PicklingError) as error:
+            raise InvariantViolation(
+                f"{way} of the module raised {type(error).__name__}: {error}; a module keeps "
+                "functions that have a name in their file, no lambdas, to be saved and copied"
+            ) from None
+        places = {p.data_ptr() for p in module.parameters() if p.numel()}
+        for name, parameter in base.module.named_parameters():
+            if parameter.data_ptr() in places:
+                raise InvariantViolation(
+                    f"after {way} the copy's {name} is the module's own, but should be another "
+                    "tensor: who trains one would change the other"
+                )
+        with torch.no_grad():  # the mode in which something may be kept from call to call
+            got = subject.output(module.eval(), base.inputs)
+        base.expect(got, f"after {way} output", "the module itself")
+
+
+def _reloaded(base: Baseline) -> nn.Module:
+    case, state = base.case, base.module.state_dict()
+    if case.seed % 4 == 0:  # a file takes longer than all else here
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        state = torch.load(file, weights_only=True)
+    # other initial parameters, which the saved ones replace
+    torch.default_generator.manual_seed(case.seed + 1)
+    module = base.subject.make(case.query_size, case.key_size, case.value_size)
+    module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
+    with torch.no_grad():  # what it keeps of a call with other parameters is stale from here on
+        base.subject.output(module, base.inputs)
+    module.load_state_dict(state)
+    return module
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariant on copies."""
+    yield Invariant(
+        name="copies_agree",
+        statement="state_dict, deepcopy and pickle keep all that determines the output.",
+        check=_copies_agree,
+        cases=lambda subject: ordinary(subject, max_len=5, max_features=8),
+    )

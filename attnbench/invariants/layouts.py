@@ -1,0 +1,88 @@
+"""Invariants on memory layouts: strides and offsets change neither output nor gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import LAYOUTS, Case
+from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs, lay_out
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within
+from attnbench.invariants.deriving import ordinary
+from attnbench.specs import Invariant
+from attnbench.subject import Subject
+
+__all__: list[str] = []
+
+
+def _layouts_agree(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    plain = base.on(base.inputs.map(lambda tensor: tensor.contiguous()))
+    plain.expect(
+        base.output,
+        f"with {case.layout} query, key and value, output",
+        "the same call with contiguous ones",
+    )
+    mask = base.inputs.attn_mask
+    if mask is not None:
+        got = base.run(base.inputs.replace(attn_mask=lay_out(mask, "transposed")))
+        plain.expect(
+            got, "with a transposed attn_mask, output", "the same call with a contiguous one"
+        )
+
+
+def _gradients(base: Baseline, inputs: Inputs, handed: Tensor) -> list[Tensor]:
+    leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    named = [leaves.query, leaves.key, leaves.value]
+    named += [p for p in base.module.parameters() if p.requires_grad]
+    output = base.run(leaves)
+    found = torch.autograd.grad(output, named, handed, allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(named, found, strict=True)]
+
+
+def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    names = ["query", "key", "value"]
+    names += [f"parameter {n}" for n, p in base.module.named_parameters() if p.requires_grad]
+    weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+    if case.seed // len(LAYOUTS) % 2:  # so that every scheduled layout meets both
+        way, given, even = "a transposed gradient,", lay_out(weight, "transposed"), weight
+    else:
+        even = torch.ones_like(weight)
+        way = "an expanded gradient of ones, as .sum() hands in,"
+        given = even.new_ones(()).expand(even.shape)
+    plain = base.inputs.map(lambda tensor: tensor.contiguous())
+    found, expected = _gradients(base, base.inputs, given), _gradients(base, plain, even)
+    for name, got, should in zip(names, found, expected, strict=True):
+        _alike(got, should, f"handed {way} the gradient by {name}", "the same call all contiguous")
+
+
+def _alike(got: Tensor, expected: Tensor, what: str, other: str) -> None:
+    scale = float(expected.abs().max()) if expected.numel() else 0.0
+    tolerance = 256 * torch.finfo(got.dtype).eps * max(scale, 1.0)
+    agree_within(got, expected, tolerance, what, other)
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on memory layouts."""
+    yield Invariant(
+        name="layouts_agree",
+        statement="Strides and offsets of the inputs do not change the output.",
+        check=_layouts_agree,
+        cases=lambda subject: ordinary(
+            subject, layouts=tuple(name for name in LAYOUTS if name != "contiguous")
+        ),
+    )
+    yield Invariant(
+        name="gradient_layouts_agree",
+        statement="Strides of the inputs and of the gradient handed in do not change gradients.",
+        check=_gradient_layouts_agree,
+        cases=lambda subject: ordinary(
+            subject, layouts=tuple(LAYOUTS), dtypes=("float64", "float32")
+        ),
+    )
