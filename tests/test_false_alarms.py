@@ -1,0 +1,98 @@
+"""The script that counts false alarms, on simulated processes instead of measured ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnbench.benchmark import store
+from attnbench.benchmark.calibrate import FOLDER
+from attnbench.benchmark.records import Record
+from benchmarks import false_alarms
+
+measured_attnbench = false_alarms.attnbench
+
+
+class Machine:
+    """Stands in for ``attnbench bench`` and ``calibrate``; everything else is done as it is."""
+
+    def __init__(self, noise: float) -> None:
+        self.generator, self.noise, self.taken = np.random.default_rng(0), noise, 0
+
+    def __call__(self, *arguments: str) -> str:
+        """What a command prints."""
+        command, subject, *_ = arguments
+        if command not in ("bench", "calibrate"):
+            return measured_attnbench(*arguments)
+        folder = Path(arguments[arguments.index("--results") + 1])
+        if command == "bench":
+            self.measure(folder, arguments[arguments.index("--run") + 1], subject, 1)
+        else:
+            for run in range(int(arguments[arguments.index("--runs") + 1])):
+                self.measure(folder / FOLDER, f"calibration-{run}", subject, 3)
+        return ""
+
+    def measure(self, folder: Path, run: str, subject: str, processes: int) -> None:
+        """Records of one case of 2 ms and one of 0.2 ms."""
+        for process in range(processes):
+            self.taken += 1
+            minute, second = divmod(self.taken, 60)
+            for time_s, case in ((2e-3, "long"), (2e-4, "short")):
+                record = Record(
+                    run=run,
+                    process=process,
+                    created=f"2026-01-01T00:{minute:02}:{second:02}+00:00",
+                    contract="forward, v2",
+                    subject=subject,
+                    case=case,
+                    workload=case,
+                    direction="forward",
+                    dtype="float32",
+                    device="cpu",
+                    status="ok",
+                    time_s=time_s * float(np.exp(self.generator.normal(0, self.noise))),
+                    machine={"node": "here"},
+                    versions={},
+                )
+                store.append(store.run_path(folder, run), record)
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], noise: float
+) -> list[str]:
+    """The lines after the last of two pairs."""
+    monkeypatch.setattr(false_alarms, "attnbench", Machine(noise))
+    false_alarms.main(2, 8, ["dot"])
+    lines = capsys.readouterr().out.splitlines()
+    return lines[lines.index("after 2 pairs of 8 processes a side") + 1 :]
+
+
+def test_on_a_quiet_machine_every_slowdown_is_promised_and_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(monkeypatch, capsys, 0.005) == [
+        "  unchanged, called: 0 of 4, that is 0.0% to 52.7%",
+        "  10 % slower, at least 1 ms, promised, called: 2 of 2, that is 22.4% to 100.0%",
+        "  10 % slower, below 1 ms, promised, called: 2 of 2, that is 22.4% to 100.0%",
+    ]
+
+
+def test_on_a_busy_machine_nothing_is_promised(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = told(monkeypatch, capsys, 0.3)
+    assert all("not promised" in line for line in lines[1:])
+    assert lines[1].startswith("  10 % slower, at least 1 ms, not promised, called: ")
+
+
+def test_a_share_has_bounds_that_hold_in_95_of_100() -> None:
+    assert false_alarms.called(Counter(same=168), "faster", "slower") == (
+        "0 of 168, that is 0.0% to 1.8%"
+    )
+    assert false_alarms.called(Counter(slower=99, ambiguous=1), "slower") == (
+        "99 of 100, that is 95.3% to 99.9%"
+    )
+    assert false_alarms.called(Counter(), "slower") == "none"
