@@ -27,11 +27,11 @@ def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
         scores = scores + mask.bias.to(scores.dtype)
     if mask.allowed is None:
         return scores.softmax(-1)
-    dead = mask.dead_rows
+    dead, hidden = mask.dead_rows, ~mask.allowed
     assert dead is not None
     # a dead row is softmaxed over zeros, since over -inf alone it and its gradient would be NaN
-    hidden = scores.masked_fill(~mask.allowed, float("-inf")).masked_fill(dead, 0.0)
-    return hidden.softmax(-1).masked_fill(~mask.allowed, 0.0)
+    left = scores.masked_fill(hidden, float("-inf")).masked_fill(dead, 0.0)
+    return left.softmax(-1).masked_fill(hidden, 0.0)
 
 
 def masked_softmax(
