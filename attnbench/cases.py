@@ -225,10 +225,14 @@ _LONG = (
     Case((1,), 1, 257),  # a decoder's step after many
     Case((1,), 130, 258, mask="window"),  # whole blocks of keys are hidden, first ones and last
     Case((1,), 130, 130),
+    Case((1,), 40, 140, mask="causal"),  # the diagonal meets blocks of keys in their midst
     Case((16,), 2, 257, mask="padding"),  # so many lengths that one needs a second byte
 )
-_POSITIONS = Case((1,), 259, 259, dtype="bfloat16", mask="causal")
-"""Positions beyond 256, which bfloat16 does not tell apart."""
+_NARROW = (
+    Case((1,), 259, 259, dtype="bfloat16", mask="causal"),  # positions that it cannot tell apart
+    Case((2,), 1, 9, 64, 64, 8, dtype="float16", regime="near_overflow"),  # a decoder's scores
+)
+"""Where a narrow dtype has its limits."""
 
 
 def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[Case]:
@@ -267,7 +271,8 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
     for number, case in enumerate(_LONG):
         for dtype in ends[number % len(ends) :][:1] if brief else ends:
             yield replace(case, dtype=dtype, device=device)
-    yield replace(_POSITIONS, device=device)
+    for case in _NARROW:
+        yield replace(case, device=device)
     small = Case((2, 3), 4, 6, 8, 6, 5, device=device), Case((3,), 3, 3, 5, 5, 5, device=device)
     for number, mask in enumerate(masks):
         shapes = small[number % 2 :][:1] if brief else small

@@ -7,6 +7,7 @@ or a mechanism, together with its options. :mod:`attnbench.resolving` finds it b
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -106,8 +107,32 @@ class Subject:
         count = 3 if isinstance(self.spec, MechanismSpec) else 2
         return self.maker.make(*sizes[:count], **self.options)
 
+    @functools.cached_property
+    def constant_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters that begin as one number throughout, such as a bias of zeros."""
+        sizes = self.legal(Case()).sizes
+        with torch.random.fork_rng(devices=[]):
+            module = self.make(sizes.query_size, sizes.key_size, sizes.value_size)
+        if not isinstance(module, nn.Module):
+            return ()
+        return tuple(
+            name
+            for name, p in module.named_parameters()
+            if p.numel() > 1 and bool((p == p.flatten()[0]).all())
+        )
+
+    def unsettle(self, module: nn.Module) -> None:
+        """Move parameters off the one number they begin as, which would hide how they are used."""
+        with torch.no_grad():
+            for parameter in map(module.get_parameter, self.constant_parameters):
+                steps = torch.arange(1.0, parameter.numel() + 1)
+                parameter.add_(steps.sin().view(parameter.shape) / 4)
+
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
-        """The module and the inputs of a case, from its seed; seeds torch's global generator."""
+        """The module and the inputs of a case, from its seed; seeds torch's global generator.
+
+        Parameters that begin as one number throughout are moved off it.
+        """
         # parameters are drawn on the CPU; seeding every device too would take as long as the rest
         torch.default_generator.manual_seed(case.seed)
         module = self.make(case.query_size, case.key_size, case.value_size)
@@ -115,6 +140,8 @@ class Subject:
             raise DtypeError(
                 f"make of {self.name} gave a {type(module).__name__}, not a torch.nn.Module."
             )
+        if self.constant_parameters:
+            self.unsettle(module)
         dtype = getattr(torch, case.dtype)
         state = (*module.parameters(), *module.buffers())
         if case.device != "cpu" or any(t.is_floating_point() and t.dtype != dtype for t in state):

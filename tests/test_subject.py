@@ -135,6 +135,42 @@ def test_a_kernel_shows_its_weights_at_once_or_in_as_wide_values_as_it_takes(wid
     assert widths == ([11] if widest == 100 else [4, 4, 4])
 
 
+TWICE = """
+import attnbench, torch
+
+class Twice(torch.nn.Module):
+    def __init__(self, query_size, key_size):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(key_size))
+
+    def forward(self, query, key):
+        return query @ key.mT + 2 * (key @ self.bias).unsqueeze(-2)
+
+def once(module, query, key):
+    return sum(q * k for q, k in zip(query, key)) + sum(
+        b * k for b, k in zip(module.bias.tolist(), key)
+    )
+
+SPEC = attnbench.ScoringSpec(
+    name="twice", make=lambda q, k: Twice(q, k), equal_sizes=True, reference=once
+)
+"""
+
+
+def test_a_bias_that_begins_at_zero_is_moved_so_that_its_use_is_seen(tmp_path):
+    path = tmp_path / "twice.py"
+    path.write_text(TWICE)
+    (subject,) = resolve(f"{path}:SPEC")
+    assert subject.constant_parameters == ("bias",)
+    module, _ = subject.build(attnbench.Case())
+    assert len(set(module.bias.tolist())) == 4
+    assert subject.make(4, 4, 4).bias.tolist() == [0.0] * 4
+    names = ["agrees_with_scalar_reference", "keys_permute_freely"]
+    failed = attnbench.check(f"{path}:SPEC", profile="quick", invariants=names).of("failed")
+    assert [outcome.invariant for outcome in failed] == names[:1]
+    assert "module.get_parameter" in failed[0].reproduce
+
+
 def test_building_a_case_twice_gives_the_same_module_and_inputs():
     (subject,) = resolve("additive")
     case = attnbench.Case(seed=5)

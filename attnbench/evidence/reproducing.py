@@ -26,6 +26,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.evidence.lines import Step, Unwritable
 from attnbench.evidence.naming import Named, named_attend, named_make, named_reference
 from attnbench.evidence.tape import Tape
+from attnbench.evidence.writing import unsettling
 from attnbench.inputs import Inputs
 from attnbench.outcomes import Outcome
 from attnbench.running import seeded
@@ -98,6 +99,16 @@ class _Taped(Subject):
         text = f"{self.make_text}({', '.join([*map(str, sizes), *options])})"
         self.tape.made_module(module, text, seed)
         return module
+
+    def unsettle(self, module: nn.Module) -> None:
+        """As always, and the line that does it."""
+        assert self.tape is not None
+        self.tape.paused = True
+        try:
+            super().unsettle(module)
+        finally:
+            self.tape.paused = False
+        self.tape.changed_module(module, unsettling(self.constant_parameters, "@"))
 
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
         """As always; the inputs get their names."""

@@ -155,6 +155,12 @@ class Tape(Lines, TorchFunctionMode):
         self.steps.append(Step(f"‹{number}› = {text}", {drawn}, {number, drawn}))
         self.modules.append((module, _state(module)))
 
+    def changed_module(self, module: nn.Module, text: str) -> None:
+        """Write what changes the state of a module; it is called ``@`` in the text."""
+        number = self.number(module)
+        self.steps.append(Step(text.replace("@", f"‹{number}›"), {number}, {number}))
+        self.modules = [(m, _state(m) if m is module else then) for m, then in self.modules]
+
     def copied_module(self, module: nn.Module) -> None:
         """Write that a module, met for the first time, is a copy of one that was made here."""
         state = _state(module)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     _Check = Callable[[Subject, Case], None]
 
-__all__ = ["compared_with_reference", "transformed"]
+__all__ = ["compared_with_reference", "transformed", "unsettling"]
 
 _OUTPUTS = {
     "scoring": (
@@ -164,6 +164,12 @@ def _difference(what: str) -> list[str]:
     ]
 
 
+def unsettling(names: Sequence[str], module: str = "module") -> str:
+    """A line that does to a module what :meth:`attnbench.subject.Subject.unsettle` does."""
+    sines = "torch.arange(1.0, p.numel() + 1).sin().view(p.shape)"
+    return f"for p in map({module}.get_parameter, {tuple(names)}): p.data += {sines} / 4"
+
+
 _TENSORS = ("query", "key", "value")
 
 
@@ -180,7 +186,9 @@ def _given(subject: Subject, case: Case, dtype: str) -> list[str]:
     to = dtype if case.device == "cpu" else f"{case.device!r}, {dtype}"
     return [
         f"torch.manual_seed({case.seed})",
-        f"module = make{sizes[:count]}.to({to}).eval()",
+        f"module = make{sizes[:count]}",
+        *([unsettling(subject.constant_parameters)] if subject.constant_parameters else ()),
+        f"module = module.to({to}).eval()",
         *(
             f"{name} = torch.randn({(*case.lead, length, size)}).to({to})"
             for name, length, size in zip(_TENSORS, lengths, sizes, strict=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from attnbench.errors import InvariantViolation
 
-__all__ = ["agree", "agree_within", "holds", "needs", "reject", "row_tolerance"]
+__all__ = ["agree", "agree_within", "differentiate", "holds", "needs", "reject", "row_tolerance"]
 
 
 def needs(value: Tensor | None) -> Tensor:
@@ -101,6 +102,19 @@ def agree_within(
             error=factor,
             compared={"got": got, "expected": expected, "place": place, "tolerance": t},
         )
+
+
+def differentiate(
+    output: Tensor, wanted: Sequence[Tensor], weight: Tensor | None = None, **given: Any
+) -> tuple[Tensor | None, ...]:
+    """``torch.autograd.grad`` with unused ones as ``None``; what a backward pass raises is told."""
+    try:
+        return torch.autograd.grad(output, list(wanted), weight, allow_unused=True, **given)
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise InvariantViolation(
+            f"the backward pass raised {type(error).__name__}: {said}"
+        ) from error
 
 
 def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:

@@ -24,7 +24,7 @@ from attnbench.evidence.writing import transformed
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, reject
+from attnbench.invariants.compare import agree_within, differentiate, reject
 from attnbench.invariants.deriving import benign
 from attnbench.invariants.numerics import bounds, within
 from attnbench.oracles import Oracle
@@ -145,13 +145,9 @@ def _compiled(subject: Subject, case: Case) -> None:
 def _gradients_agree(base: Baseline, leaves: Inputs, output: Tensor, how: str) -> None:
     names = ("query", "key", "value")
     weight = torch.randn(output.shape, generator=base.generator).to(output)
-    got = torch.autograd.grad(
-        output, [getattr(leaves, n) for n in names], weight, allow_unused=True
-    )
+    got = differentiate(output, [getattr(leaves, n) for n in names], weight)
     again = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    expected = torch.autograd.grad(
-        base.run(again), [getattr(again, n) for n in names], weight, allow_unused=True
-    )
+    expected = differentiate(base.run(again), [getattr(again, n) for n in names], weight)
     for name, one, other in zip(names, got, expected, strict=True):
         a, b = (torch.zeros_like(weight[:0]) if g is None else g for g in (one, other))
         if one is None or other is None:

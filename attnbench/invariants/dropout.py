@@ -10,7 +10,7 @@ from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, needs
+from attnbench.invariants.compare import agree_within, differentiate, needs
 from attnbench.invariants.deriving import ordinary
 from attnbench.specs import Invariant
 from attnbench.strategies import listed
@@ -47,6 +47,7 @@ def _asked_for_weights(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     got, _ = subject.output_and_weights(base.module, base.inputs)
     base.expect(got, "with return_weights=True, output", "the call without")
+    _same_gradients(base)
     if "dropout_p" not in subject.accepts:
         return
     base.module.train()
@@ -59,6 +60,30 @@ def _asked_for_weights(subject: Subject, case: Case) -> None:
             "in training mode with dropout_p=0.5 and return_weights=True, output = that without "
             f"dropout in each of {len(calls)} calls, but should differ: nothing is dropped"
         )
+
+
+def _same_gradients(base: Baseline) -> None:
+    """Hold the gradients of the output beside weights against those of the output alone."""
+    trained = [p for p in base.module.parameters() if p.requires_grad]
+    leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    wanted = [leaves.query, leaves.key, leaves.value, *trained]
+    weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+    got, expected = (
+        differentiate(output, wanted, weight)
+        for output in (
+            base.subject.output_and_weights(base.module, leaves)[0],
+            base.run(leaves),
+        )
+    )
+    names = [n for n, p in base.module.named_parameters() if p.requires_grad]
+    for name, one, other in zip(["query", "key", "value", *names], got, expected, strict=True):
+        a, b = (torch.zeros_like(weight[:0]).sum() if g is None else g for g in (one, other))
+        if one is None or other is None:
+            a, b = a.abs().sum(), b.abs().sum()
+        scale = max(1.0, float(b.abs().max()) if b.numel() else 0.0)
+        tolerance = 256 * torch.finfo(a.dtype).eps * scale
+        told = f"with return_weights=True, the gradient by {name}"
+        agree_within(a, b, tolerance, told, "the call without")
 
 
 def _gives_weights(subject: Subject) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import holds, reject
+from attnbench.invariants.compare import differentiate, holds, reject
 from attnbench.invariants.deriving import benign
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
@@ -70,7 +70,7 @@ def _finite_gradients(subject: Subject, case: Case) -> None:
     total = base.run(leaves).sum()
     if total.grad_fn is None:
         return  # zeros alone: nothing that a gradient could reach
-    gradients = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    gradients = differentiate(total, list(named.values()))
     for name, gradient in zip(named, gradients, strict=True):
         if gradient is not None:
             holds(

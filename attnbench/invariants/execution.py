@@ -30,8 +30,13 @@ def _inputs_are_unchanged(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
     before = {name: (tensor.clone(), _memory(tensor).clone()) for name, tensor in inputs.tensors()}
     for mode in ("evaluation", "training"):
-        subject.output(module.train(mode == "training"), inputs)
+        output = subject.output(module.train(mode == "training"), inputs)
         for name, tensor in inputs.tensors():
+            if output.numel() and output.data_ptr() == tensor.data_ptr():
+                raise InvariantViolation(
+                    f"output of the call in {mode} mode is memory of {name}, but should be its "
+                    "own: who changes the one in place would change the other"
+                )
             values, memory = before[name]
             if torch.equal(_memory(tensor), memory):
                 continue
@@ -54,15 +59,24 @@ def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     state = {name: tensor.clone() for name, tensor in base.module.state_dict().items()}
     first = base.output.clone()
-    # the same shapes with another mask and other numbers: what a cache by shape would mix up
-    other = make_inputs(case.replace(seed=case.seed + 1))
-    fresh = Baseline(subject, case).on(other)
     told = "called after other inputs of the same shapes, output"
-    fresh.expect(base.run(other), told, "a new module")
+    # the same shapes with another mask and other numbers: what a cache by shape would mix up; the
+    # second ones may lie where the first lay
+    for number in (1, 2):
+        other = make_inputs(case.replace(seed=case.seed + number))
+        fresh = Baseline(subject, case).on(other)
+        with torch.no_grad():
+            fresh.expect(base.run(other), told, "a new module")
+        del other, fresh
     free = base.inputs.replace(attn_mask=None, valid_lens=None, is_causal=False)
-    Baseline(subject, case).on(free).expect(base.run(free), told, "a new module")
+    turned = case.replace(q_len=case.kv_len, kv_len=case.q_len, mask="none")
+    if case.seed % 2 and subject.legal(turned) == turned:
+        free = make_inputs(turned)  # as many pairs, in another shape
+    Baseline(subject, case).on(free).expect(
+        base.run(free), "called after other inputs, output", "a new module"
+    )
     for _ in range(2):
-        base.expect(base.run(base.inputs), told, "the first call")
+        base.repeat(told, "the first call")
     agree_within(base.output, first, 0.0, "output of the first call, read again after", "it")
     for name, tensor in base.module.state_dict().items():
         if not torch.equal(tensor, state[name]):
@@ -98,6 +112,7 @@ def _training_agrees(subject: Subject, case: Case) -> None:
     base.expect(
         got, "in training mode, without dropout, output", "the same call in evaluation mode"
     )
+    base.repeat("in evaluation mode after calls in training mode, output", "that before")
 
 
 @hookimpl
@@ -105,7 +120,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on how a subject is run."""
     yield Invariant(
         name="inputs_are_unchanged",
-        statement="A call changes neither its inputs nor the memory that they are views of.",
+        statement="A call changes neither its inputs nor the memory that they are views of, and "
+        "gives no part of them back.",
         check=_inputs_are_unchanged,
         cases=lambda subject: cases(subject, max_len=65, masks=ORDINARY_MASKS),
     )

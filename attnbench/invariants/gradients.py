@@ -13,7 +13,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, holds, reject
+from attnbench.invariants.compare import agree_within, differentiate, holds, reject
 from attnbench.invariants.deriving import benign
 from attnbench.references import widened
 from attnbench.specs import Invariant
@@ -40,7 +40,7 @@ def _gradients(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | No
             "output.requires_grad = False, but should be True, as value.requires_grad is: "
             "the output is cut off from the graph"
         )
-    found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    found = differentiate(total, list(named.values()))
     return dict(zip(named, found, strict=True))
 
 
@@ -214,11 +214,13 @@ _LONG_CASES = (
     Case((1,), 1, 257, dtype="float64"),
     Case((1,), 131, 130, dtype="float64", seed=1),
     Case((1,), 130, 131, dtype="float64", mask="causal", seed=2),
+    Case((1,), 40, 140, dtype="float64", mask="causal", seed=3),
 )
 _BIAS_CASES = (
     Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),
     Case((2,), 3, 5, dtype="float64", mask="floating", seed=1),
     Case((), 1, 7, dtype="float64", mask="bias", seed=2),
+    Case((1,), 35, 140, dtype="float64", mask="bias", seed=3),
 )
 _PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
 

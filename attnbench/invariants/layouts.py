@@ -11,7 +11,7 @@ from attnbench.cases import LAYOUTS, Case
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs, lay_out
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within
+from attnbench.invariants.compare import agree_within, differentiate
 from attnbench.invariants.deriving import ordinary
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
@@ -40,7 +40,7 @@ def _gradients(base: Baseline, inputs: Inputs, handed: Tensor) -> list[Tensor]:
     named = [leaves.query, leaves.key, leaves.value]
     named += [p for p in base.module.parameters() if p.requires_grad]
     output = base.run(leaves)
-    found = torch.autograd.grad(output, named, handed, allow_unused=True)
+    found = differentiate(output, named, handed)
     return [torch.zeros_like(t) if g is None else g for t, g in zip(named, found, strict=True)]
 
 

@@ -12,7 +12,7 @@ from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, holds, reject
+from attnbench.invariants.compare import agree_within, differentiate, holds, reject
 from attnbench.invariants.deriving import (
     FREE_MASKS,
     HIDING_MASKS,
@@ -22,7 +22,9 @@ from attnbench.invariants.deriving import (
     with_junk,
     with_mask,
 )
+from attnbench.references import allowed_and_bias
 from attnbench.specs import Invariant, MechanismSpec
+from attnbench.strategies import changed
 from attnbench.subject import Subject
 
 _POISONS = (math.nan, math.inf, -math.inf)
@@ -125,7 +127,7 @@ def _gradients(base: Baseline, inputs: Inputs, index: tuple[int, ...] | None) ->
     total = (output if index is None else output[index]).sum()
     named: dict[str, Tensor] = {n: getattr(leaves, n) for n in ("query", "key", "value")}
     named |= {f"parameter {n}": p for n, p in base.module.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    found = differentiate(total, list(named.values()))
     return {n: g for n, g in zip(named, found, strict=True) if g is not None}
 
 
@@ -201,15 +203,36 @@ def _form_of(inputs: Inputs) -> str:
 
 def _combined(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    if case.mask == "causal":
-        shape = (*case.lead, case.q_len, case.kv_len)
+    shape = (*case.lead, case.q_len, case.kv_len)
+    kind, lengths = case.seed % 3, case.seed // 3 % 3
+    given = base.inputs
+    if kind:
         mask = torch.rand(shape, generator=base.generator) < 0.6
-        base = base.on(base.inputs.replace(attn_mask=mask.to(case.device)))
+        bias = torch.randn(shape, generator=base.generator).to(given.query.dtype)
+        part = mask if kind == 1 else bias.masked_fill(~mask, -math.inf)
+        given = given.replace(attn_mask=part.to(case.device))
+    if lengths and case.lead:
+        rows = (case.lead[0], case.q_len)[:lengths]
+        lens = torch.randint(case.kv_len + 1, rows, generator=base.generator)
+        given = given.replace(valid_lens=lens.to(case.device))
+    before = None if given.attn_mask is None else given.attn_mask.clone()
+    base = base.on(given)
+    allowed, bias = allowed_and_bias(given)
+    whole = allowed if kind < 2 else bias.to(given.query.dtype).masked_fill(~allowed, -math.inf)
     base.expect(
-        base.run(with_mask(base.inputs, base.allowed)),
-        "with one boolean mask (..., L, S) of both, output",
-        f"{_form_of(base.inputs)} together",
+        base.run(with_mask(given, whole.to(case.device))),
+        "with one mask (..., L, S) of all, output",
+        f"{_form_of(given)} together",
     )
+    if before is not None and given.attn_mask is not None:
+        agree_within(given.attn_mask, before, 0.0, "attn_mask after the call", "it before")
+
+
+def _with_equal_leads(subject: Subject, case: Case) -> Case:
+    """Every second case with leading sizes of L, where no shape tells heads from queries."""
+    size = min(case.q_len, 4)
+    equal = subject.legal(case.replace(lead=(size,) * len(case.lead), q_len=size))
+    return equal if case.seed % 2 and equal.q_len == size else case
 
 
 @hookimpl
@@ -251,7 +274,10 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="causal_and_padding_combine",
-        statement="is_causal together with lengths or a mask hides what either of them hides.",
+        statement="is_causal, lengths and a mask together hide what any of them hides.",
         check=_combined,
-        cases=lambda subject: benign(subject, masks=("causal", "causal_padding"), min_kv_len=2),
+        cases=lambda subject: changed(
+            benign(subject, masks=("causal",), leads=(1, 2), min_kv_len=2),
+            lambda case: _with_equal_leads(subject, case),
+        ),
     )

@@ -131,3 +131,88 @@ class ParameterReadThroughData(Heads):
             return super().project(linear, tensor)
         weight, bias = linear.weight.data, linear.bias.data
         return nn.functional.linear(tensor, weight.to(tensor.dtype), bias.to(tensor.dtype))
+
+
+@_attention("own", killers=("gradients_alone_equal_gradients_together",))
+class KeyNeedsTheQuerysGradient(Attention):
+    """The key gets a gradient only where the query wants one."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().scores(query, key if query.requires_grad else key.detach(), scale)
+
+
+class _Pooled(torch.autograd.Function):
+    """The weighted sum, whose backward pass works in the output's own memory."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, value: Tensor) -> Tensor:
+        output = weights @ value
+        ctx.save_for_backward(weights, value)
+        ctx.output = output.detach()
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        weights, value = ctx.saved_tensors
+        ctx.output.copy_(grad)
+        return ctx.output @ value.mT, weights.mT @ grad
+
+
+@_attention("own", killers=("backward_leaves_no_trace",))
+class OutputOverwrittenByBackward(Attention):
+    """The backward pass takes the memory of the output for its own."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output: Tensor = _Pooled.apply(  # type: ignore[no-untyped-call]
+            weights, value.to(weights.dtype)
+        )
+        return output
+
+
+class _Summed(torch.autograd.Function):
+    """The weighted sum, whose gradients are added up from pass to pass."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, value)
+        ctx.total = torch.zeros_like(value)
+        return weights @ value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        weights, value = ctx.saved_tensors
+        ctx.total = ctx.total + weights.mT @ grad
+        return grad @ value.mT, ctx.total
+
+
+@_attention("own", killers=("backward_leaves_no_trace",))
+class SumKeptBetweenPasses(Attention):
+    """A second backward pass goes on where the first ended."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output: Tensor = _Summed.apply(  # type: ignore[no-untyped-call]
+            weights, value.to(weights.dtype)
+        )
+        return output
+
+
+@_attention("own", killers=("one_tensor_equals_three_copies",))
+class SelfAttentionCutOff(Attention):
+    """Where query and key are one tensor, the query's share of its gradient is lost."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **given: Any) -> Any:
+        if query is key:
+            query = query.detach()
+        return super().forward(query, key, value, *args, **given)
+
+
+@_attention("own", killers=("asking_for_weights_changes_nothing",))
+class NoGradientBesideWeights(Attention):
+    """Asked for weights, it gives an output whose weights have no gradient."""
+
+    def forward(self, *args: Any, return_weights: bool = False, **given: Any) -> Any:
+        self.shown = return_weights
+        return super().forward(*args, return_weights=return_weights, **given)
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        return super().drop(weights.detach() if self.shown else weights, dropout_p)

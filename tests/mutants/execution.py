@@ -239,3 +239,42 @@ class ScaleOfTheFirstLength(Attention):
         length = self.__dict__.setdefault("length", key.shape[-2])
         usual = super().scale(query, key, given)
         return usual if key.shape[-2] == length else 0.9 * usual
+
+
+@_attention("own", killers=("inputs_are_unchanged",))
+class OnlyKeyGivesItsValue(Attention):
+    """Where there is one query and one key, the value itself is handed back."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return value if weights.shape[-2:] == (1, 1) else super().pool(weights, value)
+
+    def silence_value(self, value: Tensor, allowed: Tensor) -> Tensor:
+        whole = allowed.shape[-2:] == (1, 1) and bool(allowed.all())
+        return value if whole else super().silence_value(value, allowed)
+
+
+@_attention("own", killers=("training_equals_evaluation",))
+class MeanOfTrainingTakenOff(Attention):
+    """Calls in training gather a mean, which calls in evaluation take off the scores of some."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        scores = super().scores(query, key, scale)
+        if self.training:
+            self.mean = float(scores.detach().mean())
+            return scores
+        return torch.cat([scores[..., :1] - getattr(self, "mean", 0.0), scores[..., 1:]], -1)
+
+
+@_attention("own", killers=("calls_leave_no_trace",))
+class DistancesCachedByCount(Attention):
+    """What is kept for a number of pairs is used for all shapes with so many."""
+
+    def causal(self, q_len: int, kv_len: int, device: torch.device) -> Tensor:
+        return super().causal(q_len, kv_len, device)
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        cache = self.__dict__.setdefault("cache", {})
+        q_len, kv_len = scores.shape[-2:]
+        if q_len * kv_len not in cache:
+            cache[q_len * kv_len] = kv_len
+        return super().hide(scores * (cache[q_len * kv_len] / kv_len), allowed)

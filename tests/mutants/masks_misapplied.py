@@ -105,3 +105,26 @@ class BooleanMaskAdded(Attention):
         if attn_mask is not None:
             attn_mask = attn_mask.to(query.dtype)
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("causal_and_padding_combine",))
+class BiasDroppedBesideLengths(Attention):
+    """A floating mask is not added where lengths are given too."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        return allowed, bias if valid_lens is None else torch.zeros_like(bias)
+
+
+@_attention("own", killers=("causal_and_padding_combine",))
+class LongestLengthWhenCausal(Attention):
+    """Of the lengths of an item's queries the longest is taken, where causality is asked for."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        if is_causal and valid_lens is not None and valid_lens.dim() == 2:
+            valid_lens = valid_lens.amax(-1)
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)

@@ -171,3 +171,16 @@ class StreamingCausalBlockSkipped(Streaming):
             beyond = torch.arange(key.shape[-2], device=key.device) > query.shape[-2]
             return mask.masked_fill(beyond & (mask > -math.inf).any(0), -1e4)
         return mask
+
+
+@_streaming("own", killers=("agrees_with_float64",))
+class BlockSkippedByItsFirstQuery(Streaming):
+    """Where it is causal, the first of 32 queries decides which blocks of keys all of them skip."""
+
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
+        mask = super().mask(query, key, attn_mask, is_causal)
+        if not is_causal or mask.shape[-2] <= 32:
+            return mask
+        first = mask[torch.arange(mask.shape[-2]) // 32 * 32]
+        start = torch.arange(mask.shape[-1]) // self.block * self.block
+        return mask.masked_fill(first[:, start] == -math.inf, -math.inf)

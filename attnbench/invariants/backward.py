@@ -1,0 +1,162 @@
+"""Invariants on the backward pass: what else has a gradient, or came before, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.compare import agree_within, differentiate, reject
+from attnbench.invariants.deriving import benign, ordinary
+from attnbench.specs import Invariant
+from attnbench.strategies import changed
+from attnbench.subject import Subject
+
+__all__: list[str] = []
+
+_WIDE = ("float64", "float32")
+
+
+def _gradients(
+    base: Baseline, wanted: Iterable[str], weight: Tensor, *, twice: bool = False
+) -> tuple[Tensor, list[dict[str, Tensor]]]:
+    """The output, and the gradients of what alone requires one; of two passes if asked for."""
+    names = list(wanted)
+    given = base.inputs.map(lambda tensor: tensor.detach())
+    leaves: dict[str, Tensor] = {n: getattr(given, n) for n in ("query", "key", "value")}
+    leaves |= {f"parameter {n}": p for n, p in base.module.named_parameters() if p.requires_grad}
+    trained = [p for p in base.module.parameters() if p.requires_grad]
+    try:
+        for name, leaf in leaves.items():
+            leaf.requires_grad_(name in names)
+        output = base.run(given)
+        if not output.requires_grad:
+            raise InvariantViolation(
+                f"where {', '.join(names)} alone requires a gradient, output.requires_grad = "
+                "False, but should be True: what it depends on is cut off from the graph"
+            )
+        found = [
+            differentiate(
+                output, [leaves[name] for name in names], weight, retain_graph=twice and not done
+            )
+            for done in range(1 + twice)
+        ]
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_()
+    full = [
+        {
+            n: torch.zeros_like(leaves[n]) if g is None else g
+            for n, g in zip(names, one, strict=True)
+        }
+        for one in found
+    ]
+    return output.detach(), full
+
+
+def _names(base: Baseline) -> list[str]:
+    parameters = [f"parameter {n}" for n, p in base.module.named_parameters() if p.requires_grad]
+    return ["query", "key", "value", *parameters]
+
+
+def _alike(got: Tensor, expected: Tensor, what: str, other: str) -> None:
+    scale = float(expected.abs().max()) if expected.numel() else 0.0
+    tolerance = 256 * torch.finfo(got.dtype).eps * max(scale, 1.0)
+    agree_within(got, expected, tolerance, what, other)
+
+
+def _weight(base: Baseline) -> Tensor:
+    return torch.randn(base.output.shape, generator=base.generator).to(base.output)
+
+
+def _alone(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    weight, names = _weight(base), _names(base)
+    _, (together,) = _gradients(base, names, weight)
+    name = names[case.seed % len(names)]
+    if not bool(together[name].any()):
+        reject("it has no gradient")
+    output, (alone,) = _gradients(base, [name], weight)
+    base.expect(output, f"where {name} alone requires a gradient, output", "the call without any")
+    _alike(
+        alone[name],
+        together[name],
+        f"where nothing else requires one, the gradient by {name}",
+        "that where all do",
+    )
+
+
+def _twice(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    names = _names(base)
+    output, (first, second) = _gradients(base, names, _weight(base), twice=True)
+    base.expect(output, "after its backward pass, output", "the call without one")
+    for name in names:
+        _alike(
+            second[name],
+            first[name],
+            f"of a second backward pass, the gradient by {name}",
+            "that of the first",
+        )
+
+
+def _one_tensor(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    shapes = {getattr(base.inputs, name).shape for name in ("query", "key", "value")}
+    if len(shapes) > 1:
+        reject("its sizes are not to be equal")
+    copies = {
+        name: base.inputs.query.clone().requires_grad_() for name in ("query", "key", "value")
+    }
+    apart = base.run(base.inputs.replace(**copies))
+    both = base.on(base.inputs.replace(**{n: t.detach() for n, t in copies.items()}))
+    one = base.inputs.query.clone().requires_grad_()
+    same = base.run(base.inputs.replace(query=one, key=one, value=one))
+    both.expect(same.detach(), "with one tensor for query, key and value, output", "three copies")
+    weight = _weight(base)
+    total, got = torch.zeros_like(one), torch.zeros_like(one)
+    for gradient in differentiate(apart, list(copies.values()), weight):
+        total = total if gradient is None else total + gradient
+    for gradient in differentiate(same, [one], weight):
+        got = got if gradient is None else gradient
+    what = "with one tensor for query, key and value, its gradient"
+    _alike(got, total, what, "those of three copies together")
+
+
+def _self_attention(case: Case) -> Case:
+    size, length = case.query_size, case.q_len
+    return case.replace(key_size=size, value_size=size, kv_len=length)
+
+
+_SQUARE = ("none", "boolean", "causal", "padding")
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on the backward pass."""
+    yield Invariant(
+        name="gradients_alone_equal_gradients_together",
+        statement="A gradient is the same where nothing else requires one, and so is the output.",
+        check=_alone,
+        cases=lambda subject: ordinary(subject, dtypes=_WIDE, max_features=17),
+    )
+    yield Invariant(
+        name="backward_leaves_no_trace",
+        statement="A backward pass changes neither the output nor what a second one gives.",
+        check=_twice,
+        cases=lambda subject: ordinary(subject, dtypes=_WIDE, max_features=17),
+    )
+    yield Invariant(
+        name="one_tensor_equals_three_copies",
+        statement="One tensor for query, key and value gives what three copies of it give.",
+        check=_one_tensor,
+        cases=lambda subject: changed(
+            benign(subject, masks=_SQUARE, regimes=("normal",), dtypes=_WIDE),
+            lambda case: subject.legal(_self_attention(case)),
+        ),
+    )
