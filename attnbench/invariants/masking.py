@@ -224,6 +224,14 @@ def _combined(subject: Subject, case: Case) -> None:
         "with one mask (..., L, S) of all, output",
         f"{_form_of(given)} together",
     )
+    unseen = ~allowed.any(-2).unsqueeze(-1).to(case.device)
+    if bool(unseen.any()):
+        junk = {n: getattr(given, n).masked_fill(unseen, math.nan) for n in ("key", "value")}
+        base.expect(
+            base.run(given.replace(**junk)),
+            f"with {_form_of(given)}, and NaN in what they hide from every query, output",
+            "the call without NaN",
+        )
     if before is not None and given.attn_mask is not None:
         agree_within(given.attn_mask, before, 0.0, "attn_mask after the call", "it before")
 

@@ -128,3 +128,19 @@ class LongestLengthWhenCausal(Attention):
         if is_causal and valid_lens is not None and valid_lens.dim() == 2:
             valid_lens = valid_lens.amax(-1)
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("causal_and_padding_combine",))
+class SilencedByTheMaskAlone(Attention):
+    """A slot that a mask and lengths hide together from every query is not silenced."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        self.alone, _ = super().mask(query, key, attn_mask, None, is_causal)
+        if valid_lens is not None and attn_mask is None:
+            self.alone = self.alone & self.lengths(valid_lens, query, key.shape[-2])
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+    def silence_value(self, value: Tensor, allowed: Tensor) -> Tensor:
+        return super().silence_value(value, self.alone)
