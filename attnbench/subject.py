@@ -118,7 +118,10 @@ class Subject:
         return tuple(
             name
             for name, p in module.named_parameters()
-            if p.numel() > 1 and bool((p == p.flatten()[0]).all())
+            if not nn.parameter.is_lazy(p)
+            and p.is_floating_point()
+            and p.numel() > 1
+            and bool((p == p.flatten()[0]).all())
         )
 
     def unsettle(self, module: nn.Module) -> None:

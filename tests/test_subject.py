@@ -171,6 +171,22 @@ def test_a_bias_that_begins_at_zero_is_moved_so_that_its_use_is_seen(tmp_path):
     assert "module.get_parameter" in failed[0].reproduce
 
 
+def test_only_floating_parameters_that_are_there_are_moved():
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lazy = torch.nn.LazyLinear(3)
+            self.count = torch.nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
+            self.bias = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, query, key):
+            return query @ key.mT
+
+    spec = attnbench.ScoringSpec(name="odd", make=lambda q, k: Odd(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    assert subject.constant_parameters == ("bias",)
+
+
 def test_building_a_case_twice_gives_the_same_module_and_inputs():
     (subject,) = resolve("additive")
     case = attnbench.Case(seed=5)

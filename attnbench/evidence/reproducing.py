@@ -139,7 +139,9 @@ def _taped(subject: Subject, tape: Tape) -> tuple[_Taped, list[Named]]:
 
         spec = replace(spec, attend=recorded)
     given = {f.name: getattr(subject, f.name) for f in fields(Subject)}
-    return _Taped(**{**given, "spec": spec}, tape=tape, make_text=named[0].text), named
+    taped = _Taped(**{**given, "spec": spec}, tape=tape, make_text=named[0].text)
+    vars(taped)["constant_parameters"] = subject.constant_parameters  # found without the tape
+    return taped, named
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, differentiate, reject
+from attnbench.invariants.compare import differentiate, reject, same_gradient
+from attnbench.invariants.deriving import ORDINARY_MASKS
 from attnbench.specs import Invariant
 from attnbench.strategies import listed
 from attnbench.subject import Subject
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _WIDE = ("float64", "float32")
-_MASKS = ("none", "boolean", "causal", "floating", "padding")
 
 
 def _gradients(
@@ -68,12 +68,6 @@ def _names(base: Baseline) -> list[str]:
     return ["query", "key", "value", *parameters]
 
 
-def _alike(got: Tensor, expected: Tensor, what: str, other: str) -> None:
-    scale = float(expected.abs().max()) if expected.numel() else 0.0
-    tolerance = 256 * torch.finfo(got.dtype).eps * max(scale, 1.0)
-    agree_within(got, expected, tolerance, what, other)
-
-
 def _weight(base: Baseline) -> Tensor:
     return torch.randn(base.output.shape, generator=base.generator).to(base.output)
 
@@ -87,7 +81,7 @@ def _alone(subject: Subject, case: Case) -> None:
         reject("it has no gradient")
     output, (alone,) = _gradients(base, [name], weight)
     base.expect(output, f"where {name} alone requires a gradient, output", "the call without any")
-    _alike(
+    same_gradient(
         alone[name],
         together[name],
         f"where nothing else requires one, the gradient by {name}",
@@ -101,7 +95,7 @@ def _twice(subject: Subject, case: Case) -> None:
     output, (first, second) = _gradients(base, names, _weight(base), twice=True)
     base.expect(output, "after its backward pass, output", "the call without one")
     for name in names:
-        _alike(
+        same_gradient(
             second[name],
             first[name],
             f"of a second backward pass, the gradient by {name}",
@@ -129,7 +123,7 @@ def _one_tensor(subject: Subject, case: Case) -> None:
     for gradient in differentiate(same, [one], weight):
         got = got if gradient is None else gradient
     what = "with one tensor for query, key and value, its gradient"
-    _alike(got, total, what, "those of three copies together")
+    same_gradient(got, total, what, "those of three copies together")
 
 
 _CASES = Case((2, 3), 4, 6, 8, 6, 5), Case((1,), 33, 40, 16, 16, 16), Case((2,), 1, 5)
@@ -139,7 +133,9 @@ _SQUARE = Case((2,), 5, 5), Case((1, 2), 12, 12, 8, 8, 8), Case((1,), 33, 33, 16
 def _some(subject: Subject, cases: Sequence[Case], count: int) -> SearchStrategy[Case]:
     """A few cases: what is looked for here does not hide between sizes and values."""
     made = (
-        cases[n % len(cases)].replace(dtype=_WIDE[n % 2], mask=_MASKS[n % len(_MASKS)], seed=n)
+        cases[n % len(cases)].replace(
+            dtype=_WIDE[n % 2], mask=ORDINARY_MASKS[n % len(ORDINARY_MASKS)], seed=n
+        )
         for n in range(count)
     )
     return listed(*map(subject.legal, made), enough=1)

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from attnbench.errors import InvariantViolation
 
-__all__ = ["agree", "agree_within", "differentiate", "holds", "needs", "reject", "row_tolerance"]
+__all__ = [
+    "agree",
+    "agree_within",
+    "differentiate",
+    "holds",
+    "needs",
+    "reject",
+    "row_tolerance",
+    "same_gradient",
+]
 
 
 def needs(value: Tensor | None) -> Tensor:
@@ -115,6 +124,17 @@ def differentiate(
         raise InvariantViolation(
             f"the backward pass raised {type(error).__name__}: {said}"
         ) from error
+
+
+def same_gradient(got: Tensor | None, expected: Tensor | None, what: str, other: str) -> None:
+    """Raise where two gradients differ by more than the order of sums explains; none is zeros."""
+    known = expected if got is None else got
+    if known is None:
+        return
+    a, b = (torch.zeros_like(known) if g is None else g for g in (got, expected))
+    scale = float(b.abs().max()) if b.numel() else 0.0
+    tolerance = 256 * torch.finfo(a.dtype).eps * max(scale, 1.0)
+    agree_within(a, b, tolerance, what, other)
 
 
 def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:

@@ -11,7 +11,7 @@ from attnbench.cases import LAYOUTS, Case
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs, lay_out
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, differentiate
+from attnbench.invariants.compare import differentiate, same_gradient
 from attnbench.invariants.deriving import ordinary
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
@@ -35,13 +35,12 @@ def _layouts_agree(subject: Subject, case: Case) -> None:
         )
 
 
-def _gradients(base: Baseline, inputs: Inputs, handed: Tensor) -> list[Tensor]:
+def _gradients(base: Baseline, inputs: Inputs, handed: Tensor) -> tuple[Tensor | None, ...]:
     leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
     named = [leaves.query, leaves.key, leaves.value]
     named += [p for p in base.module.parameters() if p.requires_grad]
     output = base.run(leaves)
-    found = differentiate(output, named, handed)
-    return [torch.zeros_like(t) if g is None else g for t, g in zip(named, found, strict=True)]
+    return differentiate(output, named, handed)
 
 
 def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
@@ -58,13 +57,8 @@ def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
     plain = base.inputs.map(lambda tensor: tensor.contiguous())
     found, expected = _gradients(base, base.inputs, given), _gradients(base, plain, even)
     for name, got, should in zip(names, found, expected, strict=True):
-        _alike(got, should, f"handed {way} the gradient by {name}", "the same call all contiguous")
-
-
-def _alike(got: Tensor, expected: Tensor, what: str, other: str) -> None:
-    scale = float(expected.abs().max()) if expected.numel() else 0.0
-    tolerance = 256 * torch.finfo(got.dtype).eps * max(scale, 1.0)
-    agree_within(got, expected, tolerance, what, other)
+        told = f"handed {way} the gradient by {name}"
+        same_gradient(got, should, told, "the same call all contiguous")
 
 
 @hookimpl
