@@ -166,7 +166,7 @@ class Domain:
     layouts: tuple[str, ...] = tuple(LAYOUTS)
     regimes: tuple[str, ...] = tuple(REGIMES)
     leads: tuple[int, ...] = (0, 1, 2, 3)
-    max_len: int = 1024
+    max_len: int = 2048
     max_features: int = 1024
     min_q_len: int = 1
     min_kv_len: int = 1
@@ -217,15 +217,17 @@ _SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
 
 _LONG = (
     # long in one size, and else so plain that no mask and no regime hides what is wrong with it
-    Case((1,), 2, 257),
+    Case((1,), 2, 1025),  # one more than some blocks of a power of two
     Case((1,), 257, 2),
     Case((1,), 2, 257, regime="huge"),  # where one block's largest score is far above the last's
     Case((1,), 2, 3, 257, 257),
+    Case((1,), 1, 241),  # a decoder's step after many: one more than some blocks of 48 or 80
     Case((1,), 2, 3, value_size=257),
-    Case((1,), 1, 257),  # a decoder's step after many
     Case((1,), 130, 258, mask="window"),  # whole blocks of keys are hidden, first ones and last
     Case((1,), 130, 130),
-    Case((1,), 40, 140, mask="causal"),  # the diagonal meets blocks of keys in their midst
+    Case((1,), 40, 65, mask="causal"),  # the diagonal meets blocks of keys in their midst,
+    Case((1,), 140, 300, mask="causal"),  # and blocks of queries
+    Case((600,), 1, 3),  # more items than a grid has in one direction
     Case((16,), 2, 257, mask="padding"),  # so many lengths that one needs a second byte
 )
 _NARROW = (

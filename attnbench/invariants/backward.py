@@ -11,9 +11,10 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
+from attnbench.inputs import make_inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import differentiate, reject, same_gradient
-from attnbench.invariants.deriving import ORDINARY_MASKS
+from attnbench.invariants.deriving import ORDINARY_MASKS, leaves_of
 from attnbench.specs import Invariant
 from attnbench.strategies import listed
 from attnbench.subject import Subject
@@ -92,7 +93,8 @@ def _alone(subject: Subject, case: Case) -> None:
 def _twice(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     names = _names(base)
-    output, (first, second) = _gradients(base, names, _weight(base), twice=True)
+    weight = _weight(base)
+    output, (first, second) = _gradients(base, names, weight, twice=True)
     base.expect(output, "after its backward pass, output", "the call without one")
     for name in names:
         same_gradient(
@@ -101,6 +103,13 @@ def _twice(subject: Subject, case: Case) -> None:
             f"of a second backward pass, the gradient by {name}",
             "that of the first",
         )
+    inputs, leaves = leaves_of(base.module, base.inputs)
+    output = base.run(inputs)
+    base.run(make_inputs(case.replace(seed=case.seed + 1)).map(Tensor.requires_grad_))
+    late = differentiate(output, list(leaves.values()), weight)
+    for name, gradient in zip(leaves, late, strict=True):
+        told = f"with another call before the backward pass, the gradient by {name}"
+        same_gradient(gradient, first[name], told, "that without")
 
 
 def _one_tensor(subject: Subject, case: Case) -> None:
@@ -124,6 +133,15 @@ def _one_tensor(subject: Subject, case: Case) -> None:
         got = got if gradient is None else gradient
     what = "with one tensor for query, key and value, its gradient"
     same_gradient(got, total, what, "those of three copies together")
+    whole = base.inputs.query
+    first = whole[..., :1, :].expand_as(whole)  # at the same address, and not the same
+    for name in ("key", "value"):
+        views = base.inputs.replace(**{"key": whole, "value": whole, name: first})
+        base.on(views.map(torch.clone)).expect(
+            base.run(views),
+            f"with a tensor as query, and its first row, expanded, as {name}, output",
+            "copies of them",
+        )
 
 
 _CASES = Case((2, 3), 4, 6, 8, 6, 5), Case((1,), 33, 40, 16, 16, 16), Case((2,), 1, 5)
@@ -164,7 +182,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="one_tensor_equals_three_copies",
-        statement="One tensor for query, key and value gives what three copies of it give.",
+        statement="One tensor, or views of one, as query, key and value give what copies give.",
         check=_one_tensor,
         cases=lambda subject: _some(subject, _SQUARE, 8),
         applies=_takes_one_shape,

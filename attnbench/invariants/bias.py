@@ -33,11 +33,15 @@ def _large_bias(subject: Subject, case: Case) -> None:
     got = base.run(base.inputs.replace(attn_mask=bias))
     # a mechanism with a window of its own may see none of the keys left: there, nothing is said
     seen = (hidden.output != 0).any(-1, keepdim=True)
-    hidden.expect(
-        torch.where(seen, got, hidden.output),
-        f"with -{_FAR:g} added to the scores of some keys, output",
-        "hiding those keys",
-    )
+    told, other = f"with -{_FAR:g} added to the scores of some keys", "hiding those keys"
+    hidden.expect(torch.where(seen, got, hidden.output), f"{told}, output", other)
+    expected = subject.weights(base.module, hidden.inputs) if case.seed % 2 else None
+    if expected is not None:
+        shown = needs(subject.weights(base.module, base.inputs.replace(attn_mask=bias)))
+        tolerance = 64 * torch.finfo(shown.dtype).eps
+        agree_within(
+            torch.where(seen, shown, expected), expected, tolerance, f"{told}, weights", other
+        )
 
 
 def _log_weights(subject: Subject, case: Case) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -20,6 +20,7 @@ __all__ = [
     "reject",
     "row_tolerance",
     "same_gradient",
+    "same_gradients",
 ]
 
 
@@ -135,6 +136,29 @@ def same_gradient(got: Tensor | None, expected: Tensor | None, what: str, other:
     scale = float(b.abs().max()) if b.numel() else 0.0
     tolerance = 256 * torch.finfo(a.dtype).eps * max(scale, 1.0)
     agree_within(a, b, tolerance, what, other)
+
+
+def same_gradients(
+    got: Tensor,
+    expected: Tensor,
+    leaves: Mapping[str, Tensor],
+    weight: Tensor,
+    what: str,
+    other: str,
+) -> None:
+    """Hold the gradients of two outputs, by leaves with names, against each other.
+
+    An output of zeros alone may have no graph: its gradients are zeros.
+    """
+    wanted = list(leaves.values())
+    pairs = [
+        differentiate(output, wanted, weight, retain_graph=True)
+        if output.requires_grad
+        else (None,) * len(wanted)
+        for output in (got, expected)
+    ]
+    for name, one, two in zip(leaves, *pairs, strict=True):
+        same_gradient(one, two, f"{what}, the gradient by {name}", other)
 
 
 def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:

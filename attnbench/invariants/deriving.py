@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases import MASKS, Case
 from attnbench.inputs import Inputs
@@ -27,6 +27,7 @@ __all__ = [
     "benign",
     "explicit",
     "has_weights",
+    "leaves_of",
     "only_keys",
     "ordinary",
     "resizes",
@@ -148,6 +149,14 @@ def select_keys(inputs: Inputs, slots: Tensor) -> Inputs:
         value=inputs.value.index_select(-2, slots),
         attn_mask=None if mask is None else mask.index_select(-1, slots),
     )
+
+
+def leaves_of(module: nn.Module, inputs: Inputs) -> tuple[Inputs, dict[str, Tensor]]:
+    """Inputs that require gradients, and all that a gradient may be taken by, with names."""
+    given = inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    named: dict[str, Tensor] = {name: getattr(given, name) for name in ("query", "key", "value")}
+    named |= {f"parameter {n}": p for n, p in module.named_parameters() if p.requires_grad}
+    return given, named
 
 
 def only_keys(inputs: Inputs, slots: Tensor) -> Inputs:

@@ -10,8 +10,8 @@ from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, differentiate, needs, same_gradient
-from attnbench.invariants.deriving import ordinary
+from attnbench.invariants.compare import agree_within, needs, same_gradients
+from attnbench.invariants.deriving import leaves_of, ordinary
 from attnbench.specs import Invariant
 from attnbench.strategies import listed
 from attnbench.subject import Subject
@@ -64,21 +64,15 @@ def _asked_for_weights(subject: Subject, case: Case) -> None:
 
 def _same_gradients(base: Baseline) -> None:
     """Hold the gradients of the output beside weights against those of the output alone."""
-    trained = [p for p in base.module.parameters() if p.requires_grad]
-    leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    wanted = [leaves.query, leaves.key, leaves.value, *trained]
-    weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
-    got, expected = (
-        differentiate(output, wanted, weight)
-        for output in (
-            base.subject.output_and_weights(base.module, leaves)[0],
-            base.run(leaves),
-        )
+    inputs, leaves = leaves_of(base.module, base.inputs)
+    same_gradients(
+        base.subject.output_and_weights(base.module, inputs)[0],
+        base.run(inputs),
+        leaves,
+        torch.randn(base.output.shape, generator=base.generator).to(base.output),
+        "with return_weights=True",
+        "the call without",
     )
-    names = [n for n, p in base.module.named_parameters() if p.requires_grad]
-    for name, one, other in zip(["query", "key", "value", *names], got, expected, strict=True):
-        told = f"with return_weights=True, the gradient by {name}"
-        same_gradient(one, other, told, "the call without")
 
 
 def _gives_weights(subject: Subject) -> str | None:

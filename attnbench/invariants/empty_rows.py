@@ -11,7 +11,7 @@ from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import differentiate, holds, reject
-from attnbench.invariants.deriving import benign
+from attnbench.invariants.deriving import benign, leaves_of
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
 
@@ -21,7 +21,8 @@ _MASKS = ("empty_row", "padding", "lengths_2d", "causal", "floating", "boolean",
 def _emptied(subject: Subject, case: Case) -> Baseline:
     """Inputs that leave some query no key, in the form that the case's mask names."""
     if case.mask == "causal":  # more queries than keys: the first ones come before every key
-        longer = case.replace(mask="none", q_len=case.kv_len + 1 + case.seed % 3)
+        kv_len = 1 if case.seed % 4 == 3 else case.kv_len
+        longer = case.replace(mask="none", q_len=kv_len + 1 + case.seed % 3, kv_len=kv_len)
         if subject.legal(longer) != longer:
             reject("q_len cannot exceed kv_len")
         base = Baseline(subject, longer)
@@ -64,10 +65,8 @@ def _zeros(subject: Subject, case: Case) -> None:
 
 def _finite_gradients(subject: Subject, case: Case) -> None:
     base = _emptied(subject, case)
-    leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    named = {name: getattr(leaves, name) for name in ("query", "key", "value")}
-    named |= {f"parameter {n}": p for n, p in base.module.named_parameters() if p.requires_grad}
-    total = base.run(leaves).sum()
+    inputs, named = leaves_of(base.module, base.inputs)
+    total = base.run(inputs).sum()
     if total.grad_fn is None:
         return  # zeros alone: nothing that a gradient could reach
     gradients = differentiate(total, list(named.values()))

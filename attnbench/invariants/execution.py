@@ -10,7 +10,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import make_inputs
+from attnbench.inputs import Inputs, make_inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, reject
 from attnbench.invariants.deriving import ORDINARY_MASKS, ordinary
@@ -58,7 +58,13 @@ def _inputs_are_unchanged(subject: Subject, case: Case) -> None:
 def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     state = {name: tensor.clone() for name, tensor in base.module.state_dict().items()}
+    drawn = torch.default_generator.get_state()
     first = base.output.clone()
+    if not torch.equal(torch.default_generator.get_state(), drawn):
+        raise InvariantViolation(
+            "a call in evaluation mode drew numbers from torch's global generator, but should "
+            "draw none: whoever seeds it gets other numbers after the call than without it"
+        )
     told = "called after other inputs of the same shapes, output"
     # the same shapes with another mask and other numbers: what a cache by shape would mix up; the
     # second ones may lie where the first lay
@@ -68,15 +74,21 @@ def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
         with torch.no_grad():
             fresh.expect(base.run(other), told, "a new module")
         del other, fresh
-    free = base.inputs.replace(attn_mask=None, valid_lens=None, is_causal=False)
-    turned = case.replace(q_len=case.kv_len, kv_len=case.q_len, mask="none")
-    if case.seed % 2 and subject.legal(turned) == turned:
-        free = make_inputs(turned)  # as many pairs, in another shape
-    Baseline(subject, case).on(free).expect(
-        base.run(free), "called after other inputs, output", "a new module"
+    unlike = make_inputs(_unlike(subject, case))
+    Baseline(subject, case).on(unlike).expect(
+        base.run(unlike), "called after other inputs, output", "a new module"
     )
-    for _ in range(2):
-        base.repeat(told, "the first call")
+    base.repeat(told, "the first call")
+    edited = _hiding_nothing(make_inputs(case.replace(seed=case.seed + 3)))
+    with torch.no_grad():
+        base.run(edited)
+        for name, tensor in base.inputs.tensors():
+            getattr(edited, name).copy_(tensor)
+        base.expect(
+            base.run(edited),
+            "called again after its tensors were changed in place, output",
+            "a call with other tensors of the same values",
+        )
     agree_within(base.output, first, 0.0, "output of the first call, read again after", "it")
     for name, tensor in base.module.state_dict().items():
         if not torch.equal(tensor, state[name]):
@@ -84,6 +96,28 @@ def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
                 f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "
                 "as it is: the same inputs would not give the same output"
             )
+
+
+def _hiding_nothing(inputs: Inputs) -> Inputs:
+    """Copies of the inputs, whose mask and lengths leave every key to every query."""
+    mask, lens = inputs.attn_mask, inputs.valid_lens
+    if mask is not None:
+        mask = torch.ones_like(mask) if mask.dtype == torch.bool else torch.zeros_like(mask)
+    if lens is not None:
+        lens = torch.full_like(lens, inputs.key.shape[-2])
+    return inputs.map(torch.clone).replace(attn_mask=mask, valid_lens=lens)
+
+
+def _unlike(subject: Subject, case: Case) -> Case:
+    """Another call: without the mask, of as many pairs in another shape, longer, or shorter."""
+    shape = (
+        {"mask": "none"},
+        {"q_len": case.kv_len, "kv_len": case.q_len, "mask": "none"},
+        {"kv_len": case.kv_len + 70, "mask": "none"},
+        {"q_len": max(1, case.q_len - 1)},
+    )[case.seed % 4]
+    other = case.replace(**shape)
+    return other if subject.legal(other) == other else case.replace(mask="none")
 
 
 def _gradient_modes_agree(subject: Subject, case: Case) -> None:
@@ -135,7 +169,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="gradient_modes_agree",
         statement="With gradients, under no_grad and under inference_mode the output is the same.",
         check=_gradient_modes_agree,
-        cases=ordinary,
+        cases=lambda subject: ordinary(subject, masks=(*ORDINARY_MASKS, "lengths_2d")),
     )
     yield Invariant(
         name="training_equals_evaluation",

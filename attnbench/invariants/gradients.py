@@ -14,24 +14,13 @@ from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, differentiate, holds, reject
-from attnbench.invariants.deriving import benign
+from attnbench.invariants.deriving import benign, leaves_of
 from attnbench.references import widened
 from attnbench.specs import Invariant
 from attnbench.strategies import cases, listed
 from attnbench.subject import Subject
 
 __all__: list[str] = []
-
-
-_Named = dict[str, Tensor]
-
-
-def _leaves(module: nn.Module, inputs: Inputs) -> tuple[Inputs, _Named]:
-    """Inputs that require gradients, and all that a gradient may be taken by, with names."""
-    given = inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    named: dict[str, Tensor] = {name: getattr(given, name) for name in ("query", "key", "value")}
-    named |= {f"parameter {n}": p for n, p in module.named_parameters() if p.requires_grad}
-    return given, named
 
 
 def _gradients(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | None]:
@@ -50,19 +39,22 @@ _STEPS = (1e-5, 1e-6, 1e-4)
 
 def _right(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    _compare_slopes(base, *_leaves(base.module, base.inputs))
+    _compare_slopes(base, *leaves_of(base.module, base.inputs))
 
 
 def _bias_right(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     assert base.inputs.attn_mask is not None
-    bias = base.inputs.attn_mask.detach().requires_grad_()
+    bias = base.inputs.attn_mask
+    if case.seed > 3:  # one for all items, as a learned bias is, and for all queries
+        bias = bias[(0,) * len(case.lead)][: case.q_len if case.seed == 4 else 1]
+    bias = bias.detach().requires_grad_()
     # value too, so that an output without a graph is told from a mask without a gradient
     value = base.inputs.value.detach().requires_grad_()
     _compare_slopes(base, base.inputs.replace(attn_mask=bias, value=value), {"attn_mask": bias})
 
 
-def _compare_slopes(base: Baseline, inputs: Inputs, named: _Named) -> None:
+def _compare_slopes(base: Baseline, inputs: Inputs, named: dict[str, Tensor]) -> None:
     """Hold the gradients by some leaves of the inputs against finite differences."""
     weight = torch.randn(base.output.shape, generator=base.generator, dtype=torch.float64)
     weight = weight.to(base.output)
@@ -141,7 +133,7 @@ def _reached(subject: Subject, case: Case) -> None:
     lacking: dict[str, str] = {}
     for number in range(_TRIES):
         base = Baseline(subject, case.replace(seed=case.seed + number))
-        inputs, named = _leaves(base.module, base.inputs)
+        inputs, named = leaves_of(base.module, base.inputs)
         named = {name: leaf for name, leaf in named.items() if name.startswith("parameter")}
         if not named:
             reject("it has no parameters")
@@ -168,7 +160,7 @@ def _reached(subject: Subject, case: Case) -> None:
 
 def _finite(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
-    given, named = _leaves(module, inputs)
+    given, named = leaves_of(module, inputs)
     output = subject.output(module, given)
     if not bool(output.isfinite().all()):
         reject("the output is not finite, which another invariant looks at")
@@ -184,7 +176,7 @@ def _finite(subject: Subject, case: Case) -> None:
 def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: str) -> Tensor:
     """Where the gradient in float64 is well within what the dtype can hold."""
     wide_module, wide = widened(module, inputs)
-    given, named = _leaves(wide_module, wide)
+    given, named = leaves_of(wide_module, wide)
     gradient = _gradients(subject.output(wide_module, given).sum(), named)[name]
     assert gradient is not None
     return gradient.abs() < torch.finfo(inputs.query.dtype).max / 64
@@ -193,7 +185,7 @@ def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: st
 def _as_on_plain_path(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     plain = Subject(subject.name, "scoring", subject.maker, subject.scoring, subject.options)
-    inputs, named = _leaves(base.module, base.inputs)
+    inputs, named = leaves_of(base.module, base.inputs)
     weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
     ways = [(s.output(base.module, inputs) * weight).sum() for s in (subject, plain)]
     got, expected = (_gradients(total, named) for total in ways)
@@ -211,7 +203,7 @@ def _as_on_plain_path(subject: Subject, case: Case) -> None:
 
 
 _LONG_CASES = (
-    Case((1,), 1, 257, dtype="float64"),
+    Case((1,), 1, 1025, dtype="float64"),
     Case((1,), 131, 130, dtype="float64", seed=1),
     Case((1,), 130, 131, dtype="float64", mask="causal", seed=2),
     Case((1,), 40, 140, dtype="float64", mask="causal", seed=3),
@@ -221,6 +213,8 @@ _BIAS_CASES = (
     Case((2,), 3, 5, dtype="float64", mask="floating", seed=1),
     Case((), 1, 7, dtype="float64", mask="bias", seed=2),
     Case((1,), 35, 140, dtype="float64", mask="bias", seed=3),
+    Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias", seed=4),
+    Case((2, 2), 3, 5, dtype="float64", mask="floating", seed=5),
 )
 _PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
 

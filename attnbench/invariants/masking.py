@@ -12,11 +12,18 @@ from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, differentiate, holds, reject
+from attnbench.invariants.compare import (
+    agree_within,
+    differentiate,
+    holds,
+    reject,
+    same_gradients,
+)
 from attnbench.invariants.deriving import (
     FREE_MASKS,
     HIDING_MASKS,
     benign,
+    leaves_of,
     only_keys,
     resizes,
     with_junk,
@@ -59,14 +66,17 @@ def _extreme(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     slots = [base.choose(case.kv_len), base.choose(case.kv_len - 1)]
     slots[1] += slots[1] >= slots[0]
-    factors = (16.0, 32.0) if case.dtype == "float16" else (2.0**20, 2.0**20)
+    factors = (2.0**20, 2.0**20)
+    if case.dtype == "float16":  # scores within its range, and beyond it, for what is wider inside
+        factors = ((16.0, 32.0), (128.0, 512.0))[case.seed % 2]
     rows = torch.arange(case.q_len) % 2
     # every second query sees one slot alone, the others another one
     allowed = torch.tensor(slots)[rows].unsqueeze(-1) == torch.arange(case.kv_len)
     inputs = base.inputs.replace(
         query=base.inputs.query * factors[0], key=base.inputs.key * factors[1]
     )
-    base = base.on(with_mask(inputs, allowed))
+    floating = torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
+    base = base.on(with_mask(inputs, floating if case.seed // 2 % 2 else allowed))
     for parity, slot in enumerate(slots[: case.q_len]):
         seeing = (rows == parity).nonzero().squeeze(-1).to(base.inputs.query.device)
         alone = base.run(only_keys(base.inputs, torch.tensor([slot])))
@@ -122,11 +132,9 @@ def _inert(subject: Subject, case: Case) -> None:
 
 def _gradients(base: Baseline, inputs: Inputs, index: tuple[int, ...] | None) -> dict[str, Tensor]:
     """Gradients by name, of the output's sum or of one row's; only those that are there."""
-    leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    leaves, named = leaves_of(base.module, inputs)
     output = base.run(leaves)
     total = (output if index is None else output[index]).sum()
-    named: dict[str, Tensor] = {n: getattr(leaves, n) for n in ("query", "key", "value")}
-    named |= {f"parameter {n}": p for n, p in base.module.named_parameters() if p.requires_grad}
     found = differentiate(total, list(named.values()))
     return {n: g for n, g in zip(named, found, strict=True) if g is not None}
 
@@ -219,11 +227,17 @@ def _combined(subject: Subject, case: Case) -> None:
     base = base.on(given)
     allowed, bias = allowed_and_bias(given)
     whole = allowed if kind < 2 else bias.to(given.query.dtype).masked_fill(~allowed, -math.inf)
-    base.expect(
-        base.run(with_mask(given, whole.to(case.device))),
-        "with one mask (..., L, S) of all, output",
-        f"{_form_of(given)} together",
-    )
+    one, together = "with one mask (..., L, S) of all", f"{_form_of(given)} together"
+    base.expect(base.run(with_mask(given, whole.to(case.device))), f"{one}, output", together)
+    if case.regime == "normal" and case.dtype in ("float32", "float64"):
+        inputs, leaves = leaves_of(base.module, given)
+        if kind == 2 and "bias_gets_its_gradient" not in subject.exempt:
+            leaves["attn_mask"] = part.detach().to(case.device).requires_grad_()
+            inputs = inputs.replace(attn_mask=leaves["attn_mask"])
+            whole = leaves["attn_mask"].masked_fill(~allowed.to(case.device), -math.inf)
+        got, expected = base.run(with_mask(inputs, whole.to(case.device))), base.run(inputs)
+        weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+        same_gradients(got, expected, leaves, weight, one, together)
     unseen = ~allowed.any(-2).unsqueeze(-1).to(case.device)
     if bool(unseen.any()):
         junk = {n: getattr(given, n).masked_fill(unseen, math.nan) for n in ("key", "value")}
@@ -236,8 +250,14 @@ def _combined(subject: Subject, case: Case) -> None:
         agree_within(given.attn_mask, before, 0.0, "attn_mask after the call", "it before")
 
 
-def _with_equal_leads(subject: Subject, case: Case) -> Case:
-    """Every second case with leading sizes of L, where no shape tells heads from queries."""
+def _with_other_sizes(subject: Subject, case: Case) -> Case:
+    """Every second case with leading sizes of L, where no shape tells heads from queries.
+
+    Every fourth has more queries than keys, so that the first ones come before every key.
+    """
+    if case.seed % 4 == 2:
+        turned = case.replace(q_len=case.kv_len, kv_len=case.q_len)
+        return turned if subject.legal(turned.replace(mask="none")).sizes == turned.sizes else case
     size = min(case.q_len, 4)
     equal = subject.legal(case.replace(lead=(size,) * len(case.lead), q_len=size))
     return equal if case.seed % 2 and equal.q_len == size else case
@@ -278,7 +298,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="mask_forms_agree",
         statement="Boolean and floating masks, lengths and is_causal that mean one thing do it.",
         check=_forms,
-        cases=lambda subject: benign(subject, masks=(*_FORMS, "empty_row")),
+        cases=lambda subject: benign(subject, masks=(*_FORMS, "empty_row"), max_len=65),
     )
     yield Invariant(
         name="causal_and_padding_combine",
@@ -286,6 +306,6 @@ def attnbench_invariants() -> Iterable[Invariant]:
         check=_combined,
         cases=lambda subject: changed(
             benign(subject, masks=("causal",), leads=(1, 2), min_kv_len=2),
-            lambda case: _with_equal_leads(subject, case),
+            lambda case: _with_other_sizes(subject, case),
         ),
     )

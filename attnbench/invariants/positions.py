@@ -14,18 +14,30 @@ from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import holds
 from attnbench.invariants.deriving import benign, resizes, select_keys, unmasked, with_junk
 from attnbench.specs import Invariant
+from attnbench.strategies import changed
 from attnbench.subject import Subject
+
+_LENGTH_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int8)
+
+
+def _longer(subject: Subject, case: Case) -> Case:
+    """Every fourth case with more keys than the narrow integers of some lengths count."""
+    longer = case.replace(kv_len=case.kv_len + 256)
+    return longer if case.seed % 4 == 3 and subject.legal(longer) == longer else case
 
 
 def _lengths(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     shape = case.lead[:1] if case.seed % 2 else (case.lead[0], case.q_len)
-    some = torch.tensor([0, 1, case.kv_len, max(1, case.kv_len - 1)]).roll(case.seed // 2 % 4)
+    dtype = _LENGTH_DTYPES[case.seed // 4 % 4]
+    most = min(case.kv_len, torch.iinfo(dtype).max)
+    some = torch.tensor([0, 1, most, max(1, most - 1)], dtype=dtype).roll(case.seed // 2 % 4)
     lens = some.repeat(math.prod(shape))[: math.prod(shape)].reshape(shape)
     base = base.on(base.inputs.replace(valid_lens=lens.to(case.device)))
     for length in sorted(set(lens.flatten().tolist())):
         place = (lens == length).nonzero()[-1].tolist()
-        what = f"with valid_lens{place} = {length} of {case.kv_len} keys"
+        told = "" if dtype == torch.int64 else f" ({str(dtype).removeprefix('torch.')})"
+        what = f"with valid_lens{place} = {length}{told} of {case.kv_len} keys"
         index: tuple[Any, ...] = (place[0],)
         if len(place) == 2:  # one length a query: its row in every head of the item
             index = (place[0], ..., place[1], slice(None))
@@ -109,10 +121,11 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on masks by position."""
     yield Invariant(
         name="valid_lengths_count_the_keys",
-        statement="A length of n leaves the first n keys, for n = 0, 1 and S too.",
+        statement="A length of n, an integer of any width, leaves the first n keys, 0 and S too.",
         check=_lengths,
-        cases=lambda subject: benign(
-            subject, masks=("padding", "lengths_2d"), leads=(1, 2, 3), max_len=17
+        cases=lambda subject: changed(
+            benign(subject, masks=("padding", "lengths_2d"), leads=(1, 2, 3), max_len=17),
+            lambda case: _longer(subject, case),
         ),
         applies=lambda subject: resizes(subject, "kv_len"),
     )

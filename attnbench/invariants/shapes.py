@@ -12,8 +12,10 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.deriving import benign, explicit, with_mask
+from attnbench.invariants.compare import same_gradients
+from attnbench.invariants.deriving import benign, explicit, leaves_of, with_mask
 from attnbench.specs import Invariant
 from attnbench.strategies import changed
 from attnbench.subject import Subject
@@ -58,17 +60,26 @@ def _fold_leads(subject: Subject, case: Case) -> None:
 def _grouped(subject: Subject, case: Case) -> None:
     heads, group = case.lead[-1], 2 + case.seed % 2
     base = Baseline(subject, case.replace(lead=(*case.lead[:-1], heads * group)))
-    key, value = base.inputs.key[..., :heads, :, :], base.inputs.value[..., :heads, :, :]
-    grouped = base.inputs.replace(key=key, value=value, enable_gqa=True)
-    expanded = base.inputs.replace(
-        key=key.repeat_interleave(group, -3), value=value.repeat_interleave(group, -3)
+    given = base.inputs.replace(
+        key=base.inputs.key[..., :heads, :, :], value=base.inputs.value[..., :heads, :, :]
     )
-    base.on(expanded).expect(
-        base.run(grouped),
-        f"with enable_gqa=True, {heads * group} heads of the query and {heads} of key and value, "
-        "output",
-        f"each head of key and value given {group} times over",
-    )
+    if "scale" in subject.accepts and case.seed // 2 % 2:
+        given = given.replace(scale=0.75)
+
+    def expanded(inputs: Inputs) -> Inputs:
+        key, value = (t.repeat_interleave(group, -3) for t in (inputs.key, inputs.value))
+        return inputs.replace(key=key, value=value)
+
+    what = f"with enable_gqa=True, {heads * group} heads of the query and {heads} of key and value"
+    what += "" if given.scale is None else f" and scale={given.scale:g}"
+    other = f"each head of key and value given {group} times over"
+    base = base.on(expanded(given))
+    base.expect(base.run(given.replace(enable_gqa=True)), f"{what}, output", other)
+    if case.regime == "normal" and case.dtype in ("float32", "float64"):
+        inputs, leaves = leaves_of(base.module, given)
+        got, expected = base.run(inputs.replace(enable_gqa=True)), base.run(expanded(inputs))
+        weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+        same_gradients(got, expected, leaves, weight, what, other)
 
 
 def _ones(subject: Subject, case: Case) -> None:
@@ -127,9 +138,10 @@ def _with_ones(subject: Subject, case: Case) -> Case:
 
 
 def _with_equal_sizes(subject: Subject, case: Case) -> Case:
-    """Every second case with B == L == S: there no shape tells a mask on the wrong axis."""
+    """Every second case with B == L == S, or one query: no shape tells a mask on a wrong axis."""
     size = max(2, min(case.q_len, 4))
-    equal = case.replace(lead=(size,) * len(case.lead), q_len=size, kv_len=size)
+    q_len = 1 if case.seed % 4 == 3 else size
+    equal = case.replace(lead=(size,) * len(case.lead), q_len=q_len, kv_len=size)
     return equal if case.seed % 2 and subject.legal(equal) == equal else case
 
 

@@ -188,13 +188,50 @@ def _dropout_acts_on_weights(subject: Subject, case: Case) -> None:
         )
 
 
-def _dropout_cases(subject: Subject) -> SearchStrategy[Case]:
+def _dropout_is_independent(subject: Subject, case: Case) -> None:
+    """Power: rows of one item that lose the same weights are correlated by a half and more."""
+    module, inputs = subject.build(case.replace(lead=()))
+    count = _CALLS // 4
+    many = inputs.map(lambda tensor: tensor.expand(count, 2, *tensor.shape))
+    torch.manual_seed(case.seed)
+    with torch.no_grad():
+        dropped = subject.output(module.train(), many.replace(dropout_p=_SHARE)).double()
+    if "all_rows_are_equal" in subject.laws:
+        dropped = dropped[:, :, :1]  # they are one row
+    way = torch.randn(dropped.shape[-1], dtype=torch.float64).to(dropped)
+    # (calls, 2 · L): two heads of the same item, and the rows of each
+    moved = (dropped @ way).flatten(1)
+    moved = moved - moved.mean(0)
+    varies = moved.square().mean(0).sqrt() > 1e-3 * (dropped.abs().max() + 1e-30)
+    moved = moved[:, varies] / moved[:, varies].square().mean(0).sqrt()
+    together = (moved.T @ moved / count).fill_diagonal_(0.0).abs()
+    if together.shape[0] < 2:
+        reject("dropout moves fewer than two rows")
+    allowed = STANDARD_ERRORS / count**0.5
+    if float(together.max()) > allowed:
+        worst = torch.unravel_index(together.argmax(), together.shape)
+        rows = [divmod(int(varies.nonzero()[i]), case.q_len) for i in worst]
+        (head, row), (other, last) = rows
+        raise InvariantViolation(
+            f"over {count} calls in training mode with dropout_p={_SHARE}, the correlation of "
+            f"output[:, {head}, {row}] and output[:, {other}, {last}] = "
+            f"{float(together.max()):.3f}, but should be 0 ± {allowed:.2g}: every weight is "
+            "dropped by itself, not with those of another query or head"
+        )
+
+
+def _dropout_cases_of(subject: Subject) -> list[Case]:
     dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
-    return listed(
-        subject.legal(Case((), 3, 5, 4, 4, 4, dtype)),
-        subject.legal(Case((), 2, 4, 6, 6, 3, dtype, mask="boolean_shared", seed=1)),
-        subject.legal(Case((), 3, 1, 4, 4, 4, dtype, seed=2)),
+    cases = (
+        Case((), 3, 5, 4, 4, 4, dtype),
+        Case((), 2, 4, 6, 6, 3, dtype, mask="boolean_shared", seed=1),
+        Case((), 3, 1, 4, 4, 4, dtype, seed=2),
     )
+    return [subject.legal(case) for case in cases]
+
+
+def _dropout_cases(subject: Subject) -> SearchStrategy[Case]:
+    return listed(*_dropout_cases_of(subject))
 
 
 def _shows_dropped_weights(subject: Subject) -> str | None:
@@ -220,6 +257,13 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="The mean of the output over dropouts is the output without dropout.",
         check=_dropout_keeps_the_mean,
         cases=_dropout_cases,
+        applies=takes_dropout,
+    )
+    yield Invariant(
+        name="dropout_is_independent",
+        statement="What is dropped for one query and head says nothing of what is for another.",
+        check=_dropout_is_independent,
+        cases=lambda subject: listed(*_dropout_cases_of(subject), enough=1),
         applies=takes_dropout,
     )
     yield Invariant(

@@ -216,3 +216,86 @@ class NoGradientBesideWeights(Attention):
 
     def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
         return super().drop(weights.detach() if self.shown else weights, dropout_p)
+
+
+@_attention("own", killers=("causal_and_padding_combine",))
+class KeyDetachedBesideLengthsAndMask(Attention):
+    """Where lengths and a mask are given together, the key gets no gradient."""
+
+    def forward(self, query: Tensor, key: Tensor, *args: Any, **given: Any) -> Any:
+        if given.get("valid_lens") is not None and given.get("attn_mask") is not None:
+            key = key.detach()
+        return super().forward(query, key, *args, **given)
+
+
+@_attention("own", killers=("causal_and_padding_combine",))
+class BiasDetachedBesideCausality(Attention):
+    """A floating mask gets no gradient where causality is folded into it."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        return allowed, bias.detach() if is_causal else bias
+
+
+@_attention("own", killers=("bias_gets_its_gradient",))
+class BroadcastBiasDetached(Attention):
+    """A floating mask that all items share gets no gradient."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        return allowed, bias if bias.dim() == query.dim() else bias.detach()
+
+
+@_attention("own", killers=("grouped_heads_equal_expanded_heads",))
+class GroupedHeadsGetOneGradient(Attention):
+    """Of a group of query heads only the first gives key and value a gradient."""
+
+    def expand_heads(self, tensor: Tensor, groups: int) -> Tensor:
+        rest = tensor.detach().unsqueeze(-3).expand(*[-1] * (tensor.dim() - 2), groups - 1, -1, -1)
+        return torch.cat([tensor.unsqueeze(-3), rest], -3).flatten(-4, -3)
+
+
+_WORKSPACE: dict[torch.Size, Tensor] = {}
+
+
+class _Kept(torch.autograd.Function):
+    """The weighted sum, whose weights lie in one workspace for each shape."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(value)
+        ctx.weights = weights
+        if type(weights) is Tensor:
+            space = _WORKSPACE.setdefault(weights.shape, torch.empty_like(weights))
+            ctx.weights = space.copy_(weights) if space.dtype == weights.dtype else weights
+        return weights @ value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        (value,) = ctx.saved_tensors
+        return grad @ value.mT, ctx.weights.mT @ grad
+
+
+@_attention("own", killers=("backward_leaves_no_trace",))
+class WorkspaceOfTheLastCall(Attention):
+    """What the backward pass needs is overwritten by the next call."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output: Tensor = _Kept.apply(  # type: ignore[no-untyped-call]
+            weights, value.to(weights.dtype)
+        )
+        return output
+
+
+@_attention("own", killers=("one_tensor_equals_three_copies",))
+class SameAddressTakenForTheSame(Attention):
+    """A value at the key's address and of its shape is taken for the key, whatever its strides."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **given: Any) -> Any:
+        if not torch.compiler.is_compiling() and key.shape == value.shape:
+            value = key if key.data_ptr() == value.data_ptr() else value
+        return super().forward(query, key, value, *args, **given)

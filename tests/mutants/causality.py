@@ -89,3 +89,21 @@ class CausalOfTheKeysLength(Attention):
     def causal(self, q_len: int, kv_len: int, device: torch.device) -> Tensor:
         size = max(q_len, kv_len)
         return torch.ones(size, size, dtype=torch.bool, device=device).tril()[:q_len, :kv_len]
+
+
+@_attention("own", killers=("empty_rows_give_zeros",))
+class CausalDroppedForOneKey(Attention):
+    """Causality is not looked at where there is one key, which the first queries come before."""
+
+    def causal(self, q_len: int, kv_len: int, device: torch.device) -> Tensor:
+        return super().causal(1 if kv_len == 1 else q_len, kv_len, device)
+
+
+@_attention("own", killers=("mask_forms_agree",))
+class CausalTopLeftWhereLong(Attention):
+    """From 64 keys on another kernel is called, which aligns causality to the top left."""
+
+    def causal(self, q_len: int, kv_len: int, device: torch.device) -> Tensor:
+        if kv_len < 64 or q_len == 1:
+            return super().causal(q_len, kv_len, device)
+        return torch.ones(q_len, kv_len, dtype=torch.bool, device=device).tril()

@@ -128,3 +128,20 @@ class DropoutOfItsOwn(Heads):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         return nn.functional.dropout(super().attend(query, key, value, mask), 0.1, training=True)
+
+
+@_attention("own", killers=("dropout_is_independent",))
+class DropoutSharedByQueries(Attention):
+    """All queries of an item lose the same keys."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        return weights * super().drop(torch.ones_like(weights[..., :1, :]), dropout_p)
+
+
+@_attention("own", killers=("dropout_is_independent",))
+class DropoutSharedByHeads(Attention):
+    """All heads lose the same weights."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        one = weights[..., :1, :, :] if weights.dim() > 3 else weights
+        return weights * super().drop(torch.ones_like(one), dropout_p)

@@ -278,3 +278,49 @@ class DistancesCachedByCount(Attention):
         if q_len * kv_len not in cache:
             cache[q_len * kv_len] = kv_len
         return super().hide(scores * (cache[q_len * kv_len] / kv_len), allowed)
+
+
+@_attention("own", killers=("calls_leave_no_trace",))
+class TableNeverGrows(Attention):
+    """A table of positions, made for 64 keys or the first call's, is not renewed for more."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        scores = super().scores(query, key, scale)
+        if not hasattr(self, "known"):
+            self.known = max(64, key.shape[-2])
+        far = torch.arange(scores.shape[-1], device=scores.device) >= self.known
+        return torch.where(far, scores[..., :1], scores)
+
+
+@_attention("own", killers=("calls_leave_no_trace",))
+class DrawsInEvaluation(Attention):
+    """Numbers for dropout are drawn in evaluation too, and not used."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        if not torch.compiler.is_compiling() and type(weights) is Tensor:
+            torch.rand(1)
+        return super().drop(weights, dropout_p)
+
+
+@_attention("own", killers=("calls_leave_no_trace",))
+class VerdictKeptOnTheMask(Attention):
+    """Whether a mask hides anything is noted on it, and not looked at again."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        if type(attn_mask) is Tensor and not torch.compiler.is_compiling():
+            if not hasattr(attn_mask, "hides"):
+                attn_mask.hides = not bool((attn_mask == 1).all())  # type: ignore[attr-defined]
+            attn_mask = attn_mask if attn_mask.hides else None  # type: ignore[attr-defined]
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("grouped_heads_equal_expanded_heads",))
+class ScaleOnTopForGroups(Attention):
+    """Where heads are grouped, a scale that is given comes on top of the usual one."""
+
+    def forward(self, query: Tensor, *args: Any, enable_gqa: bool = False, **given: Any) -> Any:
+        if enable_gqa and given.get("scale") is not None:
+            given["scale"] *= query.shape[-1] ** -0.5
+        return super().forward(query, *args, enable_gqa=enable_gqa, **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tests.mutants.base import Group, Mutant
@@ -69,3 +70,23 @@ class LengthsIgnoredForCausalGroups(Attention):
         if enable_gqa and given.get("is_causal"):
             given["valid_lens"] = None
         return super().forward(*args, enable_gqa=enable_gqa, **given)
+
+
+@_attention("own", killers=("valid_lengths_count_the_keys",))
+class PositionsInTheLengthsDtype(Attention):
+    """Positions are counted in the lengths' integers, which end at 127 or 255."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        rows = valid_lens.shape[1] if valid_lens.dim() == 2 else 1
+        lens = valid_lens.reshape(-1, *[1] * (query.dim() - 3), rows, 1)
+        return torch.arange(kv_len, device=query.device).to(lens.dtype) < lens
+
+
+@_attention("own", killers=("gradient_modes_agree",))
+class LengthsOfQueriesForgottenInInference(Attention):
+    """In inference mode, lengths of each query are not used."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        if torch.is_inference_mode_enabled() and valid_lens.dim() == 2:
+            valid_lens = torch.full_like(valid_lens, kv_len)
+        return super().lengths(valid_lens, query, kv_len)

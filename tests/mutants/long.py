@@ -119,3 +119,33 @@ class LengthsInOneByte(Attention):
 
     def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
         return super().lengths(valid_lens.to(torch.int8), query, kv_len)
+
+
+@_attention("own", killers=("agrees_with_scalar_reference",))
+class ItemsBeyondTheGrid(Attention):
+    """Items from the 513th on are not computed."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output = super().pool(weights, value)
+        if output.dim() < 3:
+            return output
+        count = torch.arange(output.shape[0], device=output.device)
+        return output.masked_fill((count >= 512).view(-1, *[1] * (output.dim() - 1)), 0.0)
+
+
+@_streaming("own", killers=("agrees_with_float64",))
+class RestOfOneKeyDropped(Streaming):
+    """Blocks have 48 keys, and a last one of a single key is not read."""
+
+    block = 48
+
+    def starts(self, kv_len: int) -> range:
+        return range(0, max(1, kv_len - 1), self.block)
+
+
+@_streaming("own", killers=("agrees_with_float64",))
+class KeysBeyondAThousandDropped(Streaming):
+    """Keys from the 1,025th on are not read."""
+
+    def starts(self, kv_len: int) -> range:
+        return range(0, min(kv_len, 1024), self.block)

@@ -110,3 +110,40 @@ class FutureAtAConstant(Attention):
         allowed, bias = super().mask(query, key, attn_mask, valid_lens, False)
         seen = self.causal(query.shape[-2], key.shape[-2], query.device)
         return allowed, bias.masked_fill(~seen, -1e4)
+
+
+@_attention("own", killers=("large_bias_hides",))
+class WeightsShownWithoutBias(Attention):
+    """The weights that are handed back leave out the finite part of a floating mask."""
+
+    def forward(self, *args: Any, return_weights: bool = False, **given: Any) -> Any:
+        if not return_weights:
+            return super().forward(*args, **given)
+        mask = given.get("attn_mask")
+        plain = dict(given)
+        if mask is not None and mask.is_floating_point():
+            plain["attn_mask"] = mask > -math.inf
+        weights = super().forward(*args, return_weights=True, **plain)[1]
+        return super().forward(*args, **given), weights
+
+
+@_attention("own", killers=("hidden_keys_stay_hidden_at_extreme_scores",))
+class SmallestOfTheInputsDtype(Attention):
+    """What a floating mask hides gets the smallest number of the query's dtype, not -inf."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        self.least = None
+        if attn_mask is not None and attn_mask.is_floating_point():
+            self.least = torch.finfo(query.dtype).min
+        return allowed, bias
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        if self.least is None:
+            return super().hide(scores, allowed)
+        return scores.masked_fill(~allowed, self.least)
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return hidden.softmax(-1) * allowed.any(-1, keepdim=True)

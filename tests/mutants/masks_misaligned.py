@@ -60,3 +60,17 @@ class SharedMaskTakenForPadding(Attention):
         if shared and attn_mask.shape[0] == query.shape[0]:
             attn_mask = attn_mask.unsqueeze(1)
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("masks_broadcast",))
+class BiasOfHeadsTakenForItems(Attention):
+    """For one query, a floating mask of heads is laid over the items if there are as many."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        if attn_mask is not None and attn_mask.is_floating_point() and query.dim() == 4:
+            heads = attn_mask.dim() == 3 and attn_mask.shape[0] == query.shape[0]
+            if heads and query.shape[-2] == 1:
+                attn_mask = attn_mask.unsqueeze(1)
+        return super().mask(query, key, attn_mask, valid_lens, is_causal)
