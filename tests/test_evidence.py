@@ -287,6 +287,13 @@ def test_what_many_known_bugs_have_in_common_tells_none_of_them(
     assert str(diagnose(outcomes(a="failed"))).count("as in") == 3
     monkeypatch.setattr(diagnosing, "_table", lambda: rows)
     assert diagnose(outcomes(a="failed")) is None
+    others = [(frozenset({"a"}), None)]  # mutants of which no issue tells
+    monkeypatch.setattr(diagnosing, "_table", lambda: rows[:1] + others)
+    assert diagnose(outcomes(a="failed")) == "as in timm#0: Mistake 0"
+    monkeypatch.setattr(diagnosing, "_table", lambda: rows[:1] + 3 * others)
+    assert diagnose(outcomes(a="failed")) is None
+    monkeypatch.setattr(diagnosing, "_table", lambda: others)
+    assert diagnose(outcomes(a="failed")) is None
 
 
 def test_a_diagnosis_names_only_what_can_be_looked_up() -> None:

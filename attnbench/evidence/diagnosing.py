@@ -13,18 +13,18 @@ from attnbench.outcomes import Outcome
 __all__ = ["diagnose", "diagnosed"]
 
 _NEAR = 0.8  # share of invariants, of those that fail on either, that fail on both
-_MOST = 3  # bugs; what so many have in common tells none of them
+_MOST = 3  # bugs; what more have in common tells none of them
 _RAN = 0.5  # share of a known bug's invariants that must have been run: one alone says little
 
 
 @functools.cache
-def _table() -> list[tuple[frozenset[str], str]]:
-    """What fails on each known bug, as measured by the kill matrix, and its mistake."""
+def _table() -> list[tuple[frozenset[str], str | None]]:
+    """What fails on each mutant, as measured by the kill matrix; its bug if it can be looked up."""
     text = resources.files("attnbench").joinpath("diagnoses.json").read_text(encoding="utf-8")
     return [
-        (frozenset(row["fails"]), f"as in {', '.join(named)}: {row['mistake']}")
+        (frozenset(row["fails"]), f"as in {', '.join(named)}: {row['mistake']}" if named else None)
         for row in json.loads(text)
-        if (named := [bug for bug in row["bugs"] if "#" in bug])  # not where none can be looked up
+        for named in [[bug for bug in row["bugs"] if "#" in bug]]
     ]
 
 
@@ -61,5 +61,6 @@ def diagnose(outcomes: Iterable[Outcome]) -> str | None:
     if not found:
         return None
     best = max(near for near, _ in found)
-    texts = [text.removesuffix(".") for near, text in found if near == best]
-    return "; ".join(texts) if len(texts) <= _MOST else None
+    alike = [text for near, text in found if near == best]
+    known = [text.removesuffix(".") for text in alike if text is not None]
+    return "; ".join(known) if known and len(alike) <= _MOST else None

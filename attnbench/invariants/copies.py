@@ -39,8 +39,9 @@ def _copies_agree(subject: Subject, case: Case) -> None:
             module = copied(base.module)
         except (RuntimeError, TypeError, AttributeError, pickle.PicklingError) as error:
             raise InvariantViolation(
-                f"{way} of the module raised {type(error).__name__}: {error}; a module keeps "
-                "functions that have a name in their file, no lambdas, to be saved and copied"
+                f"{way} of the module raised {type(error).__name__}: {error}; lambdas and tensors "
+                "with a graph, kept on a module, stand against it; where it is torch that cannot "
+                "copy a module of this kind, exempt the subject with a reason"
             ) from None
         places = {p.data_ptr() for p in module.parameters() if p.numel()}
         for name, parameter in base.module.named_parameters():

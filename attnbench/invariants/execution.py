@@ -90,7 +90,14 @@ def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
             "a call with other tensors of the same values",
         )
     agree_within(base.output, first, 0.0, "output of the first call, read again after", "it")
-    for name, tensor in base.module.state_dict().items():
+    now = base.module.state_dict()
+    if now.keys() != state.keys():
+        names = ", ".join(sorted(now.keys() ^ state.keys()))
+        raise InvariantViolation(
+            f"calls in evaluation mode added to state_dict(), or took from it, {names}; but it "
+            "should stay as it is: a state that was saved before could not be loaded after"
+        )
+    for name, tensor in now.items():
         if not torch.equal(tensor, state[name]):
             raise InvariantViolation(
                 f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "

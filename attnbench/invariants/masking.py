@@ -66,17 +66,18 @@ def _extreme(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     slots = [base.choose(case.kv_len), base.choose(case.kv_len - 1)]
     slots[1] += slots[1] >= slots[0]
+    floating = bool(case.seed % 2)
     factors = (2.0**20, 2.0**20)
     if case.dtype == "float16":  # scores within its range, and beyond it, for what is wider inside
-        factors = ((16.0, 32.0), (128.0, 512.0))[case.seed % 2]
+        factors = (128.0, 512.0) if floating else (16.0, 32.0)
     rows = torch.arange(case.q_len) % 2
     # every second query sees one slot alone, the others another one
     allowed = torch.tensor(slots)[rows].unsqueeze(-1) == torch.arange(case.kv_len)
     inputs = base.inputs.replace(
         query=base.inputs.query * factors[0], key=base.inputs.key * factors[1]
     )
-    floating = torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
-    base = base.on(with_mask(inputs, floating if case.seed // 2 % 2 else allowed))
+    added = torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
+    base = base.on(with_mask(inputs, added if floating else allowed))
     for parity, slot in enumerate(slots[: case.q_len]):
         seeing = (rows == parity).nonzero().squeeze(-1).to(base.inputs.query.device)
         alone = base.run(only_keys(base.inputs, torch.tensor([slot])))
@@ -256,7 +257,8 @@ def _with_other_sizes(subject: Subject, case: Case) -> Case:
     Every fourth has more queries than keys, so that the first ones come before every key.
     """
     if case.seed % 4 == 2:
-        turned = case.replace(q_len=case.kv_len, kv_len=case.q_len)
+        kv_len = 1 if case.seed % 8 == 2 else case.q_len
+        turned = case.replace(q_len=case.kv_len, kv_len=kv_len)
         return turned if subject.legal(turned.replace(mask="none")).sizes == turned.sizes else case
     size = min(case.q_len, 4)
     equal = subject.legal(case.replace(lead=(size,) * len(case.lead), q_len=size))

@@ -29,7 +29,8 @@ def _longer(subject: Subject, case: Case) -> Case:
 def _lengths(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     shape = case.lead[:1] if case.seed % 2 else (case.lead[0], case.q_len)
-    dtype = _LENGTH_DTYPES[case.seed // 4 % 4]
+    narrow = case.kv_len > 256
+    dtype = _LENGTH_DTYPES[case.seed // 4 % 2 + 2 if narrow else case.seed // 4 % 4]
     most = min(case.kv_len, torch.iinfo(dtype).max)
     some = torch.tensor([0, 1, most, max(1, most - 1)], dtype=dtype).roll(case.seed // 2 % 4)
     lens = some.repeat(math.prod(shape))[: math.prod(shape)].reshape(shape)

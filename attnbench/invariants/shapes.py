@@ -108,9 +108,13 @@ def _masks(base: Baseline) -> Iterator[Tensor]:
     if len(lead) > 1:
         shapes += [(1, *lead[1:], 1, kv_len), (*lead[1:], q_len, kv_len)]
     first = base.case.seed % len(shapes)
-    for shape in (shapes[first], shapes[first - 1]):
+    floating = bool(base.case.seed // len(shapes) % 2)
+    chosen = [(shapes[first], floating), (shapes[first - 1], floating)]
+    if q_len == 1 < kv_len:  # as many items as heads: only the order of dimensions tells them
+        chosen = [(shapes[-1], True), (shapes[-1], False)]
+    for shape, is_bias in chosen:
         mask = torch.rand(shape, generator=base.generator) < 0.6
-        if base.case.seed // len(shapes) % 2:
+        if is_bias:
             bias = torch.randn(shape, generator=base.generator)
             yield bias.masked_fill(~mask, -math.inf)
         else:
@@ -140,8 +144,8 @@ def _with_ones(subject: Subject, case: Case) -> Case:
 def _with_equal_sizes(subject: Subject, case: Case) -> Case:
     """Every second case with B == L == S, or one query: no shape tells a mask on a wrong axis."""
     size = max(2, min(case.q_len, 4))
-    q_len = 1 if case.seed % 4 == 3 else size
-    equal = case.replace(lead=(size,) * len(case.lead), q_len=q_len, kv_len=size)
+    lead, q_len = ((size, size), 1) if case.seed % 4 == 3 else ((size,) * len(case.lead), size)
+    equal = case.replace(lead=lead, q_len=q_len, kv_len=size)
     return equal if case.seed % 2 and subject.legal(equal) == equal else case
 
 

@@ -121,7 +121,7 @@ def _write_matrix(results: list[Result], names: tuple[str, ...], profile: str) -
     table = [
         {"bugs": list(m.bugs), "mistake": m.mistake, "fails": kills[m.name]}
         for m in MUTANTS
-        if kills.get(m.name) and m.bugs != ("own",)
+        if kills.get(m.name)
     ]
     shipped = json.dumps(table, indent=1, ensure_ascii=False)
     (ROOT / "attnbench" / "diagnoses.json").write_text(shipped + "\n")
