@@ -197,7 +197,9 @@ class MechanismSpec:
         reference: ``reference(module, query, key, value, allowed)`` gives the output's rows, nested
             lists of floats for one item; ``allowed`` is ``L`` lists of ``S`` booleans.
         accepts: further keyword arguments of ``forward``, out of :data:`ACCEPTS`; with
-            ``return_weights=True`` it gives ``(output, weights)``.
+            ``return_weights=True`` it gives ``(output, weights)``. ``valid_lens`` comes in integers
+            of any width, ``dropout_p`` in ``[0, 1)``; what it does not accept is folded into
+            ``attn_mask``, of which a floating one has the dtype of the query.
 
     Raises:
         SpecError: a field has the wrong type, or a name is unknown.

@@ -297,7 +297,7 @@ def test_what_many_known_bugs_have_in_common_tells_none_of_them(
 
 
 def test_a_diagnosis_names_only_what_can_be_looked_up() -> None:
-    assert all("#" in text.partition(": ")[0] for _, text in diagnosing._table())
+    assert all("#" in text.partition(": ")[0] for _, text in diagnosing._table() if text)
 
 
 def test_the_shipped_table_names_invariants_that_there_are() -> None:

@@ -124,3 +124,17 @@ def test_a_check_can_ask_for_the_profile_it_is_run_under() -> None:
             run_invariant(resolve("dot")[0], invariant, PROFILES[name])
     assert {*seen[:5]} == {"quick"}
     assert seen[-1] == "default"
+
+
+def test_tied_parameters_are_no_fault() -> None:
+    class Tied(Attention):
+        def __init__(self, *sizes: int) -> None:
+            super().__init__(*sizes)
+            self.weight = torch.nn.Parameter(torch.ones(()))
+            self.same = self.weight
+
+        def scale(self, query: Tensor, key: Tensor, given: float | None) -> Any:
+            return super().scale(query, key, given) * self.weight * self.same
+
+    found = run(mutant(Tied, reference=None), INVARIANTS["fake_tensors_tell_the_shape"])
+    assert found.status == "passed", found.reason

@@ -171,3 +171,15 @@ def test_what_is_random_in_training_is_not_compared_with_evaluation() -> None:
             return super().hide(scores + noise, allowed)
 
     assert run(mutant(Sampled), INVARIANTS["training_equals_evaluation"]).status != "failed"
+
+
+def test_a_state_that_a_call_adds_to_is_found_and_is_the_subjects_fault() -> None:
+    class TableMadeByTheFirstCall(Attention):
+        def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+            if not hasattr(self, "table"):
+                self.register_buffer("table", torch.ones(()))
+            return super().pool(weights, value)
+
+    wrong = run(mutant(TableMadeByTheFirstCall), INVARIANTS["calls_leave_no_trace"])
+    assert wrong.status == "failed"
+    assert "took from it, table" in wrong.reason

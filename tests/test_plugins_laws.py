@@ -185,6 +185,15 @@ def test_a_law_passes_a_right_mechanism_that_declares_it(law):
     assert status(declared[0], law) == "passed"
 
 
+def test_a_law_of_windows_says_what_a_module_without_one_lacks():
+    spec = replace(attnbench.get("soft"), laws=("only_window_has_weight",), variants=())
+    (outcome,) = attnbench.check(
+        spec, profile="quick", invariants=["only_window_has_weight"]
+    ).outcomes
+    assert outcome.status == "failed"
+    assert "has no method edges(query, kv_len, seen)" in outcome.reason
+
+
 def test_each_exemption_of_a_mechanism_names_a_known_invariant_and_gives_a_reason():
     known = {invariant.name for invariant in select_invariants(None)}
     for name in attnbench.subjects():

@@ -39,6 +39,11 @@ def _inside(module: Any, inputs: Inputs) -> Tensor:
     """``(..., L, S)``: whether a slot lies in a query's window, from the window's edges."""
     allowed = inputs.allowed
     slots = torch.arange(allowed.shape[-1])
+    if not hasattr(module, "edges"):
+        raise attnbench.InvariantViolation(
+            f"the module, a {type(module).__name__}, has no method edges(query, kv_len, seen), but "
+            "who declares this law says by it which slots are the first and last of each window"
+        )
     low, high = module.edges(inputs.query, len(slots), (allowed * (slots + 1)).amax(-1))
     inside: Tensor = (slots >= low.unsqueeze(-1)) & (slots <= high.unsqueeze(-1))
     return inside.expand_as(allowed)
