@@ -11,21 +11,17 @@ from typing import Any
 from attnbench.outcomes import Outcome
 from attnbench.workers import Event, Task, Workers
 
-__all__ = ["Work", "preload", "run_checks", "works_of"]
+__all__ = ["PRELOAD", "Work", "run_checks", "works_of"]
 
-_PRELOAD = (
+PRELOAD = (
     "attnbench.conformance",
     "hypothesis.internal.conjecture.engine",
     "torch.fx.experimental.symbolic_shapes",
     "torch._dynamo",
+    "torch._inductor.compile_fx",
     "attnbench.cli._warm",
 )
-
-
-def preload(profile: str) -> tuple[str, ...]:
-    """What checks import, and drawing, modes and the compiler at first use: 1 to 4 s a child."""
-    return _PRELOAD if profile == "quick" else (*_PRELOAD, "torch._inductor.compile_fx")
-
+"""What a check imports, and drawing, modes and the compiler at first use: 1 to 4 s a child."""
 
 _RESTARTS = 1
 """How often a subject whose process ended is begun again, behind the invariant it ended in."""

@@ -59,7 +59,7 @@ def command(
 
     if junit is not None and not junit.resolve().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.resolve().parent}.")
-    plugins = load_plugins(strict=strict, preload=_checking.preload(profile))
+    plugins = load_plugins(strict=strict, preload=_checking.PRELOAD)
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])

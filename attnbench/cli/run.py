@@ -68,7 +68,7 @@ def command(
 
     set_name = "run" if inputs is None else None
     place = _benching.start(
-        set_name=set_name, inputs=inputs, results=results, preload=_checking.preload("quick")
+        set_name=set_name, inputs=inputs, results=results, preload=_checking.PRELOAD
     )
     plugins = load_plugins(strict=strict)
     running = _benching.plan(
