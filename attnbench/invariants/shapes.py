@@ -110,7 +110,7 @@ def _masks(base: Baseline) -> Iterator[Tensor]:
     first = base.case.seed % len(shapes)
     floating = bool(base.case.seed // len(shapes) % 2)
     chosen = [(shapes[first], floating), (shapes[first - 1], floating)]
-    if q_len == 1 < kv_len:  # as many items as heads: only the order of dimensions tells them
+    if q_len == 1 and len(set(lead)) == 1 < len(lead):  # no size tells items from heads
         chosen = [(shapes[-1], True), (shapes[-1], False)]
     for shape, is_bias in chosen:
         mask = torch.rand(shape, generator=base.generator) < 0.6

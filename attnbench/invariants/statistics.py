@@ -210,7 +210,7 @@ def _dropout_is_independent(subject: Subject, case: Case) -> None:
     allowed = STANDARD_ERRORS / count**0.5
     if float(together.max()) > allowed:
         worst = torch.unravel_index(together.argmax(), together.shape)
-        rows = [divmod(int(varies.nonzero()[i]), case.q_len) for i in worst]
+        rows = [divmod(int(varies.nonzero()[i]), dropped.shape[-2]) for i in worst]
         (head, row), (other, last) = rows
         raise InvariantViolation(
             f"over {count} calls in training mode with dropout_p={_SHARE}, the correlation of "
