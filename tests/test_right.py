@@ -14,6 +14,7 @@ from tests.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
 LOOKED_AT = (
     "agrees_with_float64",
     "agrees_with_scalar_reference",
+    "causal_and_padding_combine",
     "empty_rows_give_zeros",
     "gradients_are_right",
     "layouts_agree",
@@ -25,7 +26,7 @@ LOOKED_AT = (
 )
 """A tenth of all; ``python -m tests.mutants.matrix right`` runs every one."""
 
-SLOW = {"flex": ("empty_rows_give_zeros", "masked_weights_are_zero")}
+SLOW = {"flex": ("causal_and_padding_combine", "empty_rows_give_zeros", "masked_weights_are_zero")}
 """Not compiled, FlexAttention takes a vmap for each call."""
 
 

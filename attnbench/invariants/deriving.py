@@ -26,6 +26,7 @@ __all__ = [
     "ORDINARY_MASKS",
     "benign",
     "explicit",
+    "has_gradients",
     "has_weights",
     "leaves_of",
     "only_keys",
@@ -79,6 +80,15 @@ def _unsaturated(case: Case) -> Case:
     if case.regime == "huge" and case.dtype in _HALF:
         return case.replace(regime="normal")
     return case
+
+
+def has_gradients(subject: Subject, case: Case) -> bool:
+    """Whether the gradients of two right computations of one thing can be compared at a case.
+
+    Not where a saturated softmax magnifies rounding, and not of a subject that is exempt from them.
+    """
+    wide = case.regime == "normal" and case.dtype not in _HALF
+    return wide and "gradients_are_right" not in subject.exempt
 
 
 def has_weights(subject: Subject) -> str | None:

@@ -11,7 +11,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, needs, same_gradients
-from attnbench.invariants.deriving import leaves_of, ordinary
+from attnbench.invariants.deriving import has_gradients, leaves_of, ordinary
 from attnbench.specs import Invariant
 from attnbench.strategies import listed
 from attnbench.subject import Subject
@@ -47,7 +47,8 @@ def _asked_for_weights(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     got, _ = subject.output_and_weights(base.module, base.inputs)
     base.expect(got, "with return_weights=True, output", "the call without")
-    _same_gradients(base)
+    if has_gradients(subject, case):
+        _same_gradients(base)
     if "dropout_p" not in subject.accepts:
         return
     base.module.train()

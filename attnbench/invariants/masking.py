@@ -23,6 +23,7 @@ from attnbench.invariants.deriving import (
     FREE_MASKS,
     HIDING_MASKS,
     benign,
+    has_gradients,
     leaves_of,
     only_keys,
     resizes,
@@ -230,7 +231,7 @@ def _combined(subject: Subject, case: Case) -> None:
     whole = allowed if kind < 2 else bias.to(given.query.dtype).masked_fill(~allowed, -math.inf)
     one, together = "with one mask (..., L, S) of all", f"{_form_of(given)} together"
     base.expect(base.run(with_mask(given, whole.to(case.device))), f"{one}, output", together)
-    if case.regime == "normal" and case.dtype in ("float32", "float64"):
+    if has_gradients(subject, case):
         inputs, leaves = leaves_of(base.module, given)
         if kind == 2 and "bias_gets_its_gradient" not in subject.exempt:
             leaves["attn_mask"] = part.detach().to(case.device).requires_grad_()

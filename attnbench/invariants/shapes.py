@@ -15,7 +15,7 @@ from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import same_gradients
-from attnbench.invariants.deriving import benign, explicit, leaves_of, with_mask
+from attnbench.invariants.deriving import benign, explicit, has_gradients, leaves_of, with_mask
 from attnbench.specs import Invariant
 from attnbench.strategies import changed
 from attnbench.subject import Subject
@@ -75,7 +75,7 @@ def _grouped(subject: Subject, case: Case) -> None:
     other = f"each head of key and value given {group} times over"
     base = base.on(expanded(given))
     base.expect(base.run(given.replace(enable_gqa=True)), f"{what}, output", other)
-    if case.regime == "normal" and case.dtype in ("float32", "float64"):
+    if has_gradients(subject, case):
         inputs, leaves = leaves_of(base.module, given)
         got, expected = base.run(inputs.replace(enable_gqa=True)), base.run(expanded(inputs))
         weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
