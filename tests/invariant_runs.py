@@ -12,7 +12,7 @@ from attnbench.running import PROFILES, run_invariant, seeded
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
 from tests.mutants.twins.attention import ATTENTION
 
-__all__ = ["by_name", "case_of", "mutant", "run"]
+__all__ = ["assert_tells_apart", "by_name", "case_of", "mutant", "run"]
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec
 
@@ -35,6 +35,15 @@ def mutant(make: Any, **changes: Any) -> MechanismSpec:
     """The right attention's spec with another ``make``."""
     assert isinstance(ATTENTION.spec, MechanismSpec)
     return replace(ATTENTION.spec, name="mutant", make=make, **changes)
+
+
+def assert_tells_apart(invariant: Invariant, broken: type) -> None:
+    """An invariant passes the right attention, and fails a broken one with a reason."""
+    right = run(ATTENTION.spec, invariant)
+    assert right.status == "passed", right.reason
+    wrong = run(mutant(broken), invariant)
+    assert wrong.status == "failed"
+    assert "but" in wrong.reason or "raised" in wrong.reason
 
 
 def case_of(outcome: Outcome) -> Case:
