@@ -10,25 +10,23 @@ from attnbench.errors import UnknownNameError, UsageError, nearest
 from attnbench.evidence.diagnosing import diagnosed
 from attnbench.evidence.reproducing import with_evidence
 from attnbench.faults import unusable
-from attnbench.outcomes import CheckReport, Outcome
+from attnbench.outcomes import CONTRACT, CheckReport, Outcome
 from attnbench.registry import registry
-from attnbench.resolving import resolve
-from attnbench.running import PROFILES, run_invariant, seeded, skip_reason
+from attnbench.resolving import installed, resolve
+from attnbench.running import PROFILES, Profile, run_invariant, seeded, skip_reason
 from attnbench.specs import DTYPES, Invariant
 from attnbench.subject import Subject
 
 __all__ = [
     "CheckReport",
     "Outcome",
+    "all_targets",
     "check",
     "check_subject",
     "outcomes_of",
     "planned",
     "select_invariants",
 ]
-
-CONTRACT = "keeps_the_contract"
-"""The invariant that is checked first."""
 
 
 def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
@@ -45,6 +43,18 @@ def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
         if name not in known:
             raise UnknownNameError(f"no invariant is called {name!r}. {nearest(name, known)}")
     return [known[name] for name in names]
+
+
+def all_targets(profile: str) -> list[str]:
+    """The addresses that a run of all that is installed checks, sorted.
+
+    Quick leaves the options that a spec lists beside its own defaults to the other profiles.
+
+    Raises:
+        UnknownNameError: there is no such profile.
+    """
+    variants = _profile(profile).variants
+    return [subject.name for subject in installed() if variants or not subject.options]
 
 
 def check(
@@ -98,8 +108,7 @@ def planned(
     Raises:
         UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
     """
-    if profile not in PROFILES:
-        raise UnknownNameError(f"no profile is called {profile!r}. {nearest(profile, PROFILES)}")
+    _profile(profile)
     for name in dtypes or ():
         if name not in DTYPES:
             raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
@@ -113,6 +122,12 @@ def planned(
                 f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
             )
     return found, chosen
+
+
+def _profile(name: str) -> Profile:
+    if name not in PROFILES:
+        raise UnknownNameError(f"no profile is called {name!r}. {nearest(name, PROFILES)}")
+    return PROFILES[name]
 
 
 def check_subject(

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.conformance import CONTRACT, outcomes_of, planned
+from attnbench.conformance import outcomes_of, planned
 from attnbench.discovery import Spec
 from attnbench.faults import unusable
-from attnbench.outcomes import Outcome, failure_text
+from attnbench.outcomes import CONTRACT, Outcome, failure_text
 from attnbench.running import seeded, skip_reason
 from attnbench.specs import Invariant
 from attnbench.subject import Subject

@@ -14,10 +14,21 @@ from attnbench.cases import Case
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["STATUSES", "CheckReport", "Outcome", "case_in_words", "failure_text", "filled"]
+__all__ = [
+    "CONTRACT",
+    "STATUSES",
+    "CheckReport",
+    "Outcome",
+    "case_in_words",
+    "failure_text",
+    "filled",
+]
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """Every status; only the first and ``skipped`` let a report be ok."""
+
+CONTRACT = "keeps_the_contract"
+"""The invariant that is run first: where it fails, no other may say anything."""
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,12 @@ class Profile:
     Args:
         name: of the profile.
         drawn: cases drawn for an invariant, beyond the scheduled ones.
+        variants: whether a run of all that is installed takes in the options that specs list.
     """
 
     name: str
     drawn: int
+    variants: bool = True
 
     @property
     def quota(self) -> int:
@@ -27,7 +29,12 @@ class Profile:
 
 
 PROFILES = {
-    p.name: p for p in (Profile("quick", 25), Profile("default", 100), Profile("thorough", 1000))
+    p.name: p
+    for p in (
+        Profile("quick", 25, variants=False),
+        Profile("default", 100),
+        Profile("thorough", 1000),
+    )
 }
 
 

@@ -78,14 +78,14 @@ class Checks(pytest.Collector):
 
     def collect(self) -> Iterator[CheckItem]:
         """One item for each subject and invariant."""
+        from attnbench.conformance import all_targets
         from attnbench.decorators import checks_of
         from attnbench.errors import AttnbenchError
-        from attnbench.resolving import subjects
 
         options = self.config.option
         try:
             pairs = checks_of(
-                _split(options.attnbench) or subjects(),
+                _split(options.attnbench) or all_targets(options.attnbench_profile),
                 profile=options.attnbench_profile,
                 seed=options.attnbench_seed,
             )

@@ -33,7 +33,7 @@ import psutil
 
 from attnbench import child_process, errors
 
-__all__ = ["GIB", "MEMORY_GIB", "Event", "Task", "Workers", "call", "warm_up"]
+__all__ = ["GIB", "MEMORY_GIB", "Event", "Task", "Workers", "call", "cores", "warm_up"]
 
 GIB = 2**30
 MEMORY_GIB = 2.0

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import attnbench
+from attnbench.cli._checking import dealt, works_of
+from attnbench.conformance import all_targets
 from tests.cli_runs import HERE, SUM, outcome, run
 
 
@@ -133,3 +136,33 @@ def test_junit_has_a_suite_a_subject_and_tells_failures_from_crashes(tmp_path: P
     failure = suites["WrongShape"].find("testcase/failure")
     assert failure is not None
     assert "returned scores of shape" in str(failure.text)
+
+
+def test_one_subject_is_shared_out_among_jobs_and_each_invariant_told_of_once() -> None:
+    works = works_of([("additive", "additive")], ["keeps_the_contract", "a", "b", "c"])
+    parts = [work.invariants for work in dealt(works, 2)]
+    assert parts == [("keeps_the_contract", "a", "c"), ("keeps_the_contract", "b")]
+    assert [w.invariants for w in dealt(works_of([("x", "x")], ["a", "b"]), 4)] == [("a",), ("b",)]
+    assert dealt(works * 2, 2) == works * 2
+    names = ("keeps_the_contract", "weights_sum_to_one", "pools_values", "layouts_agree")
+    chosen = [text for name in names for text in ("--invariant", name)]
+    results = [
+        run("check", "bad_subjects.py:RAISES", *chosen, "--profile", "quick", "-j", jobs, "--json")
+        for jobs in ("1", "2")
+    ]
+    one, two = ([{**o, "seconds": 0} for o in r.json["outcomes"]] for r in results)
+    assert [o["invariant"] for o in two] == [o["invariant"] for o in one] == list(names)
+    assert [(o["status"], o["reason"]) for o in two] == [(o["status"], o["reason"]) for o in one]
+
+
+def test_quick_leaves_subjects_with_options_to_other_profiles_and_says_so() -> None:
+    names = [name for name in attnbench.subjects() if name.startswith("static")]
+    assert names == ["static", "static(scoring=scaled_dot)"]
+    assert set(names) <= set(all_targets("default"))
+    assert set(names) & set(all_targets("quick")) == {"static"}
+    law = ("--invariant", "bounded_by_one")
+    result = run("check", *law, "--profile", "quick")
+    assert result.out.splitlines()[-1].endswith("subjects with options left to --profile default")
+    named = run("check", *law, "--profile", "quick", "static(scoring=scaled_dot)")
+    assert "left to" not in named.out
+    assert "left to" not in run("check", *law).out

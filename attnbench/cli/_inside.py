@@ -95,15 +95,19 @@ def plan(
 ) -> dict[str, Any]:
     """What a check will run: subjects with the address to find them by, and invariants in order.
 
+    Where nothing was named, ``left_out`` says how many of all subjects the profile leaves out.
+
     Raises:
         AttnbenchError: a name, a device or a dtype is wrong.
     """
-    from attnbench.conformance import planned
+    from attnbench.conformance import all_targets, planned
     from attnbench.resolving import subjects
 
     pairs: list[tuple[str, str]] = []
     chosen: list[Any] = []
-    for target in subjects() if targets is None else targets:
+    every = targets is None
+    targets = all_targets(profile) if targets is None else targets
+    for target in targets:
         found, chosen = planned(
             target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
         )
@@ -111,6 +115,7 @@ def plan(
     return {
         "subjects": list(dict.fromkeys(pairs)),
         "invariants": [(invariant.name, invariant.statement) for invariant in chosen],
+        "left_out": len(subjects()) - len(targets) if every else 0,
     }
 
 

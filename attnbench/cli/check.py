@@ -69,7 +69,7 @@ def command(
     try:
         with progress(len(works) * len(statements), "checking") as advance:
             for outcome in _checking.run_checks(
-                works,
+                _checking.dealt(works, jobs),
                 {**chosen, "seed": seed},
                 jobs=jobs,
                 timeout_s=timeout or _TIMEOUTS_S[profile],
@@ -79,10 +79,14 @@ def command(
                 advance(1, f"{outcome.subject}: {outcome.invariant}")
     except KeyboardInterrupt:
         interrupted = True
-    order = {work.label: number for number, work in enumerate(works)}
-    found.sort(key=lambda outcome: order[outcome.subject])  # stable: invariants stay in order
-    notes = (f"interrupted after {len(found)} outcomes",) if interrupted else ()
-    report = CheckReport(diagnosed(found), profile, seed, notes)
+    labels, names = [work.label for work in works], list(statements)
+    found.sort(key=lambda found: (labels.index(found.subject), names.index(found.invariant)))
+    notes = []
+    if interrupted:
+        notes.append(f"interrupted after {len(found)} outcomes")
+    if plan["left_out"]:
+        notes.append(f"{plan['left_out']} subjects with options left to --profile default")
+    report = CheckReport(diagnosed(found), profile, seed, tuple(notes))
     if junit is not None:
         _outcomes.write_junit(report, junit)
     if as_json:

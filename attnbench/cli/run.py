@@ -148,7 +148,8 @@ def _check(
 
 _LEGEND = """\
 checks    invariants that hold, of those that say something of the subject ('attnbench check' says
-          which do not); with +n not run, n were left when the time for checks was up
+          which do not); with +n not run, n were left when the time for checks was up; subjects
+          with options are left to 'attnbench check'
 time_ms   median time of one forward call; x_dot is that over the time of scaled_dot
 peak_MiB  most memory of tensors during the call beyond inputs and parameters
 error     largest error against float64 as a multiple of what is allowed: up to 1 is agreement
