@@ -13,7 +13,6 @@ import attnbench
 from attnbench.cases import MASKS, Case
 from attnbench.inputs import Inputs
 from attnbench.invariants.compare import agree, agree_within, holds, needs, reject
-from attnbench.invariants.deriving import select_keys
 from attnbench.strategies import cases
 from attnbench.subject import Subject
 
@@ -96,19 +95,6 @@ def _padding(subject: Subject, case: Case) -> None:
     agree(got, clean, what, "the same call without", units=64)
 
 
-def _trailing(subject: Subject, case: Case) -> None:
-    module, inputs = subject.build(case)
-    seen = inputs.allowed.flatten(0, -2).any(0).nonzero()
-    last = int(seen[-1]) + 1
-    if last == case.kv_len:
-        reject("some query sees the last slot")
-    with torch.no_grad():
-        whole = subject.output(module, inputs)
-        less = subject.output(module, select_keys(inputs, torch.arange(last)))
-    what = f"with the last {case.kv_len - last} slots, which no query sees, left out, output"
-    agree(less, whole, what, "the same call with them", units=64)
-
-
 def _rows_equal(subject: Subject, case: Case) -> None:
     _, inputs, weights = built_with_weights(subject, case)
     allowed, bias = inputs.allowed, inputs.mask.bias
@@ -156,15 +142,6 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
         check=_padding,
         cases=lambda subject: cases(
             subject, masks=hiding, min_kv_len=2, layouts=("contiguous",), regimes=("normal",)
-        ),
-        law=True,
-    )
-    yield attnbench.Invariant(
-        name="trailing_padding_equals_deleting",
-        statement="Slots behind the last that any query sees might as well not be there.",
-        check=_trailing,
-        cases=lambda subject: cases(
-            subject, masks=hiding, min_kv_len=2, leads=(1,), regimes=("normal",)
         ),
         law=True,
     )

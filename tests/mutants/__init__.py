@@ -22,6 +22,7 @@ from tests.mutants import (
     masks_misaligned,
     masks_misapplied,
     numerics,
+    positions,
     scorings,
     streaming,
 )
@@ -46,6 +47,7 @@ _TOPICS = (
     execution,
     dropout,
     backward,
+    positions,
 )
 
 MUTANTS: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]

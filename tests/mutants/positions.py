@@ -1,0 +1,53 @@
+"""Mistakes with relative positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.mutants.base import Group, Mutant
+from tests.mutants.twins.relative import ROTARY, Rotary
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_rotary = Group(ROTARY, MUTANTS)
+
+
+@_rotary("own", killers=("leading_padding_equals_deleting",))
+class QueryPairsAreNeighbours(Rotary):
+    """The query turns neighbouring features against each other, the key its two halves."""
+
+    def turn_query(self, query: Tensor, positions: Tensor) -> Tensor:
+        pairs = query.shape[-1] // 2
+        order = [
+            *range(0, 2 * pairs, 2),
+            *range(1, 2 * pairs, 2),
+            *range(2 * pairs, query.shape[-1]),
+        ]
+        turned = self.turn(query[..., order], positions)
+        return turned[..., torch.tensor(order).argsort()]
+
+
+@_rotary("own", killers=("decode_equals_prefill", "leading_padding_equals_deleting"))
+class QueriesCountFromZero(Rotary):
+    """The first query has position 0 beside more keys too, as in a step of decoding."""
+
+    def positions(self, length: int, shift: int) -> Tensor:
+        return super().positions(length, 0)
+
+
+@_rotary("own", killers=("leading_padding_equals_deleting",))
+class PositionsEndWithTheTable(Rotary):
+    """Positions beyond a table of 64 all take its last row."""
+
+    def positions(self, length: int, shift: int) -> Tensor:
+        return super().positions(length, shift).clamp_max(63.0)
+
+
+@_rotary("own", killers=("leading_padding_equals_deleting",))
+class QueryTurnsAtAnotherRate(Rotary):
+    """The query's angles are of another base than the key's."""
+
+    def turn_query(self, query: Tensor, positions: Tensor) -> Tensor:
+        return super().turn_query(query, positions * 0.5)
