@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.arguments import check_inputs, check_lead, expand_heads, heads_are_rows
-from attnbench.choosing import call_case, choose
+from attnbench.choosing import call_case, choose, rows_stand_alone
 from attnbench.errors import (
     DeviceError,
     DtypeError,
@@ -193,7 +193,8 @@ def attend(
     check_inputs(query, key, value)
     if not 0.0 <= dropout_p < 1.0:
         raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
-    if enable_gqa and heads_are_rows(query, key, value, attn_mask, valid_lens):
+    alone = enable_gqa and rows_stand_alone(module_or_name)
+    if alone and heads_are_rows(query, key, value, attn_mask, valid_lens):
         if attn_mask is not None:
             broadcast_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
         found = attend(

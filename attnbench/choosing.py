@@ -14,7 +14,11 @@ from attnbench.masks import Mask
 from attnbench.registry import registry
 from attnbench.specs import KernelSpec, ScoringSpec
 
-__all__ = ["Choice", "call_case", "choices", "choose", "scoring_of"]
+__all__ = ["Choice", "call_case", "choices", "choose", "rows_stand_alone", "scoring_of"]
+
+
+_ROWS_ALONE = "query_alone_equals_query_among_others"
+"""What a scoring function in which positions count is exempt from."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,20 @@ _look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def scoring_of(module: nn.Module) -> ScoringSpec | None:
     """The registered scoring function that made a module; ``None`` if none did."""
     return registry().made(getattr(module, ORIGIN, None))
+
+
+def rows_stand_alone(module_or_name: nn.Module | str) -> bool:
+    """Whether a row of scores is known to depend on nothing but its query and the keys.
+
+    It does not where positions count; of a module that no registered spec made, nothing is known.
+    """
+    if isinstance(module_or_name, str):
+        spec: object = registry().get(module_or_name)
+    else:
+        origin = getattr(module_or_name, ORIGIN, None)
+        _look_up(origin)
+        spec = _KERNELS[origin][0]
+    return isinstance(spec, ScoringSpec) and _ROWS_ALONE not in spec.exempt
 
 
 def call_case(query: Tensor, key: Tensor, value: Tensor, mask: Mask, is_causal: bool) -> Case:

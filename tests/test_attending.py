@@ -10,6 +10,8 @@ import attnbench
 from attnbench import attending
 from attnbench.choosing import scoring_of
 from attnbench.errors import DtypeError, MaskError, ShapeError, UsageError
+from attnbench.registry import registry
+from tests.right.scorings import SPECS
 
 
 def tensors(lead=(2,), q_len=3, kv_len=5, size=4, value_size=6, dtype=torch.float32, grad=False):
@@ -125,6 +127,19 @@ def test_grouped_heads_of_one_query_equal_expanded_heads(name, shape, monkeypatc
     options["return_weights"] = False
     output = attnbench.attend(module, query, key, value, enable_gqa=True, **options)
     torch.testing.assert_close(output, expected[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_grouped_heads_of_one_query_stay_heads_where_positions_count(registered, monkeypatch):
+    spec = SPECS["distant"]
+    module = spec.make(4, 4)
+    if registered:  # as a plugin's, so that its exemptions are known
+        monkeypatch.setattr(registry(), "made", lambda origin: spec)
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 4, 1, 4), torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 5)
+    got = attnbench.attend(module, query, key, value, enable_gqa=True)
+    wide = (t.expand(2, 4, 3, -1) for t in (key, value))
+    assert torch.allclose(got, attnbench.attend(module, query, *wide), atol=1e-6)
 
 
 def test_a_mask_of_the_wrong_shape_is_told_in_terms_of_the_callers_heads():

@@ -10,6 +10,7 @@ from attnbench.conformance import select_invariants
 from attnbench.resolving import resolve
 from attnbench.running import PROFILES, run_invariant, seeded, skip_reason
 from tests.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
+from tests.right.scorings import ACCUSED_ONCE, SPECS
 
 LOOKED_AT = (
     "agrees_with_float64",
@@ -37,6 +38,16 @@ def test_a_right_implementation_is_not_accused(right: Right) -> None:
         with seeded():
             outcome = run_invariant(subject, invariant, PROFILES["quick"])
         assert outcome.status in ("passed", "skipped"), f"{invariant.name}: {outcome.reason}"
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("name", SPECS)
+def test_what_was_accused_once_is_not_again(name: str, seed: int | None) -> None:
+    (subject,) = resolve(SPECS[name])
+    for invariant in select_invariants(ACCUSED_ONCE[name]):
+        with seeded():
+            outcome = run_invariant(subject, invariant, PROFILES["default"], seed=seed)
+        assert outcome.status == "passed", f"{invariant.name}: {outcome.reason}"
 
 
 @pytest.mark.parametrize("name", ["empty_rows_give_zeros", "masked_slots_are_inert"])

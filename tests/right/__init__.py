@@ -1,4 +1,4 @@
-"""Right implementations of scaled dot-product attention, by others and by hand: none is accused.
+"""Right implementations, by others and by hand: none is accused.
 
 A wrapper does what DESIGN asks of a mechanism and torch leaves to its caller: it silences slots
 that no query may see, and gives zeros for a query that may see none.
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnbench import MechanismSpec
+from attnbench import MechanismSpec, ScoringSpec
 from tests.mutants.streaming import Streaming
 from tests.mutants.twins.attention import ATTENTION, wide
+from tests.right.scorings import SPECS
 
 __all__ = ["EXEMPTIONS", "RIGHT", "TORCH_MULTIHEAD", "Right"]
 
@@ -32,7 +33,7 @@ class Right:
     """
 
     name: str
-    spec: MechanismSpec = field(repr=False)
+    spec: MechanismSpec | ScoringSpec = field(repr=False)
 
 
 class Wrapped(nn.Module):
@@ -167,6 +168,7 @@ RIGHT = [
     _right(Flex, dict.fromkeys(_BACKWARD, _NO_BACKWARD)),
     _right(Chunked),
     _right(Online),
+    *(Right(name, spec) for name, spec in SPECS.items()),
 ]
 
 
