@@ -207,6 +207,39 @@ def test_the_script_does_not_fail_any_more_once_the_subject_is_put_right(tmp_pat
     subprocess.run(command, capture_output=True, check=True)
 
 
+PARAMETER = """
+    import torch
+    from torch import nn
+    import attnbench
+
+
+    class Weighed(nn.Module):
+        def __init__(self, query_size, key_size):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(query_size))
+
+        def forward(self, query, key):
+            return (query * (self.weight + (self.weight - self.weight.detach()))) @ key.mT
+
+
+    SPEC = attnbench.ScoringSpec(name="weighed", make=Weighed, equal_sizes=True)
+"""
+
+
+def test_the_script_of_a_parameters_gradient_moves_the_parameter(tmp_path: Path) -> None:
+    file = tmp_path / "my_scores.py"
+    file.write_text(textwrap.dedent(PARAMETER))
+    report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=["gradients_are_right"])
+    (outcome,) = report.of("failed")
+    assert outcome.reproduce is not None
+    path = tmp_path / "reproduce.py"
+    path.write_text(outcome.reproduce)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    got, should = (float(text.split()[-1]) for text in done.stdout.split(" but should be "))
+    assert got == pytest.approx(2 * should, rel=1e-6)
+    assert f"{should:.3g}"[:4] in outcome.reason
+
+
 def test_only_the_first_failure_of_a_subject_has_a_script(tmp_path: Path) -> None:
     file = tmp_path / "my_scores.py"
     body = f"return ({DOT}).softmax(-2)"

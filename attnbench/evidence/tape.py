@@ -75,6 +75,11 @@ class Tape(Lines, TorchFunctionMode):
         )
         if in_place and args:
             changed.append(args[0])
+            changed += [  # a call of the module depends on it
+                module
+                for module, _ in self.modules
+                if any(parameter is args[0] for parameter in module.parameters())
+            ]
         if "out" in kwargs:
             changed.append(kwargs["out"])
         if name == "backward":
