@@ -141,6 +141,8 @@ def failure_text(outcome: Outcome, statement: str = "") -> str:
         lines.append(f"  error: {outcome.error:.3g} times what is allowed")
     if outcome.diagnosis:
         lines.append(filled("diagnosis: ", outcome.diagnosis))
+    if outcome.status == "failed" and outcome.invariant != CONTRACT:
+        lines.append(f'  by design? exempt={{"{outcome.invariant}": "why"}} in the spec skips it')
     if outcome.reproduce:
         lines += ["  reproduce:", textwrap.indent(outcome.reproduce.rstrip(), "    ")]
     return "\n".join(lines)

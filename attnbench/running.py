@@ -26,7 +26,7 @@ from attnbench.cases import Case, Domain, schedule
 from attnbench.drawing import drawn_cases, explore
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.faults import fault_at, raised_text
-from attnbench.outcomes import Outcome
+from attnbench.outcomes import CONTRACT, Outcome
 from attnbench.profiles import PROFILE, PROFILES, Profile
 from attnbench.shrinking import size, smaller
 from attnbench.specs import Invariant
@@ -174,9 +174,6 @@ def run_invariant(
         brief = profile.name == "quick"
         legal = map(subject.legal, schedule(domain, seed=seed or 0, brief=brief))
         cases = [case for case in legal if case in domain]
-    reasons = [subject.unsupported(case) for case in cases]
-    if reasons and None not in reasons:
-        return outcome("skipped", f"it runs none of these cases: {reasons[0]}")
     with warnings.catch_warnings():  # assume() rejects a scheduled case as well as a drawn one
         warnings.simplefilter("ignore", HypothesisDeprecationWarning)
         run.each(cases, "scheduled")
@@ -185,7 +182,8 @@ def run_invariant(
         if shrink and run.failing is not None and domain is not None:
             run.shrink(domain)
     if run.error is None:
-        return outcome(*_verdict(run, quota), cases=sum(run.seen.values()))
+        verdict = _nothing_to_run(run, cases, domain) or _verdict(run, quota)
+        return outcome(*verdict, cases=sum(run.seen.values()))
     status, text = _explained(run)
     return outcome(
         status,
@@ -226,6 +224,23 @@ def _on_device(
     if not wanted:
         raise ValueError(f"none of the dtypes {domain.dtypes} is among those asked for")
     return replace(drawn, domain=replace(domain, devices=(device,), dtypes=wanted)).strategy()
+
+
+def _nothing_to_run(run: _Run, cases: list[Case], domain: Domain | None) -> tuple[str, str] | None:
+    """Skipped where the subject itself rules every case out; that is no verdict on the contract."""
+    if sum(run.seen.values()):
+        return None
+    reasons = list(dict.fromkeys(run.subject.unsupported(case) for case in cases))
+    if cases and None not in reasons:
+        told = f"it runs none of the {len(cases)} scheduled cases: {'; '.join(map(str, reasons))}"
+    elif domain is not None and not cases:
+        told = (
+            "sizes allows none of its cases: L and S up to "
+            f"{domain.max_len}, Eq, Ek and Ev up to {domain.max_features}"
+        )
+    else:
+        return None
+    return "inconclusive" if run.invariant.name == CONTRACT else "skipped", told
 
 
 def _verdict(run: _Run, quota: int) -> tuple[str, str]:

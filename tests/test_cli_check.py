@@ -166,3 +166,18 @@ def test_quick_leaves_subjects_with_options_to_other_profiles_and_says_so() -> N
     named = run("check", *law, "--profile", "quick", "static(scoring=scaled_dot)")
     assert "left to" not in named.out
     assert "left to" not in run("check", *law).out
+
+
+def test_a_kernel_that_runs_nothing_is_no_success() -> None:
+    chosen = ("--invariant", "keeps_the_contract", "--invariant", "layouts_agree")
+    result = run("check", "bad_subjects.py:RUNS_NOTHING", *chosen, "--profile", "quick", "--json")
+    assert result.code == 4
+    (told,) = (o for o in result.json["outcomes"] if o["status"] == "inconclusive")
+    assert told["invariant"] == "keeps_the_contract"
+    assert told["reason"].endswith("scheduled cases: only lengths from 100000")
+
+
+def test_a_failure_says_how_what_is_meant_so_is_exempt() -> None:
+    arguments = ("--profile", "quick", "--invariant", "pools_values")
+    shown = run("check", "bad_subjects.py:RAISES", *arguments).out
+    assert 'by design? exempt={"pools_values": "why"} in the spec skips it' in shown
