@@ -46,6 +46,14 @@ def test_list_shows_each_subject_with_its_formula_and_kernels() -> None:
     assert "plain" in shown.splitlines()[-1]
 
 
+def test_list_shows_every_invariant_and_law_with_its_statement() -> None:
+    rows = {row["invariant"]: row for row in run("list", "--invariants", "--json").json}
+    assert rows["bilinear"]["kind"] == "law"
+    assert rows["weights_sum_to_one"]["kind"] == "invariant"
+    assert all(row["statement"].endswith(".") for row in rows.values())
+    assert "statement" in run("list", "--invariants").out
+
+
 def test_what_list_does_needs_neither_hypothesis_nor_the_compiler() -> None:
     code = (
         "import sys; from attnbench.cli._inside import loaded_plugins, subject_rows;"

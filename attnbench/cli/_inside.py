@@ -67,6 +67,20 @@ def subject_rows(targets: Sequence[str] | None, case_id: str | None = None) -> l
     return rows
 
 
+def invariant_rows() -> list[dict[str, Any]]:
+    """Every invariant and law, as ``attnbench list --invariants`` shows it."""
+    from attnbench.conformance import select_invariants
+
+    return [
+        {
+            "invariant": invariant.name,
+            "kind": "law" if invariant.law else "invariant",
+            "statement": invariant.statement,
+        }
+        for invariant in select_invariants(None)
+    ]
+
+
 def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
     """The kernels of a scoring function in the order of ``kernel="auto"``; why one is passed by."""
     from attnbench.cases import Case

@@ -19,6 +19,9 @@ def command(
     case: Annotated[
         str, typer.Option("--case", help="Id of the case for which kernels are asked.")
     ] = _CASE.id,
+    invariants: Annotated[
+        bool, typer.Option("--invariants", help="List the invariants and laws instead.")
+    ] = False,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
@@ -31,9 +34,14 @@ def command(
 
     Case.from_id(case)
     plugins = load_plugins(strict=strict)
-    rows = ask("subject_rows", targets=targets or None, case_id=case)
+    if invariants:
+        rows = ask("invariant_rows")
+    else:
+        rows = ask("subject_rows", targets=targets or None, case_id=case)
     if as_json:
         print_json(rows)
+    elif invariants:
+        print_table(rows)
     elif targets:
         for row in rows:
             _show(row, case)
