@@ -6,6 +6,7 @@ counterexample and read back from its id. :mod:`attnbench.inputs` makes tensors 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -155,6 +156,7 @@ class Domain:
         dtypes, masks, layouts, regimes: the names that it may have.
         leads: how many leading dimensions.
         max_len: the largest L and S that is drawn; the schedule's larger ones are left out too.
+        beyond: scheduled cases that may be longer; they come as they are, where mask and dtype fit.
         max_features: the same for Eq, Ek and Ev.
         min_kv_len: the smallest S.
         min_q_len: the smallest L.
@@ -171,6 +173,11 @@ class Domain:
     min_q_len: int = 1
     min_kv_len: int = 1
     devices: tuple[str, ...] = ("cpu",)
+    beyond: tuple[Case, ...] = ()
+
+    @functools.cached_property
+    def _longest(self) -> int:
+        return max([self.max_len, *(max(case.q_len, case.kv_len) for case in self.beyond)])
 
     def __contains__(self, case: object) -> bool:
         return (
@@ -180,8 +187,8 @@ class Domain:
             and case.layout in self.layouts
             and case.regime in self.regimes
             and len(case.lead) in self.leads
-            and self.min_q_len <= case.q_len <= self.max_len
-            and self.min_kv_len <= case.kv_len <= self.max_len
+            and self.min_q_len <= case.q_len <= self._longest
+            and self.min_kv_len <= case.kv_len <= self._longest
             and max(case.query_size, case.key_size, case.value_size) <= self.max_features
             and case.device in self.devices
         )
@@ -250,10 +257,13 @@ def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[
             what is long in one of two dtypes.
     """
     seen: set[Case] = set()
-    for number, case in enumerate(_scheduled(domain, brief)):
+    bounds = replace(domain, beyond=())
+    usual = ((case, bounds) for case in _scheduled(domain, brief))
+    longer = ((replace(case, device=domain.devices[0]), domain) for case in domain.beyond)
+    for number, (case, within) in enumerate(itertools.chain(usual, longer)):
         case = replace(case, seed=seed + number).legal()
         key = replace(case, seed=0)
-        if case in domain and key not in seen:
+        if case in within and key not in seen:
             seen.add(key)
             yield case
 

@@ -46,6 +46,16 @@ def test_the_schedule_stays_in_its_domain():
     assert all(case in domain for case in cases)
 
 
+def test_cases_beyond_a_domain_are_scheduled_as_they_are_and_let_no_others_in():
+    longer = Case((1,), 3, 150, mask="padding")
+    domain = Domain(max_len=17, beyond=(longer,))
+    found = [case for case in schedule(domain) if max(case.q_len, case.kv_len) > 17]
+    assert [case.replace(seed=0) for case in found] == [longer]
+    assert found[0] in domain
+    without = Domain(max_len=17, masks=("none",), beyond=(longer,))
+    assert all(max(case.q_len, case.kv_len) <= 17 for case in schedule(without))
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
 def test_every_query_has_a_key_left_but_for_the_empty_row(mask, lead):

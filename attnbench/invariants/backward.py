@@ -103,13 +103,21 @@ def _twice(subject: Subject, case: Case) -> None:
             f"of a second backward pass, the gradient by {name}",
             "that of the first",
         )
-    inputs, leaves = leaves_of(base.module, base.inputs)
-    output = base.run(inputs)
-    base.run(make_inputs(case.replace(seed=case.seed + 1)).map(Tensor.requires_grad_))
-    late = differentiate(output, list(leaves.values()), weight)
-    for name, gradient in zip(leaves, late, strict=True):
-        told = f"with another call before the backward pass, the gradient by {name}"
-        same_gradient(gradient, first[name], told, "that without")
+    wider = case.replace(query_size=2 * case.query_size, key_size=2 * case.key_size)
+    others = {
+        "another call": base.on(make_inputs(case.replace(seed=case.seed + 1))),
+        "a call of another module, of other sizes": Baseline(
+            subject, subject.legal(wider.replace(seed=case.seed + 2))
+        ),
+    }
+    for what, other in others.items():
+        inputs, leaves = leaves_of(base.module, base.inputs)
+        output = base.run(inputs)
+        other.run(other.inputs.map(Tensor.requires_grad_))
+        late = differentiate(output, list(leaves.values()), weight)
+        for name, gradient in zip(leaves, late, strict=True):
+            told = f"with {what} before the backward pass, the gradient by {name}"
+            same_gradient(gradient, first[name], told, "that without")
 
 
 def _one_tensor(subject: Subject, case: Case) -> None:

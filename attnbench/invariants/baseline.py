@@ -50,7 +50,7 @@ class Baseline:
 
     def on(self, inputs: Inputs) -> Baseline:
         """The same module on other inputs, as a baseline of their own."""
-        other = object.__new__(Baseline)
+        other = object.__new__(type(self))
         other.__dict__.update(
             {k: v for k, v in self.__dict__.items() if k not in ("output", "allowed")},
             inputs=inputs,

@@ -18,7 +18,7 @@ _FAR = 1e4
 """A bias below which a key has no weight beside one without, whatever their scores here."""
 
 
-_LOW = 2.0**15
+_LOWS = (2.0**15, 2.0**33)
 """More than large_bias_hides takes away: from all keys, it changes none of their weights."""
 
 
@@ -79,17 +79,16 @@ def _constant(subject: Subject, case: Case) -> None:
     bias = base.inputs.attn_mask
     if bias is None:  # the future stays hidden, however low what is not hidden lies
         bias = torch.zeros(base.allowed.shape, dtype=torch.float64, device=case.device)
-    # the sum of a score and a constant is rounded to the spacing of the constant
-    tolerance = (
-        8 * torch.finfo(bias.dtype).eps * _LOW * max(1.0, float(base.inputs.value.abs().max()))
-    )
-    agree_within(
-        base.run(base.inputs.replace(attn_mask=bias - _LOW)),
-        base.output,
-        tolerance,
-        f"with {_LOW:g} taken from the scores of all keys, output",
-        "the mask as it is",
-    )
+    size = max(1.0, float(base.inputs.value.abs().max()))
+    for low in _LOWS:
+        agree_within(
+            base.run(base.inputs.replace(attn_mask=bias - low)),
+            base.output,
+            # the sum of a score and a constant is rounded to the spacing of the constant
+            8 * torch.finfo(bias.dtype).eps * low * size,
+            f"with {low:g} taken from the scores of all keys, output",
+            "the mask as it is",
+        )
 
 
 def _weighs(subject: Subject) -> str | None:
@@ -139,6 +138,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
             dtypes=("float32", "float64"),
             min_kv_len=2,
             max_len=33,
+            beyond=(Case((1,), 2, 300),),
         ),
         applies=_pools,
     )

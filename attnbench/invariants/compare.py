@@ -152,9 +152,7 @@ def same_gradients(
     """
     wanted = list(leaves.values())
     pairs = [
-        differentiate(output, wanted, weight, retain_graph=True)
-        if output.requires_grad
-        else (None,) * len(wanted)
+        differentiate(output, wanted, weight) if output.requires_grad else (None,) * len(wanted)
         for output in (got, expected)
     ]
     for name, one, two in zip(leaves, *pairs, strict=True):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, needs, same_gradients
+from attnbench.invariants.compare import agree_within, holds, needs, reject, same_gradients
 from attnbench.invariants.deriving import has_gradients, leaves_of, ordinary
+from attnbench.invariants.gradients import compare_slopes, has_slopes
 from attnbench.specs import Invariant
 from attnbench.strategies import listed
 from attnbench.subject import Subject
@@ -76,6 +79,59 @@ def _same_gradients(base: Baseline) -> None:
     )
 
 
+class _SameDropout(Baseline):
+    """A baseline in training mode, whose every call drops the same weights."""
+
+    def run(self, inputs: Inputs) -> Tensor:
+        """The output; the same random numbers are drawn for each."""
+        torch.default_generator.manual_seed(self.case.seed)
+        self.module.train()
+        return super().run(inputs)
+
+
+def _slopes_with_dropout(subject: Subject, case: Case) -> None:
+    plain = _SameDropout(subject, case)
+    base = plain.on(plain.inputs.replace(dropout_p=0.3))
+    given, named = leaves_of(base.module, base.inputs)
+    if given.attn_mask is not None and given.attn_mask.is_floating_point():
+        named["attn_mask"] = given.attn_mask.detach().requires_grad_()
+        given = given.replace(attn_mask=named["attn_mask"])
+    compare_slopes(base, given, named, "in training mode with dropout_p=0.3, ")
+
+
+def _every_call_drops(subject: Subject, case: Case) -> None:
+    if case.kv_len < 2:
+        reject("a state that sees only earlier ones sees none")
+    base = Baseline(subject, case)
+    base.module.train()
+    for grouped in (False, True)[: 1 + _has_groups(subject, case)]:
+        inputs, told = base.inputs, ""
+        if grouped:
+            key, value = (t[..., : case.lead[-1] // 2, :, :] for t in (inputs.key, inputs.value))
+            inputs = inputs.replace(key=key, value=value, enable_gqa=True)
+            told = ", enable_gqa=True"
+        plain = base.run(inputs)
+        given = inputs.replace(dropout_p=0.5)
+        # each has some weights or more: that all are kept in all calls does not happen by chance
+        calls = [base.run(given) for _ in range(8)]
+        what = f"in training mode with dropout_p=0.5{told}, output"
+        if all(torch.equal(output, plain) for output in calls):
+            raise InvariantViolation(
+                f"{what} = that without dropout in each of {len(calls)} calls, but should differ: "
+                "nothing is dropped"
+            )
+        output = calls[0]
+        alone = (output == 0) & (output != 0).any(-1, keepdim=True)
+        # so many numbers are nonzero by chance only where no unit cuts them off at 0
+        if case.dtype in _WIDE and plain.numel() >= _SOME and bool((plain != 0).all()):
+            other = "nonzero, as without dropout and as the rest of its row: weights are dropped, "
+            holds(~alone, what, output, f"{other}not what comes out")
+
+
+def _has_groups(subject: Subject, case: Case) -> bool:
+    return "enable_gqa" in subject.accepts and bool(case.lead) and case.lead[-1] % 2 == 0
+
+
 def _gives_weights(subject: Subject) -> str | None:
     return None if "return_weights" in subject.accepts else "hands back no weights"
 
@@ -92,6 +148,37 @@ _WEIGHT_CASES = (
     Case((2,), 3, 5, mask="causal", seed=2),
     Case((1,), 40, 40, mask="floating", seed=3),
 )
+
+
+_WIDE = ("float64", "float32")
+_SOME = 64
+_SLOPE_CASES = (
+    Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),
+    Case((2,), 3, 5, dtype="float64", mask="causal", seed=1),
+    Case((2,), 3, 5, dtype="float64", mask="padding", seed=2),
+    Case((1,), 70, 140, dtype="float64", seed=3),
+)
+_EVERY_CASES = (
+    Case((2, 4), 4, 6, 8, 6, 5),
+    Case((2,), 5, 5, mask="causal", seed=1),
+    Case((2, 2), 3, 5, mask="floating", seed=2),
+    Case((2,), 3, 5, mask="boolean", seed=3),
+    Case((2, 2), 3, 5, mask="padding", seed=4),
+    Case((2,), 3, 5, mask="lengths_2d", seed=5),
+    Case((2, 2), 3, 5, mask="causal_padding", seed=6),
+    Case((4,), 1, 9, seed=7),
+    Case((), 3, 5, seed=8),
+    Case((2, 2), 3, 5, dtype="bfloat16", seed=9),
+    Case((2,), 3, 5, dtype="float16", seed=10),
+    Case((2,), 3, 5, dtype="float64", seed=11),
+    Case((1,), 3, 150, seed=12),
+    Case((1,), 150, 3, seed=13),
+    Case((1,), 140, 140, mask="causal", seed=14),
+)
+
+
+def _slopes_of_dropped(subject: Subject) -> str | None:
+    return takes_dropout(subject) or has_slopes(subject)
 
 
 @hookimpl
@@ -117,4 +204,18 @@ def attnbench_invariants() -> Iterable[Invariant]:
         check=_asked_for_weights,
         cases=lambda subject: listed(*map(subject.legal, _WEIGHT_CASES), enough=1),
         applies=_gives_weights,
+    )
+    yield Invariant(
+        name="gradients_are_right_with_dropout",
+        statement="Gradients are the slopes of the output with the very weights that were dropped.",
+        check=_slopes_with_dropout,
+        cases=lambda subject: listed(*map(subject.legal, _SLOPE_CASES), enough=1),
+        applies=_slopes_of_dropped,
+    )
+    yield Invariant(
+        name="every_call_drops_weights",
+        statement="In training weights are dropped whatever the mask, the sizes and the dtype.",
+        check=_every_call_drops,
+        cases=lambda subject: listed(*map(subject.legal, _EVERY_CASES), enough=1),
+        applies=takes_dropout,
     )

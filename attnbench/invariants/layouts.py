@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from attnbench.cases import LAYOUTS, Case
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs, lay_out
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import differentiate, same_gradient
+from attnbench.invariants.compare import agree_within, differentiate, same_gradient
 from attnbench.invariants.deriving import ordinary
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
@@ -35,29 +36,50 @@ def _layouts_agree(subject: Subject, case: Case) -> None:
         )
 
 
-def _gradients(base: Baseline, inputs: Inputs, handed: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(
+    base: Baseline, inputs: Inputs, handed: Tensor, run: Callable[[Inputs], Tensor]
+) -> tuple[Tensor | None, ...]:
     leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
     named = [leaves.query, leaves.key, leaves.value]
     named += [p for p in base.module.parameters() if p.requires_grad]
-    output = base.run(leaves)
-    return differentiate(output, named, handed)
+    output = run(leaves)
+    if not output.requires_grad:  # scores that depend on nothing
+        return (None,) * len(named)
+    before = handed.clone()
+    found = differentiate(output, named, handed)
+    agree_within(handed, before, 0.0, "the gradient handed in, read after the backward pass", "it")
+    return found
+
+
+def _scores(base: Baseline, inputs: Inputs) -> Tensor:
+    scores = base.subject.scores(base.module, inputs)
+    assert scores is not None
+    return scores
 
 
 def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     names = ["query", "key", "value"]
     names += [f"parameter {n}" for n, p in base.module.named_parameters() if p.requires_grad]
-    weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
-    if case.seed // len(LAYOUTS) % 2:  # so that every scheduled layout meets both
-        way, given, even = "a transposed gradient,", lay_out(weight, "transposed"), weight
+    run, whose = base.run, ""
+    if subject.kind == "scoring" and case.seed % 2:  # whose scores another may differentiate
+        run, whose = functools.partial(_scores, base), " of the scores"
+    like = run(base.inputs)
+    weight = torch.randn(like.shape, generator=base.generator).to(like)
+    kind = case.seed // len(LAYOUTS) % 3  # so that every scheduled layout meets all
+    if kind:
+        layout = ("transposed", "offset")[kind - 1]
+        named = {"transposed": "a transposed gradient,", "offset": "a slice of a gradient,"}
+        way, given, even = named[layout], lay_out(weight, layout), weight
     else:
         even = torch.ones_like(weight)
         way = "an expanded gradient of ones, as .sum() hands in,"
         given = even.new_ones(()).expand(even.shape)
     plain = base.inputs.map(lambda tensor: tensor.contiguous())
-    found, expected = _gradients(base, base.inputs, given), _gradients(base, plain, even)
+    found = _gradients(base, base.inputs, given, run)
+    expected = _gradients(base, plain, even, run)
     for name, got, should in zip(names, found, expected, strict=True):
-        told = f"handed {way} the gradient by {name}"
+        told = f"handed {way} the gradient{whose} by {name}"
         same_gradient(got, should, told, "the same call all contiguous")
 
 

@@ -273,7 +273,13 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="masking_equals_deleting",
         statement="Hiding keys from a query gives what giving it only the other keys gives.",
         check=_deleting,
-        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2, max_len=65),
+        cases=lambda subject: benign(
+            subject,
+            masks=HIDING_MASKS,
+            min_kv_len=2,
+            max_len=65,
+            beyond=(Case((1,), 3, 520, mask="boolean"),),
+        ),
         applies=lambda subject: resizes(subject, "kv_len"),
     )
     yield Invariant(
@@ -301,7 +307,12 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="mask_forms_agree",
         statement="Boolean and floating masks, lengths and is_causal that mean one thing do it.",
         check=_forms,
-        cases=lambda subject: benign(subject, masks=(*_FORMS, "empty_row"), max_len=65),
+        cases=lambda subject: benign(
+            subject,
+            masks=(*_FORMS, "empty_row"),
+            max_len=65,
+            beyond=(Case((1,), 140, 140, mask="causal"), Case((2,), 3, 520, mask="padding")),
+        ),
     )
     yield Invariant(
         name="causal_and_padding_combine",

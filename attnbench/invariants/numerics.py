@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases import MASKS, Case
 from attnbench.errors import DtypeError, InvariantViolation
@@ -162,12 +162,18 @@ def _form(subject: Subject, case: Case) -> None:
         return
 
 
+def _projects(subject: Subject, module: nn.Module) -> bool:
+    return isinstance(subject.spec, MechanismSpec) and any(True for _ in module.parameters())
+
+
 _EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}
 """How much further than the regimes the wider ranges are tried; float16 has no room."""
 
 
 def _finite(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
+    if case.dtype == "float16" and case.regime == "huge" and _projects(subject, module):
+        reject("what a projection makes of numbers so large may be more than the dtype holds")
     factor = 1.0
     if case.regime in ("huge", "near_overflow") and case.seed % 2:
         factor = _EXTREME.get(case.dtype, 1.0)

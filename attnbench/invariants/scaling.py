@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
+
 from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.deriving import benign
+from attnbench.invariants.compare import same_gradients
+from attnbench.invariants.deriving import benign, has_gradients, leaves_of
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
 
@@ -20,13 +24,21 @@ def _scale(subject: Subject, case: Case) -> None:
         f"with scale={usual:.6g}, output",
         f"no scale for {case.query_size} features",
     )
-    # a power of two is exact, so that both are one computation
-    doubled = base.inputs.replace(query=base.inputs.query * 2, scale=usual / 2)
-    base.expect(
-        base.run(doubled),
-        f"with twice the query and scale={usual / 2:.6g}, output",
-        "the query as it is and no scale",
-    )
+
+    def doubled(inputs: Inputs) -> Inputs:
+        """What is the same: a power of two is exact, so that both are one computation."""
+        return inputs.replace(query=inputs.query * 2, scale=usual / 2)
+
+    what, other = f"with twice the query and scale={usual / 2:.6g}", "the query as it is"
+    with torch.set_grad_enabled(bool(case.seed % 2)):
+        base.expect(base.run(doubled(base.inputs)), f"{what}, output", other)
+    if has_gradients(subject, case):
+        inputs, leaves = leaves_of(base.module, base.inputs)
+        weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+        got, expected = base.run(doubled(inputs)), base.run(inputs)
+        same_gradients(got, expected, leaves, weight, what, other)
+    one = base.inputs.replace(query=base.inputs.query * usual, scale=1.0)
+    base.expect(base.run(one), f"with scale=1 and the query times {usual:.6g}, output", "no scale")
     # a scale of 0 is a scale; this one is as good as 0, and is not mistaken for none
     base.on(base.inputs.replace(scale=2.0**-100)).expect(
         base.run(base.inputs.replace(scale=0.0)), "with scale=0, output", "scale=2**-100"
@@ -40,6 +52,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="scale_multiplies_scores",
         statement="scale multiplies the scores, and is 1/√Eq where none is given.",
         check=_scale,
-        cases=lambda subject: benign(subject, regimes=("normal", "tiny")),
+        cases=lambda subject: benign(
+            subject, regimes=("normal", "tiny"), beyond=(Case((1,), 3, 150), Case((1,), 2, 520))
+        ),
         applies=lambda subject: None if "scale" in subject.accepts else "does not accept scale",
     )

@@ -31,6 +31,7 @@ _GROUPED_MASKS = (
     "causal",
     "causal_padding",
     "floating",
+    "lengths_2d",
 )
 
 
@@ -75,6 +76,12 @@ def _grouped(subject: Subject, case: Case) -> None:
     other = f"each head of key and value given {group} times over"
     base = base.on(expanded(given))
     base.expect(base.run(given.replace(enable_gqa=True)), f"{what}, output", other)
+    if case.mask == "padding":
+        seen = base.allowed.any(-2).reshape(*case.lead, group, case.kv_len)
+        padding = ~seen.any(-2).unsqueeze(-1)
+        key, value = (t.masked_fill(padding, math.nan) for t in (given.key, given.value))
+        junk = given.replace(key=key, value=value, enable_gqa=True)
+        base.expect(base.run(junk), f"{what}, and NaN in padding, output", f"{other}, without NaN")
     if has_gradients(subject, case):
         inputs, leaves = leaves_of(base.module, given)
         got, expected = base.run(inputs.replace(enable_gqa=True)), base.run(expanded(inputs))
@@ -163,13 +170,18 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="leading_sizes_fold",
         statement="The same items in other leading sizes give the same output.",
         check=_fold_leads,
-        cases=lambda subject: benign(subject),
+        cases=lambda subject: benign(subject, beyond=(Case((2, 34), 40, 5),)),
     )
     yield Invariant(
         name="grouped_heads_equal_expanded_heads",
         statement="With enable_gqa a head of key and value serves a group of queries' heads.",
         check=_grouped,
-        cases=lambda subject: benign(subject, masks=_GROUPED_MASKS, leads=(1, 2, 3)),
+        cases=lambda subject: benign(
+            subject,
+            masks=_GROUPED_MASKS,
+            leads=(1, 2, 3),
+            beyond=(Case((1, 2), 3, 150, mask="floating"), Case((1, 2), 70, 75)),
+        ),
         applies=lambda subject: (
             None if "enable_gqa" in subject.accepts else "does not accept enable_gqa"
         ),
@@ -185,6 +197,9 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="A mask with dimensions of size 1 means the same as that mask expanded.",
         check=_broadcast,
         cases=lambda subject: _changed(
-            subject, _with_equal_sizes, masks=("none",), regimes=("normal", "tiny")
+            subject,
+            _with_equal_sizes,
+            masks=("none",),
+            regimes=("normal", "tiny"),
         ),
     )

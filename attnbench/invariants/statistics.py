@@ -116,11 +116,17 @@ def _has_scores(subject: Subject) -> str | None:
 
 _CALLS = 4096
 _SHARE = 0.5
+_RARE = 0.002
+"""So few that a share in steps of 1/256 is far off, or nothing."""
+_MANY = 64
+"""Keys, of which some are dropped even so."""
 
 
 def _in_training(subject: Subject, case: Case, dropout_p: float, times: int = 1) -> list[Tensor]:
     """Outputs ``(calls, L, Ev)`` of one item given many times over as a batch, some times."""
     module, inputs = subject.build(case.replace(lead=()))
+    if case.kv_len >= _MANY:  # what is lost adds up
+        inputs = inputs.replace(value=torch.ones_like(inputs.value))
     many = inputs.map(lambda tensor: tensor.expand(_CALLS, *tensor.shape))
     torch.manual_seed(case.seed)
     with torch.no_grad():
@@ -130,16 +136,21 @@ def _in_training(subject: Subject, case: Case, dropout_p: float, times: int = 1)
 
 def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
     """Power: a mean off by 12 standard errors, a fifth of one output's spread, is always found."""
-    dropped, again = _in_training(subject, case, _SHARE, times=2)
+    share = _RARE if case.kv_len >= _MANY else _SHARE
+    if share == _RARE:
+        weights = subject.weights(*subject.build(case))
+        if weights is None or float(weights.max()) * case.kv_len > 4:
+            reject("few weights count, and so few that are dropped say nothing")
+    dropped, again = _in_training(subject, case, share, times=2)
     (plain,) = _in_training(subject, case, 0.0)
     if bool((dropped == plain).all()):
         raise InvariantViolation(
-            f"output in training mode with dropout_p={_SHARE} = {float(dropped.flatten()[0]):.6g} "
+            f"output in training mode with dropout_p={share} = {float(dropped.flatten()[0]):.6g} "
             f"in each of {_CALLS} calls, as with dropout_p=0, but should differ: nothing is dropped"
         )
     if bool((dropped == again).all()):
         raise InvariantViolation(
-            f"output of two calls in training mode with dropout_p={_SHARE} = "
+            f"output of two calls in training mode with dropout_p={share} = "
             f"{float(dropped.flatten()[0]):.6g} and so on, the same in both, but should differ: "
             "what is dropped is drawn anew in each call, by torch's global generator"
         )
@@ -149,7 +160,7 @@ def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
         dropped.mean(0),
         plain.mean(0),
         allowed,
-        f"over {_CALLS} calls in training mode with dropout_p={_SHARE}, mean of output",
+        f"over {_CALLS} calls in training mode with dropout_p={share}, mean of output",
         "the calls with dropout_p=0",
     )
 
@@ -234,6 +245,51 @@ def _dropout_cases(subject: Subject) -> SearchStrategy[Case]:
     return listed(*_dropout_cases_of(subject))
 
 
+def _rare_too(subject: Subject) -> SearchStrategy[Case]:
+    usual = _dropout_cases_of(subject)
+    rare = subject.legal(usual[0].replace(q_len=1, kv_len=_MANY, regime="equal_keys", seed=3))
+    return listed(*usual, rare, enough=len(set(usual)))
+
+
+def _blocks_differ(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    eye = torch.eye(case.kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
+    torch.manual_seed(case.seed)
+    given = inputs.replace(value=eye, dropout_p=_SHARE)
+    lost = subject.output(module.train(), given) == 0
+    for what, rows in (("queries", lost), ("keys", lost.mT)):
+        kinds, which = torch.unique(rows, dim=0, return_inverse=True)
+        if len(kinds) < len(rows) and rows.shape[-1] > _MANY:  # by chance once in 2¹²⁰
+            first = int((which.bincount(minlength=len(kinds)) > 1).nonzero()[0])
+            same = (which == first).nonzero().flatten().tolist()
+            raise InvariantViolation(
+                f"in training mode with dropout_p={_SHARE}, the {rows.shape[-1]} weights of {what} "
+                f"{same[0]} and {same[1]} are dropped alike, but should not be: each weight is "
+                "dropped by itself"
+            )
+
+
+def _long_case(subject: Subject) -> Case:
+    """More queries and keys than a kernel's blocks, and as many values as keys."""
+    case = subject.legal(Case((), 140, 270, 4, 4, 270))
+    return subject.legal(case.replace(value_size=case.kv_len))
+
+
+def _drops_many_weights(subject: Subject) -> str | None:
+    reason = _shows_dropped_weights(subject)
+    if reason is None and "all_rows_are_equal" in subject.laws:
+        return "all rows are equal, also in what they lose"
+    if reason is not None:
+        return reason
+    try:
+        weights = subject.weights(*subject.build(_long_case(subject)))
+    except Exception:  # the check will meet it, and tell of it
+        return None
+    if weights is not None and bool((weights == 0).any()):
+        return "some keys that no mask hides have no weight"
+    return None
+
+
 def _shows_dropped_weights(subject: Subject) -> str | None:
     if "dropout_p" in subject.accepts and "pools_values" not in subject.laws:
         return "does not declare pools_values, so values do not show its weights"
@@ -256,7 +312,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="dropout_keeps_the_mean",
         statement="The mean of the output over dropouts is the output without dropout.",
         check=_dropout_keeps_the_mean,
-        cases=_dropout_cases,
+        cases=_rare_too,
         applies=takes_dropout,
     )
     yield Invariant(
@@ -272,4 +328,11 @@ def attnbench_invariants() -> Iterable[Invariant]:
         check=_dropout_acts_on_weights,
         cases=_dropout_cases,
         applies=_shows_dropped_weights,
+    )
+    yield Invariant(
+        name="dropout_differs_between_blocks",
+        statement="No two queries, and no two keys, lose the same of many weights.",
+        check=_blocks_differ,
+        cases=lambda subject: listed(_long_case(subject)),
+        applies=_drops_many_weights,
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor, nn
 
 from attnbench.cases import MASKS, Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, holds, needs, reject
 from attnbench.invariants.deriving import FREE_MASKS, HIDING_MASKS, benign, has_weights
+from attnbench.invariants.numerics import representable
+from attnbench.oracles import Oracle
 from attnbench.references import allowed_and_bias
 from attnbench.specs import Invariant
 from attnbench.strategies import cases
@@ -22,9 +27,17 @@ __all__ = ["has_weights"]
 _WIDE = ("float64", "float32")
 
 
+def _weights(subject: Subject, module: nn.Module, inputs: Inputs, case: Case) -> Tensor:
+    """The weights; rejects the case if they are not finite since the dtype holds no such scores."""
+    weights = needs(subject.weights(module, inputs))
+    if case.dtype == "float16" and not bool(weights.isfinite().all()):
+        representable(Oracle(subject, module, inputs), case)
+    return weights
+
+
 def _sum_to_one(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
-    total = needs(subject.weights(module, inputs)).double().sum(-1)
+    total = _weights(subject, module, inputs, case).double().sum(-1)
     # each weight is rounded to half a unit of its own size, and the sizes sum to 1
     eps = torch.finfo(inputs.query.dtype).eps
     tolerance = 4 * eps * max(1.0, case.kv_len**0.5)
@@ -45,7 +58,7 @@ def _masked_zero(subject: Subject, case: Case) -> None:
 
 def _not_negative(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
-    weights = needs(subject.weights(module, inputs))
+    weights = _weights(subject, module, inputs, case)
     holds(weights >= 0, "weights", weights, "at least 0")
 
 
@@ -57,10 +70,15 @@ def _keys_matter(subject: Subject, case: Case) -> None:
         reject("no query sees that key")
     value = base.inputs.value.clone()
     value[..., slot, :] += 1024.0
+    scores = subject.scores(base.module, base.inputs)
     clean = base.output.detach().double()
     got = base.run(base.inputs.replace(value=value)).detach().double()
     change = (got - clean).abs().amax(-1)
     least = 4 * torch.finfo(base.inputs.query.dtype).eps * float(clean.abs().amax())
+    if scores is not None and bool(scores.isfinite().all()):  # a cosine may be small all the same
+        bias = allowed_and_bias(base.inputs)[1].to(scores.device)
+        share = (scores.detach().double() + bias).masked_fill(~base.allowed, -math.inf).softmax(-1)
+        seen = seen & (1024 * share[..., slot].nan_to_num(0.0) > 4 * least)
     holds(
         ~seen | (change > least),
         f"after adding 1024 to value {slot}, the largest change of output",
@@ -86,7 +104,8 @@ def _equal_keys(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
     allowed = allowed_and_bias(inputs)[0].to(inputs.query.device)
     weights = needs(subject.weights(module, inputs)).double()
-    share = allowed.double() / allowed.sum(-1, keepdim=True)
+    # of what the row has: its sum is another invariant's
+    share = weights.sum(-1, keepdim=True) * allowed / allowed.sum(-1, keepdim=True)
     # equal scores may still be rounded apart, by some units of their size
     units = 256 if case.dtype in _WIDE else 64
     tolerance = units * torch.finfo(inputs.query.dtype).eps * share

@@ -22,6 +22,7 @@ from tests.mutants import (
     masks_misaligned,
     masks_misapplied,
     numerics,
+    options,
     positions,
     scorings,
     streaming,
@@ -48,6 +49,7 @@ _TOPICS = (
     dropout,
     backward,
     positions,
+    options,
 )
 
 MUTANTS: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from attnbench_plugins._widen import widen
@@ -230,3 +231,92 @@ class VectorSumMultiplied(VectorSumScoring):
         )
         of_query = super().forward(query, zero_key)
         return of_query * super().forward(zero_query, key)
+
+
+class _Overwrites(torch.autograd.Function):
+    """Products whose backward pass works in the gradient that it is handed."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor) -> Tensor:
+        ctx.save_for_backward(query, key)
+        return query @ key.mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        query, key = ctx.saved_tensors
+        grad.neg_()
+        return -grad @ key, -grad.mT @ query
+
+
+@_scaled_dot("own", killers=("gradient_layouts_agree",))
+class IncomingGradientOverwritten(_Dot):
+    """The backward pass overwrites the gradient that it is handed."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scaled = widen(query) * query.shape[-1] ** -0.5
+        scores: Tensor = _Overwrites.apply(scaled, widen(key))  # type: ignore[no-untyped-call]
+        return scores
+
+
+class _ReadsOn(torch.autograd.Function):
+    """Products whose backward pass reads the gradient's memory on and on."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor) -> Tensor:
+        ctx.save_for_backward(query, key)
+        return query @ key.mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        query, key = ctx.saved_tensors
+        if grad.stride(-1) == 1:
+            rows = torch.empty(grad.shape, device="meta").stride()
+            grad = torch.as_strided(grad, grad.shape, rows)
+        return grad @ key, grad.mT @ query
+
+
+@_scaled_dot("own", killers=("gradient_layouts_agree",))
+class GradientReadAsContiguous(_Dot):
+    """The backward pass takes a gradient whose last stride is 1 for a contiguous one."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scaled = widen(query) * query.shape[-1] ** -0.5
+        scores: Tensor = _ReadsOn.apply(scaled, widen(key))  # type: ignore[no-untyped-call]
+        return scores
+
+
+class _NarrowSum(torch.autograd.Function):
+    """Products whose gradients are added up in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor) -> Tensor:
+        ctx.save_for_backward(query, key)
+        return query @ key.mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        query, key = ctx.saved_tensors
+        narrow = grad.float()
+        return (narrow @ key.float()).to(query.dtype), (narrow.mT @ query.float()).to(key.dtype)
+
+
+@_scaled_dot("own", killers=("gradients_are_right",))
+class GradientAddedUpInFloat32(_Dot):
+    """The backward pass adds up in float32, in float64 too."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scaled = widen(query) * query.shape[-1] ** -0.5
+        scores: Tensor = _NarrowSum.apply(scaled, widen(key))  # type: ignore[no-untyped-call]
+        return scores
+
+
+@_bilinear("own", killers=("gradients_reach_every_parameter",))
+class ParameterNotRegistered(BilinearScoring):
+    """A temperature to be trained is a plain tensor of the module."""
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__(query_size, key_size)
+        self.temperature = torch.ones((), requires_grad=True)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().forward(query, key) * self.temperature.to(query.dtype)
