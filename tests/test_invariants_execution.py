@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attnbench.invariants import copies, dropout, execution, layouts
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
+from tests.mutants.options import BackwardDropsOthers, NoDropoutWhenCausal
 from tests.mutants.twins.attention import Attention
 
 INVARIANTS = by_name(execution, layouts, dropout, copies)
@@ -123,6 +124,8 @@ MUTANTS = {
     "weights_are_those_before_dropout": WeightsAfterDropout,
     "asking_for_weights_changes_nothing": OutputOfHalfTheWeights,
     "copies_agree": TemperatureNotInTheState,
+    "gradients_are_right_with_dropout": BackwardDropsOthers,
+    "every_call_drops_weights": NoDropoutWhenCausal,
 }
 
 

@@ -139,7 +139,7 @@ def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
     share = _RARE if case.kv_len >= _MANY else _SHARE
     if share == _RARE:
         weights = subject.weights(*subject.build(case))
-        if weights is None or float(weights.max()) * case.kv_len > 4:
+        if weights is None or float(weights.detach().max()) * case.kv_len > 4:
             reject("few weights count, and so few that are dropped say nothing")
     dropped, again = _in_training(subject, case, share, times=2)
     (plain,) = _in_training(subject, case, 0.0)
