@@ -138,7 +138,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
             dtypes=("float32", "float64"),
             min_kv_len=2,
             max_len=33,
-            beyond=(Case((1,), 2, 300),),
+            beyond=(Case((1,), 2, 300, dtype="float64"),),
         ),
         applies=_pools,
     )
