@@ -21,6 +21,8 @@ from attnbench.specs import Invariant
 from attnbench.subject import Subject
 
 _WIDE = ("float64", "float32")
+_LARGE = 2.0**80
+"""So large that its square overflows float32, while the scores of such keys do not."""
 
 
 def _order(base: Baseline, count: int) -> torch.Tensor:
@@ -68,9 +70,9 @@ def _item_alone(subject: Subject, case: Case) -> None:
     chosen = [base.choose(size) for size in case.lead]
     index = tuple(slice(i, i + 1) for i in chosen)
     if case.dtype in _WIDE and case.seed % 4 == 0:  # beside an item of another magnitude
-        large = torch.full((*case.lead, 1, 1), 2.0**20, device=case.device)
+        large = torch.full((*case.lead, 1, 1), _LARGE, device=case.device)
         large[index] = 1.0
-        base = base.on(base.inputs.map(lambda tensor: tensor * large.to(tensor)))
+        base = base.on(base.inputs.replace(key=base.inputs.key * large.to(base.inputs.key)))
     base.expect(
         base.run(select_items(base.inputs, index)),
         f"for item {chosen} alone, output",
