@@ -14,7 +14,7 @@ from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, holds, needs, reject, same_gradients
 from attnbench.invariants.deriving import has_gradients, leaves_of, ordinary
-from attnbench.invariants.gradients import compare_slopes, has_slopes
+from attnbench.invariants.slopes import compare_slopes, has_slopes
 from attnbench.specs import Invariant
 from attnbench.strategies import listed
 from attnbench.subject import Subject

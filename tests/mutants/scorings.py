@@ -233,13 +233,17 @@ class VectorSumMultiplied(VectorSumScoring):
         return of_query * super().forward(zero_query, key)
 
 
-class _Overwrites(torch.autograd.Function):
-    """Products whose backward pass works in the gradient that it is handed."""
+class _Products(torch.autograd.Function):
+    """Products; each subclass has a backward pass of its own."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor) -> Tensor:
         ctx.save_for_backward(query, key)
         return query @ key.mT
+
+
+class _Overwrites(_Products):
+    """Products whose backward pass works in the gradient that it is handed."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,13 +262,8 @@ class IncomingGradientOverwritten(_Dot):
         return scores
 
 
-class _ReadsOn(torch.autograd.Function):
+class _ReadsOn(_Products):
     """Products whose backward pass reads the gradient's memory on and on."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor) -> Tensor:
-        ctx.save_for_backward(query, key)
-        return query @ key.mT
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -285,13 +284,8 @@ class GradientReadAsContiguous(_Dot):
         return scores
 
 
-class _NarrowSum(torch.autograd.Function):
+class _NarrowSum(_Products):
     """Products whose gradients are added up in float32."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor) -> Tensor:
-        ctx.save_for_backward(query, key)
-        return query @ key.mT
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
