@@ -10,6 +10,7 @@ from attnbench.cases import Case
 from attnbench.cli._exit import exit_code
 from attnbench.cli._options import AsJson, Strict, Targets
 from attnbench.cli._tables import print_json, print_table
+from attnbench.errors import UsageError
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)
 
@@ -33,6 +34,11 @@ def command(
     from attnbench.cli._survey import ask, load_plugins
 
     Case.from_id(case)
+    if invariants and targets:
+        raise UsageError(
+            f"--invariants lists what every subject is held to, but {targets[0]} was named too; "
+            f"'attnbench check {targets[0]} --verbose' says which apply to it."
+        )
     plugins = load_plugins(strict=strict)
     if invariants:
         rows = ask("invariant_rows")

@@ -197,9 +197,6 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="A mask with dimensions of size 1 means the same as that mask expanded.",
         check=_broadcast,
         cases=lambda subject: _changed(
-            subject,
-            _with_equal_sizes,
-            masks=("none",),
-            regimes=("normal", "tiny"),
+            subject, _with_equal_sizes, masks=("none",), regimes=("normal", "tiny")
         ),
     )
