@@ -277,10 +277,10 @@ def _long_case(subject: Subject) -> Case:
 
 def _drops_many_weights(subject: Subject) -> str | None:
     reason = _shows_dropped_weights(subject)
-    if reason is None and "all_rows_are_equal" in subject.laws:
-        return "all rows are equal, also in what they lose"
     if reason is not None:
         return reason
+    if "all_rows_are_equal" in subject.laws:
+        return "all rows are equal, also in what they lose"
     try:
         weights = subject.weights(*subject.build(_long_case(subject)))
     except Exception:  # the check will meet it, and tell of it
