@@ -1,18 +1,24 @@
 """How often unchanged code is called faster or slower, and a slowdown of 10 % slower.
 
-    python benchmarks/false_alarms.py [--pairs N] [--processes N] [SUBJECT...]
+    python benchmarks/false_alarms.py [--pairs N] [--processes N] [--swaps N] [SUBJECT...]
 
 Calibrates this machine in a folder of its own; then measures the same code on two sides, a run of
 one process of each in turn, and compares them: each verdict of faster or slower is a false alarm.
 Then the times of the second side are made 10 % longer: each verdict other than slower is a miss,
 unless the comparison had said that it could not have seen so small an effect. A noisy machine
 promises little with few processes; take more of them there, and few subjects.
+
+Which of two runs taken in turn is on which side is chance: with ``--swaps`` each pair is compared
+that many times more, such runs swapped at random. These rows share their processes, so the shares
+printed are better known than from one comparison, but less well than their bounds say.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
+import shutil
 import tempfile
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -59,6 +65,22 @@ def slowed(side: Path) -> Path:
     return copy
 
 
+def swapped(sides: tuple[Path, Path], number: int) -> tuple[Path, Path]:
+    """Copies of two sides, where chance says which of two runs taken in turn is on which."""
+    chance = random.Random(number)  # noqa: S311 -- no secret
+    copies = tuple(side.with_name(f"{side.name}-swapped-{number}") for side in sides)
+    for copy in copies:
+        copy.mkdir()
+    for runs in zip(*(sorted(side.glob("*.jsonl"), key=_process) for side in sides), strict=True):
+        for run, copy in zip(runs, chance.sample(copies, 2), strict=True):
+            shutil.copy(run, copy)
+    return copies[0], copies[1]
+
+
+def _process(run: Path) -> int:
+    return int(run.stem.rpartition("-")[2])
+
+
 def called(verdicts: Counter[str], *wanted: str) -> str:
     """How many of some verdicts are among the wanted ones, and the 95 % bounds of their share."""
     from scipy import stats
@@ -70,7 +92,7 @@ def called(verdicts: Counter[str], *wanted: str) -> str:
     return f"{some} of {of}, that is {bounds.low:.1%} to {bounds.high:.1%}"
 
 
-def main(pairs: int, processes: int, subjects: list[str]) -> None:
+def main(pairs: int, processes: int, swaps: int, subjects: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         common = [*subjects, "--set", "smoke", "--results"]
@@ -78,15 +100,17 @@ def main(pairs: int, processes: int, subjects: list[str]) -> None:
         unchanged: Counter[str] = Counter()
         slower: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for pair in range(pairs):
-            a, b = sides = [folder / f"{pair}-a", folder / f"{pair}-b"]
+            sides = folder / f"{pair}-a", folder / f"{pair}-b"
             for process in range(processes):
                 for side in sides if process % 2 else sides[::-1]:
                     attnbench("bench", *common, str(side), "--run", f"{side.name}-{process}")
-            unchanged.update(row["verdict"] for row in verdicts(folder, a, b))
-            for row in verdicts(folder, a, slowed(b)):
-                seen = row["would_see"] is not None and row["would_see"] <= SLOWDOWN - 1
-                length = "at least 1 ms" if (row["a_time_s"] or 0) >= 1e-3 else "below 1 ms"
-                slower[f"{length}, {'promised' if seen else 'not promised'}"][row["verdict"]] += 1
+            for a, b in (sides, *(swapped(sides, number) for number in range(swaps))):
+                unchanged.update(row["verdict"] for row in verdicts(folder, a, b))
+                for row in verdicts(folder, a, slowed(b)):
+                    seen = row["would_see"] is not None and row["would_see"] <= SLOWDOWN - 1
+                    length = "at least 1 ms" if (row["a_time_s"] or 0) >= 1e-3 else "below 1 ms"
+                    kind = f"{length}, {'promised' if seen else 'not promised'}"
+                    slower[kind][row["verdict"]] += 1
             print(f"after {pair + 1} pairs of {processes} processes a side", flush=True)
             print(f"  unchanged, called: {called(unchanged, 'faster', 'slower')}", flush=True)
             for kind, found in sorted(slower.items()):
@@ -98,5 +122,6 @@ if __name__ == "__main__":
     parser.add_argument("subjects", nargs="*", default=SUBJECTS, metavar="SUBJECT")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--swaps", type=int, default=0)
     given = parser.parse_args()
-    main(given.pairs, given.processes, given.subjects)
+    main(given.pairs, given.processes, given.swaps, given.subjects)

@@ -61,11 +61,14 @@ class Machine:
 
 
 def told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], noise: float
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    noise: float,
+    swaps: int = 0,
 ) -> list[str]:
     """The lines after the last of two pairs."""
     monkeypatch.setattr(false_alarms, "attnbench", Machine(noise))
-    false_alarms.main(2, 8, ["dot"])
+    false_alarms.main(2, 8, swaps, ["dot"])
     lines = capsys.readouterr().out.splitlines()
     return lines[lines.index("after 2 pairs of 8 processes a side") + 1 :]
 
@@ -86,6 +89,31 @@ def test_on_a_busy_machine_nothing_is_promised(
     lines = told(monkeypatch, capsys, 0.3)
     assert all("not promised" in line for line in lines[1:])
     assert lines[1].startswith("  10 % slower, at least 1 ms, not promised, called: ")
+
+
+def test_swapped_sides_are_counted_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = told(monkeypatch, capsys, 0.005, swaps=4)
+    assert [line.partition(", that")[0] for line in lines] == [
+        "  unchanged, called: 0 of 20",
+        "  10 % slower, at least 1 ms, promised, called: 10 of 10",
+        "  10 % slower, below 1 ms, promised, called: 10 of 10",
+    ]
+
+
+def test_runs_in_turn_are_swapped_and_none_is_lost(tmp_path: Path) -> None:
+    sides = tmp_path / "a", tmp_path / "b"
+    for side in sides:
+        side.mkdir()
+        for process in range(12):
+            (side / f"{side.name}-{process}.jsonl").touch()
+    a, b = (
+        {path.stem for path in copy.iterdir()} for copy in false_alarms.swapped(sides, number=0)
+    )
+    assert a not in ({f"{side}-{n}" for n in range(12)} for side in "ab")
+    assert all(len({f"a-{n}", f"b-{n}"} & side) == 1 for n in range(12) for side in (a, b))
+    assert len(a | b) == 24
 
 
 def test_a_share_has_bounds_that_hold_in_95_of_100() -> None:
