@@ -89,8 +89,16 @@ def test_near_overflow_overflows_float16_before_scaling_and_not_after():
     assert bool((products / math.sqrt(64) < 65504).all())
 
 
-def test_a_brief_schedule_meets_every_mask_layout_regime_and_shape_too():
+def test_a_brief_schedule_meets_every_mask_layout_regime_and_lead_too():
     full, brief = list(schedule(Domain())), list(schedule(Domain(), brief=True))
     assert len(brief) < len(full)
-    for field in ("mask", "layout", "regime", "dtype", "sizes", "lead"):
+    for field in ("mask", "layout", "regime", "dtype", "lead"):
         assert {getattr(c, field) for c in brief} == {getattr(c, field) for c in full}
+
+
+def test_a_brief_schedule_has_all_lengths_but_of_four_shapes_and_longer_ones_than_each():
+    full, brief = ({c.sizes for c in schedule(Domain(), brief=brief)} for brief in (False, True))
+    assert brief < full
+    left_out = {(sizes.q_len, sizes.kv_len) for sizes in full - brief}
+    assert left_out == {(31, 33), (63, 65), (127, 129), (255, 257)}
+    assert {33, 65, 129, 257} <= {c.q_len for c in schedule(Domain(), brief=True)}
