@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -10,6 +11,7 @@ from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, needs
+from attnbench.invariants.deriving import benign, resizes, select_keys, with_mask
 from attnbench.specs import Invariant
 from attnbench.strategies import cases, listed
 from attnbench.subject import Subject
@@ -91,6 +93,30 @@ def _constant(subject: Subject, case: Case) -> None:
         )
 
 
+def _given_again(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    slot, times = base.choose(case.kv_len), 2 + case.seed % 2
+    slots = torch.cat([torch.arange(case.kv_len), torch.full((times - 1,), slot)])
+    added = torch.zeros(base.allowed.shape, dtype=base.inputs.query.dtype, device=case.device)
+    added[..., slot] = math.log(times)
+    mask = base.inputs.attn_mask
+    if mask is not None and mask.is_floating_point():
+        added = added + mask
+    got = base.run(with_mask(base.inputs, added.masked_fill(~base.allowed, -math.inf)))
+    base.on(select_keys(base.inputs, slots)).expect(
+        got,
+        f"with log {times} added to the scores of key {slot}, output",
+        f"the call that is given that key and its value {times} times",
+    )
+
+
+def _counts_keys(subject: Subject) -> str | None:
+    for name in ("bias_is_added_to_scores", "keys_permute_freely"):
+        if name in subject.exempt:
+            return f"exempt from {name}: {subject.exempt[name]}"
+    return resizes(subject, "kv_len") if "float32" in subject.dtypes else "float32 is not supported"
+
+
 def _weighs(subject: Subject) -> str | None:
     name = "bias_is_added_to_scores"
     if name in subject.exempt:
@@ -141,4 +167,16 @@ def attnbench_invariants() -> Iterable[Invariant]:
             beyond=(Case((1,), 2, 300, dtype="float64"),),
         ),
         applies=_pools,
+    )
+    yield Invariant(
+        name="key_given_again_equals_bias_of_log_2",
+        statement="A key given n times weighs as much as one with log n added to its score.",
+        check=_given_again,
+        cases=lambda subject: benign(
+            subject,
+            masks=("none", "boolean", "floating", "padding"),
+            regimes=("normal",),
+            dtypes=("float32",),  # in float64 it would tell of a softmax in float32, no more
+        ),
+        applies=_counts_keys,
     )

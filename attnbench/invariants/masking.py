@@ -36,6 +36,7 @@ from attnbench.strategies import changed
 from attnbench.subject import Subject
 
 _POISONS = (math.nan, math.inf, -math.inf)
+_LENGTH_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 _FORMS = tuple(mask for mask in FREE_MASKS if mask not in ("bias", "floating", "causal_padding"))
 
 
@@ -186,6 +187,12 @@ def _no_poison(base: Baseline, dead: Tensor) -> None:
 
 def _forms(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
+    lens = base.inputs.valid_lens
+    if lens is not None:
+        narrow = case.kv_len > torch.iinfo(torch.int8).max
+        dtype = torch.int8 if narrow else _LENGTH_DTYPES[case.seed % len(_LENGTH_DTYPES)]
+        lens = lens.clamp_max(torch.iinfo(dtype).max).to(dtype)
+        base = base.on(base.inputs.replace(valid_lens=lens))
     given = f"hiding the same by {_form_of(base.inputs)}"
     if case.mask == "none":
         given = "no mask"
@@ -205,7 +212,9 @@ def _form_of(inputs: Inputs) -> str:
         kind = "boolean" if inputs.attn_mask.dtype == torch.bool else "floating"
         parts.append(f"a {kind} mask {tuple(inputs.attn_mask.shape)}")
     if inputs.valid_lens is not None:
-        parts.append(f"valid_lens={inputs.valid_lens.tolist()}")
+        dtype = str(inputs.valid_lens.dtype).removeprefix("torch.")
+        told = "" if dtype == "int64" else f" ({dtype})"
+        parts.append(f"valid_lens={inputs.valid_lens.tolist()}{told}")
     if inputs.is_causal:
         parts.append("is_causal=True")
     return " and ".join(parts)

@@ -23,6 +23,9 @@ from attnbench.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+_BLOCK = 128
+"""The largest number of queries or keys that many an implementation takes at once."""
+
 _GROUPED_MASKS = (
     "none",
     "boolean",
@@ -119,6 +122,8 @@ def _masks(base: Baseline) -> Iterator[Tensor]:
     chosen = [(shapes[first], floating), (shapes[first - 1], floating)]
     if q_len == 1 and len(set(lead)) == 1 < len(lead):  # no size tells items from heads
         chosen = [(shapes[-1], True), (shapes[-1], False)]
+    if q_len > _BLOCK:  # which queries are taken in blocks of
+        chosen = [((1, kv_len), True), ((1, kv_len), False)]
     for shape, is_bias in chosen:
         mask = torch.rand(shape, generator=base.generator) < 0.6
         if is_bias:
@@ -197,6 +202,10 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="A mask with dimensions of size 1 means the same as that mask expanded.",
         check=_broadcast,
         cases=lambda subject: _changed(
-            subject, _with_equal_sizes, masks=("none",), regimes=("normal", "tiny")
+            subject,
+            _with_equal_sizes,
+            masks=("none",),
+            regimes=("normal", "tiny"),
+            beyond=(Case((1,), 2 * _BLOCK + 3, 12),),
         ),
     )

@@ -186,3 +186,12 @@ class FirstKeyFavoured(Attention):
     def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         scores = super().scores(query, key, scale)
         return scores + 0.1 * (torch.arange(key.shape[-2], device=key.device) == 0)
+
+
+@_heads("own", killers=("key_given_again_equals_bias_of_log_2",))
+class BiasScaledLikeScores(Heads):
+    """A floating mask is divided by the root of the head size, as the scores are."""
+
+    def for_heads(self, mask: Tensor) -> Tensor:
+        shared = super().for_heads(mask)
+        return shared if mask.dtype == torch.bool else shared / 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tests.mutants.base import Group, Mutant
@@ -12,6 +13,7 @@ from tests.mutants.twins.attention import ATTENTION, Attention
 __all__ = ["MUTANTS"]
 
 MUTANTS: list[Mutant] = []
+_BLOCK = 64
 _attention = Group(ATTENTION, MUTANTS)
 
 
@@ -74,3 +76,17 @@ class BiasOfHeadsTakenForItems(Attention):
             if heads and query.shape[-2] == 1:
                 attn_mask = attn_mask.unsqueeze(1)
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("masks_broadcast",))
+class RowOfBiasOnTheFirstBlockOnly(Attention):
+    """Queries are taken in blocks, and a floating mask of one row ends with the first of them."""
+
+    def mask(
+        self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, is_causal: Any
+    ) -> Any:
+        allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
+        if bias.dim() > 1 and bias.shape[-2] == 1:
+            first = torch.arange(query.shape[-2]).unsqueeze(-1) < _BLOCK
+            bias = torch.where(first, bias, 0.0)
+        return allowed, bias

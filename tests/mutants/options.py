@@ -324,3 +324,12 @@ class LastBlockCountsTwice(Attention):
         twice[..., -_BLOCK:-rest] = 2.0
         weights = weights * twice
         return weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
+
+
+@_attention("own", killers=("training_equals_evaluation",))
+class ScaleOnTopInTraining(Attention):
+    """In training a scale multiplies the usual one, which it should replace."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        scale = super().scale(query, key, given)
+        return scale if given is None or not self.training else scale * query.shape[-1] ** -0.5

@@ -51,3 +51,13 @@ class QueryTurnsAtAnotherRate(Rotary):
 
     def turn_query(self, query: Tensor, positions: Tensor) -> Tensor:
         return super().turn_query(query, positions * 0.5)
+
+
+@_rotary("own", killers=("mask_forms_agree",))
+class SlotsCountedLikeLengths(Rotary):
+    """Slots are counted in the dtype of the lengths, of which int8 ends at 127."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        rows = valid_lens.shape[1] if valid_lens.dim() == 2 else 1
+        lens = valid_lens.reshape(-1, *[1] * (query.dim() - 3), rows, 1)
+        return torch.arange(kv_len).to(lens.dtype) < lens
