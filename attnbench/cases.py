@@ -280,8 +280,8 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
         itertools.cycle(domain.layouts),
         itertools.cycle(domain.regimes),
     )
-    shapes = _SHAPES if brief else (*_SHAPES, *_ODD)
-    for sizes, dtype, mask, layout, regime in zip(shapes, *cycles, strict=False):
+    rows = _SHAPES if brief else (*_SHAPES, *_ODD)
+    for sizes, dtype, mask, layout, regime in zip(rows, *cycles, strict=False):
         yield Case(*sizes, dtype, device, mask, layout, regime)
     ends = list(dict.fromkeys((dtypes[0], dtypes[-1])))
     for number, case in enumerate(_LONG):

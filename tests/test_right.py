@@ -12,6 +12,9 @@ from attnbench.running import PROFILES, run_invariant, seeded, skip_reason
 from tests.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
 from tests.right.scorings import ACCUSED_ONCE, SPECS
 
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+"""The compiler reads it while it traces what a right implementation compiles itself."""
+
 LOOKED_AT = (
     "agrees_with_float64",
     "agrees_with_scalar_reference",

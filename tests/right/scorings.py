@@ -55,6 +55,26 @@ class Polynomial(nn.Module):
         return ((query * self.scale) @ key.mT + self.offset).square() * 0.5
 
 
+@torch.compile(backend="aot_eager", dynamic=True)  # type: ignore[untyped-decorator]
+def _scored(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
+    return ((query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() * weight).sum(-1)
+
+
+class Compiled(nn.Module):
+    """An additive score whose inner function is compiled: torch lets one backward pass through."""
+
+    def __init__(self, query_size: int, key_size: int, hidden_size: int = 8) -> None:
+        super().__init__()
+        self.query_proj = nn.Linear(query_size, hidden_size)
+        self.key_proj = nn.Linear(key_size, hidden_size, bias=False)
+        self.weight = nn.Parameter(torch.randn(hidden_size) * hidden_size**-0.5)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``."""
+        scores: Tensor = _scored(self.query_proj(query), self.key_proj(key), self.weight)
+        return scores
+
+
 class _Lower(nn.Module):
     def forward(self, matrix: Tensor) -> Tensor:
         return matrix.tril()
@@ -111,6 +131,7 @@ SPECS = {
     "kinked": ScoringSpec(name="kinked", make=Kinked),
     "cosine": ScoringSpec(name="cosine", make=Cosine, equal_sizes=True),
     "polynomial": ScoringSpec(name="polynomial", make=Polynomial, equal_sizes=True),
+    "compiled": ScoringSpec(name="compiled", make=Compiled, dtypes=("float32", "float64")),
     "parametrized": ScoringSpec(name="parametrized", make=Parametrized, equal_sizes=True),
     "distant": ScoringSpec(
         name="distant",
@@ -152,6 +173,7 @@ ACCUSED_ONCE = {
     "kinked": ("gradients_are_right", "long_gradients_are_right"),
     "cosine": ("every_attendable_key_matters",),
     "polynomial": ("weights_are_not_negative", "weights_sum_to_one"),
+    "compiled": ("backward_leaves_no_trace",),
     "parametrized": ("copies_agree",),
     "distant": ("grouped_heads_equal_expanded_heads",),
     "sink": ("equal_keys_get_equal_weight", "gradients_are_finite_at_extremes"),
