@@ -6,11 +6,12 @@ A :class:`Reference` computes the output of one case vectorised in float64 and, 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +21,14 @@ from attnbench.inputs import Inputs
 from attnbench.specs import MechanismSpec
 from attnbench.subject import Subject
 
-__all__ = ["Reference", "allowed_and_bias", "float64_output", "scalar_output", "widened"]
+__all__ = [
+    "NoReferenceError",
+    "Reference",
+    "allowed_and_bias",
+    "float64_output",
+    "scalar_output",
+    "widened",
+]
 
 
 def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -69,6 +77,10 @@ def scalar_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor
     return reference.scalar(reference.rows()) if reference.has_scalar else None
 
 
+class NoReferenceError(Exception):
+    """A subject that supports no float64 cannot be run in it either: nothing can be its judge."""
+
+
 class Reference:
     """What the output of one case should be.
 
@@ -96,16 +108,29 @@ class Reference:
     def output(self) -> Tensor:
         """The output ``(*lead, L, Ev)`` in float64 on the CPU."""
         if self._is_mechanism:
-            with torch.no_grad():
+            with self._judged():
                 return self.subject.output(self.module, self.inputs)
         return self.log_weights.exp() @ self._value
 
     @functools.cached_property
     def scores(self) -> Tensor:
         """Scores ``(*lead, L, S)`` of a scoring function or kernel, with the mask's bias."""
-        with torch.no_grad():
+        with self._judged():
             scores: Tensor = self.module(self.inputs.query, self._key) + self.bias
         return scores
+
+    @contextlib.contextmanager
+    def _judged(self) -> Iterator[None]:
+        try:
+            with torch.no_grad():
+                yield
+        except Exception as error:
+            if "float64" in self.subject.dtypes:
+                raise
+            raise NoReferenceError(
+                f"float64 is not supported, and a run in it, as a reference, raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     @functools.cached_property
     def log_weights(self) -> Tensor:

@@ -28,6 +28,7 @@ from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.faults import fault_at, raised_text
 from attnbench.outcomes import CONTRACT, Outcome
 from attnbench.profiles import PROFILE, PROFILES, Profile
+from attnbench.references import NoReferenceError
 from attnbench.shrinking import size, smaller
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
@@ -60,6 +61,7 @@ class _Run:
         self.rejected = 0
         self.failing: Case | None = None
         self.error: BaseException | None = None
+        self.unjudged: str | None = None
 
     def once(self, case: Case) -> None:
         """Run the check on one case; raises what it raises, or rejects the case."""
@@ -78,6 +80,9 @@ class _Run:
             except UnsatisfiedAssumption:
                 self.rejected += kind == "scheduled"
                 continue
+            except NoReferenceError as error:
+                self.unjudged = str(error)
+                return
             except Exception as error:
                 self.failing, self.error = case, error
             self.seen[kind] += 1
@@ -177,10 +182,12 @@ def run_invariant(
     with warnings.catch_warnings():  # assume() rejects a scheduled case as well as a drawn one
         warnings.simplefilter("ignore", HypothesisDeprecationWarning)
         run.each(cases, "scheduled")
-        if run.error is None and listed is None:
+        if run.error is None and run.unjudged is None and listed is None:
             run.drawn(strategy, profile, seed, shrink)
         if shrink and run.failing is not None and domain is not None:
             run.shrink(domain)
+    if run.unjudged is not None:
+        return outcome("skipped", run.unjudged)
     if run.error is None:
         verdict = _nothing_to_run(run, cases, domain) or _verdict(run, quota)
         return outcome(*verdict, cases=sum(run.seen.values()))

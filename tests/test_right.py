@@ -53,6 +53,19 @@ def test_what_was_accused_once_is_not_again(name: str, seed: int | None) -> None
         assert outcome.status == "passed", f"{invariant.name}: {outcome.reason}"
 
 
+@pytest.mark.parametrize("name", ["agrees_with_float64", "finite_at_extremes"])
+def test_what_takes_half_types_only_is_not_run_in_float64(name: str) -> None:
+    (subject,) = resolve(SPECS["half_types_only"])
+    (invariant,) = select_invariants([name])
+    with seeded():
+        outcome = run_invariant(subject, invariant, PROFILES["quick"])
+    assert outcome.status == "skipped"
+    assert outcome.reason == (
+        "float64 is not supported, and a run in it, as a reference, raised TypeError: "
+        "float16 and bfloat16 only, not torch.float64"
+    )
+
+
 @pytest.mark.parametrize("name", ["empty_rows_give_zeros", "masked_slots_are_inert"])
 def test_nan_from_multihead_attention_is_reported(name: str) -> None:
     (subject,) = resolve(TORCH_MULTIHEAD)

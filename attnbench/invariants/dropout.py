@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.errors import InvariantViolation
@@ -37,10 +37,11 @@ def _no_dropout_in_evaluation(subject: Subject, case: Case) -> None:
 
 
 def _weights_before_dropout(subject: Subject, case: Case) -> None:
-    base = Baseline(subject, case)
-    base.module.train()
-    expected = needs(subject.weights(base.module, base.inputs))
-    got = needs(subject.weights(base.module, base.inputs.replace(dropout_p=0.5)))
+    base = _SameDropout(subject, case)  # of what is inside the scores, too
+    expected, got = (
+        needs(subject.weights(base.seeded(), base.inputs.replace(dropout_p=share)))
+        for share in (0.0, 0.5)
+    )
     tolerance = 16 * torch.finfo(got.dtype).eps
     what = "in training mode, with dropout_p=0.5, weights handed back"
     agree_within(got, expected, tolerance, what, "the call with dropout_p=0")
@@ -80,12 +81,16 @@ def _same_gradients(base: Baseline) -> None:
 
 
 class _SameDropout(Baseline):
-    """A baseline in training mode, whose every call drops the same weights."""
+    """A baseline in training mode, whose every call draws the same random numbers."""
+
+    def seeded(self) -> nn.Module:
+        """The module, before its next call."""
+        torch.default_generator.manual_seed(self.case.seed)
+        return self.module.train()
 
     def run(self, inputs: Inputs) -> Tensor:
-        """The output; the same random numbers are drawn for each."""
-        torch.default_generator.manual_seed(self.case.seed)
-        self.module.train()
+        """The output."""
+        self.seeded()
         return super().run(inputs)
 
 

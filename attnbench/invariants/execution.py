@@ -155,9 +155,11 @@ def _training_agrees(subject: Subject, case: Case) -> None:
     base.module.train()
     torch.default_generator.manual_seed(case.seed)  # every device's takes longer than the call
     got = base.run(base.inputs)
-    torch.default_generator.manual_seed(case.seed + 1)
-    if not torch.equal(got, base.run(base.inputs)):
-        reject("in training it is random")
+    # few units, each of which is seldom dropped, often give the same twice
+    for number in range(1 if torch.equal(got, expected) else 8):
+        torch.default_generator.manual_seed(case.seed + 1 + number)
+        if not torch.equal(got, base.run(base.inputs)):
+            reject("in training it is random")
     base.module.eval()
     assert base.output is expected
     base.expect(

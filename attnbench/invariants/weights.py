@@ -121,7 +121,8 @@ def _follow_scores(subject: Subject, case: Case) -> None:
     bias = allowed_and_bias(inputs)[1].to(inputs.query.device)
     scores = needs(scores).detach().double() + bias
     # too small a weight has lost digits
-    shown = base.allowed & (weights > torch.finfo(inputs.query.dtype).tiny * 2**24)
+    least = min(torch.finfo(inputs.query.dtype).tiny * 2**24, 2**-12)
+    shown = base.allowed & (weights > least)
     if not bool(shown.any(-1).all()):
         raise InvariantViolation(
             "weights has a row of zeros (or NaN), though its mask leaves a key and its scores "

@@ -75,6 +75,36 @@ class Compiled(nn.Module):
         return scores
 
 
+class Dropping(nn.Module):
+    """An additive score with dropout on its hidden units."""
+
+    def __init__(self, query_size: int, key_size: int, hidden_size: int = 8) -> None:
+        super().__init__()
+        self.query_proj = nn.Linear(query_size, hidden_size)
+        self.key_proj = nn.Linear(key_size, hidden_size, bias=False)
+        self.drop = nn.Dropout(0.1)
+        self.out = nn.Linear(hidden_size, 1)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``."""
+        hidden = self.query_proj(query).unsqueeze(-2) + self.key_proj(key).unsqueeze(-3)
+        scores: Tensor = self.out(self.drop(hidden.tanh())).squeeze(-1)
+        return scores
+
+
+class HalfTypesOnly(nn.Module):
+    """A product that refuses what is wider, as many a kernel for accelerators does."""
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``."""
+        if query.element_size() != 2:
+            raise TypeError(f"float16 and bfloat16 only, not {query.dtype}")
+        return (query * query.shape[-1] ** -0.5) @ key.mT
+
+
 class _Lower(nn.Module):
     def forward(self, matrix: Tensor) -> Tensor:
         return matrix.tril()
@@ -132,6 +162,10 @@ SPECS = {
     "cosine": ScoringSpec(name="cosine", make=Cosine, equal_sizes=True),
     "polynomial": ScoringSpec(name="polynomial", make=Polynomial, equal_sizes=True),
     "compiled": ScoringSpec(name="compiled", make=Compiled, dtypes=("float32", "float64")),
+    "dropping": ScoringSpec(name="dropping", make=Dropping, dtypes=("float32", "float64")),
+    "half_types_only": ScoringSpec(
+        name="half_types_only", make=HalfTypesOnly, equal_sizes=True, dtypes=("float16", "bfloat16")
+    ),
     "parametrized": ScoringSpec(name="parametrized", make=Parametrized, equal_sizes=True),
     "distant": ScoringSpec(
         name="distant",
@@ -174,6 +208,12 @@ ACCUSED_ONCE = {
     "cosine": ("every_attendable_key_matters",),
     "polynomial": ("weights_are_not_negative", "weights_sum_to_one"),
     "compiled": ("backward_leaves_no_trace",),
+    "dropping": (
+        "dropout_acts_on_weights",
+        "training_equals_evaluation",
+        "weights_are_those_before_dropout",
+    ),
+    "half_types_only": ("weights_follow_scores",),
     "parametrized": ("copies_agree",),
     "distant": ("grouped_heads_equal_expanded_heads",),
     "sink": ("equal_keys_get_equal_weight", "gradients_are_finite_at_extremes"),
