@@ -14,7 +14,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import same_gradients
+from attnbench.invariants.compare import agree_within, same_gradients
 from attnbench.invariants.deriving import benign, explicit, has_gradients, leaves_of, with_mask
 from attnbench.specs import Invariant
 from attnbench.strategies import changed
@@ -90,6 +90,13 @@ def _grouped(subject: Subject, case: Case) -> None:
         got, expected = base.run(inputs.replace(enable_gqa=True)), base.run(expanded(inputs))
         weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
         same_gradients(got, expected, leaves, weight, what, other)
+    if "return_weights" in subject.accepts and case.regime == "normal":
+        pairs = (given.replace(enable_gqa=True), base.inputs)
+        _, one = subject.output_and_weights(base.module, pairs[0])
+        _, two = subject.output_and_weights(base.module, pairs[1])
+        if one is not None and two is not None:
+            tolerance = 64 * torch.finfo(one.dtype).eps
+            agree_within(one, two, tolerance, f"{what}, weights handed back", other)
 
 
 def _ones(subject: Subject, case: Case) -> None:

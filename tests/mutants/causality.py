@@ -107,3 +107,26 @@ class CausalTopLeftWhereLong(Attention):
         if kv_len < 64 or q_len == 1:
             return super().causal(q_len, kv_len, device)
         return torch.ones(q_len, kv_len, dtype=torch.bool, device=device).tril()
+
+
+@_attention("own", killers=("causal_and_padding_combine",))
+class CausalityAloneCountsFromTheTop(Attention):
+    """Without any mask beside it, causality of more queries than keys begins at the first."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        valid_lens: Tensor | None = None,
+        is_causal: bool = False,
+        **keywords: Any,
+    ) -> Any:
+        alone = is_causal and attn_mask is None and valid_lens is None
+        if alone and query.shape[-2] > key.shape[-2]:
+            ones = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool)
+            attn_mask, is_causal = ones.tril(), False
+        masks = {"valid_lens": valid_lens, "is_causal": is_causal}
+        return super().forward(query, key, value, attn_mask, **masks, **keywords)

@@ -324,3 +324,18 @@ class ScaleOnTopForGroups(Attention):
         if enable_gqa and given.get("scale") is not None:
             given["scale"] *= query.shape[-1] ** -0.5
         return super().forward(query, *args, enable_gqa=enable_gqa, **given)
+
+
+@_attention("own", killers=("gradient_modes_agree",))
+class FactorsKeptFromInference(Attention):
+    """What the weights are multiplied by is kept from call to call, of inference mode too."""
+
+    def __init__(self, query_size: int, key_size: int, value_size: int) -> None:
+        super().__init__(query_size, key_size, value_size)
+        self._kept: dict[tuple[int, ...], Tensor] = {}
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        size = tuple(hidden.shape[-2:])
+        if size not in self._kept:
+            self._kept[size] = torch.ones(size, dtype=hidden.dtype)
+        return super().normalise(hidden, allowed) * self._kept[size]

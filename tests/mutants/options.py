@@ -333,3 +333,34 @@ class ScaleOnTopInTraining(Attention):
     def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
         scale = super().scale(query, key, given)
         return scale if given is None or not self.training else scale * query.shape[-1] ** -0.5
+
+
+@_attention("own", killers=("grouped_heads_equal_expanded_heads",))
+class WeightsOfGroupsInAnotherOrder(Attention):
+    """With groups the weights handed back have the heads of all groups in turn."""
+
+    def forward(self, query: Tensor, key: Tensor, *args: Any, **keywords: Any) -> Any:
+        found = super().forward(query, key, *args, **keywords)
+        if not (keywords.get("enable_gqa") and keywords.get("return_weights")):
+            return found
+        output, weights = found
+        return output, weights.unflatten(-3, (key.shape[-3], -1)).transpose(-4, -3).flatten(-4, -3)
+
+
+@_attention("own", killers=("dropout_is_independent",))
+class GroupsDropTheSame(Attention):
+    """The heads of a group lose the same weights."""
+
+    groups = 1
+
+    def expand_heads(self, tensor: Tensor, groups: int) -> Tensor:
+        self.groups = groups
+        return super().expand_heads(tensor, groups)
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        if self.groups == 1 or not self.training:
+            return super().drop(weights, dropout_p)
+        kept = super().drop(torch.ones_like(weights[..., :: self.groups, :, :]), dropout_p)
+        dropped = weights * kept.repeat_interleave(self.groups, dim=-3)
+        self.groups = 1
+        return dropped
