@@ -32,6 +32,7 @@ __all__ = [
     "only_keys",
     "ordinary",
     "resizes",
+    "score_rounding",
     "select_items",
     "select_keys",
     "select_queries",
@@ -176,6 +177,17 @@ def only_keys(inputs: Inputs, slots: Tensor) -> Inputs:
     inputs = select_keys(inputs, slots)
     assert inputs.attn_mask is not None
     return inputs.replace(attn_mask=inputs.attn_mask.masked_fill(inputs.attn_mask.isinf(), 0.0))
+
+
+def score_rounding(inputs: Inputs) -> float:
+    """What a weight made as ``exp(score - logsumexp(scores))`` may be off by, relative to itself.
+
+    Both are rounded by their own size, of which the difference keeps the errors; a product of query
+    and key, or a distance, is no larger than these squares.
+    """
+    sizes = [float(t.detach().double().square().sum(-1).max()) for t in (inputs.query, inputs.key)]
+    eps = min(torch.finfo(inputs.query.dtype).eps, torch.finfo(torch.float32).eps)
+    return 4 * eps * max(sizes)
 
 
 def select_items(inputs: Inputs, index: tuple[slice, ...]) -> Inputs:

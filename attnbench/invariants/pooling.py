@@ -11,7 +11,7 @@ from attnbench.cases import Case
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, needs
-from attnbench.invariants.deriving import benign
+from attnbench.invariants.deriving import benign, score_rounding
 from attnbench.specs import Invariant
 from attnbench.subject import Subject
 
@@ -59,10 +59,10 @@ def _hull(subject: Subject, case: Case) -> None:
     high = value.masked_fill(hidden, -math.inf).amax(-2)
     got = base.output.detach().double()
     size = value.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
-    slack = 8 * torch.finfo(base.inputs.query.dtype).eps * float(size)
+    slack = 8 * torch.finfo(base.inputs.query.dtype).eps + score_rounding(base.inputs)
     nearest = torch.minimum(torch.maximum(got, low), high)
     why = "no value of a key that is left lies beyond"
-    agree_within(got, nearest, slack, "output", None, why=why)
+    agree_within(got, nearest, slack * float(size), "output", None, why=why)
 
 
 def _constant(subject: Subject, case: Case) -> None:
@@ -70,9 +70,9 @@ def _constant(subject: Subject, case: Case) -> None:
     constant = base.inputs.value[..., :1, :]
     got = base.run(base.inputs.replace(value=constant.expand_as(base.inputs.value).contiguous()))
     expected = constant.expand_as(got)
-    tolerance = 8 * torch.finfo(got.dtype).eps * expected.double().abs()
+    share = 8 * torch.finfo(got.dtype).eps + score_rounding(base.inputs)
     why = "all values of the item are that"
-    agree_within(got, expected, tolerance, "output", None, why=why)
+    agree_within(got, expected, share * expected.double().abs(), "output", None, why=why)
 
 
 @hookimpl

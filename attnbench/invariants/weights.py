@@ -14,7 +14,13 @@ from attnbench.hookspecs import hookimpl
 from attnbench.inputs import Inputs
 from attnbench.invariants.baseline import Baseline
 from attnbench.invariants.compare import agree_within, holds, needs, reject
-from attnbench.invariants.deriving import FREE_MASKS, HIDING_MASKS, benign, has_weights
+from attnbench.invariants.deriving import (
+    FREE_MASKS,
+    HIDING_MASKS,
+    benign,
+    has_weights,
+    score_rounding,
+)
 from attnbench.invariants.numerics import representable
 from attnbench.oracles import Oracle
 from attnbench.references import allowed_and_bias
@@ -40,7 +46,7 @@ def _sum_to_one(subject: Subject, case: Case) -> None:
     total = _weights(subject, module, inputs, case).double().sum(-1)
     # each weight is rounded to half a unit of its own size, and the sizes sum to 1
     eps = torch.finfo(inputs.query.dtype).eps
-    tolerance = 4 * eps * max(1.0, case.kv_len**0.5)
+    tolerance = 4 * eps * max(1.0, case.kv_len**0.5) + score_rounding(inputs)
     agree_within(total, torch.ones_like(total), tolerance, "weights.sum(-1)", None)
 
 

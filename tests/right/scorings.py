@@ -155,6 +155,15 @@ class Sink(Attention):
         ]
 
 
+class LogSumExp(Attention):
+    """Weights as a backward pass makes them again, from the logarithm of their sum."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        """Weights, exactly 0 where a key is hidden."""
+        weights = (hidden - hidden.logsumexp(-1, keepdim=True)).exp()
+        return weights.masked_fill(~allowed, 0.0)
+
+
 _WHERE = "positions count"
 _TAKES = "the sink takes some of the weight"
 SPECS = {
@@ -183,6 +192,13 @@ SPECS = {
             ),
             _WHERE,
         ),
+    ),
+    "log_sum_exp": MechanismSpec(
+        name="log_sum_exp",
+        make=LogSumExp,
+        equal_sizes=True,
+        accepts=("is_causal", "valid_lens", "return_weights"),
+        laws=("pools_values",),
     ),
     "sink": MechanismSpec(
         name="sink",
@@ -216,6 +232,7 @@ ACCUSED_ONCE = {
     "half_types_only": ("weights_follow_scores",),
     "parametrized": ("copies_agree",),
     "distant": ("grouped_heads_equal_expanded_heads",),
+    "log_sum_exp": ("weights_sum_to_one", "constant_values_come_back", "output_lies_within_values"),
     "sink": ("equal_keys_get_equal_weight", "gradients_are_finite_at_extremes"),
 }
 """By what; in default, with seeds with which it was."""
