@@ -115,7 +115,8 @@ def _has_scores(subject: Subject) -> str | None:
 
 
 _CALLS = 4096
-_SHARE = 0.5
+_SHARE = 0.3
+"""Told from the share of the weights kept."""
 _RARE = 0.002
 """So few that a share in steps of 1/256 is far off, or nothing."""
 _MANY = 64
@@ -265,7 +266,7 @@ def _blocks_differ(subject: Subject, case: Case) -> None:
     lost = subject.output(module.train(), given) == 0
     for what, rows in (("queries", lost), ("keys", lost.mT)):
         kinds, which = torch.unique(rows, dim=0, return_inverse=True)
-        if len(kinds) < len(rows) and rows.shape[-1] > _MANY:  # by chance once in 2¹²⁰
+        if len(kinds) < len(rows) and rows.shape[-1] > _MANY:  # by chance once in 2⁹⁰
             first = int((which.bincount(minlength=len(kinds)) > 1).nonzero()[0])
             same = (which == first).nonzero().flatten().tolist()
             raise InvariantViolation(

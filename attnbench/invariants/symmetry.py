@@ -22,7 +22,7 @@ from attnbench.subject import Subject
 
 _WIDE = ("float64", "float32")
 _LARGE = 2.0**80
-"""So large that its square overflows float32, while the scores of such keys do not."""
+"""So large that its square overflows float32, while the scores of such items do not."""
 
 
 def _order(base: Baseline, count: int) -> torch.Tensor:
@@ -55,6 +55,10 @@ def _query_alone(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     row = base.choose(case.q_len) if case.q_len <= 256 else case.q_len - 1
     only = torch.tensor([row], device=base.inputs.query.device)
+    if case.dtype in _WIDE and case.seed % 4 == 0:  # beside queries of another magnitude
+        large = torch.full((case.q_len, 1), _LARGE, device=case.device)
+        large[row] = 1.0
+        base = base.on(base.inputs.replace(query=base.inputs.query * large.to(base.inputs.query)))
     base.expect(
         base.run(select_queries(base.inputs, only)),
         f"for query {row} alone, output",

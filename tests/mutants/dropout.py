@@ -145,3 +145,11 @@ class DropoutSharedByHeads(Attention):
     def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
         one = weights[..., :1, :, :] if weights.dim() > 3 else weights
         return weights * super().drop(torch.ones_like(one), dropout_p)
+
+
+@_attention("own", killers=("dropout_acts_on_weights",))
+class ShareToKeep(Attention):
+    """``dropout_p`` is taken for the share of weights to keep."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        return super().drop(weights, 1 - dropout_p if dropout_p else 0.0)

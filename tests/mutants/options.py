@@ -364,3 +364,13 @@ class GroupsDropTheSame(Attention):
         dropped = weights * kept.repeat_interleave(self.groups, dim=-3)
         self.groups = 1
         return dropped
+
+
+@_attention("own", killers=("query_alone_equals_query_among_others",))
+class QueriesShareOneLargest(Attention):
+    """Queries are divided by the largest of them all before they meet the keys."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        largest = query.abs().amax().clamp_min(torch.finfo(query.dtype).tiny)
+        shown = (query / largest).to(torch.float16).to(query.dtype)
+        return super().scores(shown, key, scale) * largest.to(wide(query).dtype)
