@@ -109,7 +109,10 @@ class Subject:
 
     @functools.cached_property
     def constant_parameters(self) -> tuple[str, ...]:
-        """Names of the parameters that begin as one number throughout, such as a bias of zeros."""
+        """Names of the parameters that begin as one number throughout, such as a bias of zeros.
+
+        A single number counts if it is 0: a gate that begins closed hides what it lets through.
+        """
         sizes = self.legal(Case()).sizes
         with torch.random.fork_rng(devices=[]):
             module = self.make(sizes.query_size, sizes.key_size, sizes.value_size)
@@ -120,8 +123,7 @@ class Subject:
             for name, p in module.named_parameters()
             if not nn.parameter.is_lazy(p)
             and p.is_floating_point()
-            and p.numel() > 1
-            and bool((p == p.flatten()[0]).all())
+            and bool((p == (p.flatten()[0] if p.numel() > 1 else 0)).all())
         )
 
     def unsettle(self, module: nn.Module) -> None:

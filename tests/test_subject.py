@@ -171,6 +171,23 @@ def test_a_bias_that_begins_at_zero_is_moved_so_that_its_use_is_seen(tmp_path):
     assert "module.get_parameter" in failed[0].reproduce
 
 
+def test_of_single_numbers_a_zero_is_moved():
+    class Gate(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = torch.nn.Parameter(torch.zeros(()))
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, query, key):
+            return (query * self.scale) @ key.mT * (1 + self.gate)
+
+    spec = attnbench.ScoringSpec(name="gate", make=lambda q, k: Gate(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    assert subject.constant_parameters == ("gate",)
+    module, _ = subject.build(attnbench.Case())
+    assert (module.gate.item() != 0, module.scale.tolist()) == (True, [1.0])
+
+
 def test_only_floating_parameters_that_are_there_are_moved():
     class Odd(torch.nn.Module):
         def __init__(self):

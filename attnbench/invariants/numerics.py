@@ -167,7 +167,10 @@ def _projects(subject: Subject, module: nn.Module) -> bool:
 
 
 _EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}
-"""How much further than the regimes the wider ranges are tried; float16 has no room."""
+"""How much further than the regimes the wider ranges are tried; float16 has no room.
+
+Not to the end of float32: torch's fused attention, norms and cosine end at 1e19 themselves.
+"""
 
 
 def _finite(subject: Subject, case: Case) -> None:

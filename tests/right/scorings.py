@@ -92,6 +92,21 @@ class Dropping(nn.Module):
         return scores
 
 
+class Gated(nn.Module):
+    """A product and, through a gate that begins closed, a learned one (as in ReZero)."""
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(query_size, key_size, bias=False)
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``."""
+        query, weight = wide(query), wide(self.inner.weight)
+        learned = wide(self.gate) * (query @ weight.mT)
+        return ((query + learned) * query.shape[-1] ** -0.5) @ wide(key).mT
+
+
 class HalfTypesOnly(nn.Module):
     """A product that refuses what is wider, as many a kernel for accelerators does."""
 
@@ -172,6 +187,7 @@ SPECS = {
     "polynomial": ScoringSpec(name="polynomial", make=Polynomial, equal_sizes=True),
     "compiled": ScoringSpec(name="compiled", make=Compiled, dtypes=("float32", "float64")),
     "dropping": ScoringSpec(name="dropping", make=Dropping, dtypes=("float32", "float64")),
+    "gated": ScoringSpec(name="gated", make=Gated, equal_sizes=True),
     "half_types_only": ScoringSpec(
         name="half_types_only", make=HalfTypesOnly, equal_sizes=True, dtypes=("float16", "bfloat16")
     ),
@@ -229,6 +245,7 @@ ACCUSED_ONCE = {
         "training_equals_evaluation",
         "weights_are_those_before_dropout",
     ),
+    "gated": ("gradients_reach_every_parameter",),
     "half_types_only": ("weights_follow_scores",),
     "parametrized": ("copies_agree",),
     "distant": ("grouped_heads_equal_expanded_heads",),
