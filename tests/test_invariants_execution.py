@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnbench.invariants import copies, dropout, execution, layouts
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
-from tests.mutants.options import BackwardDropsOthers, NoDropoutWhenCausal
+from tests.mutants.dropout import BackwardDropsOthers, NoDropoutWhenCausal
 from tests.mutants.twins.attention import Attention
 
 INVARIANTS = by_name(execution, layouts, dropout, copies)

@@ -14,6 +14,7 @@ from tests.mutants import (
     distances,
     dropout,
     execution,
+    groups,
     heads,
     hidden_slots,
     lengths,
@@ -22,9 +23,10 @@ from tests.mutants import (
     masks_misaligned,
     masks_misapplied,
     numerics,
-    options,
     positions,
+    scale,
     scorings,
+    state,
     streaming,
 )
 from tests.mutants.base import Mutant, Twin
@@ -40,16 +42,18 @@ _TOPICS = (
     hidden_slots,
     masks_floating,
     numerics,
+    scale,
     heads,
+    groups,
     scorings,
     additive,
     streaming,
     long,
     execution,
+    state,
     dropout,
     backward,
     positions,
-    options,
 )
 
 MUTANTS: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]

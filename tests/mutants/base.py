@@ -8,7 +8,10 @@ from typing import Any
 
 from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
 
-__all__ = ["Group", "Mutant", "Spec", "Twin"]
+__all__ = ["BLOCK", "Group", "Mutant", "Spec", "Twin"]
+
+BLOCK = 64
+"""Positions in a block, for mistakes that only more of them show."""
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.mutants.base import Group, Mutant
+from tests.mutants.base import BLOCK, Group, Mutant
 from tests.mutants.twins.attention import ATTENTION, Attention
 
 __all__ = ["MUTANTS"]
@@ -130,3 +130,13 @@ class CausalityAloneCountsFromTheTop(Attention):
             attn_mask, is_causal = ones.tril(), False
         masks = {"valid_lens": valid_lens, "is_causal": is_causal}
         return super().forward(query, key, value, attn_mask, **masks, **keywords)
+
+
+@_attention("own", killers=("mask_forms_agree",))
+class DiagonalHiddenInLaterBlocks(Attention):
+    """Beyond two blocks, is_causal keeps a query from its own key."""
+
+    def causal(self, q_len: int, kv_len: int, device: torch.device) -> Tensor:
+        allowed = super().causal(q_len, kv_len, device)
+        allowed[2 * BLOCK :] = allowed[2 * BLOCK :].tril(kv_len - q_len + 2 * BLOCK - 1)
+        return allowed

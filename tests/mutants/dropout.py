@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.mutants.base import Group, Mutant
+from tests.mutants.base import BLOCK, Group, Mutant
 from tests.mutants.twins.attention import ATTENTION, Attention
 from tests.mutants.twins.heads import HEADS, Heads
 
@@ -153,3 +153,78 @@ class ShareToKeep(Attention):
 
     def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
         return super().drop(weights, 1 - dropout_p if dropout_p else 0.0)
+
+
+class _DropsAnew(torch.autograd.Function):
+    """Dropout whose backward pass draws again."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, dropout_p: float) -> Tensor:
+        ctx.dropout_p = dropout_p
+        return nn.functional.dropout(weights, dropout_p)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return nn.functional.dropout(grad, ctx.dropout_p), None
+
+
+@_attention("own", killers=("gradients_are_right_with_dropout",))
+class BackwardDropsOthers(Attention):
+    """The backward pass drops other weights than the forward pass did."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        if not self.training or not dropout_p:
+            return weights
+        dropped: Tensor = _DropsAnew.apply(weights, dropout_p)  # type: ignore[no-untyped-call]
+        return dropped
+
+
+@_attention("own", killers=("every_call_drops_weights",))
+class NoDropoutWhenCausal(Attention):
+    """The causal path forgets dropout."""
+
+    def forward(
+        self, *args: Any, dropout_p: float = 0.0, is_causal: bool = False, **keywords: Any
+    ) -> Any:
+        dropout_p = 0.0 if is_causal else dropout_p
+        return super().forward(*args, dropout_p=dropout_p, is_causal=is_causal, **keywords)
+
+
+@_attention("own", killers=("every_call_drops_weights",))
+class NoDropoutInHalfPrecision(Attention):
+    """The path of half types forgets dropout."""
+
+    def forward(self, query: Tensor, *args: Any, dropout_p: float = 0.0, **keywords: Any) -> Any:
+        dropout_p = 0.0 if query.element_size() == 2 else dropout_p
+        return super().forward(query, *args, dropout_p=dropout_p, **keywords)
+
+
+@_attention("own", killers=("every_call_drops_weights",))
+class NoDropoutOfManyKeys(Attention):
+    """Beyond two blocks of keys nothing is dropped."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        return super().drop(weights, 0.0 if weights.shape[-1] > 2 * BLOCK else dropout_p)
+
+
+@_attention("own", killers=("dropout_differs_between_blocks",))
+class EachBlockDropsTheSame(Attention):
+    """Each block of queries draws from the same place of the random stream."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        if not self.training or weights.shape[-2] <= BLOCK:
+            return super().drop(weights, dropout_p)
+        kept = super().drop(torch.ones_like(weights[..., :BLOCK, :]), dropout_p)
+        blocks = -(-weights.shape[-2] // BLOCK)
+        return weights * torch.cat([kept] * blocks, -2)[..., : weights.shape[-2], :]
+
+
+@_attention("own", killers=("dropout_keeps_the_mean",))
+class DropoutInStepsOfABit(Attention):
+    """Random bytes are held against the share times 256; the rest is rescaled by the share."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        if not self.training or not dropout_p:
+            return weights
+        kept = torch.randint(256, weights.shape) >= round(dropout_p * 256)
+        return weights * kept / (1 - dropout_p)

@@ -89,25 +89,6 @@ class PoisonThroughTheProjections(Heads):
         return tensor
 
 
-@_attention("onnx#7274", "axlearn#842", killers=("grouped_heads_equal_expanded_heads",))
-class GroupedHeadsTiled(Attention):
-    """Heads of keys are tiled over the groups, where they should be interleaved."""
-
-    def expand_heads(self, tensor: Tensor, groups: int) -> Tensor:
-        repeats = [1] * tensor.dim()
-        repeats[-3] = groups
-        return tensor.repeat(repeats)
-
-
-@_attention("own", killers=("grouped_heads_equal_expanded_heads",))
-class GroupedHeadsOfTheFirst(Attention):
-    """Every group of queries gets the first head of the keys."""
-
-    def expand_heads(self, tensor: Tensor, groups: int) -> Tensor:
-        heads = tensor.shape[-3] * groups
-        return tensor[..., :1, :, :].expand(*tensor.shape[:-3], heads, *tensor.shape[-2:])
-
-
 @_attention("allennlp#1775", "tacotron2#303", killers=("size_one_dimensions_are_kept",))
 class SqueezeDropsSizeOne(Attention):
     """``squeeze()`` drops every size of 1 from the output."""

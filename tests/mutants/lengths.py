@@ -90,3 +90,11 @@ class LengthsOfQueriesForgottenInInference(Attention):
         if torch.is_inference_mode_enabled() and valid_lens.dim() == 2:
             valid_lens = torch.full_like(valid_lens, kv_len)
         return super().lengths(valid_lens, query, kv_len)
+
+
+@_attention("own", killers=("valid_lengths_count_the_keys",))
+class LengthsInTheQuerysDtype(Attention):
+    """Lengths are moved to the dtype of the query: in bfloat16 257 becomes 256."""
+
+    def lengths(self, valid_lens: Tensor, query: Tensor, kv_len: int) -> Tensor:
+        return super().lengths(valid_lens.to(query.dtype).long(), query, kv_len)

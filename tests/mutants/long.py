@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.mutants.base import Group, Mutant
+from tests.mutants.base import BLOCK, Group, Mutant
 from tests.mutants.streaming import STREAMING, Streaming
 from tests.mutants.twins.attention import ATTENTION, Attention
 
@@ -149,3 +149,27 @@ class KeysBeyondAThousandDropped(Streaming):
 
     def starts(self, kv_len: int) -> range:
         return range(0, min(kv_len, 1024), self.block)
+
+
+@_attention("own", killers=("query_alone_equals_query_among_others",))
+class LargeCallsAreSharpened(Attention):
+    """A path for calls of more than 16384 scores takes another softmax."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        large = scores.shape[-2] * scores.shape[-1] > 16384
+        return super().hide(scores * 1.01 if large else scores, allowed)
+
+
+@_attention("own", killers=("masking_equals_deleting",))
+class LastBlockCountsTwice(Attention):
+    """Beyond eight blocks of keys the last one is moved back to be full, and overlaps."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        weights = super().normalise(hidden, allowed)
+        rest = weights.shape[-1] % BLOCK
+        if weights.shape[-1] <= 8 * BLOCK or not rest:
+            return weights
+        twice = torch.ones_like(weights)
+        twice[..., -BLOCK:-rest] = 2.0
+        weights = weights * twice
+        return weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.mutants.base import Group, Mutant
+from tests.mutants.base import BLOCK, Group, Mutant
 from tests.mutants.twins.attention import ATTENTION, Attention
 
 __all__ = ["MUTANTS"]
@@ -147,3 +147,35 @@ class SmallestOfTheInputsDtype(Attention):
 
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
         return hidden.softmax(-1) * allowed.any(-1, keepdim=True)
+
+
+@_attention("own", killers=("bias_is_added_to_scores",))
+class BiasRoundedBesideManyKeys(Attention):
+    """Beyond four blocks of keys a floating mask is kept in bfloat16."""
+
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, *rest: Any) -> Any:
+        long = key.shape[-2] > 4 * BLOCK
+        if long and attn_mask is not None and attn_mask.is_floating_point():
+            attn_mask = attn_mask.bfloat16().to(attn_mask.dtype)
+        return super().mask(query, key, attn_mask, *rest)
+
+
+@_attention("own", killers=("bias_of_all_keys_hides_none",))
+class VeryLowBiasHides(Attention):
+    """A floating mask below -1e9 is taken for -inf."""
+
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, *rest: Any) -> Any:
+        if attn_mask is not None and attn_mask.is_floating_point():
+            attn_mask = attn_mask.masked_fill(attn_mask < -1e9, float("-inf"))
+        return super().mask(query, key, attn_mask, *rest)
+
+
+@_attention("own", killers=("bias_gets_its_gradient",))
+class MaskGradientOfAllItems(Attention):
+    """The gradient of a mask (B, 1, 1, S) is that of all items together."""
+
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Tensor | None, *rest: Any) -> Any:
+        if attn_mask is not None and attn_mask.requires_grad and attn_mask.shape[-2] == 1:
+            attn_mask = attn_mask.clone()
+            attn_mask.register_hook(lambda grad: grad.sum(0, keepdim=True).expand_as(grad))
+        return super().mask(query, key, attn_mask, *rest)

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.mutants.base import Group, Mutant
+from tests.mutants.base import BLOCK, Group, Mutant
 from tests.mutants.twins.attention import ATTENTION, Attention
 
 __all__ = ["MUTANTS"]
 
 MUTANTS: list[Mutant] = []
-_BLOCK = 64
 _attention = Group(ATTENTION, MUTANTS)
 
 
@@ -87,6 +86,6 @@ class RowOfBiasOnTheFirstBlockOnly(Attention):
     ) -> Any:
         allowed, bias = super().mask(query, key, attn_mask, valid_lens, is_causal)
         if bias.dim() > 1 and bias.shape[-2] == 1:
-            first = torch.arange(query.shape[-2]).unsqueeze(-1) < _BLOCK
+            first = torch.arange(query.shape[-2]).unsqueeze(-1) < BLOCK
             bias = torch.where(first, bias, 0.0)
         return allowed, bias

@@ -1,4 +1,4 @@
-"""Mistakes with scale, softmax, precision and pooling."""
+"""Mistakes with softmax, precision and pooling."""
 
 from __future__ import annotations
 
@@ -82,78 +82,6 @@ class SoftmaxOverDimensionTwo(Attention):
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
         dim = 2 if hidden.dim() > 2 else -1
         return hidden.softmax(dim).nan_to_num().masked_fill(~allowed, 0.0)
-
-
-@_attention("mlc-llm#3426", "cntkx#10", killers=("agrees_with_scalar_reference",))
-class ScaleMissing(Attention):
-    """The scores are not scaled."""
-
-    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
-        return 1.0 if given is None else given
-
-
-@_attention("ViT#2", killers=("weights_sum_to_one",))
-class ScaleAfterSoftmax(Attention):
-    """The weights are scaled instead of the scores."""
-
-    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
-        return 1.0
-
-    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        weights: Tensor = super().normalise(hidden, allowed) * self.root
-        return weights
-
-    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        self.root = query.shape[-1] ** -0.5
-        return super().scores(query, key, scale)
-
-
-@_attention("tt-metal#33304", killers=("scale_multiplies_scores",))
-class ScaleArgumentIgnored(Attention):
-    """A scale that is given is not used."""
-
-    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
-        return super().scale(query, key, None)
-
-
-@_attention("tt-metal#33304", killers=("scale_multiplies_scores",))
-class ScaleZeroByDefault(Attention):
-    """Without a scale, 0 is used: every weight is the same."""
-
-    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
-        return given or 0.0
-
-
-@_attention("own", killers=("scale_multiplies_scores",))
-class ScaleOfZeroIsNone(Attention):
-    """A scale of 0 is taken for none."""
-
-    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
-        return super().scale(query, key, given or None)
-
-
-@_attention("own", killers=("scale_multiplies_scores",))
-class ScaleOneOverSize(Attention):
-    """1/E instead of 1/√E."""
-
-    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
-        return 1 / query.shape[-1] if given is None else given
-
-
-@_attention("own", killers=("query_alone_equals_query_among_others",))
-class ScaleOfTheLength(Attention):
-    """The root of L is taken for the root of E."""
-
-    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
-        return query.shape[-2] ** -0.5 if given is None else given
-
-
-@_attention("own", killers=("agrees_with_scalar_reference",))
-class ScaleAppliedTwice(Attention):
-    """Both the query and the scores are scaled."""
-
-    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        return super().scores(query, key, scale) * scale
 
 
 @_attention("own", killers=("weights_sum_to_one",))
@@ -349,3 +277,23 @@ class ConstantAddedToTheOutput(Attention):
 
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
         return super().pool(weights, value) + 0.01
+
+
+@_attention("own", killers=("item_alone_equals_item_in_batch",))
+class OneMaximumForTheBatch(Attention):
+    """The largest score of the batch is taken from all, so that a small item underflows."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        weights = (hidden - hidden.detach().amax()).exp().masked_fill(~allowed, 0.0)
+        least = torch.finfo(hidden.dtype).tiny
+        return weights / weights.sum(-1, keepdim=True).clamp_min(least)
+
+
+@_attention("own", killers=("query_alone_equals_query_among_others",))
+class QueriesShareOneLargest(Attention):
+    """Queries are divided by the largest of them all before they meet the keys."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        largest = query.abs().amax().clamp_min(torch.finfo(query.dtype).tiny)
+        shown = (query / largest).to(torch.float16).to(query.dtype)
+        return super().scores(shown, key, scale) * largest.to(wide(query).dtype)
