@@ -80,6 +80,10 @@ def test_on_a_quiet_machine_every_slowdown_is_promised_and_called(
         "  unchanged, called: 0 of 4, that is 0.0% to 52.7%",
         "  10 % slower, at least 1 ms, promised, called: 2 of 2, that is 22.4% to 100.0%",
         "  10 % slower, below 1 ms, promised, called: 2 of 2, that is 22.4% to 100.0%",
+        "  slower by what it said it would see, at least 1 ms, called: 2 of 2, that is 22.4% to "
+        "100.0%",
+        "  slower by what it said it would see, below 1 ms, called: 2 of 2, that is 22.4% to "
+        "100.0%",
     ]
 
 
@@ -87,7 +91,8 @@ def test_on_a_busy_machine_nothing_is_promised(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = told(monkeypatch, capsys, 0.3)
-    assert all("not promised" in line for line in lines[1:])
+    assert all("not promised" in line for line in lines[1:3])
+    assert all("what it said it would see" in line for line in lines[3:])
     assert lines[1].startswith("  10 % slower, at least 1 ms, not promised, called: ")
 
 
@@ -99,7 +104,19 @@ def test_swapped_sides_are_counted_too(
         "  unchanged, called: 0 of 20",
         "  10 % slower, at least 1 ms, promised, called: 10 of 10",
         "  10 % slower, below 1 ms, promised, called: 10 of 10",
+        "  slower by what it said it would see, at least 1 ms, called: 10 of 10",
+        "  slower by what it said it would see, below 1 ms, called: 10 of 10",
     ]
+
+
+def test_on_a_busy_machine_what_is_said_to_be_seen_is_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = told(monkeypatch, capsys, 0.3, swaps=100)
+    for line in lines[-2:]:
+        count, _, rest = line.partition("called: ")[2].partition(" of ")
+        assert int(rest.split(",")[0]) == 202, line
+        assert int(count) >= 0.95 * 202, line
 
 
 def test_runs_in_turn_are_swapped_and_none_is_lost(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_four_processes_a_side_conclude_nothing() -> None:
     (found,) = verdicts([Pair(("x",), QUIET[:4], tuple(2 * t for t in QUIET[:4]))])
     assert found.verdict == "ambiguous"
     assert "at least 5" in found.reason
+    assert found.visible == math.inf  # so that no slowdown is promised to be seen
 
 
 def test_one_process_a_side_is_ambiguous_and_could_have_seen_nothing() -> None:
@@ -124,6 +125,15 @@ def test_same_is_said_only_if_the_whole_interval_lies_within_the_margin() -> Non
     pair = Pair(("x",), QUIET, QUIET)
     assert verdicts([pair], margin=0.05)[0].verdict == "same"
     assert verdicts([pair], margin=0.001)[0].verdict == "ambiguous"
+
+
+def test_what_would_be_seen_is_not_what_would_be_called_same() -> None:
+    steady = tuple(1.0 + 1e-4 * n for n in range(8))
+    (found,) = verdicts([Pair(("x",), steady, steady)], margin=0.05)
+    assert found.visible == 0.05
+    for change, verdict in ((0.02, "same"), (found.visible, "slower")):
+        slow = tuple((1 + change) * t for t in steady)
+        assert verdicts([Pair(("x",), steady, slow)], margin=0.05)[0].verdict == verdict
 
 
 def test_a_change_beyond_its_own_spread_but_within_the_calibrated_noise_is_ambiguous() -> None:

@@ -139,7 +139,8 @@ class Verdict:
         verdict: ``faster``, ``slower``, ``same`` or ``ambiguous``.
         effect: change of the time as a share: 0.1 is 10 % slower.
         low, high: its interval; those of a table hold all at once.
-        visible: the smallest slowdown that would have been called slower in 95 of 100.
+        visible: the smallest slowdown, not below the margin, that would have been called slower
+            in 95 of 100; infinite with too few processes.
         a_s, b_s: geometric means of the process medians, in seconds.
         processes: of either side.
         calibrated: whether this machine's noise for the case is known.
@@ -171,6 +172,8 @@ def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:
 
 def visible_effect(noise: Noise, n_a: int, n_b: int, *, alternated: bool, rows: int = 1) -> float:
     """The smallest slowdown, as a share, that a comparison still to be made will see.
+
+    Within the margin of that comparison it may be called same all the same.
 
     Args:
         noise: of the machine, from a calibration.
@@ -214,6 +217,8 @@ def _verdict(pair: Pair, rows: int, margin: float) -> Verdict:
     if pair.noise is not None:
         planned = visible_effect(pair.noise, n_a, n_b, alternated=pair.alternated, rows=rows)
         visible = max(visible, planned)
+    # a smaller change may be called same
+    visible = max(visible, margin) if min(n_a, n_b) >= MIN_PROCESSES else math.inf
     low, high = _change(center - half), _change(center + half)
     verdict, reason = _named(low, high, margin, min(n_a, n_b))
     return Verdict(

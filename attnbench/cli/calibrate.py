@@ -100,7 +100,8 @@ time_ms        median over all processes of all calibrations of this machine
 processes_%    spread (standard deviation) of process medians within a run
 runs_%         spread of runs beyond that
 in_turn_%      smallest slowdown that 5 runs a side, measured in turn, will show in 95 of 100
-in_two_runs_%  the same for one run a side, of as many processes as here"""
+in_two_runs_%  the same for one run a side, of as many processes as here
+What is below the --margin of 'attnbench compare', 5 % by default, may be called same there."""
 
 
 def _row(
