@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.invariants import empty_rows, masking, positions
+from attnbench.invariants import empty_rows, mask_forms, masking, positions
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 from tests.mutants.twins.attention import Attention
 from tests.mutants.twins.heads import HEADS
 
-INVARIANTS = by_name(masking, empty_rows, positions)
+INVARIANTS = by_name(masking, mask_forms, empty_rows, positions)
 
 
 class MaskAddedAsNumber(Attention):

@@ -1,4 +1,4 @@
-"""Invariants on dropout and the weights beside it; its averages are among the statistics."""
+"""Invariants on dropout and the weights beside it; averages are in dropout_statistics."""
 
 from __future__ import annotations
 

@@ -17,27 +17,20 @@ from attnbench.invariants.compare import (
     differentiate,
     holds,
     reject,
-    same_gradients,
 )
 from attnbench.invariants.deriving import (
-    FREE_MASKS,
     HIDING_MASKS,
     benign,
-    has_gradients,
     leaves_of,
     only_keys,
     resizes,
     with_junk,
     with_mask,
 )
-from attnbench.references import allowed_and_bias
 from attnbench.specs import Invariant, MechanismSpec
-from attnbench.strategies import changed
 from attnbench.subject import Subject
 
 _POISONS = (math.nan, math.inf, -math.inf)
-_LENGTH_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
-_FORMS = tuple(mask for mask in FREE_MASKS if mask not in ("bias", "floating", "causal_padding"))
 
 
 def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
@@ -185,98 +178,6 @@ def _no_poison(base: Baseline, dead: Tensor) -> None:
         )
 
 
-def _forms(subject: Subject, case: Case) -> None:
-    base = Baseline(subject, case)
-    lens = base.inputs.valid_lens
-    if lens is not None:
-        narrow = case.kv_len > torch.iinfo(torch.int8).max
-        dtype = torch.int8 if narrow else _LENGTH_DTYPES[case.seed % len(_LENGTH_DTYPES)]
-        lens = lens.clamp_max(torch.iinfo(dtype).max).to(dtype)
-        base = base.on(base.inputs.replace(valid_lens=lens))
-    given = f"hiding the same by {_form_of(base.inputs)}"
-    if case.mask == "none":
-        given = "no mask"
-    added = torch.zeros_like(base.allowed, dtype=base.inputs.query.dtype)
-    forms = {
-        "a boolean mask (..., L, S)": base.allowed,
-        "a floating mask (..., L, S) of 0 and -inf": added.masked_fill(~base.allowed, -math.inf),
-    }
-    for form, mask in forms.items():
-        got = base.run(with_mask(base.inputs, mask))
-        base.expect(got, f"with {form}, output", given)
-
-
-def _form_of(inputs: Inputs) -> str:
-    parts = []
-    if inputs.attn_mask is not None:
-        kind = "boolean" if inputs.attn_mask.dtype == torch.bool else "floating"
-        parts.append(f"a {kind} mask {tuple(inputs.attn_mask.shape)}")
-    if inputs.valid_lens is not None:
-        dtype = str(inputs.valid_lens.dtype).removeprefix("torch.")
-        told = "" if dtype == "int64" else f" ({dtype})"
-        parts.append(f"valid_lens={inputs.valid_lens.tolist()}{told}")
-    if inputs.is_causal:
-        parts.append("is_causal=True")
-    return " and ".join(parts)
-
-
-def _combined(subject: Subject, case: Case) -> None:
-    base = Baseline(subject, case)
-    shape = (*case.lead, case.q_len, case.kv_len)
-    kind, lengths = case.seed % 3, case.seed // 3 % 3
-    if case.q_len > case.kv_len > 1 and case.seed % 8 == 6:  # causality alone
-        kind = lengths = 0
-    given = base.inputs
-    if kind:
-        mask = torch.rand(shape, generator=base.generator) < 0.6
-        bias = torch.randn(shape, generator=base.generator).to(given.query.dtype)
-        part = mask if kind == 1 else bias.masked_fill(~mask, -math.inf)
-        given = given.replace(attn_mask=part.to(case.device))
-    if lengths and case.lead:
-        rows = (case.lead[0], case.q_len)[:lengths]
-        lens = torch.randint(case.kv_len + 1, rows, generator=base.generator)
-        given = given.replace(valid_lens=lens.to(case.device))
-    before = None if given.attn_mask is None else given.attn_mask.clone()
-    base = base.on(given)
-    allowed, bias = allowed_and_bias(given)
-    whole = allowed if kind < 2 else bias.to(given.query.dtype).masked_fill(~allowed, -math.inf)
-    one, together = "with one mask (..., L, S) of all", f"{_form_of(given)} together"
-    base.expect(base.run(with_mask(given, whole.to(case.device))), f"{one}, output", together)
-    if has_gradients(subject, case):
-        inputs, leaves = leaves_of(base.module, given)
-        if kind == 2 and "bias_gets_its_gradient" not in subject.exempt:
-            leaves["attn_mask"] = part.detach().to(case.device).requires_grad_()
-            inputs = inputs.replace(attn_mask=leaves["attn_mask"])
-            whole = leaves["attn_mask"].masked_fill(~allowed.to(case.device), -math.inf)
-        got, expected = base.run(with_mask(inputs, whole.to(case.device))), base.run(inputs)
-        weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
-        same_gradients(got, expected, leaves, weight, one, together)
-    unseen = ~allowed.any(-2).unsqueeze(-1).to(case.device)
-    if bool(unseen.any()):
-        junk = {n: getattr(given, n).masked_fill(unseen, math.nan) for n in ("key", "value")}
-        base.expect(
-            base.run(given.replace(**junk)),
-            f"with {_form_of(given)}, and NaN in what they hide from every query, output",
-            "the call without NaN",
-        )
-    if before is not None and given.attn_mask is not None:
-        agree_within(given.attn_mask, before, 0.0, "attn_mask after the call", "it before")
-
-
-def _with_other_sizes(subject: Subject, case: Case) -> Case:
-    """Every second case with leading sizes of L, where no shape tells heads from queries.
-
-    Every fourth has more queries than keys, so that the first ones come before every key.
-    """
-    if case.seed % 4 == 2:
-        kv_len = 1 if case.seed % 16 == 2 else case.q_len
-        turned = case.replace(q_len=case.kv_len, kv_len=kv_len)
-        return turned if subject.legal(turned.replace(mask="none")).sizes == turned.sizes else case
-    size = min(case.q_len, 4)
-    equal = subject.legal(case.replace(lead=(size,) * len(case.lead), q_len=size))
-    return equal if case.seed % 2 and equal.q_len == size else case
-
-
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on masking."""
@@ -313,24 +214,4 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="No gradient reaches a hidden slot, and nothing in padding reaches a gradient.",
         check=_no_gradient,
         cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2),
-    )
-    yield Invariant(
-        name="mask_forms_agree",
-        statement="Boolean and floating masks, lengths and is_causal that mean one thing do it.",
-        check=_forms,
-        cases=lambda subject: benign(
-            subject,
-            masks=(*_FORMS, "empty_row"),
-            max_len=65,
-            beyond=(Case((1,), 140, 140, mask="causal"), Case((2,), 3, 520, mask="padding")),
-        ),
-    )
-    yield Invariant(
-        name="causal_and_padding_combine",
-        statement="is_causal, lengths and a mask together hide what any of them hides.",
-        check=_combined,
-        cases=lambda subject: changed(
-            benign(subject, masks=("causal",), leads=(1, 2), min_kv_len=2),
-            lambda case: _with_other_sizes(subject, case),
-        ),
     )

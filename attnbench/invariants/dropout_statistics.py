@@ -1,9 +1,4 @@
-"""Invariants on averages: the scores' variance, and what dropout leaves in the mean.
-
-Each is a test of a mean, with the standard error taken over independent draws, and calls a right
-subject wrong at most once in a million runs: six standard errors, plus a band for what is allowed
-to differ. Six, not five, since squares of normals are skewed, which widens the tails of the mean.
-"""
+"""Invariants on dropout over many calls: what is left in the mean, and what is dropped together."""
 
 from __future__ import annotations
 
@@ -18,101 +13,13 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.compare import agree_within, holds, reject
 from attnbench.invariants.dropout import takes_dropout
-from attnbench.profiles import current_profile
-from attnbench.specs import Invariant, MechanismSpec
+from attnbench.invariants.variance import STANDARD_ERRORS
+from attnbench.specs import Invariant
 from attnbench.strategies import listed
 from attnbench.subject import Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
-
-__all__ = ["STANDARD_ERRORS"]
-
-STANDARD_ERRORS = 6.0
-"""How many a mean may be off by; a normal mean is beyond them twice in 10⁹."""
-
-_MODULES = 256
-_MOST_MODULES = 4096
-_WIDEST = 0.35
-"""Six standard errors, relative: above it, more modules are made."""
-
-_SIZES = ((16, 16), (64, 64), (16, 64), (64, 16), (1, 1), (4, 4))
-
-
-def _variance_cases(subject: Subject) -> SearchStrategy[Case]:
-    dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
-    sizes = _SIZES[:3] if current_profile().name == "quick" else _SIZES
-    return listed(
-        *(
-            subject.legal(Case((), 32, 32, query, key, 1, dtype, seed=number))
-            for number, (query, key) in enumerate(sizes)
-        )
-    )
-
-
-def _unit_variance(subject: Subject, case: Case) -> None:
-    """Power: at sizes from 16 on, a variance of 1.5 or of 2/3 is found with 99.9 %."""
-    torch.manual_seed(case.seed)
-    firsts: list[Tensor] = []
-    squares: list[Tensor] = []
-    while True:
-        for _ in range(_MODULES):
-            scores = _fresh_scores(subject, case)
-            firsts.append(scores.mean())
-            squares.append(scores.square().mean())
-        mean = torch.stack(firsts).mean()
-        # (s - mean)² averaged over one module's pairs, which share its parameters
-        spread = torch.stack(squares) - 2 * mean * torch.stack(firsts) + mean**2
-        variance = float(spread.mean())
-        error = float(spread.std()) / len(firsts) ** 0.5
-        if STANDARD_ERRORS * error <= _WIDEST * variance or len(firsts) >= _MOST_MODULES:
-            break
-    # a function scaled for large sizes is a little off at small ones; MECHANISMS names 0.82 at 1
-    band = 0.05 if min(case.query_size, case.key_size) >= 16 else 0.2
-    allowed = band + STANDARD_ERRORS * error
-    if not abs(variance - 1.0) <= allowed:
-        raise InvariantViolation(
-            f"variance of scores = {variance:.4g} over {len(firsts)} fresh modules, but should be "
-            f"1 ± {allowed:.2g} for standard normal query and key of sizes {case.query_size} and "
-            f"{case.key_size} (a band of {band} and {STANDARD_ERRORS:g} standard errors over "
-            f"modules, {error:.2g} each); scale the scores, or the initial parameters, by "
-            f"{variance**-0.5:.4g}, or do not declare unit_variance",
-            error=abs(variance - 1.0) / allowed,
-            compared={"lines": _script_of_variance(case, len(firsts), allowed)},
-        )
-    if STANDARD_ERRORS * error > 1.0:
-        reject("the modules differ too much for their mean to say anything")
-
-
-def _script_of_variance(case: Case, modules: int, allowed: float) -> list[str]:
-    query, key = f"{case.q_len}, {case.query_size}", f"{case.kv_len}, {case.key_size}"
-    return [
-        f"torch.manual_seed({case.seed})",
-        "scores = []",
-        f"for _ in range({modules}):",
-        f"    module = make({case.query_size}, {case.key_size})",
-        f"    scores.append(module(torch.randn({query}), torch.randn({key})).detach().double())",
-        "scores = torch.stack(scores)",
-        "variance = (scores - scores.mean()).square().mean().item()",
-        'print("variance of scores =", variance, "but should be 1")',
-        f"assert abs(variance - 1) <= {allowed:.6g}",
-    ]
-
-
-def _fresh_scores(subject: Subject, case: Case) -> Tensor:
-    module = subject.make(case.query_size, case.key_size, case.value_size)
-    query = torch.randn(case.q_len, case.query_size)
-    key = torch.randn(case.kv_len, case.key_size)
-    with torch.no_grad():
-        scores: Tensor = module(query, key)
-    return scores.double()
-
-
-def _has_scores(subject: Subject) -> str | None:
-    if subject.kind == "kernel":
-        return "a kernel's scores are those of its scoring function"
-    return "a mechanism shows no scores" if isinstance(subject.spec, MechanismSpec) else None
-
 
 _CALLS = 4096
 _SHARE = 0.3
@@ -305,16 +212,7 @@ def _shows_dropped_weights(subject: Subject) -> str | None:
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on averages."""
-    yield Invariant(
-        name="unit_variance",
-        statement="For standard normal query and key, and fresh parameters, the scores' variance "
-        "is 1.",
-        check=_unit_variance,
-        cases=_variance_cases,
-        applies=_has_scores,
-        law=True,
-    )
+    """The invariants on many dropouts."""
     yield Invariant(
         name="dropout_keeps_the_mean",
         statement="The mean of the output over dropouts is the output without dropout.",
