@@ -81,11 +81,17 @@ def _same_gradients(base: Baseline) -> None:
 
 
 class _SameDropout(Baseline):
-    """A baseline in training mode, whose every call draws the same random numbers."""
+    """A baseline in training mode, whose every call draws the same numbers from the same state."""
+
+    def __init__(self, subject: Subject, case: Case) -> None:
+        super().__init__(subject, case)
+        self.kept = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
 
     def seeded(self) -> nn.Module:
         """The module, before its next call."""
         torch.default_generator.manual_seed(self.case.seed)
+        for name, buffer in self.kept.items():  # a training call may move it, as a spectral norm's
+            self.module.get_buffer(name).copy_(buffer)
         return self.module.train()
 
     def run(self, inputs: Inputs) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrizations, parametrize
 
 from attnbench import MechanismSpec, ScoringSpec
 from tests.mutants.twins.attention import Attention, wide
@@ -89,6 +89,20 @@ class Dropping(nn.Module):
         """Scores ``(..., L, S)``."""
         hidden = self.query_proj(query).unsqueeze(-2) + self.key_proj(key).unsqueeze(-3)
         scores: Tensor = self.out(self.drop(hidden.tanh())).squeeze(-1)
+        return scores
+
+
+class Spectral(nn.Module):
+    """A product through a matrix whose norm every training call estimates anew."""
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+        inner = nn.Linear(query_size, key_size, bias=False)
+        self.inner = parametrizations.spectral_norm(inner)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``."""
+        scores: Tensor = self.inner(query) @ key.mT * key.shape[-1] ** -0.5
         return scores
 
 
@@ -191,6 +205,15 @@ SPECS = {
     "half_types_only": ScoringSpec(
         name="half_types_only", make=HalfTypesOnly, equal_sizes=True, dtypes=("float16", "bfloat16")
     ),
+    "spectral": ScoringSpec(
+        name="spectral",
+        make=Spectral,
+        dtypes=("float32", "float64"),
+        exempt={
+            "training_equals_evaluation": "every training call estimates the norm anew",
+            "gradients_are_right_with_dropout": "gradients take that estimate for a constant",
+        },
+    ),
     "parametrized": ScoringSpec(name="parametrized", make=Parametrized, equal_sizes=True),
     "distant": ScoringSpec(
         name="distant",
@@ -247,6 +270,7 @@ ACCUSED_ONCE = {
     ),
     "gated": ("gradients_reach_every_parameter",),
     "half_types_only": ("weights_follow_scores",),
+    "spectral": ("dropout_acts_on_weights", "weights_are_those_before_dropout"),
     "parametrized": ("copies_agree",),
     "distant": ("grouped_heads_equal_expanded_heads",),
     "log_sum_exp": ("weights_sum_to_one", "constant_values_come_back", "output_lies_within_values"),
