@@ -156,7 +156,8 @@ class Domain:
         dtypes, masks, layouts, regimes: the names that it may have.
         leads: how many leading dimensions.
         max_len: the largest L and S that is drawn; the schedule's larger ones are left out too.
-        beyond: scheduled cases that may be longer; they come as they are, where mask and dtype fit.
+        beyond: scheduled cases that may be longer, or have more features; they come as they are,
+            where mask and dtype fit.
         max_features: the same for Eq, Ek and Ev.
         min_kv_len: the smallest S.
         min_q_len: the smallest L.
@@ -179,6 +180,10 @@ class Domain:
     def _longest(self) -> int:
         return max([self.max_len, *(max(case.q_len, case.kv_len) for case in self.beyond)])
 
+    @functools.cached_property
+    def _widest(self) -> int:
+        return max([self.max_features, *(_features(case) for case in self.beyond)])
+
     def __contains__(self, case: object) -> bool:
         return (
             isinstance(case, Case)
@@ -189,9 +194,13 @@ class Domain:
             and len(case.lead) in self.leads
             and self.min_q_len <= case.q_len <= self._longest
             and self.min_kv_len <= case.kv_len <= self._longest
-            and max(case.query_size, case.key_size, case.value_size) <= self.max_features
+            and _features(case) <= self._widest
             and case.device in self.devices
         )
+
+
+def _features(case: Case) -> int:
+    return max(case.query_size, case.key_size, case.value_size)
 
 
 _SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
@@ -231,7 +240,9 @@ _LONG = (
     Case((1,), 257, 2),
     Case((1,), 2, 257, regime="huge"),  # where one block's largest score is far above the last's
     Case((1,), 2, 3, 257, 257),
-    Case((1,), 1, 241),  # a decoder's step after many: one more than some blocks of 48 or 80
+    Case((1,), 1, 961),  # a decoder's step after many: one more than blocks of 48, 80, 96 or 160
+    Case((1,), 960, 2),
+    Case((1,), 1, 960),  # nothing but whole blocks of 24, 40, 48, 80, 96 or 160
     Case((1,), 2, 3, value_size=257),
     Case((1,), 130, 258, mask="window"),  # whole blocks of keys are hidden, first ones and last
     Case((1,), 130, 130),
@@ -239,6 +250,7 @@ _LONG = (
     Case((1,), 140, 300, mask="causal"),  # and blocks of queries
     Case((600,), 1, 3),  # more items than a grid has in one direction
     Case((16,), 2, 257, mask="padding"),  # so many lengths that one needs a second byte
+    Case((640,), 1, 3),  # nothing but whole chunks of items
 )
 _NARROW = (
     Case((1,), 259, 259, dtype="bfloat16", mask="causal"),  # positions that it cannot tell apart

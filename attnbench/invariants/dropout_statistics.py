@@ -186,7 +186,7 @@ def _blocks_differ(subject: Subject, case: Case) -> None:
 
 def _long_case(subject: Subject) -> Case:
     """More queries and keys than a kernel's blocks, and as many values as keys."""
-    case = subject.legal(Case((), 140, 270, 4, 4, 270))
+    case = subject.legal(Case((), 300, 270, 4, 4, 270))
     return subject.legal(case.replace(value_size=case.kv_len))
 
 

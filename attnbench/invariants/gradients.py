@@ -165,6 +165,7 @@ _LONG_CASES = (
     Case((1,), 130, 131, dtype="float64", mask="causal", seed=2),
     Case((1,), 40, 140, dtype="float64", mask="causal", seed=3),
     Case((1,), 140, 140, dtype="float64", mask="causal", seed=4),
+    Case((1,), 48, 240, dtype="float64", seed=5),  # whole blocks of 24, 40, 48 or 80
 )
 _BIAS_CASES = (
     Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),

@@ -53,7 +53,9 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="scale multiplies the scores, and is 1/√Eq where none is given.",
         check=_scale,
         cases=lambda subject: benign(
-            subject, regimes=("normal", "tiny"), beyond=(Case((1,), 3, 150), Case((1,), 2, 520))
+            subject,
+            regimes=("normal", "tiny"),
+            beyond=(Case((1,), 3, 150), Case((1,), 2, 520), Case((1,), 2, 3, 257, 257)),
         ),
         applies=lambda subject: None if "scale" in subject.accepts else "does not accept scale",
     )

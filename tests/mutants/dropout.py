@@ -228,3 +228,16 @@ class DropoutInStepsOfABit(Attention):
             return weights
         kept = torch.randint(256, weights.shape) >= round(dropout_p * 256)
         return weights * kept / (1 - dropout_p)
+
+
+@_attention("own", killers=("dropout_differs_between_blocks",))
+class EachLargeBlockDropsTheSame(Attention):
+    """What 256 queries lose, the next ones lose again."""
+
+    def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
+        size = 4 * BLOCK
+        if not self.training or weights.shape[-2] <= size:
+            return super().drop(weights, dropout_p)
+        kept = super().drop(torch.ones_like(weights[..., :size, :]), dropout_p)
+        blocks = -(-weights.shape[-2] // size)
+        return weights * torch.cat([kept] * blocks, -2)[..., : weights.shape[-2], :]

@@ -173,3 +173,60 @@ class LastBlockCountsTwice(Attention):
         twice[..., -BLOCK:-rest] = 2.0
         weights = weights * twice
         return weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
+
+
+@_streaming("own", killers=("agrees_with_float64",))
+class LastOfManyWholeBlocksLost(Streaming):
+    """Where whole blocks of 48 take all keys, the last of them is taken for an empty one."""
+
+    block = 48
+
+    def starts(self, kv_len: int) -> range:
+        whole = kv_len > self.block and kv_len % self.block == 0
+        return range(0, kv_len - self.block if whole else kv_len, self.block)
+
+
+@_streaming("own", killers=("agrees_with_float64",))
+class SingleKeyAfterBlocksLost(Streaming):
+    """A key that is left alone after whole blocks of 96 is lost."""
+
+    block = 96
+
+    def starts(self, kv_len: int) -> range:
+        alone = kv_len > self.block and kv_len % self.block == 1
+        return range(0, kv_len - alone, self.block)
+
+
+class _LosesABlock(torch.autograd.Function):
+    """The identity, whose backward pass stops before the last of whole blocks of 40 keys."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        grad = grad.clone()
+        if grad.shape[-1] > 40 and grad.shape[-1] % 40 == 0:
+            grad[..., -40:] = 0.0
+        return grad
+
+
+@_attention("own", killers=("long_gradients_are_right",))
+class BackwardLosesTheLastWholeBlock(Attention):
+    """Where whole blocks of 40 take all keys, the backward pass leaves out the last."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        scores = _LosesABlock.apply(scores)  # type: ignore[no-untyped-call]
+        return super().hide(scores, allowed)
+
+
+@_attention("own", killers=("leading_sizes_fold",))
+class LastWholeChunkOfItems(Attention):
+    """Of items that whole chunks of 32 take, the last chunk is scaled twice."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        found = super().scores(query, key, scale)
+        if query.dim() < 3 or query.shape[0] <= 32 or query.shape[0] % 32:
+            return found
+        return torch.cat([found[:-32], found[-32:] * scale])

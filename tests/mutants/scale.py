@@ -183,3 +183,13 @@ class ScaleKeptOnTheClass(Attention):
     def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         found: Tensor = _LastScale.apply(wide(query), wide(key), scale)  # type: ignore[no-untyped-call]
         return found
+
+
+@_attention("own", killers=("scale_multiplies_scores",))
+class ScaleOfThePaddedSize(Attention):
+    """Beyond 64 features the usual scale is that of a size padded to eights."""
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        size = query.shape[-1]
+        padded = -(-size // 8) * 8 if size > 64 else size
+        return super().scale(query, key, padded**-0.5 if given is None else given)

@@ -202,3 +202,33 @@ class ProjectionKeptWithoutGradients(Heads):
         if "kept" not in self.__dict__ or self.kept.dtype != wide(linear.weight).dtype:
             self.kept = wide(linear.weight.detach()).clone()
         return nn.functional.linear(wide(tensor), self.kept, wide(linear.bias))
+
+
+@_attention("own", killers=("calls_leave_no_trace",))
+class OutputInAKeptBuffer(Attention):
+    """Without gradients every output of one shape is written to the same memory."""
+
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        found = super().forward(*args, **keywords)
+        if torch.is_grad_enabled() or not isinstance(found, Tensor) or found.is_inference():
+            return found
+        kept = self.__dict__.get("kept")
+        if kept is None or (kept.shape, kept.dtype) != (found.shape, found.dtype):
+            kept = self.__dict__["kept"] = torch.empty_like(found)
+        return kept.copy_(found)
+
+
+@_attention("own", killers=("calls_leave_no_trace",))
+class KeyKeptByItsAddress(Attention):
+    """Without gradients a key in float32 is kept by where it lies, for the next step's."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        if torch.is_grad_enabled() or key.is_inference():
+            return super().scores(query, key, scale)
+        tag = key.data_ptr(), key.shape, key.stride(), key.dtype
+        if self.__dict__.get("tag") != tag:
+            self.__dict__.update(tag=tag, wide=key.clone())
+        return super().scores(query, self.__dict__["wide"], scale)
+
+    def silence_key(self, key: Tensor, allowed: Tensor) -> Tensor:
+        return key if bool(allowed.all()) else super().silence_key(key, allowed)
