@@ -146,13 +146,18 @@ def _hiding_nothing(inputs: Inputs) -> Inputs:
 
 
 def _unlike(subject: Subject, case: Case) -> Case:
-    """Another call: without the mask, of as many pairs in another shape, longer, or shorter."""
+    """Another call: without the mask, of as many pairs in another shape, longer, or shorter.
+
+    Or of as many queries as keys, and of as many as there are of the more numerous now.
+    """
+    most = max(case.q_len, case.kv_len)
     shape = (
         {"mask": "none"},
         {"q_len": case.kv_len, "kv_len": case.q_len, "mask": "none"},
         {"kv_len": case.kv_len + 70, "mask": "none"},
         {"q_len": max(1, case.q_len - 1)},
-    )[case.seed % 4]
+        {"q_len": most, "kv_len": most, "mask": "none"},
+    )[case.seed % 5]
     other = case.replace(**shape)
     return other if subject.legal(other) == other else case.replace(mask="none")
 

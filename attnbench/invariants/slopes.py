@@ -31,7 +31,11 @@ def gradients_of(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | 
 
 
 def compare_slopes(
-    base: Baseline, inputs: Inputs, named: dict[str, Tensor], told: str = ""
+    base: Baseline,
+    inputs: Inputs,
+    named: dict[str, Tensor],
+    told: str = "",
+    output: str = "output",
 ) -> None:
     """Hold the gradients by some leaves of the inputs against finite differences.
 
@@ -40,6 +44,7 @@ def compare_slopes(
         inputs: with the leaves.
         named: leaves, with names.
         told: what is special about the call, before the failure's text.
+        output: what the base gives.
     """
     weight = torch.randn(base.output.shape, generator=base.generator, dtype=torch.float64)
     weight = weight.to(base.output)
@@ -91,7 +96,7 @@ def compare_slopes(
         differing = compare([name], closely=True)
         if differing is not None:
             got, should = differing
-            what = f"{told}the slope of (output * g).sum() along a random direction of {name}"
+            what = f"{told}the slope of ({output} * g).sum() along a random direction of {name}"
             lacking = "" if gradients[name] is not None else ", and no gradient reaches it"
             why = f"the first is by its gradient, the second by finite differences{lacking}"
             agree_within(got, should, _slack(should, base), what, None, why=why)

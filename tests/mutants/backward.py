@@ -299,3 +299,27 @@ class SameAddressTakenForTheSame(Attention):
         if not torch.compiler.is_compiling() and key.shape == value.shape:
             value = key if key.data_ptr() == value.data_ptr() else value
         return super().forward(query, key, value, *args, **given)
+
+
+class _ConstantWeights(torch.autograd.Function):
+    """A softmax whose backward pass takes the weights for constants."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor) -> Tensor:
+        ctx.weights = hidden.softmax(-1)
+        return ctx.weights.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return ctx.weights * (grad - (grad * ctx.weights).sum(-1, keepdim=True))
+
+
+@_attention("own", killers=("second_derivatives_are_right_or_refused",))
+class SecondDerivativesOfConstants(Attention):
+    """A hand-written backward pass keeps the weights where no graph reaches them."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        if not hidden.requires_grad:
+            return super().normalise(hidden, allowed)
+        found: Tensor = _ConstantWeights.apply(hidden)  # type: ignore[no-untyped-call]
+        return found.masked_fill(~allowed, 0.0)

@@ -144,3 +144,13 @@ class SilencedByTheMaskAlone(Attention):
 
     def silence_value(self, value: Tensor, allowed: Tensor) -> Tensor:
         return super().silence_value(value, self.alone)
+
+
+@_attention("own", killers=("causal_and_padding_combine",))
+class QueryMaskLostBesideLengths(Attention):
+    """A mask (..., L, 1) is dropped where lengths are given too."""
+
+    def mask(self, query: Tensor, key: Tensor, attn_mask: Any, valid_lens: Any, *rest: Any) -> Any:
+        if attn_mask is not None and valid_lens is not None and attn_mask.shape[-1] == 1:
+            attn_mask = None if key.shape[-2] > 1 else attn_mask
+        return super().mask(query, key, attn_mask, valid_lens, *rest)

@@ -61,3 +61,18 @@ class SlotsCountedLikeLengths(Rotary):
         rows = valid_lens.shape[1] if valid_lens.dim() == 2 else 1
         lens = valid_lens.reshape(-1, *[1] * (query.dim() - 3), rows, 1)
         return torch.arange(kv_len).to(lens.dtype) < lens
+
+
+@_rotary("own", killers=("calls_leave_no_trace",))
+class ShiftKeptByTheLonger(Rotary):
+    """Where the queries begin is kept by the larger of both lengths."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        lengths = query.shape[-2], key.shape[-2]
+        self.shift = self.__dict__.setdefault("shifts", {}).setdefault(
+            max(lengths), lengths[1] - lengths[0]
+        )
+        return super().scores(query, key, scale)
+
+    def turn_query(self, query: Tensor, positions: Tensor) -> Tensor:
+        return self.turn(query, self.positions(query.shape[-2], self.shift))

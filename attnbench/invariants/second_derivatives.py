@@ -1,0 +1,76 @@
+"""The invariant on gradients of gradients: they are right, or asking for them raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.inputs import Inputs
+from attnbench.invariants.baseline import Baseline
+from attnbench.invariants.deriving import leaves_of
+from attnbench.invariants.slopes import compare_slopes, has_slopes
+from attnbench.specs import Invariant
+from attnbench.strategies import listed
+from attnbench.subject import Subject
+
+__all__: list[str] = []
+
+_CASES = (
+    Case((2,), 3, 5, dtype="float64", mask="boolean"),
+    Case((1, 2), 4, 4, dtype="float64", mask="causal", seed=1),
+)
+
+
+class _Gradients(Baseline):
+    """A baseline whose output is the gradients by query, key and value, in one row."""
+
+    def run(self, inputs: Inputs) -> Tensor:
+        """The gradients of a weighted sum of the output, with their own graph."""
+        with torch.enable_grad():
+            given = inputs if inputs.query.requires_grad else leaves_of(self.module, inputs)[0]
+            output = super().run(given)
+            generator = torch.Generator().manual_seed(self.case.seed)
+            weight = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+            leaves = given.query, given.key, given.value
+            found = torch.autograd.grad(
+                output, leaves, weight.to(output), create_graph=True, allow_unused=True
+            )
+        return torch.cat([g.flatten() for g in found if g is not None])
+
+
+def _second(subject: Subject, case: Case) -> None:
+    base = _Gradients(subject, case)
+    inputs, named = leaves_of(base.module, base.inputs)
+    total = base.run(inputs).sum()
+    try:  # torch.autograd.grad passes by what once_differentiable puts there to raise
+        torch.autograd.backward(total)
+    except Exception:  # it says that it has none, which is as good
+        return
+    for leaf in named.values():
+        leaf.grad = None
+    told = "taken with create_graph=True, "
+    try:
+        compare_slopes(base, inputs, named, told, "gradient")
+    except InvariantViolation as violation:
+        raise InvariantViolation(
+            f"{violation}; where a backward pass is not to be differentiated itself, "
+            "torch.autograd.function.once_differentiable lets it say so",
+            error=violation.error,
+        ) from None
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariant on second derivatives."""
+    yield Invariant(
+        name="second_derivatives_are_right_or_refused",
+        statement="A gradient's own gradient is its slope, or asking for it raises.",
+        check=_second,
+        cases=lambda subject: listed(*map(subject.legal, _CASES), enough=1),
+        applies=has_slopes,
+    )
