@@ -262,7 +262,7 @@ ACCUSED_ONCE = {
     "kinked": ("gradients_are_right", "long_gradients_are_right"),
     "cosine": ("every_attendable_key_matters",),
     "polynomial": ("weights_are_not_negative", "weights_sum_to_one"),
-    "compiled": ("backward_leaves_no_trace",),
+    "compiled": ("backward_leaves_no_trace", "second_derivatives_are_right_or_refused"),
     "dropping": (
         "dropout_acts_on_weights",
         "training_equals_evaluation",
