@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from attnbench.invariants import copies, dropout, execution, layouts
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 from tests.mutants.dropout import BackwardDropsOthers, NoDropoutWhenCausal
+from tests.mutants.state import FactorsKeptFromInference
 from tests.mutants.twins.attention import Attention
 
 INVARIANTS = by_name(execution, layouts, dropout, copies)
@@ -182,3 +183,9 @@ def test_a_state_that_a_call_adds_to_is_found_and_is_the_subjects_fault() -> Non
     wrong = run(mutant(TableMadeByTheFirstCall), INVARIANTS["calls_leave_no_trace"])
     assert wrong.status == "failed"
     assert "took from it, table" in wrong.reason
+
+
+def test_what_is_kept_of_inference_mode_is_told_with_the_call_that_came_before() -> None:
+    wrong = run(mutant(FactorsKeptFromInference), INVARIANTS["gradient_modes_agree"])
+    assert wrong.status == "failed"
+    assert wrong.reason.startswith("after a call under inference_mode, the same call outside")
