@@ -146,10 +146,7 @@ def _hiding_nothing(inputs: Inputs) -> Inputs:
 
 
 def _unlike(subject: Subject, case: Case) -> Case:
-    """Another call: without the mask, of as many pairs in another shape, longer, or shorter.
-
-    Or of as many queries as keys, and of as many as there are of the more numerous now.
-    """
+    """Another call: no mask, as many pairs in another shape, longer, shorter, or made square."""
     most = max(case.q_len, case.kv_len)
     shape = (
         {"mask": "none"},
