@@ -109,7 +109,8 @@ def _combined(subject: Subject, case: Case) -> None:
         agree_within(given.attn_mask, before, 0.0, "attn_mask after the call", "it before")
     if given.valid_lens is not None:  # one boolean for all keys of a query
         whole_rows = torch.rand(case.q_len, 1, generator=base.generator) < 0.6
-        base = base.on(given.replace(attn_mask=whole_rows.to(case.device)))
+        whole_rows = whole_rows.to(case.device)
+        base = base.on(given.replace(attn_mask=whole_rows, is_causal=False))
         allowed = allowed_and_bias(base.inputs)[0].to(case.device)
         together = f"{_form_of(base.inputs)} together"
         base.expect(base.run(with_mask(base.inputs, allowed)), f"{one}, output", together)
