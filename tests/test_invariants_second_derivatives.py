@@ -1,29 +1,18 @@
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attnbench.invariants import second_derivatives
 from tests.invariant_runs import by_name, mutant, run
-from tests.mutants.backward import SecondDerivativesOfConstants
+from tests.mutants.backward import SecondDerivativesOfConstants, _ConstantWeights
 from tests.mutants.twins.attention import ATTENTION, Attention
 
 RIGHT = by_name(second_derivatives)["second_derivatives_are_right_or_refused"]
 
 
-class _Once(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor) -> Tensor:
-        ctx.weights = hidden.softmax(-1)
-        return ctx.weights.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return ctx.weights * (grad - (grad * ctx.weights).sum(-1, keepdim=True))
+class _Once(_ConstantWeights):
+    backward = staticmethod(once_differentiable(_ConstantWeights.backward))
 
 
 class Refused(Attention):

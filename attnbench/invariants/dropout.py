@@ -90,8 +90,10 @@ class _SameDropout(Baseline):
     def seeded(self) -> nn.Module:
         """The module, before its next call."""
         torch.default_generator.manual_seed(self.case.seed)
-        for name, buffer in self.kept.items():  # a training call may move it, as a spectral norm's
-            self.module.get_buffer(name).copy_(buffer)
+        for name, kept in self.kept.items():
+            buffer = self.module.get_buffer(name)
+            if not torch.equal(buffer, kept):  # a training call has moved it, as a spectral norm's
+                buffer.copy_(kept)
         return self.module.train()
 
     def run(self, inputs: Inputs) -> Tensor:
