@@ -20,24 +20,24 @@ from attnbench.hookspecs import hookimpl
 from attnbench.specs import Invariant, KernelSpec, MechanismSpec, ScoringSpec, Sizes
 
 if TYPE_CHECKING:
-    from attnbench.attending import attend
-    from attnbench.cases import Case
-    from attnbench.conformance import CheckReport, Outcome, check
-    from attnbench.decorators import parametrize_with_checks
-    from attnbench.resolving import get, subjects
-    from attnbench.subject import Inputs, Subject
+    from attnbench.attention.attend import attend
+    from attnbench.cases.case import Case
+    from attnbench.checking.api import CheckReport, Outcome, check
+    from attnbench.checking.parametrization import parametrize_with_checks
+    from attnbench.subject.lookup import get, subjects
+    from attnbench.subject.subject import Inputs, Subject
 
 _LAZY = {
-    "Case": "cases",
-    "CheckReport": "conformance",
-    "Inputs": "subject",
-    "Outcome": "conformance",
-    "Subject": "subject",
-    "attend": "attending",
-    "check": "conformance",
-    "get": "resolving",
-    "parametrize_with_checks": "decorators",
-    "subjects": "resolving",
+    "Case": "cases.case",
+    "CheckReport": "checking.api",
+    "Inputs": "subject.subject",
+    "Outcome": "checking.api",
+    "Subject": "subject.subject",
+    "attend": "attention.attend",
+    "check": "checking.api",
+    "get": "subject.lookup",
+    "parametrize_with_checks": "checking.parametrization",
+    "subjects": "subject.lookup",
 }
 
 __all__ = [

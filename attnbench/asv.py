@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.benchmark.tracking import TRACKED, VERSION, Tracked, prepare
-from attnbench.cases import Case
+from attnbench.cases.case import Case
 from attnbench.errors import UsageError
-from attnbench.resolving import subjects as installed_names
+from attnbench.subject.lookup import subjects as installed_names
 
 __all__ = ["CASES", "DEVICES", "class_name", "fill"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from attnbench.decorators import Check
-    from attnbench.subject import Subject
+    from attnbench.checking.parametrization import Check
+    from attnbench.subject.subject import Subject
 
 __all__: list[str] = []
 
@@ -63,7 +63,7 @@ def pytest_terminal_summary(
     """Say which plugins could not be loaded, if checks were asked for."""
     if config.getoption("--attnbench") is None:
         return
-    from attnbench.registry import registry
+    from attnbench.registry.catalog import registry
 
     for plugin in registry().failures:
         terminalreporter.write_line(
@@ -78,8 +78,8 @@ class Checks(pytest.Collector):
 
     def collect(self) -> Iterator[CheckItem]:
         """One item for each subject and invariant."""
-        from attnbench.conformance import all_targets
-        from attnbench.decorators import checks_of
+        from attnbench.checking.api import all_targets
+        from attnbench.checking.parametrization import checks_of
         from attnbench.errors import AttnbenchError
 
         options = self.config.option
@@ -121,7 +121,7 @@ class CheckItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The outcome's text, without a traceback."""
-        from attnbench.decorators import CheckFailedError
+        from attnbench.checking.parametrization import CheckFailedError
 
         if isinstance(excinfo.value, CheckFailedError):
             return str(excinfo.value)

@@ -69,7 +69,7 @@ def length(row: Mapping[str, Any]) -> str:
 
 def slowed(side: Path, name: str, factors: Mapping[Row, float]) -> Path:
     """A copy of the runs in a folder, the times of each row longer by a factor of its own."""
-    from attnbench.benchmark import store
+    from attnbench.benchmark.records import store
 
     copy = side.with_name(f"{side.name}-{name}")
     for record in store.read_folder(side):

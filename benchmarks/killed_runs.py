@@ -20,7 +20,7 @@ BENCH += ["bench", "dot", "--set", "smoke", "--retries", "0", "--run", "killed"]
 
 
 def main(kills: int) -> None:
-    from attnbench.benchmark import store
+    from attnbench.benchmark.records import store
 
     chance = random.Random(0)  # noqa: S311 -- moments, not secrets
     lost = damaged = recorded = 0

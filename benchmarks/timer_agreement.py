@@ -32,12 +32,12 @@ def main(rounds: int) -> None:
     import torch
     from torch.utils.benchmark import Timer
 
-    from attnbench.benchmark.cases import BenchCase
-    from attnbench.benchmark.clock import sample
-    from attnbench.benchmark.contract import Contract
-    from attnbench.benchmark.measure import measured_call
-    from attnbench.cases import Case
-    from attnbench.resolving import resolve
+    from attnbench.benchmark.measuring.clock import sample
+    from attnbench.benchmark.measuring.contract import Contract
+    from attnbench.benchmark.measuring.measurement import measured_call
+    from attnbench.benchmark.workloads import BenchCase
+    from attnbench.cases.case import Case
+    from attnbench.subject.lookup import resolve
 
     contract = Contract(cap_s=ROUND_S, min_s=ROUND_S)
     torch.set_num_threads(contract.threads)

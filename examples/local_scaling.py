@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import attnbench
-from attnbench.benchmark.memory import peak_bytes
+from attnbench.benchmark.measuring.memory import peak_bytes
 
 SUBJECTS = ("soft", "local_monotonic", "local_predictive", "key_value")
 LENGTHS = (256, 512, 1024, 2048, 4096)

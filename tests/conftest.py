@@ -4,7 +4,7 @@ import signal
 import sys
 from pathlib import Path
 
-# behind site-packages: `tests.mutants` is found here, and attnbench where it is installed
+# behind site-packages: `tests.meta.mutants` is found here, and attnbench where it is installed
 sys.path.append(str(Path(__file__).parent.parent))
 
 # a shell has what it runs in the background ignore Ctrl-C, and so would what a test interrupts

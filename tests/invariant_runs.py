@@ -7,10 +7,10 @@ from types import ModuleType
 from typing import Any
 
 from attnbench import Case, MechanismSpec, Outcome
-from attnbench.resolving import resolve
-from attnbench.running import PROFILES, run_invariant, seeded
+from attnbench.checking.runner import PROFILES, run_invariant, seeded
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
-from tests.mutants.twins.attention import ATTENTION
+from attnbench.subject.lookup import resolve
+from tests.meta.mutants.twins.attention import ATTENTION
 
 __all__ = ["assert_tells_apart", "by_name", "case_of", "mutant", "run"]
 

@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from asv_scratch import Scratch
 
 from attnbench import asv
 from attnbench.errors import UsageError
+from tests.asv_scratch import Scratch
 
 FIRST = f"'{next(iter(asv.CASES))}' 'cpu'"
 BYTES = ("--bench", "track_peak_bytes.*L=S=64.*cpu")

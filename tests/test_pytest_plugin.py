@@ -43,7 +43,7 @@ def test_it_does_nothing_and_imports_nothing_unless_asked(project: Path) -> None
         "import sys\n"
         "def test_own():\n"
         "    assert 'attnbench.pytest_plugin' in sys.modules\n"
-        "    assert not {'torch', 'attnbench.registry', 'attnbench.running'} & set(sys.modules)\n"
+        "    assert not {'torch', 'attnbench.registry', 'attnbench.checking'} & set(sys.modules)\n"
         "    assert 'hypothesis' not in sys.modules\n"
     )
     run = pytest_in(project, "-p", "no:hypothesispytest")

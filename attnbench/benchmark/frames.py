@@ -16,8 +16,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.benchmark.records import Record
-from attnbench.benchmark.store import read, read_folder
+from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records.store import read, read_folder
 from attnbench.errors import RecordError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attnbench.benchmark.memory import peak_bytes
-from attnbench.cases import Case
-from attnbench.inputs import Inputs
-from attnbench.subject import Subject
+from attnbench.benchmark.measuring.memory import peak_bytes
+from attnbench.cases.case import Case
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 __all__ = ["TASKS", "Budget", "Learned", "interval", "learn", "unfit"]
 

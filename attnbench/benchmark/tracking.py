@@ -17,19 +17,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.benchmark.agreement import agreement
-from attnbench.benchmark.cases import BenchCase
-from attnbench.benchmark.clock import first_call, sample
-from attnbench.benchmark.contract import VERSION as CONTRACT_VERSION
-from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.gradients import gradient_ratio
-from attnbench.benchmark.measure import measured_call
-from attnbench.benchmark.memory import peak_bytes
-from attnbench.cases import Case
+from attnbench.benchmark.measuring.agreement import agreement
+from attnbench.benchmark.measuring.clock import first_call, sample
+from attnbench.benchmark.measuring.contract import VERSION as CONTRACT_VERSION
+from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
+from attnbench.benchmark.measuring.measurement import measured_call
+from attnbench.benchmark.measuring.memory import peak_bytes
+from attnbench.benchmark.workloads import BenchCase
+from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError
-from attnbench.inputs import Inputs
-from attnbench.resolving import resolve
-from attnbench.subject import Subject
+from attnbench.subject.lookup import resolve
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 __all__ = ["PROCESSES", "TRACKED", "VERSION", "Prepared", "Tracked", "prepare"]
 

@@ -27,7 +27,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from attnbench.cli._exit import INTERRUPTED, USAGE
+from attnbench.cli.exit_codes import INTERRUPTED, USAGE
 from attnbench.errors import AttnbenchError, UnknownNameError, nearest
 
 __all__ = ["COMMANDS", "main"]

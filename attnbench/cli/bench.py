@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli._exit import INTERRUPTED, exit_code
-from attnbench.cli._options import AsJson, Strict, Targets
+from attnbench.cli.exit_codes import INTERRUPTED, exit_code
+from attnbench.cli.options import AsJson, Strict, Targets
 
 _RESULTS = Path("results/attnbench")
 
@@ -82,11 +82,11 @@ def command(
     Times are set against scaled_dot. Every measurement is recorded as it comes, so that a run that
     was ended can be resumed.
     """
-    from attnbench.benchmark.contract import Contract
-    from attnbench.benchmark.records import Record
-    from attnbench.cli import _benching
-    from attnbench.cli._survey import load_plugins
-    from attnbench.cli._tables import print_json
+    from attnbench.benchmark.measuring.contract import Contract
+    from attnbench.benchmark.records.record import Record
+    from attnbench.cli import benching
+    from attnbench.cli.survey import load_plugins
+    from attnbench.cli.tables import print_json
 
     contract = Contract(cache=cache, threads=threads)
     if set_name is None and not workload and inputs is None:
@@ -97,9 +97,9 @@ def command(
         "inputs": inputs,
         "dtypes": dtype,
     }
-    place = _benching.start(**chosen, results=results, run=run, resume=resume)
+    place = benching.start(**chosen, results=results, run=run, resume=resume)
     plugins = load_plugins(strict=strict)
-    running = _benching.plan(
+    running = benching.plan(
         place,
         **chosen,
         targets=targets,
@@ -116,25 +116,25 @@ def command(
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
-        print_json({"file": str(running.path), "records": _benching.as_rows(records)})
+        print_json({"file": str(running.path), "records": benching.as_rows(records)})
     else:
         _show(records, running.path, interrupted=interrupted)
     if interrupted:
         return INTERRUPTED
     failed = any(row["status"] == "failed" for row in plugins)
-    return exit_code(_benching.statuses_of(records), plugin_failed=failed)
+    return exit_code(benching.statuses_of(records), plugin_failed=failed)
 
 
 def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ignore[type-arg]
-    from attnbench.cli import _benching
-    from attnbench.cli._tables import print_table
+    from attnbench.cli import benching
+    from attnbench.cli.tables import print_table
 
-    titles = {(record.contract, record.case): _benching.titled(record) for record in records}
-    for key, rows in _benching.ranked(records).items():
+    titles = {(record.contract, record.case): benching.titled(record) for record in records}
+    for key, rows in benching.ranked(records).items():
         print_table(rows, hide=("reason", "processes"), title=titles[key])
-        for line in _benching.reasons(rows):
+        for line in benching.reasons(rows):
             typer.echo(f"  {line}")
         typer.echo("")
-    typer.echo(_benching.LEGEND)
+    typer.echo(benching.LEGEND)
     word = "interrupted after" if interrupted else "recorded"
     typer.echo(f"\n{word} {len(records)} measurements in {path}")

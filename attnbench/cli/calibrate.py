@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench.cli._exit import INCONCLUSIVE, INTERRUPTED, OK, exit_code
-from attnbench.cli._options import AsJson, Targets
+from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK, exit_code
+from attnbench.cli.options import AsJson, Targets
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.calibrate import Key
-    from attnbench.benchmark.records import Record
+    from attnbench.benchmark.comparing.calibration import Key
+    from attnbench.benchmark.records.record import Record
 
 
 def command(
@@ -46,11 +46,11 @@ def command(
     The same code is measured in several runs. Calibrating again, at another time, adds to what is
     known. Take the cases and the options that the runs to be compared will have.
     """
-    from attnbench.benchmark.calibrate import FOLDER, key_of, noise_of, read_calibration
-    from attnbench.benchmark.contract import Contract
-    from attnbench.benchmark.setting import here
-    from attnbench.cli import _benching
-    from attnbench.cli._tables import print_json, print_table
+    from attnbench.benchmark.comparing.calibration import FOLDER, key_of, noise_of, read_calibration
+    from attnbench.benchmark.measuring.contract import Contract
+    from attnbench.benchmark.measuring.setting import here
+    from attnbench.cli import benching
+    from attnbench.cli.tables import print_json, print_table
 
     chosen: dict[str, Any] = {
         "set_name": None if workload else set_name,
@@ -61,8 +61,8 @@ def command(
     interrupted = False
     for number in range(runs):
         # what a run is off by as a whole is part of the noise; the runs of another day add to it
-        running = _benching.plan(
-            _benching.start(**chosen, results=results / FOLDER),
+        running = benching.plan(
+            benching.start(**chosen, results=results / FOLDER),
             **chosen,
             targets=targets,
             devices=device,
@@ -91,7 +91,7 @@ def command(
                 typer.echo(f"{count} {status}: {reason}")
     if interrupted:
         return INTERRUPTED
-    code = exit_code(_benching.statuses_of(taken))
+    code = exit_code(benching.statuses_of(taken))
     return code or (OK if rows else INCONCLUSIVE)
 
 
@@ -109,8 +109,8 @@ def _row(
 ) -> dict[str, Any]:
     import statistics
 
-    from attnbench.benchmark.calibrate import key_of
-    from attnbench.benchmark.verdict import MIN_PROCESSES, visible_effect
+    from attnbench.benchmark.comparing.calibration import key_of
+    from attnbench.benchmark.comparing.verdict import MIN_PROCESSES, visible_effect
 
     times = [r.time_s for r in records if key_of(r) == key and r.status == "ok" and r.time_s]
     count = max(processes, MIN_PROCESSES)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from attnbench.cli._exit import INTERRUPTED, exit_code
-from attnbench.cli._options import AsJson, Device, Jobs, Memory, Profile, Seed, Strict, Targets
-from attnbench.workers import MEMORY_GIB
+from attnbench.cli.exit_codes import INTERRUPTED, exit_code
+from attnbench.cli.options import AsJson, Device, Jobs, Memory, Profile, Seed, Strict, Targets
+from attnbench.processes.pool import MEMORY_GIB
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
@@ -50,26 +50,27 @@ def command(
     Each subject runs in a process of its own; one that hangs or dies has that for its outcome, and
     the others go on.
     """
-    from attnbench.cli import _checking, _outcomes
-    from attnbench.cli._survey import ask, load_plugins
-    from attnbench.cli._tables import progress
+    from attnbench.checking import parallel
+    from attnbench.checking.evidence.diagnosis import diagnosed
+    from attnbench.checking.outcomes import CheckReport, Outcome
+    from attnbench.cli import outcome_tables
+    from attnbench.cli.survey import ask, load_plugins
+    from attnbench.cli.tables import progress
     from attnbench.errors import UsageError
-    from attnbench.evidence.diagnosing import diagnosed
-    from attnbench.outcomes import CheckReport, Outcome
 
     if junit is not None and not junit.resolve().parent.is_dir():
         raise UsageError(f"--junit {junit}: there is no folder {junit.resolve().parent}.")
-    plugins = load_plugins(strict=strict, preload=_checking.PRELOAD)
+    plugins = load_plugins(strict=strict, preload=parallel.PRELOAD)
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])
-    works = _checking.works_of(plan["subjects"], list(statements))
+    works = parallel.works_of(plan["subjects"], list(statements))
     found: list[Outcome] = []
     interrupted = False
     try:
         with progress(len(works) * len(statements), "checking") as advance:
-            for outcome in _checking.run_checks(
-                _checking.dealt(works, jobs),
+            for outcome in parallel.run_checks(
+                parallel.dealt(works, jobs),
                 {**chosen, "seed": seed},
                 jobs=jobs,
                 timeout_s=timeout or _TIMEOUTS_S[profile],
@@ -88,12 +89,12 @@ def command(
         notes.append(f"{plan['left_out']} subjects with options left to --profile default")
     report = CheckReport(diagnosed(found), profile, seed, tuple(notes))
     if junit is not None:
-        _outcomes.write_junit(report, junit)
+        outcome_tables.write_junit(report, junit)
     if as_json:
         print(report.to_json())
     else:
         every = verbose or len(works) == 1
-        _outcomes.show(report, statements, every=every, laws=verbose)
+        outcome_tables.show(report, statements, every=every, laws=verbose)
     if interrupted:
         return INTERRUPTED
     statuses = [outcome.status for outcome in found]

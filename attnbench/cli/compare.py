@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench.cli._exit import exit_code
-from attnbench.cli._options import AsJson
-from attnbench.cli._tables import print_json, print_table
+from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import AsJson
+from attnbench.cli.tables import print_json, print_table
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.records import Record
-    from attnbench.benchmark.verdict import Verdict
+    from attnbench.benchmark.comparing.verdict import Verdict
+    from attnbench.benchmark.records.record import Record
 
 
 def command(
@@ -34,8 +34,8 @@ def command(
     Evidence are the medians of processes, at least five a side, best measured in turn. Exits with 1
     if something is slower, and with 4 if something is ambiguous.
     """
-    from attnbench.benchmark.calibrate import read_calibration
-    from attnbench.benchmark.comparing import compare, read_side
+    from attnbench.benchmark.comparing.calibration import read_calibration
+    from attnbench.benchmark.comparing.comparison import compare, read_side
 
     found = compare(
         read_side(a, results),

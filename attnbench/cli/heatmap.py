@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli._exit import exit_code
-from attnbench.cli._options import AsJson, Strict
-from attnbench.cli._tables import print_json
+from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import AsJson, Strict
+from attnbench.cli.tables import print_json
 from attnbench.errors import UsageError
 
 _TARGETS = ["additive(hidden_size=8)", "scaled_dot"]
@@ -48,7 +48,7 @@ def command(
     Each panel is a subject, each row a query, each column a key; all panels share one scale. A
     subject that fails is left out, and named.
     """
-    from attnbench.cli._survey import load_plugins
+    from attnbench.cli.survey import load_plugins
 
     _check_output(output)
     chosen = _item(item)
@@ -93,14 +93,16 @@ def _weights(
     targets: list[str], **arguments: Any
 ) -> tuple[dict[str, list[list[float]]], dict[str, str]]:
     """Weights by subject, and why a target has none; each target in a process of its own."""
-    from attnbench.workers import Task, Workers
+    from attnbench.processes.pool import Task, Workers
 
     found: dict[str, dict[str, list[list[float]]]] = {}
     failed: dict[str, str] = {}
     with Workers(jobs=0) as workers:
         for target in targets:
             options = {"target": target, **arguments}
-            workers.submit(Task(target, "attnbench.cli._inside:weights", options, timeout_s=60.0))
+            workers.submit(
+                Task(target, "attnbench.checking.tasks:weights", options, timeout_s=60.0)
+            )
         for event in workers.events():
             if event.kind == "value":
                 found[event.task.name] = event.value

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli._exit import exit_code
-from attnbench.cli._options import AsJson, Jobs, Strict, Targets
-from attnbench.cli._tables import print_json, print_table, progress
+from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import AsJson, Jobs, Strict, Targets
+from attnbench.cli.tables import print_json, print_table, progress
 from attnbench.errors import UnknownNameError, UsageError, nearest
 
 __all__ = ["TASK_NAMES", "command", "train"]
@@ -40,7 +40,7 @@ def command(
     Every scoring function and mechanism by default. Accuracy is on sequences not seen before, as
     the mean over seeds and half of its 95 % interval.
     """
-    from attnbench.cli._survey import ask, load_plugins
+    from attnbench.cli.survey import ask, load_plugins
 
     for name in tasks or ():
         if name not in TASK_NAMES:
@@ -76,7 +76,7 @@ def train(target: str, tasks: list[str] | None, seeds: int, steps: int) -> Itera
     A row of a subject that cannot be trained holds the ``reason``.
     """
     from attnbench.benchmark.learning import Budget, interval, learn, unfit
-    from attnbench.resolving import resolve
+    from attnbench.subject.lookup import resolve
 
     for subject in resolve(target):
         reason = unfit(subject)
@@ -101,7 +101,7 @@ def _trained(
     targets: list[str], tasks: list[str] | None, seeds: int, steps: int, jobs: int
 ) -> tuple[list[dict[str, Any]], dict[str, str], bool]:
     """Rows in the order of the targets; what is left out, and why; whether any target broke."""
-    from attnbench.workers import Task, Workers
+    from attnbench.processes.pool import Task, Workers
 
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
     left_out: dict[str, str] = {}

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli._exit import exit_code
-from attnbench.cli._options import AsJson
-from attnbench.cli._tables import print_json, print_table
+from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import AsJson
+from attnbench.cli.tables import print_json, print_table
 
 
 def command(
@@ -39,7 +39,7 @@ def command(
 
 
 def _found() -> list[dict[str, Any]]:
-    from attnbench.discovery import discover
+    from attnbench.registry.discovery import discover
 
     return [
         {
@@ -54,7 +54,7 @@ def _found() -> list[dict[str, Any]]:
 
 
 def _loaded() -> list[dict[str, Any]]:
-    from attnbench.cli._survey import load_plugins
+    from attnbench.cli.survey import load_plugins
 
     return load_plugins(warn=False)
 

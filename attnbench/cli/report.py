@@ -29,7 +29,7 @@ def command(
     ] = True,
 ) -> int:
     """Write one HTML page of recorded runs: it needs neither network nor server."""
-    from attnbench.benchmark import store
+    from attnbench.benchmark.records import store
     from attnbench.report.page import load_outcomes, render
 
     paths = _files(sources or [Path("results/attnbench")])
@@ -62,7 +62,7 @@ def command(
 
 def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
     """Formula and source of the subjects that are installed here; no recorded file is run."""
-    from attnbench.cli._survey import ask, load_plugins
+    from attnbench.cli.survey import ask, load_plugins
 
     try:
         load_plugins(warn=False)
@@ -77,7 +77,7 @@ def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
 
 def _weights(subjects: list[str]) -> Any:
     """Weights of the scoring functions that are installed here; none where that cannot be had."""
-    from attnbench.workers import Task, call
+    from attnbench.processes.pool import Task, call
 
     function = "attnbench.report.heatmaps:example_weights"
     try:

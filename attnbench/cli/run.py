@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench.cli._exit import INTERRUPTED, exit_code
-from attnbench.cli._options import AsJson, Strict, Targets
+from attnbench.cli.exit_codes import INTERRUPTED, exit_code
+from attnbench.cli.options import AsJson, Strict, Targets
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.records import Record
-    from attnbench.outcomes import Outcome
+    from attnbench.benchmark.records.record import Record
+    from attnbench.checking.outcomes import Outcome
 
 _RESULTS = Path("results/attnbench")
 _INVARIANT_S = 60.0
@@ -60,18 +60,19 @@ def command(
     The checks are those of 'attnbench check --profile quick', the times those of 'attnbench bench
     --set run'; both commands say more.
     """
-    from attnbench.benchmark.contract import Contract
-    from attnbench.cli import _benching, _checking
-    from attnbench.cli._survey import ask, load_plugins
-    from attnbench.cli._tables import print_json
-    from attnbench.outcomes import CheckReport
+    from attnbench.benchmark.measuring.contract import Contract
+    from attnbench.checking import parallel
+    from attnbench.checking.outcomes import CheckReport
+    from attnbench.cli import benching
+    from attnbench.cli.survey import ask, load_plugins
+    from attnbench.cli.tables import print_json
 
     set_name = "run" if inputs is None else None
-    place = _benching.start(
-        set_name=set_name, inputs=inputs, results=results, preload=_checking.PRELOAD
+    place = benching.start(
+        set_name=set_name, inputs=inputs, results=results, preload=parallel.PRELOAD
     )
     plugins = load_plugins(strict=strict)
-    running = _benching.plan(
+    running = benching.plan(
         place,
         targets=targets,
         set_name=set_name,
@@ -96,7 +97,7 @@ def command(
     if as_json:
         content = {"file": str(running.path), "checks_file": str(checks)}
         content["outcomes"] = [vars(outcome) for outcome in outcomes]  # type: ignore[assignment]
-        print_json({**content, "records": _benching.as_rows(records)})
+        print_json({**content, "records": benching.as_rows(records)})
     else:
         _show(running.session.subjects, len(planned["invariants"]), outcomes, records)
         typer.echo(f"\nrecorded {len(records)} measurements in {running.path},")
@@ -104,7 +105,7 @@ def command(
     if interrupted:
         return INTERRUPTED
     failed = any(row["status"] == "failed" for row in plugins)
-    statuses = [outcome.status for outcome in outcomes] + _benching.statuses_of(records)
+    statuses = [outcome.status for outcome in outcomes] + benching.statuses_of(records)
     return exit_code(statuses, plugin_failed=failed)
 
 
@@ -119,18 +120,18 @@ def _check(
     All subjects are held to some invariants before any is held to the next ones, so that the time
     is shared alike.
     """
-    from attnbench.cli import _checking
-    from attnbench.cli._tables import progress
-    from attnbench.workers import MEMORY_GIB
+    from attnbench.checking import parallel
+    from attnbench.cli.tables import progress
+    from attnbench.processes.pool import MEMORY_GIB
 
     names = tuple(dict(planned["invariants"]))
     works = [
         work
         for start in range(0, len(names), _AT_ONCE)
-        for work in _checking.works_of(planned["subjects"], names[start : start + _AT_ONCE])
+        for work in parallel.works_of(planned["subjects"], names[start : start + _AT_ONCE])
     ]
     until = time.monotonic() + seconds
-    found = _checking.run_checks(
+    found = parallel.run_checks(
         works,
         {**options, "seed": None},
         jobs=0,
@@ -161,13 +162,13 @@ def _show(
     subjects: Sequence[Any], invariants: int, outcomes: Iterable[Outcome], records: list[Record]
 ) -> None:
     """One table: a row for each subject and case."""
-    from attnbench.cli import _benching
-    from attnbench.cli._tables import print_table
+    from attnbench.cli import benching
+    from attnbench.cli.tables import print_table
 
     checks = _checks(outcomes, invariants)
     by_case = {(record.contract, record.case): record for record in records}
     rows, measured = [], []
-    for key, found in _benching.ranked(records).items():
+    for key, found in benching.ranked(records).items():
         measured += found
         record = by_case[key]
         for row in found:
@@ -181,10 +182,10 @@ def _show(
                 }
             )
     print_table(rows, empty="Nothing was measured.")
-    for line in _benching.reasons(measured):
+    for line in benching.reasons(measured):
         typer.echo(line)
     typer.echo("\n" + _LEGEND + "\n")
-    for line in dict.fromkeys(_benching.titled(record) for record in by_case.values()):
+    for line in dict.fromkeys(benching.titled(record) for record in by_case.values()):
         typer.echo(line)
 
 

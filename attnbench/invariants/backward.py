@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import make_inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import differentiate, reject, same_gradient
-from attnbench.invariants.deriving import ORDINARY_MASKS, leaves_of
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
+from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, leaves_of
 from attnbench.specs import Invariant
-from attnbench.strategies import listed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import make_inputs
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

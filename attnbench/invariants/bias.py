@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 import torch
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import cases, listed
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, needs
-from attnbench.invariants.deriving import benign, resizes, select_keys, with_mask
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, needs
+from attnbench.invariants.toolkit.derivations import benign, resizes, select_keys, with_mask
 from attnbench.specs import Invariant
-from attnbench.strategies import cases, listed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 _FAR = 1e4
 """A bias below which a key has no weight beside one without, whatever their scores here."""

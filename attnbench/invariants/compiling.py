@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import listed
+from attnbench.checking.evidence.script import transformed
+from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
-from attnbench.evidence.writing import transformed
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import differentiate, reject, same_gradient
-from attnbench.invariants.deriving import benign
 from attnbench.invariants.numerics import bounds, within
-from attnbench.oracles import Oracle
-from attnbench.profiles import current_profile
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
+from attnbench.invariants.toolkit.derivations import benign
+from attnbench.oracle.budget import Oracle
 from attnbench.specs import Invariant
-from attnbench.strategies import listed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import cases
+from attnbench.checking.faults import fault_at
 from attnbench.errors import InvariantViolation
-from attnbench.faults import fault_at
 from attnbench.hookspecs import hookimpl
 from attnbench.specs import Invariant
-from attnbench.strategies import cases
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 __all__: list[str] = []
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.deriving import ordinary
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.derivations import ordinary
 from attnbench.specs import Invariant
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 __all__: list[str] = []
 

@@ -7,17 +7,23 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, holds, needs, reject, same_gradients
-from attnbench.invariants.deriving import has_gradients, leaves_of, ordinary
-from attnbench.invariants.slopes import compare_slopes, has_slopes
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import (
+    agree_within,
+    holds,
+    needs,
+    reject,
+    same_gradients,
+)
+from attnbench.invariants.toolkit.derivations import has_gradients, leaves_of, ordinary
+from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.specs import Invariant
-from attnbench.strategies import listed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 __all__ = ["takes_dropout"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.compare import agree_within, holds, reject
 from attnbench.invariants.dropout import takes_dropout
+from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
 from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.specs import Invariant
-from attnbench.strategies import listed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

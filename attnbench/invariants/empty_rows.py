@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 import torch
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import differentiate, holds, reject
-from attnbench.invariants.deriving import benign, leaves_of
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import differentiate, holds, reject
+from attnbench.invariants.toolkit.derivations import benign, leaves_of
 from attnbench.specs import Invariant
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 _MASKS = ("empty_row", "padding", "lengths_2d", "causal", "floating", "boolean", "key_padding")
 

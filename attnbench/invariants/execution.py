@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs, make_inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, reject
-from attnbench.invariants.deriving import ORDINARY_MASKS, ordinary
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary
 from attnbench.specs import Invariant
-from attnbench.strategies import cases
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs, make_inputs
 
 __all__: list[str] = []
 

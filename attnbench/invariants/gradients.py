@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import cases, listed
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, holds, reject
-from attnbench.invariants.deriving import benign, leaves_of
-from attnbench.invariants.slopes import compare_slopes, gradients_of, has_slopes
-from attnbench.references import widened
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
+from attnbench.invariants.toolkit.derivations import benign, leaves_of
+from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
+from attnbench.oracle.references import widened
 from attnbench.specs import Invariant
-from attnbench.strategies import cases, listed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 __all__: list[str] = []
 

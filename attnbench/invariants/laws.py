@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, holds, needs
-from attnbench.invariants.deriving import benign
-from attnbench.oracles import Oracle
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs
+from attnbench.invariants.toolkit.derivations import benign
+from attnbench.oracle.budget import Oracle
 from attnbench.specs import Invariant
-from attnbench.strategies import cases
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 __all__: list[str] = []
 

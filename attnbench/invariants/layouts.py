@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from attnbench.cases import LAYOUTS, Case
+from attnbench.cases.case import LAYOUTS, Case
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs, lay_out
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, differentiate, same_gradient
-from attnbench.invariants.deriving import ordinary
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, same_gradient
+from attnbench.invariants.toolkit.derivations import ordinary
 from attnbench.specs import Invariant
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs, lay_out
 
 __all__: list[str] = []
 

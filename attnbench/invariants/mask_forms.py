@@ -7,25 +7,25 @@ from collections.abc import Iterable
 
 import torch
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import changed
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import (
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     same_gradients,
 )
-from attnbench.invariants.deriving import (
+from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
     benign,
     has_gradients,
     leaves_of,
     with_mask,
 )
-from attnbench.references import allowed_and_bias
+from attnbench.oracle.references import allowed_and_bias
 from attnbench.specs import Invariant
-from attnbench.strategies import changed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 _LENGTH_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 _FORMS = tuple(mask for mask in FREE_MASKS if mask not in ("bias", "floating", "causal_padding"))

@@ -8,17 +8,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import (
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     differentiate,
     holds,
     reject,
 )
-from attnbench.invariants.deriving import (
+from attnbench.invariants.toolkit.derivations import (
     HIDING_MASKS,
     benign,
     leaves_of,
@@ -28,7 +27,8 @@ from attnbench.invariants.deriving import (
     with_mask,
 )
 from attnbench.specs import Invariant, MechanismSpec
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 _POISONS = (math.nan, math.inf, -math.inf)
 

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases import MASKS, Case
+from attnbench.cases.case import MASKS, Case
+from attnbench.cases.spaces import cases
+from attnbench.checking.evidence.script import compared_with_reference
+from attnbench.checking.profiles import current_profile
 from attnbench.errors import DtypeError, InvariantViolation
-from attnbench.evidence.writing import compared_with_reference
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.compare import agree_within, holds, needs, reject
-from attnbench.oracles import Oracle
-from attnbench.profiles import current_profile
+from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
+from attnbench.oracle.budget import Oracle
 from attnbench.specs import Invariant, MechanismSpec
-from attnbench.strategies import cases
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 __all__ = ["bounds", "judge", "within"]
 

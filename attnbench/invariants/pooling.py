@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 import torch
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, needs
-from attnbench.invariants.deriving import benign, score_rounding
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, needs
+from attnbench.invariants.toolkit.derivations import benign, score_rounding
 from attnbench.specs import Invariant
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 
 def _pools(subject: Subject) -> str | None:

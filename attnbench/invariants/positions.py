@@ -8,14 +8,20 @@ from typing import Any
 
 import torch
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import changed
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, holds
-from attnbench.invariants.deriving import benign, resizes, select_keys, unmasked, with_junk
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, holds
+from attnbench.invariants.toolkit.derivations import (
+    benign,
+    resizes,
+    select_keys,
+    unmasked,
+    with_junk,
+)
 from attnbench.specs import Invariant
-from attnbench.strategies import changed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 _BEYOND_BFLOAT16 = 290
 """Keys, one less of which bfloat16 takes for two less."""

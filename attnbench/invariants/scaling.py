@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import torch
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import same_gradients
-from attnbench.invariants.deriving import benign, has_gradients, leaves_of
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import same_gradients
+from attnbench.invariants.toolkit.derivations import benign, has_gradients, leaves_of
 from attnbench.specs import Invariant
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 
 def _scale(subject: Subject, case: Case) -> None:

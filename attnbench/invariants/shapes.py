@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import changed
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, same_gradients
-from attnbench.invariants.deriving import benign, explicit, has_gradients, leaves_of, with_mask
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, same_gradients
+from attnbench.invariants.toolkit.derivations import (
+    benign,
+    explicit,
+    has_gradients,
+    leaves_of,
+    with_mask,
+)
 from attnbench.specs import Invariant
-from attnbench.strategies import changed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

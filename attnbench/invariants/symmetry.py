@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import torch
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import reject
-from attnbench.invariants.deriving import (
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import reject
+from attnbench.invariants.toolkit.derivations import (
     benign,
     resizes,
     select_items,
@@ -18,7 +18,7 @@ from attnbench.invariants.deriving import (
     select_queries,
 )
 from attnbench.specs import Invariant
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 _WIDE = ("float64", "float32")
 _LARGE = 2.0**80

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from attnbench.cases import Case
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import listed
+from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.compare import reject
-from attnbench.profiles import current_profile
+from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.specs import Invariant, MechanismSpec
-from attnbench.strategies import listed
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

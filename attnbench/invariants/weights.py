@@ -8,25 +8,25 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases import MASKS, Case
+from attnbench.cases.case import MASKS, Case
+from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.inputs import Inputs
-from attnbench.invariants.baseline import Baseline
-from attnbench.invariants.compare import agree_within, holds, needs, reject
-from attnbench.invariants.deriving import (
+from attnbench.invariants.numerics import representable
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
+from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
     HIDING_MASKS,
     benign,
     has_weights,
     score_rounding,
 )
-from attnbench.invariants.numerics import representable
-from attnbench.oracles import Oracle
-from attnbench.references import allowed_and_bias
+from attnbench.oracle.budget import Oracle
+from attnbench.oracle.references import allowed_and_bias
 from attnbench.specs import Invariant
-from attnbench.strategies import cases
-from attnbench.subject import Subject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 __all__ = ["has_weights"]
 

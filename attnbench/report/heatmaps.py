@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from attnbench.attending import attend
-from attnbench.resolving import resolve
+from attnbench.attention.attend import attend
+from attnbench.subject.lookup import resolve
 
 __all__ = ["example_weights"]
 

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from attnbench.benchmark.records import STATUSES, Record
+from attnbench.benchmark.records.record import STATUSES, Record
 from attnbench.errors import RecordError
 from attnbench.report import svg
 from attnbench.report.summary import BASELINE, Row, curves, machines, pareto, rows

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnbench.benchmark.records import Record
+from attnbench.benchmark.records.record import Record
 
 __all__ = ["BASELINE", "Curve", "Row", "curves", "machines", "pareto", "rows", "slope"]
 

@@ -1,7 +1,8 @@
 """Real distributions of third parties, installed by pip beside the wheel and removed again."""
 
 import pytest
-from conftest import ROOT, Environment
+
+from tests.packaging.conftest import ROOT, Environment
 
 DISTRIBUTIONS = ROOT / "tests" / "distributions"
 WELL = "dot"  # a built-in that must go on working beside each of them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asv_scratch import Scratch, changed
+from tests.asv_scratch import Scratch, changed
 
 BENCH = ("--bench", "L=S=64.*cpu")
 CONTINUOUS = ("continuous", "--interleave-rounds", "--factor", "1.2")

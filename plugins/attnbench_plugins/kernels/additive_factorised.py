@@ -11,9 +11,9 @@ from torch import Tensor
 
 import attnbench
 from attnbench_plugins._widen import widen
-from attnbench_plugins.additive import AdditiveScoring
 from attnbench_plugins.kernels._pairwise import pairwise_attention
 from attnbench_plugins.kernels._supports import on_known_devices
+from attnbench_plugins.scorings.additive import AdditiveScoring
 
 __all__ = ["attend"]
 

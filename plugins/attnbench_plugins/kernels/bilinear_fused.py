@@ -12,9 +12,9 @@ from torch import Tensor
 
 import attnbench
 from attnbench_plugins._widen import widen
-from attnbench_plugins.bilinear import BilinearScoring
 from attnbench_plugins.kernels._fused import fused_attention
 from attnbench_plugins.kernels._supports import on_known_devices
+from attnbench_plugins.scorings.bilinear import BilinearScoring
 
 __all__ = ["attend"]
 

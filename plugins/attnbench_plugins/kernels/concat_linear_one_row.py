@@ -8,9 +8,9 @@ from torch import Tensor
 
 import attnbench
 from attnbench_plugins._widen import widen
-from attnbench_plugins.concat_linear import ConcatLinearScoring
 from attnbench_plugins.kernels._one_row import attend_one_row
 from attnbench_plugins.kernels._supports import on_known_devices
+from attnbench_plugins.scorings.concat_linear import ConcatLinearScoring
 
 __all__ = ["attend"]
 

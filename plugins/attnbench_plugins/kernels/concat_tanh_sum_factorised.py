@@ -8,9 +8,9 @@ from torch import Tensor
 
 import attnbench
 from attnbench_plugins._widen import widen
-from attnbench_plugins.concat_tanh_sum import ConcatTanhSumScoring
 from attnbench_plugins.kernels._pairwise import pairwise_attention
 from attnbench_plugins.kernels._supports import on_known_devices
+from attnbench_plugins.scorings.concat_tanh_sum import ConcatTanhSumScoring
 
 __all__ = ["attend"]
 

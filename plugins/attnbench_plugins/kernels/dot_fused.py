@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from torch import Tensor
 
 import attnbench
-from attnbench_plugins.dot import DotScoring
 from attnbench_plugins.kernels._fused import fused_attention
 from attnbench_plugins.kernels._supports import on_known_devices
+from attnbench_plugins.scorings.dot import DotScoring
 
 __all__ = ["attend"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 import attnbench
 from attnbench_plugins.kernels._fused import fused_attention
 from attnbench_plugins.kernels._supports import on_known_devices
-from attnbench_plugins.scaled_dot import ScaledDotScoring
+from attnbench_plugins.scorings.scaled_dot import ScaledDotScoring
 
 __all__ = ["attend"]
 

@@ -10,7 +10,7 @@ import attnbench
 from attnbench_plugins._widen import widen
 from attnbench_plugins.kernels._one_row import attend_one_row
 from attnbench_plugins.kernels._supports import on_known_devices
-from attnbench_plugins.self_additive import SelfAdditiveScoring
+from attnbench_plugins.scorings.self_additive import SelfAdditiveScoring
 
 __all__ = ["attend"]
 

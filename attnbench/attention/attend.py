@@ -1,0 +1,262 @@
+"""``attend``: the only door to scoring functions and kernels.
+
+It checks the inputs, folds masks, lengths and causality into one, makes hidden slots and empty rows
+harmless, handles sizes of zero, and then calls the scoring function or one of its kernels; so
+neither has to.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+from attnbench._signing import MADE_FOR, ORIGIN
+from attnbench.attention.arguments import check_inputs, check_lead, expand_heads, heads_are_rows
+from attnbench.attention.dispatch import call_case, choose, rows_stand_alone
+from attnbench.attention.masks import Mask, broadcast_mask, fold
+from attnbench.attention.softmax import pool, softmax_weights
+from attnbench.errors import (
+    DeviceError,
+    DtypeError,
+    ShapeError,
+    UsageError,
+)
+from attnbench.registry.catalog import registry
+from attnbench.specs import KernelSpec, ScoringSpec
+
+__all__ = ["attend", "attend_plain", "attend_with", "scores_of"]
+
+
+def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.Module:
+    if isinstance(module_or_name, nn.Module):
+        return module_or_name
+    if not isinstance(module_or_name, str):
+        raise UsageError(
+            f"attend takes a module or the name of a scoring function, not {module_or_name!r}."
+        )
+    spec = registry().get(module_or_name)
+    if not isinstance(spec, ScoringSpec):
+        raise UsageError(
+            f"{module_or_name!r} is a {type(spec).__name__.removesuffix('Spec').lower()}, but "
+            "attend takes a scoring function; call the mechanism's module itself, or name the "
+            "scoring function and give kernel=."
+        )
+    module = spec.make(query.shape[-1], key.shape[-1])
+    return module.to(dtype=query.dtype, device=query.device)
+
+
+def _check_features(module: nn.Module, query: Tensor, key: Tensor) -> None:
+    given = query.shape[-1], key.shape[-1]
+    wanted = getattr(module, MADE_FOR, given)
+    if given != tuple(wanted[:2]):
+        name = getattr(module, ORIGIN).partition("@")[0]
+        raise ShapeError(
+            f"{name} was made for query_size={wanted[0]}, key_size={wanted[1]}, but the query has "
+            f"{given[0]} features and the key {given[1]}."
+        )
+
+
+def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
+    """Scores of a module, held to the shape and dtype that the contract names.
+
+    Raises:
+        ShapeError: they are not ``(..., L, S)``.
+        DtypeError: they are neither in the query's dtype nor in float32.
+    """
+    scores = module(query, key)
+    where = getattr(module, ORIGIN, type(module).__name__).partition("@")[0]
+    if not isinstance(scores, Tensor):
+        raise DtypeError(f"{where} returned {type(scores).__name__}, but scores are a tensor.")
+    wanted = (*query.shape[:-1], key.shape[-2])
+    if tuple(scores.shape) != wanted:
+        raise ShapeError(
+            f"{where} returned scores of shape {tuple(scores.shape)}, but query "
+            f"{tuple(query.shape)} and key {tuple(key.shape)} have scores {wanted}."
+        )
+    kind = query.device.type
+    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+    if scores.dtype not in (query.dtype, torch.float32, cast):
+        raise DtypeError(
+            f"{where} returned scores in {scores.dtype}, but they should be in "
+            f"{query.dtype} or torch.float32."
+        )
+    if scores.device != query.device:
+        raise DeviceError(f"{where} returned scores on {scores.device}, not on {query.device}.")
+    return scores
+
+
+def attend_plain(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    *,
+    dropout_p: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Scores, softmax and weighted sum, one after the other: ``(output, weights)``."""
+    weights = softmax_weights(scores_of(module, query, key), mask)
+    output = pool(weights, value, dropout_p=dropout_p)
+    return output.to(query.dtype), weights.to(query.dtype)
+
+
+def attend_with(
+    kernel: KernelSpec,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    *,
+    is_causal: bool,
+) -> Tensor:
+    """The output of a kernel; rows without keys are opened for it, and zeroed behind it."""
+    if is_causal:
+        return kernel.attend(module, query, key, value, is_causal=True)
+    output = kernel.attend(module, query, key, value, attn_mask=mask.opened().as_tensor())
+    dead = mask.dead_rows
+    return output if dead is None else output.masked_fill(dead, 0.0)
+
+
+@overload
+def attend(
+    module_or_name: nn.Module | str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = ...,
+    valid_lens: Tensor | None = ...,
+    is_causal: bool = ...,
+    dropout_p: float = ...,
+    enable_gqa: bool = ...,
+    kernel: str | KernelSpec | None = ...,
+    return_weights: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def attend(
+    module_or_name: nn.Module | str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = ...,
+    valid_lens: Tensor | None = ...,
+    is_causal: bool = ...,
+    dropout_p: float = ...,
+    enable_gqa: bool = ...,
+    kernel: str | KernelSpec | None = ...,
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def attend(
+    module_or_name: nn.Module | str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    valid_lens: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    enable_gqa: bool = False,
+    kernel: str | KernelSpec | None = "auto",
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention with a scoring function: score, mask, normalise, pool.
+
+    Args:
+        module_or_name: a scoring function's module, or the name of one (with fresh parameters).
+        query: ``(..., L, Eq)``, floating point. Any size may be 0.
+        key: ``(..., S, Ek)``, dtype, device and leading sizes of ``query``.
+        value: ``(..., S, Ev)``, likewise.
+        attn_mask: boolean (True = may attend) or floating (added to the scores), at least two
+            dimensions, broadcasts to ``(..., L, S)``.
+        valid_lens: integers ``(B,)``, one length an item, or ``(B, L)``, one a query.
+        is_causal: hide the future, aligned to the bottom right; combines with a mask.
+        dropout_p: the share of weights dropped, the rest rescaled, if the module is in training.
+        enable_gqa: the heads (third-last size) of key and value divide the query's.
+        kernel: ``"auto"`` takes the kernel of highest priority that supports the call,
+            ``"plain"`` none; a name, or a spec that need not be registered, takes that one.
+        return_weights: give ``(output, weights)``; the weights are those before dropout.
+
+    Returns:
+        Output ``(..., L, Ev)`` in the dtype of ``query``; a row with no key left is zeros. With
+        ``return_weights``, also weights ``(..., L, S)``.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError, MaskError: inputs that do not fit.
+        UnknownNameError: no scoring function or kernel of that name.
+        UsageError: a kernel is named that cannot run this call.
+    """
+    check_inputs(query, key, value)
+    if not 0.0 <= dropout_p < 1.0:
+        raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
+    alone = enable_gqa and rows_stand_alone(module_or_name)
+    if alone and heads_are_rows(query, key, value, attn_mask, valid_lens):
+        if attn_mask is not None:
+            broadcast_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
+        found = attend(
+            module_or_name,
+            query.reshape(*key.shape[:-2], -1, query.shape[-1]),
+            key,
+            value,
+            attn_mask=attn_mask,
+            valid_lens=valid_lens,
+            dropout_p=dropout_p,
+            kernel=kernel,
+            return_weights=return_weights,  # type: ignore[call-overload]  # as it was called
+        )
+        output: Tensor = found[0] if return_weights else found
+        output = output.reshape(*query.shape[:-1], value.shape[-1])
+        if not return_weights:
+            return output
+        return output, found[1].reshape(*query.shape[:-1], key.shape[-2])
+    if enable_gqa:
+        key, value = expand_heads(query, key, value)
+    check_lead(query, key, value)
+    module = _prepare(module_or_name, query, key)
+    _check_features(module, query, key)
+    lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    # causality alone goes to a kernel as a flag, unless it leaves rows without keys
+    flag = is_causal and attn_mask is None and valid_lens is None and q_len <= kv_len
+    mask = fold(
+        attn_mask,
+        valid_lens,
+        is_causal,
+        lead=lead,
+        q_len=q_len,
+        kv_len=kv_len,
+        device=query.device,
+    )
+    if 0 in query.shape or 0 in key.shape or value.shape[-1] == 0:
+        return _attend_to_nothing(query, key, value, return_weights, mask)
+    dead = None if flag else mask.dead_keys
+    if dead is not None:
+        key, value = key.masked_fill(dead, 0.0), value.masked_fill(dead, 0.0)
+
+    dropout_p = dropout_p if module.training else 0.0
+    case = call_case(query, key, value, mask, flag)
+    plain_only = return_weights or dropout_p > 0.0
+    if plain_only and kernel not in ("auto", "plain", None):
+        raise UsageError(
+            f"kernel={kernel!r} is named, but {'weights' if return_weights else 'dropout'} "
+            "come from the plain path only; leave kernel='auto'."
+        )
+    chosen = None if plain_only else choose(module, kernel, case)
+    if chosen is not None:
+        return attend_with(chosen, module, query, key, value, mask, is_causal=flag)
+    output, weights = attend_plain(module, query, key, value, mask, dropout_p=dropout_p)
+    return (output, weights) if return_weights else output
+
+
+def _attend_to_nothing(
+    query: Tensor, key: Tensor, value: Tensor, return_weights: bool, mask: Mask
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Zeros, connected to the graph through sums of no elements; or a mean, if only E is 0."""
+    nothing = sum((t.flatten()[:0].sum() for t in (query, key, value)), query.new_zeros(()))
+    scores = query.new_zeros(*query.shape[:-1], key.shape[-2]) + nothing
+    weights = softmax_weights(scores, mask) if scores.numel() else scores
+    output = pool(weights, value).to(query.dtype) + nothing
+    return (output, weights.to(query.dtype)) if return_weights else output

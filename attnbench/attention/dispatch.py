@@ -1,0 +1,132 @@
+"""Which kernel runs a call: the one that is named, or the first that supports it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from attnbench._signing import ORIGIN
+from attnbench.attention.masks import Mask
+from attnbench.cases.case import Case
+from attnbench.errors import UnknownNameError, UsageError, nearest
+from attnbench.registry.catalog import registry
+from attnbench.specs import KernelSpec, ScoringSpec
+
+__all__ = ["Choice", "call_case", "choices", "choose", "rows_stand_alone", "scoring_of"]
+
+
+_ROWS_ALONE = "query_alone_equals_query_among_others"
+"""What a scoring function in which positions count is exempt from."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel, and why it cannot run a case; ``None`` if it can."""
+
+    kernel: KernelSpec
+    reason: str | None
+
+
+def choices(scoring: ScoringSpec, case: Case) -> Iterator[Choice]:
+    """The kernels of a scoring function in the order in which ``kernel="auto"`` tries them."""
+    return _each(registry().kernels(scoring), case)
+
+
+def _each(kernels: Iterable[KernelSpec], case: Case) -> Iterator[Choice]:
+    for kernel in kernels:
+        yield Choice(kernel, kernel.supports(case) if kernel.supports else None)
+
+
+_KERNELS: dict[str | None, tuple[ScoringSpec | None, tuple[KernelSpec, ...]]] = {}
+"""By origin of a module: the scoring function that made it, and its kernels.
+
+A graph is guarded by what it reads here; what a call returns as a constant could not be called.
+"""
+
+
+def _look_up(origin: str | None) -> None:
+    """Put an origin into the table; a step of its own, which is not traced into a graph."""
+    scoring = registry().made(origin)
+    _KERNELS[origin] = scoring, () if scoring is None else tuple(registry().kernels(scoring))
+
+
+# what torch.compiler.assume_constant_result does; it would import the compiler, which takes 1 s
+_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def scoring_of(module: nn.Module) -> ScoringSpec | None:
+    """The registered scoring function that made a module; ``None`` if none did."""
+    return registry().made(getattr(module, ORIGIN, None))
+
+
+def rows_stand_alone(module_or_name: nn.Module | str) -> bool:
+    """Whether a row of scores is known to depend on nothing but its query and the keys.
+
+    It does not where positions count; of a module that no registered spec made, nothing is known.
+    """
+    if isinstance(module_or_name, str):
+        spec: object = registry().get(module_or_name)
+    else:
+        origin = getattr(module_or_name, ORIGIN, None)
+        _look_up(origin)
+        spec = _KERNELS[origin][0]
+    return isinstance(spec, ScoringSpec) and _ROWS_ALONE not in spec.exempt
+
+
+def call_case(query: Tensor, key: Tensor, value: Tensor, mask: Mask, is_causal: bool) -> Case:
+    """The case that a call is, as far as a kernel's ``supports`` may ask."""
+    kind = "causal" if is_causal else "floating" if mask.bias is not None else "boolean"
+    return Case(
+        lead=tuple(query.shape[:-2]),
+        q_len=query.shape[-2],
+        kv_len=key.shape[-2],
+        query_size=query.shape[-1],
+        key_size=key.shape[-1],
+        value_size=value.shape[-1],
+        dtype=str(query.dtype).removeprefix("torch."),
+        device=query.device.type,
+        mask=kind if is_causal or mask.allowed is not None or mask.bias is not None else "none",
+    )
+
+
+def choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> KernelSpec | None:
+    """The kernel to run; ``None`` for the plain path.
+
+    Raises:
+        UnknownNameError: the scoring function has no such kernel.
+        UsageError: a kernel is named that cannot run this, or that belongs to no such module.
+    """
+    if kernel is None or kernel == "plain":
+        return None
+    if isinstance(kernel, KernelSpec):
+        reason = kernel.supports(case) if kernel.supports else None
+        if reason is not None:
+            raise UsageError(f"{kernel.scoring}/{kernel.name} cannot run this: {reason}")
+        return kernel
+    origin = getattr(module, ORIGIN, None)
+    _look_up(origin)
+    scoring, kernels = _KERNELS[origin]
+    if scoring is None:
+        if kernel == "auto":
+            return None
+        raise UsageError(
+            f"kernel={kernel!r} is named, but the module was not made by a registered scoring "
+            "function; make it with attnbench.get(name).make(query_size, key_size), "
+            "or leave kernel='auto'."
+        )
+    if kernel == "auto":
+        for choice in _each(kernels, case):
+            if choice.reason is None:
+                return choice.kernel
+        return None
+    found = {choice.kernel.name: choice for choice in _each(kernels, case)}
+    chosen = found.get(kernel.removeprefix(f"{scoring.name}/"))
+    if chosen is None:
+        raise UnknownNameError(
+            f"{scoring.name} has no kernel {kernel!r}. {nearest(kernel, [*found, 'plain'])}"
+        )
+    if chosen.reason is not None:
+        raise UsageError(f"{scoring.name}/{chosen.kernel.name} cannot run this: {chosen.reason}")
+    return chosen.kernel

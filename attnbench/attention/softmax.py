@@ -1,0 +1,83 @@
+"""From scores to weights to the output: masked softmax, dropout and the weighted sum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attnbench.attention.masks import Mask, fold
+
+__all__ = ["masked_softmax", "pool", "softmax_weights"]
+
+
+def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
+    """Weights of a folded mask: softmax over the keys that are left, exactly 0 elsewhere.
+
+    Args:
+        scores: ``(..., L, S)``; those of hidden keys may be anything, NaN too.
+        mask: what hides keys; its bias is added to the scores.
+
+    Returns:
+        ``(..., L, S)``, float64 or float32: half types are widened, since softmax in float16
+        overflows. A row with no key left is all zeros.
+    """
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    if mask.bias is not None:
+        scores = scores + mask.bias.to(scores.dtype)
+    if mask.allowed is None:
+        return scores.softmax(-1)
+    dead, hidden = mask.dead_rows, ~mask.allowed
+    assert dead is not None
+    # a dead row is softmaxed over zeros, since over -inf alone it and its gradient would be NaN
+    left = scores.masked_fill(hidden, float("-inf")).masked_fill(dead, 0.0)
+    return left.softmax(-1).masked_fill(hidden, 0.0)
+
+
+def masked_softmax(
+    scores: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    valid_lens: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Scores to weights, in the dtype of the scores.
+
+    Args:
+        scores: ``(..., L, S)``, floating; never changed.
+        attn_mask: boolean (True = may attend) or floating (added), broadcasts to ``(..., L, S)``.
+        valid_lens: integers ``(B,)``, one length an item, or ``(B, L)``, one a query.
+        is_causal: hide the future, aligned to the bottom right.
+
+    Returns:
+        Weights ``(..., L, S)``: a row sums to 1, or is all zeros if it has no key left.
+
+    Raises:
+        MaskError: a mask or a length that does not fit.
+    """
+    mask = fold(
+        attn_mask,
+        valid_lens,
+        is_causal,
+        lead=tuple(scores.shape[:-2]),
+        q_len=scores.shape[-2],
+        kv_len=scores.shape[-1],
+        device=scores.device,
+    )
+    return softmax_weights(scores, mask).to(scores.dtype)
+
+
+def pool(weights: Tensor, value: Tensor, *, dropout_p: float = 0.0) -> Tensor:
+    """The weighted sum of the values.
+
+    Args:
+        weights: ``(..., L, S)``.
+        value: ``(..., S, Ev)``; widened to the dtype of the weights.
+        dropout_p: the share of weights that is dropped, the rest rescaled.
+
+    Returns:
+        ``(..., L, Ev)`` in the dtype of the weights.
+    """
+    if dropout_p > 0.0:
+        weights = torch.dropout(weights, dropout_p, train=True)
+    return weights @ value.to(weights.dtype)

@@ -1,0 +1,1 @@
+"""Comparing records: noise, verdicts, and which rows two sides share."""

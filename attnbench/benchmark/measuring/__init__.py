@@ -1,0 +1,1 @@
+"""Measuring one subject at one case, and sessions of many."""

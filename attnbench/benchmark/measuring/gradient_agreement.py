@@ -1,0 +1,95 @@
+"""Agreement of gradients: those of a few query rows, held against autograd in float64.
+
+The gradient that is handed in is zero but for these rows, so that all that comes back is theirs:
+the gradients of these queries, of the keys and values that they meet, and of every parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.attention.attend import attend
+from attnbench.benchmark.measuring.agreement import blocks, cut, kv_item
+from attnbench.oracle.budget import Oracle
+from attnbench.specs import MechanismSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["gradient_ratio"]
+
+_ROWS = 16
+_MOST = 2**26
+"""Pairs of a mechanism's item, beyond which float64 cannot hold what its gradients need."""
+_MOVES, _UNITS = 4, 32.0
+"""How often inputs and parameters are moved by one unit, and how many units a gradient may be off.
+
+A gradient is a sum over queries or keys whose terms cancel, and a kernel may add them up otherwise.
+"""
+
+Gradients = list[Tensor]
+
+
+def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float:
+    """The largest error of a gradient over what is allowed of it; up to 1 is agreement.
+
+    Raises:
+        ValueError: the case is too large for float64 to say.
+    """
+    whole = inputs.query.shape[-2] * inputs.key.shape[-2]
+    mechanism = isinstance(subject.spec, MechanismSpec)
+    if mechanism and whole > _MOST:
+        raise ValueError("gradients of so long an item do not fit into memory in float64")
+    item, rows = next(blocks(subject, inputs))
+    rows = rows if mechanism else rows[:_ROWS]
+    shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+    generator = torch.Generator().manual_seed(0)
+    some = torch.randn(1, len(rows), shape[-1], generator=generator, dtype=torch.float64)
+    upstream = torch.zeros(math.prod(shape[:-2]), *shape[-2:], dtype=torch.float64)
+    upstream[item, rows] = some[0]
+    got = _gradients(subject, module, inputs, upstream.reshape(shape), plain=False)
+    slots = kv_item(inputs, item)
+    places: list[Any] = [(item, rows), slots, slots]
+    for n, place in enumerate(places):
+        got[n] = got[n].reshape(-1, *got[n].shape[-2:])[place].reshape(1, -1, got[n].shape[-1])
+    oracle = Oracle(subject, module, cut(inputs, item, rows))
+    expected = _gradients(subject, oracle.module, oracle.inputs, some, plain=True)
+    step = max(oracle.eps, 2.0**-24)
+    moves = [
+        _gradients(subject, near, given, some, plain=True)
+        for near, given in oracle.moved(step, _MOVES)
+    ]
+    largest = max(float(true.abs().max()) for true in expected)  # of one, all terms may cancel
+    worst = 0.0
+    for n, (ours, true) in enumerate(zip(got, expected, strict=True)):
+        change = max(float((move[n] - true).abs().max()) for move in moves) * oracle.eps / step
+        allowed = _UNITS * (change + oracle.eps * largest) + oracle.tiny
+        off = float((ours.detach().cpu().double() - true).abs().max())
+        worst = max(worst, math.inf if math.isnan(off) else off / allowed)
+    return worst
+
+
+def _gradients(
+    subject: Subject, module: nn.Module, inputs: Inputs, upstream: Tensor, *, plain: bool
+) -> Gradients:
+    """Gradients of query, key, value and each parameter; zeros where nothing is reached."""
+    leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    wanted = [leaves.query, leaves.key, leaves.value]
+    wanted += [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with torch.enable_grad():
+        if plain and subject.scoring is not None:
+            output = attend(
+                module,
+                leaves.query,
+                leaves.key,
+                leaves.value,
+                attn_mask=leaves.attn_mask,
+                kernel="plain",
+            )
+        else:
+            output = subject.output(module, leaves)
+        found = torch.autograd.grad(output, wanted, upstream.to(output), allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)]

@@ -1,0 +1,142 @@
+"""The setting of a run: what a record needs to say beside its numbers. Imports no torch."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.workloads import BenchCase
+
+__all__ = ["Setting", "fields_of", "here", "processor_name"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is the same for all records of a run.
+
+    Args:
+        run: its id.
+        process: number of the process within the run.
+        commit: of the working directory.
+        command: the command line.
+        machine: node, system, processor, cores, memory.
+        versions: of python, torch and attnbench.
+    """
+
+    run: str = ""
+    process: int = 0
+    commit: str = ""
+    command: str = ""
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def here(run: str = "", *, command: str = "") -> Setting:
+    """The setting of this process, in the working directory."""
+    return Setting(
+        run=run, commit=_commit(), command=command, machine=_machine(), versions=_versions()
+    )
+
+
+def fields_of(
+    case: BenchCase, contract: Contract, setting: Setting, *, subject: str, kind: str
+) -> dict[str, Any]:
+    """The fields of a record that are known before anything is measured."""
+    point = case.case
+    return {
+        "run": setting.run,
+        "process": setting.process,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "contract": contract.name(case.direction, point.device),
+        "subject": subject,
+        "kind": kind,
+        "case": case.id,
+        "workload": case.workload,
+        "direction": case.direction,
+        **{name: getattr(point, name) for name in _CASE_FIELDS},
+        "kv_heads": case.kv_heads,
+        "cache": contract.cache,
+        "threads": contract.threads,
+        "inputs": None if case.path is None else {"path": case.path, "sha256": case.sha256},
+        "machine": dict(setting.machine),
+        "versions": dict(setting.versions),
+        "commit": setting.commit,
+        "command": setting.command,
+    }
+
+
+_CASE_FIELDS = (
+    "lead",
+    "q_len",
+    "kv_len",
+    "query_size",
+    "key_size",
+    "value_size",
+    "dtype",
+    "device",
+    "mask",
+    "seed",
+)
+
+
+@functools.cache
+def processor_name() -> str:
+    """Name of the processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "node": platform.node(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor_name(),
+        "cores": os.cpu_count() or 1,
+        "memory_bytes": psutil.virtual_memory().total,
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("torch", "attnbench"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def _commit() -> str:
+    """The commit of the working directory, ``+dirty`` if files differ from it; or ``""``."""
+
+    def git(*arguments: str) -> str:
+        result = subprocess.run(  # noqa: S603 -- the arguments are those below
+            ["git", *arguments],  # noqa: S607 -- the git that the user would run
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+        return result.stdout.strip()
+
+    try:
+        commit = git("rev-parse", "HEAD")
+        return commit + ("+dirty" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,1 @@
+"""Records: what one measurement gave, and the files that keep them."""

@@ -1,0 +1,149 @@
+"""Files of records: one a run, append-only, safe for several writers and for being killed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock
+
+from attnbench.benchmark.records.record import FORMAT, Record
+from attnbench.errors import RecordError
+
+__all__ = ["append", "check_writable", "new_run", "read", "read_folder", "run_path"]
+
+_BEGIN = f'{{"format":"{FORMAT}"'.encode()
+
+
+def new_run() -> str:
+    """The id of a new run: the time in UTC, and a few random digits for two at once."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+def run_path(folder: Path, run: str) -> Path:
+    """The file of a run."""
+    return folder / f"{run}.jsonl"
+
+
+def _unwritable(path: Path, error: OSError) -> RecordError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "there is no space left; free some, or name another folder"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        what = "it may not be written to; change its permissions, or name another folder"
+    else:
+        what = f"{error.strerror or error}"
+    return RecordError(
+        f"cannot write to {path}: {what} with --results. What was recorded before is kept."
+    )
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder of records, and make sure that it can be written to, before much is measured.
+
+    Raises:
+        RecordError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".writable-") as file:
+            file.write(b"x")
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def append(path: Path, record: Record) -> None:
+    """Add a record to a file, whole or not at all; several processes may do so at once.
+
+    A last line that a killed writer left unfinished is removed first: it never was a record.
+
+    Raises:
+        RecordError: the folder or the file cannot be written, or there is no space left.
+    """
+    line = (record.to_json() + "\n").encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                size = _mend(descriptor)
+                _write_whole(descriptor, line, size)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _mend(descriptor: int) -> int:
+    """End the last line: with a newline if it is whole, else by cutting it off; gives the size."""
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return size
+    start, tail = size, b""
+    while start > 0 and b"\n" not in tail:
+        step = min(65536, start)
+        start -= step
+        tail = os.pread(descriptor, step, start) + tail
+    last = tail.rpartition(b"\n")[2]
+    if not _is_torn(last):
+        return size + os.write(descriptor, b"\n")
+    os.ftruncate(descriptor, size - len(last))
+    return size - len(last)
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a line is the beginning of a record, and not a whole one."""
+    begin = min(len(line), len(_BEGIN))
+    if line[:begin] != _BEGIN[:begin]:
+        return False
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _write_whole(descriptor: int, line: bytes, size: int) -> None:
+    """Write a line with one call; what a full disk took of it is cut off again."""
+    try:
+        written = os.write(descriptor, line)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+    if written != len(line):
+        os.ftruncate(descriptor, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def read(path: Path) -> Iterator[Record]:
+    """The records of a file; an unfinished last line is left out.
+
+    Raises:
+        RecordError: the file cannot be read, or a line is damaged, foreign, older or newer.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
+    lines = content.split(b"\n")
+    torn = lines.pop()  # what follows the last newline: nothing, or a record cut short
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            text = line.decode("utf-8", errors="replace")
+            yield Record.from_json(text, f"{path}, line {number},")
+    if torn.strip() and not _is_torn(torn):
+        yield Record.from_json(torn.decode("utf-8", errors="replace"), f"{path}, last line,")
+
+
+def read_folder(folder: Path) -> list[Record]:
+    """The records of every run in a folder, by run and then in the order written.
+
+    Raises:
+        RecordError: a file cannot be read; see :func:`read`.
+    """
+    return [record for path in sorted(folder.glob("*.jsonl")) for record in read(path)]

@@ -1,0 +1,1 @@
+"""Checks: running invariants on subjects, and the outcomes and evidence that they give."""

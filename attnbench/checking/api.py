@@ -1,0 +1,197 @@
+"""``check``: run invariants on subjects, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from attnbench.checking.evidence.diagnosis import diagnosed
+from attnbench.checking.evidence.reproduction import with_evidence
+from attnbench.checking.faults import unusable
+from attnbench.checking.outcomes import CONTRACT, CheckReport, Outcome
+from attnbench.checking.runner import PROFILES, Profile, run_invariant, seeded, skip_reason
+from attnbench.errors import UnknownNameError, UsageError, nearest
+from attnbench.registry.catalog import registry
+from attnbench.registry.discovery import Spec
+from attnbench.specs import DTYPES, Invariant
+from attnbench.subject.devices import check_device
+from attnbench.subject.lookup import installed, resolve
+from attnbench.subject.subject import Subject
+
+__all__ = [
+    "CheckReport",
+    "Outcome",
+    "all_targets",
+    "check",
+    "check_subject",
+    "outcomes_of",
+    "planned",
+    "select_invariants",
+]
+
+
+def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
+    """The registered invariants of these names; all of them for ``None``.
+
+    Raises:
+        UnknownNameError: no loaded plugin brings one.
+    """
+    known = {invariant.name: invariant for invariant in registry().invariants()}
+    if names is None:
+        return list(known.values())
+    names = [names] if isinstance(names, str) else list(names)
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"no invariant is called {name!r}. {nearest(name, known)}")
+    return [known[name] for name in names]
+
+
+def all_targets(profile: str) -> list[str]:
+    """The addresses that a run of all that is installed checks, sorted.
+
+    Quick leaves the options that a spec lists beside its own defaults to the other profiles.
+
+    Raises:
+        UnknownNameError: there is no such profile.
+    """
+    variants = _profile(profile).variants
+    return [subject.name for subject in installed() if variants or not subject.options]
+
+
+def check(
+    target: str | Spec,
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    invariants: Iterable[str] | None = None,
+    seed: int | None = None,
+) -> CheckReport:
+    """Hold a subject to every invariant that applies to it.
+
+    Args:
+        target: an address or a spec, which need not be registered.
+        profile: ``quick``, ``default`` or ``thorough``: 25, 100 or 1000 drawn cases an invariant,
+            beyond the scheduled ones.
+        device: name of a torch device.
+        dtypes: names of the dtypes to look at; all that the subject supports by default.
+        invariants: names of the invariants to run; all by default.
+        seed: of what is drawn; ``None`` draws the same every time.
+
+    Returns:
+        A report; ``report.ok`` says whether every outcome is passed or skipped.
+
+    Raises:
+        UnknownNameError: the target, the profile, a dtype or an invariant is unknown.
+        SpecError: the spec names a law or an invariant that no plugin brings.
+        DeviceError: the device is not there.
+    """
+    found, chosen = planned(
+        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+    )
+    reports = [
+        check_subject(subject, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed)
+        for subject in found
+    ]
+    return CheckReport.joined(reports)
+
+
+def planned(
+    target: str | Spec,
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    invariants: Iterable[str] | None = None,
+) -> tuple[list[Subject], list[Invariant]]:
+    """The subjects of a target, and the invariants in the order in which they are to be run.
+
+    Raises:
+        UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
+    """
+    _profile(profile)
+    for name in dtypes or ():
+        if name not in DTYPES:
+            raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
+    check_device(device)
+    chosen = sorted(select_invariants(invariants), key=lambda one: one.name != CONTRACT)
+    found = resolve(target)
+    for subject in found:
+        registry().validate(subject.spec, excused=isinstance(target, str) and ":" not in target)
+        if dtypes is not None and not set(dtypes) & set(subject.dtypes):
+            raise UsageError(
+                f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
+            )
+    return found, chosen
+
+
+def _profile(name: str) -> Profile:
+    if name not in PROFILES:
+        raise UnknownNameError(f"no profile is called {name!r}. {nearest(name, PROFILES)}")
+    return PROFILES[name]
+
+
+def check_subject(
+    subject: Subject,
+    invariants: Iterable[Invariant],
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    seed: int | None = None,
+) -> CheckReport:
+    """Run invariants on one subject; torch's global generator is left as it was."""
+    outcomes = outcomes_of(
+        subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed
+    )
+    return CheckReport(diagnosed(outcomes), profile, seed)
+
+
+def outcomes_of(
+    subject: Subject,
+    invariants: Iterable[Invariant],
+    *,
+    profile: str = "default",
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    seed: int | None = None,
+    evidence: bool = True,
+) -> Iterator[Outcome]:
+    """The outcomes of one subject, one after the other as they come, its first failure with proof.
+
+    Args:
+        subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
+        evidence: look for a script that shows the first failure again, which takes some seconds.
+    """
+    invariants = list(invariants)
+    found = _outcomes(subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed)
+    return with_evidence(found, subject, invariants) if evidence else found
+
+
+def _outcomes(
+    subject: Subject,
+    invariants: Iterable[Invariant],
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    seed: int | None,
+) -> Iterator[Outcome]:
+    """The outcomes of one subject.
+
+    Once a subject broke the contract and gives no usable answer, no other property is put to it:
+    each would fail, and say no more.
+    """
+    wanted = tuple(dtypes) if dtypes is not None else None
+    not_run: str | None = None
+    for invariant in invariants:
+        with seeded():
+            if not_run is not None and skip_reason(subject, invariant) is None:
+                yield Outcome(subject.name, invariant.name, "skipped", not_run)
+                continue
+            outcome = run_invariant(
+                subject, invariant, PROFILES[profile], device=device, dtypes=wanted, seed=seed
+            )
+            broken = invariant.name == CONTRACT and outcome.status == "failed"
+            if broken and unusable(subject, device, wanted or ()):
+                not_run = f"not run: {CONTRACT} failed, and so would this"
+        yield outcome

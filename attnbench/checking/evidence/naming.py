@@ -1,0 +1,134 @@
+"""How a script in a process of its own gets at a subject's code: by import, file or source text."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import sysconfig
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attnbench.checking.evidence.lines import Unwritable
+from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
+
+__all__ = ["Named", "named_attend", "named_make", "named_reference"]
+
+Spec = ScoringSpec | KernelSpec | MechanismSpec
+
+
+@dataclass(frozen=True)
+class Named:
+    """Source text for something that a subject brings.
+
+    Args:
+        imports: lines that come first.
+        text: an expression.
+    """
+
+    imports: tuple[str, ...]
+    text: str
+
+
+def named_make(spec: ScoringSpec | MechanismSpec) -> Named:
+    """What makes a module.
+
+    Raises:
+        Unwritable: it can neither be imported nor written out.
+    """
+    return _named(spec, getattr(spec.make, "__wrapped__", spec.make), "make")
+
+
+def named_reference(spec: ScoringSpec | MechanismSpec) -> Named:
+    """What computes a spec's formula in Python floats.
+
+    Raises:
+        Unwritable: it can neither be imported nor written out.
+    """
+    assert spec.reference is not None
+    return _named(spec, spec.reference, "reference")
+
+
+def named_attend(spec: KernelSpec) -> Named:
+    """What runs a kernel.
+
+    Raises:
+        Unwritable: it can neither be imported nor written out.
+    """
+    return _named(spec, spec.attend, "attend")
+
+
+def _named(spec: Spec, function: Callable[..., Any], field: str) -> Named:
+    module = sys.modules.get(getattr(function, "__module__", type(function).__module__))
+    if module is None:
+        raise Unwritable(f"{field} of {spec.name} comes from no module")
+    if module.__name__ == "__main__":
+        return _written_out(function)
+    path, known_as = _imports(module), _importable_name(module)
+    name = getattr(function, "__qualname__", "")
+    if name.isidentifier() and getattr(module, name, None) is function:
+        return Named((*path, f"from {known_as} import {name}"), name)
+    imports = (*path, f"import {known_as}")
+    for text, other in _specs(module):
+        same = getattr(other, field, None)
+        if other is spec or getattr(same, "__wrapped__", same) is function:
+            return Named(imports, f"{text.replace('@', known_as)}.{field}")
+    return _written_out(function)
+
+
+def _imports(module: ModuleType) -> tuple[str, ...]:
+    """A line that lets a module be found, if it is not installed."""
+    file = getattr(module, "__file__", None)
+    installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
+    if file is None or any(file.startswith(f"{folder}/") for folder in installed):
+        return ()
+    depth = module.__name__.count(".") + (Path(file).name == "__init__.py")
+    folder = str(Path(file).resolve().parents[depth])
+    if not getattr(module, "__name__", "").startswith(("attnbench.", "attnbench_plugins.")):
+        return ("import sys", f"sys.path.insert(0, {folder!r})")
+    return ()
+
+
+def _importable_name(module: ModuleType) -> str:
+    """The name that a module has where only its folder was made importable.
+
+    Of two files of one name, addressed by path, the second was loaded under another name.
+    """
+    file = getattr(module, "__file__", None)
+    if file is None or "." in module.__name__:
+        return module.__name__
+    stem = Path(file).stem
+    return stem if module.__name__.startswith(f"{stem}_") else module.__name__
+
+
+def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:
+    """The specs that a module holds or its hooks give, with source text; ``@`` is the module."""
+    kinds = ScoringSpec | KernelSpec | MechanismSpec
+    for name, value in list(vars(module).items()):
+        if isinstance(value, kinds):
+            yield f"@.{name}", value
+        elif isinstance(value, list | tuple):
+            for index, item in enumerate(value):
+                if isinstance(item, kinds):
+                    yield f"@.{name}[{index}]", item
+        elif name.startswith("attnbench_") and callable(value):
+            found = value()
+            for index, item in enumerate(found if isinstance(found, Iterable) else ()):
+                if isinstance(item, kinds):
+                    yield f"list(@.{name}())[{index}]", item
+
+
+def _written_out(function: Callable[..., Any]) -> Named:
+    """A class or function as its own source, which has to need nothing but torch."""
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():
+        raise Unwritable("a lambda or an object has no source text of its own")
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        raise Unwritable(f"the source of {name} is not to be had") from None
+    usual = ("import math", "from torch import Tensor, nn", "import torch.nn.functional as F")
+    return Named((*usual, "", "", source.rstrip(), ""), name)

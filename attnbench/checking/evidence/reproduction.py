@@ -1,0 +1,302 @@
+"""The script that shows a failure again: plain torch, and run in a clean process before it is told.
+
+The failing check is run once more with a tape (:mod:`attnbench.checking.evidence.tape`); what the
+violated quantity depends on becomes a script, which ends with an assertion that fails. Where a
+violation brings lines of its own, as those of :mod:`attnbench.checking.evidence.script` do, they
+are the script.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnbench.cases.case import Case
+from attnbench.checking.evidence.lines import Step, Unwritable
+from attnbench.checking.evidence.naming import Named, named_attend, named_make, named_reference
+from attnbench.checking.evidence.script import unsettling
+from attnbench.checking.evidence.tape import Tape
+from attnbench.checking.outcomes import Outcome
+from attnbench.checking.runner import seeded
+from attnbench.errors import InvariantViolation
+from attnbench.specs import Invariant, KernelSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["reproduce", "with_evidence"]
+
+_TIME_LIMIT_S = 60
+_TRIES = 3  # failures of a subject for which a script is looked for
+_LONGEST = 200  # lines; a longer script shows less than the message does
+
+
+def with_evidence(
+    outcomes: Iterable[Outcome], subject: Subject, invariants: Iterable[Invariant]
+) -> Iterator[Outcome]:
+    """The same outcomes as they come; the first failure that can be has a script that shows it.
+
+    Args:
+        outcomes: of ``subject``.
+        subject: what failed.
+        invariants: those that were run.
+    """
+    known = {invariant.name: invariant for invariant in invariants}
+    tries = _TRIES
+    for outcome in outcomes:
+        if outcome.status == "failed" and outcome.counterexample and tries > 0:
+            tries -= 1
+            case = Case.from_id(outcome.counterexample)
+            with seeded():
+                script = reproduce(subject, known[outcome.invariant], case)
+            if script is not None:
+                tries, outcome = 0, replace(outcome, reproduce=script)
+        yield outcome
+
+
+def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
+    """A script that shows the failure of an invariant at a case, once it has been seen to.
+
+    Returns:
+        Source text that imports torch and the subject's own code and ends with an assertion that
+        fails; ``None`` if there is none.
+    """
+    try:
+        script, expected = _script(subject, invariant, case)
+    except Unwritable:
+        return None
+    if script.count("\n") > _LONGEST or not _fails(script, expected):
+        return None
+    return script
+
+
+@dataclass(frozen=True, eq=False)
+class _Taped(Subject):
+    """A subject whose modules and calls are written on a tape."""
+
+    tape: Tape | None = None
+    make_text: str = ""
+
+    def make(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
+        """A module as always, and the line that makes it."""
+        assert self.tape is not None
+        seed, self.tape.paused = _fresh_seed(), True
+        try:
+            module = super().make(query_size, key_size, value_size)
+        finally:
+            self.tape.paused = False
+        sizes = (query_size, key_size, value_size)[: 3 if self.kind == "mechanism" else 2]
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        text = f"{self.make_text}({', '.join([*map(str, sizes), *options])})"
+        self.tape.made_module(module, text, seed)
+        return module
+
+    def unsettle(self, module: nn.Module) -> None:
+        """As always, and the line that does it."""
+        assert self.tape is not None
+        self.tape.paused = True
+        try:
+            super().unsettle(module)
+        finally:
+            self.tape.paused = False
+        self.tape.changed_module(module, unsettling(self.constant_parameters, "@"))
+
+    def build(self, case: Case) -> tuple[nn.Module, Inputs]:
+        """As always; the inputs get their names."""
+        module, inputs = super().build(case)
+        assert self.tape is not None
+        self.tape.name(module, "module")
+        for name, tensor in inputs.tensors():
+            self.tape.name(tensor, name)
+        return module, inputs
+
+
+def _fresh_seed() -> int | None:
+    """What torch's global generator was seeded with; ``None`` if it was used since."""
+    seed = torch.default_generator.initial_seed()
+    fresh = torch.Generator().manual_seed(seed).get_state()
+    return seed if torch.equal(torch.default_generator.get_state(), fresh) else None
+
+
+def _taped(subject: Subject, tape: Tape) -> tuple[_Taped, list[Named]]:
+    named = [named_make(subject.maker)]
+    spec = subject.spec
+    if isinstance(spec, KernelSpec):
+        named.append(named_attend(spec))
+        attend, text = spec.attend, named[-1].text
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            return tape.called(attend, text, args, kwargs)
+
+        spec = replace(spec, attend=recorded)
+    given = {f.name: getattr(subject, f.name) for f in fields(Subject)}
+    taped = _Taped(**{**given, "spec": spec}, tape=tape, make_text=named[0].text)
+    vars(taped)["constant_parameters"] = subject.constant_parameters  # found without the tape
+    return taped, named
+
+
+@contextmanager
+def _calls_taped(tape: Tape) -> Iterator[None]:
+    """Calls of modules that were made on a tape are one line each."""
+    plain: Callable[..., Any] = nn.Module.__call__
+
+    def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if tape.paused or not tape.owns(module):
+            return plain(module, *args, **kwargs)
+        return tape.called(plain, "", (module, *args), kwargs)
+
+    nn.Module.__call__ = called  # type: ignore[method-assign]  # put back below
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = plain  # type: ignore[method-assign]
+
+
+def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, str]:
+    """The script, and the name of the exception that it ends with."""
+    tape = Tape()
+    taped, named = _taped(subject, tape)
+    title = f"{invariant.name} on {subject.name}, case {case.id}"
+    try:
+        invariant.check(subject, case)
+    except InvariantViolation as error:
+        if error.compared is not None and "lines" in error.compared:
+            end = [*_definitions(subject, named, error.compared["lines"]), *error.compared["lines"]]
+            return _rendered(title, str(error), named, [], end, tape), "AssertionError"
+    except Exception:  # noqa: S110 -- it is met again on the tape
+        pass
+    try:
+        with _calls_taped(tape), tape:
+            invariant.check(taped, case)
+    except InvariantViolation as error:
+        message, compared = str(error), error.compared
+    except Exception as error:
+        message, compared = f"raised {type(error).__name__}: {error}", None
+    else:
+        raise Unwritable("it does not fail when it is run again")
+    if compared is not None:
+        wanted, end = _ending(tape, compared, message)
+        expected = "AssertionError"
+    elif tape.has_raised:
+        wanted, end, expected = {tape.raised}, [], tape.raised_name
+    elif tape.last is not None:
+        wanted, end, expected = *_shape_and_dtype(subject, tape), "AssertionError"
+    else:
+        raise Unwritable("nothing was compared")
+    steps = tape.needed(wanted)
+    for step in steps:
+        if step.problem:
+            raise Unwritable(step.problem)
+    return _rendered(title, message, named, steps, end, tape), expected
+
+
+def _definitions(subject: Subject, named: list[Named], lines: Sequence[str]) -> list[str]:
+    """What an invariant's own lines may call: ``make``, ``attend`` and ``reference``."""
+    options = "".join(f", {name}={value!r}" for name, value in subject.options.items())
+    texts = {"make": f"lambda *sizes: {named[0].text}(*sizes{options})"}
+    if isinstance(subject.spec, KernelSpec):
+        texts["attend"] = named[1].text
+    if any("reference(" in line for line in lines):
+        named.append(named_reference(subject.maker))
+        texts["reference"] = named[-1].text
+    return [f"{name} = {text}" for name, text in texts.items() if name != text]
+
+
+def _ending(tape: Tape, compared: Any, message: str) -> tuple[set[int], list[str]]:
+    """Variables and lines of the comparison, at the place where it failed."""
+    reads: set[int] = set()
+    place = ", ".join(map(str, compared["place"]))
+    at = f"[{place}]" if place else ""
+    what = message.partition(f"{compared['place'] or ''} = ")[0]
+    if "condition" in compared:
+        condition = tape.source(compared["condition"], reads)
+        value = tape.source(compared["values"], reads)
+        should = message.rpartition("but should be ")[2]
+        lines = [
+            f"value = {value}{at}.item()",
+            f"print({f'{what}{at} ='!r}, value)",
+            f"assert {condition}{at}, {f'but should be {should}'!r}",
+        ]
+        return reads, lines
+    got, wanted = (tape.source(compared[name], reads) for name in ("got", "expected"))
+    lines = [
+        f"got, expected = {got}{at}.item(), {wanted}{at}.item()",
+        f'print({f"{what}{at} ="!r}, got, "but should be", expected)',
+        f"assert got == expected or abs(got - expected) <= {compared['tolerance']:.6g}",
+    ]
+    return reads, lines
+
+
+def _shape_and_dtype(subject: Subject, tape: Tape) -> tuple[set[int], list[str]]:
+    """Variables and lines that hold the last result against the shape and dtype it should have."""
+    assert tape.last is not None
+    inputs, result = tape.last
+    query, key, *value = (tensor for tensor in inputs if tensor.is_floating_point())
+    if subject.kind != "scoring" and not value:
+        raise Unwritable("the last call was not one of the subject's")
+    if subject.kind == "scoring":
+        shape, dtypes = (*query.shape[:-1], key.shape[-2]), {query.dtype, torch.float32}
+    else:
+        shape, dtypes = (*query.shape[:-1], value[0].shape[-1]), {query.dtype}
+    reads: set[int] = set()
+    text = tape.source(result[0] if isinstance(result, tuple) else result, reads)
+    allowed = ", ".join(sorted(map(str, dtypes)))
+    return reads, [
+        f'print("shape", tuple({text}.shape), "and dtype", {text}.dtype)',
+        f'assert tuple({text}.shape) == {shape}, "the shape should be {shape}"',
+        f'assert {text}.dtype in ({allowed},), "the dtype should be {allowed}"',
+    ]
+
+
+def _rendered(
+    title: str, message: str, named: list[Named], steps: list[Step], end: list[str], tape: Tape
+) -> str:
+    numbers = [int(n) for step in steps for n in re.findall(r"‹(\d+)›", step.text)]
+    names = {n: f"t{i}" for i, n in enumerate(dict.fromkeys(numbers), 1)}
+    names |= {n: name for n, name in tape.names.items() if n in names}
+    lines, grad = [], True
+    for step in steps:
+        if step.grad != grad:
+            grad = step.grad
+            lines.append(f"torch.set_grad_enabled({grad})")
+        lines.append(step.text)
+    body = "\n".join([*lines, *end])
+    body = re.sub(r"‹(\d+)›", lambda match: names.get(int(match[1]), "_"), body)
+    imports = list(dict.fromkeys(line for n in named for line in n.imports if line.strip()))
+    plain = [line for line in imports if line.startswith(("import ", "from torch", "sys."))]
+    rest = [line for line in imports if line not in plain]
+    copying = ["import copy"] if "copy.deepcopy" in body else []
+    head = textwrap.indent(f"{title}:\n{message}", "# ").rstrip()
+    head = "\n".join(line.rstrip() for line in head.splitlines())
+    return "\n".join([head, *copying, "import torch", *plain, *rest, "", body, ""])
+
+
+def _fails(script: str, expected: str) -> bool:
+    """Whether a script, run in a clean process, ends with an exception of this name."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "reproduce.py"
+        path.write_text(script, encoding="utf-8")
+        try:
+            done = subprocess.run(  # noqa: S603 -- our own script, by our own interpreter
+                [sys.executable, str(path)],
+                capture_output=True,
+                text=True,
+                timeout=_TIME_LIMIT_S,
+                cwd=folder,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    last = done.stderr.strip().splitlines()[-1:] or [""]
+    name = last[0].partition(":")[0].rpartition(".")[2]
+    return done.returncode == 1 and name == expected

@@ -1,0 +1,197 @@
+"""Scripts in lines of plain torch that an invariant brings itself, where no tape can follow.
+
+What a transformation does to a call, or what Python floats come to, cannot be written down while it
+happens. The script makes a module and inputs of the case's sizes, and compares two ways.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from attnbench.errors import InvariantViolation
+
+if TYPE_CHECKING:
+    from attnbench.cases.case import Case
+    from attnbench.subject.subject import Subject
+
+    _Check = Callable[[Subject, Case], None]
+
+__all__ = ["compared_with_reference", "transformed", "unsettling"]
+
+_OUTPUTS = {
+    "scoring": (
+        "scores = self.module(query, key)",
+        "if attn_mask is not None:",
+        '    scores = scores.masked_fill(~attn_mask, float("-inf"))',
+        "return scores.softmax(-1).to(value.dtype) @ value",
+    ),
+    "kernel": ("return attend(self.module, query, key, value, attn_mask=attn_mask)",),
+    "mechanism": (
+        "result = self.module(query, key, value, attn_mask=attn_mask)",
+        "return result[0] if isinstance(result, tuple) else result",
+    ),
+}
+
+
+_ALLOWED = 0.05
+"""Where nothing was compared, a difference that rounding does not explain in any dtype."""
+
+
+def transformed(
+    how: str, lines: Callable[[], Sequence[str]], *, gradients: bool = False
+) -> Callable[[_Check], _Check]:
+    """A decorator of checks that compare a transformed call with the call as it is.
+
+    Args:
+        how: what transforms the call, as the script tells it.
+        lines: give source lines that make ``got`` of ``call``, ``query``, ``key`` and ``value``.
+        gradients: whether those by ``query``, ``key`` and ``value`` are compared too.
+    """
+
+    def decorated(check: _Check) -> _Check:
+        @functools.wraps(check)
+        def checked(subject: Subject, case: Case) -> None:
+            try:
+                check(subject, case)
+            except InvariantViolation as error:
+                allowed = 2 * (error.compared or {}).get("tolerance", _ALLOWED)
+                script = {"lines": _transforming(subject, case, how, lines(), allowed, gradients)}
+                raise InvariantViolation(str(error), error=error.error, compared=script) from None
+
+        return checked
+
+    return decorated
+
+
+def _transforming(
+    subject: Subject,
+    case: Case,
+    how: str,
+    lines: Sequence[str],
+    allowed: float,
+    gradients: bool,
+) -> list[str]:
+    return [
+        *_given(subject, case, f"torch.{case.dtype}"),
+        "",
+        "",
+        "class Call(torch.nn.Module):",
+        "    def __init__(self):",
+        "        super().__init__()",
+        "        self.module = module",
+        "",
+        "    def forward(self, query, key, value):",
+        *(f"        {line}" for line in _OUTPUTS[subject.kind]),
+        "",
+        "",
+        "call = Call()",
+        *(_LEAVES if gradients else ()),
+        "expected = call(query, key, value)",
+        "try:",
+        *(f"    {line}" for line in lines),
+        "except Exception as error:",
+        f'    raise AssertionError(f"{how} raised {{type(error).__name__}}") from error',
+        f'print("{how} gives", got.shape, got.dtype, "where the call gives", expected.shape)',
+        'assert got.shape == expected.shape, "but should be the shape of the call as it is"',
+        'assert got.device == expected.device, "but should be the device of the call as it is"',
+        'if not hasattr(got, "fake_mode"):',
+        "    difference = (got.detach().double() - expected.detach().double()).abs().max()",
+        '    print("largest difference", difference.item())',
+        f"    assert difference <= {allowed:.2g}",
+        *(_gradient_lines(allowed) if gradients else ()),
+    ]
+
+
+_LEAVES = (
+    "leaves = query, key, value",
+    "for leaf in leaves:",
+    "    leaf.requires_grad_()",
+)
+
+
+def _gradient_lines(allowed: float) -> list[str]:
+    return [
+        "weight = torch.randn(expected.shape).to(expected)",
+        "zero = torch.zeros((), device=expected.device)",
+        "both = [",
+        "    torch.autograd.grad(output, leaves, weight, allow_unused=True)",
+        "    for output in (got, expected)",
+        "]",
+        'for name, one, other in zip(("query", "key", "value"), *both):',
+        "    a, b = (zero if g is None else g.double() for g in (one, other))",
+        "    difference = (a - b).abs().max()",
+        '    print("largest difference of the gradient by", name, difference.item())',
+        f"    assert difference <= {allowed:.2g} * max(1.0, b.abs().max().item())",
+    ]
+
+
+def compared_with_reference(subject: Subject, case: Case) -> list[str]:
+    """Lines that compare a module in float64 with ``reference``, the spec's, in Python floats."""
+    given = [*_given(subject, case, "torch.float64"), "with torch.no_grad():"]
+    item = "{0} = {0}.reshape(-1, *{0}.shape[-2:])[-1]".format
+    if subject.kind == "mechanism":
+        return [
+            *given,
+            "    result = module(query, key, value, attn_mask=attn_mask)",
+            "got = result[0] if isinstance(result, tuple) else result",
+            item("got"),
+            *(f"{item(name)}.tolist()" for name in _TENSORS),
+            f"allowed = torch.ones({case.q_len}, {case.kv_len}, dtype=torch.bool)",
+            "allowed = allowed if attn_mask is None else attn_mask.cpu()",
+            "expected = reference(module, query, key, value, allowed.tolist())",
+            *_difference("output"),
+        ]
+    return [
+        *(line for line in given if not line.startswith(("value =", "attn_mask ="))),
+        "    got = module(query, key)",
+        item("got"),
+        *(f"{item(name)}.tolist()" for name in _TENSORS[:2]),
+        "expected = [[reference(module, q, k) for k in key] for q in query]",
+        *_difference("score"),
+    ]
+
+
+def _difference(what: str) -> list[str]:
+    return [
+        "expected = torch.tensor(expected, dtype=torch.float64)",
+        "difference = (got.cpu() - expected).abs()",
+        "at = divmod(difference.argmax().item(), expected.shape[1])",
+        f'print("{what}", at, "in float64 is", got[at].item())',
+        'print("and by the reference", expected[at].item())',
+        "assert difference[at] <= 1e-9 * (1 + expected[at].abs())",
+    ]
+
+
+def unsettling(names: Sequence[str], module: str = "module") -> str:
+    """A line that does to a module what :meth:`attnbench.subject.subject.Subject.unsettle` does."""
+    sines = "torch.arange(1.0, p.numel() + 1).sin().view(p.shape)"
+    return f"for p in map({module}.get_parameter, {tuple(names)}): p.data += {sines} / 4"
+
+
+_TENSORS = ("query", "key", "value")
+
+
+def _given(subject: Subject, case: Case, dtype: str) -> list[str]:
+    """Lines that make ``module``, ``query``, ``key``, ``value`` and ``attn_mask``."""
+    count = 3 if subject.kind == "mechanism" else 2
+    sizes = (case.query_size, case.key_size, case.value_size)
+    lengths = (case.q_len, case.kv_len, case.kv_len)
+    mask = "None"
+    if case.mask != "none":
+        seen = max(0, case.kv_len - case.q_len)
+        shape = f"{case.q_len}, {case.kv_len}"
+        mask = f"torch.ones({shape}, dtype=torch.bool, device={case.device!r}).tril({seen})"
+    to = dtype if case.device == "cpu" else f"{case.device!r}, {dtype}"
+    return [
+        f"torch.manual_seed({case.seed})",
+        f"module = make{sizes[:count]}",
+        *([unsettling(subject.constant_parameters)] if subject.constant_parameters else ()),
+        f"module = module.to({to}).eval()",
+        *(
+            f"{name} = torch.randn({(*case.lead, length, size)}).to({to})"
+            for name, length, size in zip(_TENSORS, lengths, sizes, strict=True)
+        ),
+        f"attn_mask = {mask}",
+    ]

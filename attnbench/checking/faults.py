@@ -1,0 +1,125 @@
+"""What is wrong with a subject's answer itself, whatever property it is then asked for."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.errors import AttnbenchError
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["Fault", "fault_at", "raised_text", "unusable"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with an answer.
+
+    Args:
+        kind: ``none`` (it raised, or gave what is no output), ``nan``, ``changes`` (its input) or
+            ``random`` (the second answer is another).
+        text: the fault with its values, in a sentence.
+    """
+
+    kind: Literal["none", "nan", "changes", "random"]
+    text: str
+
+
+def fault_at(subject: Subject, case: Case) -> Fault | None:
+    """The first fault of a subject's answer at a case, in evaluation mode; ``None`` without one."""
+    try:
+        module, inputs = subject.build(case)
+        before = {name: tensor.clone() for name, tensor in inputs.tensors()}
+        first = subject.output(module, inputs)
+        changed = _changed(inputs, before)
+        if changed is not None:
+            return Fault("changes", f"{subject.name} changes its input: {changed}")
+        second = subject.output(module, inputs)
+    except (Exception, SystemExit) as error:
+        return Fault("none", raised_text(subject, error))
+    return _nan(subject, first, case) or _random(subject, first, second)
+
+
+def raised_text(subject: Subject, error: BaseException) -> str:
+    """An exception that a subject raised on a legal input, and where."""
+    if isinstance(error, AttnbenchError):
+        return str(error)
+    said = str(error).strip().split("\n\n")[0]
+    text = f"{subject.name} raised on a legal input: {type(error).__name__}: {said}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not {"torch", "attnbench", "hypothesis"} & set(Path(frame.filename).parts[-4:-1])
+    ]
+    if not frames:
+        return text
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+
+
+def _first(condition: Tensor) -> tuple[int, ...]:
+    return tuple(condition.nonzero()[0].tolist())
+
+
+def _changed(inputs: Inputs, before: dict[str, Tensor]) -> str | None:
+    for name, now in inputs.tensors():
+        then = before[name]
+        changed = (now != then) & ~(now.isnan() & then.isnan())
+        if bool(changed.any()):
+            at = _first(changed)
+            return (
+                f"{name}{list(at)} was {then[at].item():.6g} before a call and is "
+                f"{now[at].item():.6g} after it"
+            )
+    return None
+
+
+def _nan(subject: Subject, output: Tensor, case: Case) -> Fault | None:
+    bad = output.isnan()
+    if not bool(bad.any()):
+        return None
+    at = _first(bad)
+    text = f"{subject.name} gives output{list(at)} = nan for finite inputs in {case.dtype}"
+    return Fault("nan", text)
+
+
+def _random(subject: Subject, first: Tensor, second: Tensor) -> Fault | None:
+    if first.numel() == 0:
+        return None
+    # a few units in the last place may come from the order of sums on a device
+    scale = first.detach().double().abs().nan_to_num(0.0, 0.0, 0.0).amax()
+    gap = (first.detach().double() - second.detach().double()).abs()
+    other = (gap > 64 * torch.finfo(first.dtype).eps * scale) & (first != second)
+    if not bool(other.any()):
+        return None
+    at = _first(other)
+    values = f"{first[at].item():.6g}, then {second[at].item():.6g} for the same call"
+    text = f"{subject.name} answers differently the second time: output{list(at)} = {values}"
+    return Fault("random", text)
+
+
+def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()) -> str | None:
+    """Why a subject gives no usable answer at an ordinary case; ``None`` if it gives one.
+
+    Every property asked of such a subject fails, so that asking says nothing more.
+    """
+    for case in _ordinary(subject, device, dtypes):
+        if subject.unsupported(case) is None:
+            fault = fault_at(subject, case)
+            if fault is not None and fault.kind in ("none", "nan"):
+                return fault.text
+    return None
+
+
+def _ordinary(subject: Subject, device: str, dtypes: tuple[str, ...]) -> Iterator[Case]:
+    dtype = next((d for d in dtypes if d in subject.dtypes), "float32")
+    for mask in ("none", "boolean"):
+        case = Case((2, 3), 4, 6, 8, 6, 5, dtype=dtype, device=device, mask=mask)
+        yield subject.legal(case)

@@ -1,0 +1,180 @@
+"""Outcomes: what one invariant said of one subject, and the report that collects them."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from attnbench.cases.case import Case
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "CONTRACT",
+    "STATUSES",
+    "CheckReport",
+    "Outcome",
+    "case_in_words",
+    "failure_text",
+    "filled",
+]
+
+STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
+"""Every status; only the first and ``skipped`` let a report be ok."""
+
+CONTRACT = "keeps_the_contract"
+"""The invariant that is run first: where it fails, no other may say anything."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one invariant said of one subject.
+
+    Args:
+        subject: its address.
+        invariant: its name.
+        status: one of :data:`STATUSES`.
+        reason: why it was skipped, what was violated, or how many cases of each kind were seen.
+        cases: how many cases it held or failed on.
+        seconds: how long it took.
+        counterexample: id of the smallest case it failed on.
+        reproduce: a script in plain torch, or the command, that shows the failure again.
+        error: how far off, as a multiple of what is allowed.
+        diagnosis: known bugs that fail in just this pattern.
+    """
+
+    subject: str
+    invariant: str
+    status: str
+    reason: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+    counterexample: str | None = None
+    reproduce: str | None = None
+    error: float | None = None
+    diagnosis: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The outcomes of a check.
+
+    Args:
+        outcomes: one for each subject and invariant.
+        profile: how hard was looked.
+        seed: ``None`` if derandomised.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    profile: str = "default"
+    seed: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether every outcome is passed or skipped, and at least one is passed."""
+        statuses = {outcome.status for outcome in self.outcomes}
+        return statuses <= {"passed", "skipped"}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many outcomes there are of each status, those that occur."""
+        counter = Counter(outcome.status for outcome in self.outcomes)
+        return {status: counter[status] for status in STATUSES if counter[status]}
+
+    def of(self, *statuses: str) -> list[Outcome]:
+        """The outcomes of some statuses."""
+        return [outcome for outcome in self.outcomes if outcome.status in statuses]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas frame, one row an outcome."""
+        import pandas as pd  # takes 0.5 s to import
+
+        columns = list(Outcome.__dataclass_fields__)
+        return pd.DataFrame([asdict(outcome) for outcome in self.outcomes], columns=columns)
+
+    def to_json(self) -> str:
+        """JSON text: profile, seed, counts and outcomes."""
+        content: dict[str, Any] = {
+            "profile": self.profile,
+            "seed": self.seed,
+            "ok": self.ok,
+            "counts": self.counts,
+            "outcomes": [asdict(outcome) for outcome in self.outcomes],
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def joined(cls, reports: Iterable[CheckReport]) -> CheckReport:
+        """One report of several of the same profile and seed."""
+        reports = list(reports)
+        return cls(
+            tuple(outcome for report in reports for outcome in report.outcomes),
+            reports[0].profile if reports else "default",
+            reports[0].seed if reports else None,
+            tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        )
+
+    def __str__(self) -> str:
+        bad = [o for o in self.outcomes if o.status not in ("passed", "skipped")]
+        lines = [failure_text(outcome) + "\n" for outcome in bad]
+        lines.append(", ".join(f"{count} {status}" for status, count in self.counts.items()))
+        return "\n".join(lines)
+
+
+def failure_text(outcome: Outcome, statement: str = "") -> str:
+    """A failure, whole: property, values, smallest counterexample, diagnosis, how to reproduce."""
+    lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
+    if statement:
+        lines.append(filled("property: ", statement))
+    reason = outcome.reason.partition("\n  [")[0] if outcome.counterexample else outcome.reason
+    lines.append(textwrap.indent(reason, "  "))
+    if outcome.counterexample:
+        lines.append(f"  smallest counterexample: {case_in_words(outcome.counterexample)}")
+        lines.append(f"    case {outcome.counterexample}")
+    if outcome.error is not None:
+        lines.append(f"  error: {outcome.error:.3g} times what is allowed")
+    if outcome.diagnosis:
+        lines.append(filled("diagnosis: ", outcome.diagnosis))
+    if outcome.status == "failed" and outcome.invariant != CONTRACT:
+        lines.append(f'  by design? exempt={{"{outcome.invariant}": "why"}} in the spec skips it')
+    if outcome.reproduce:
+        lines += ["  reproduce:", textwrap.indent(outcome.reproduce.rstrip(), "    ")]
+    return "\n".join(lines)
+
+
+def filled(head: str, text: str) -> str:
+    """A text of several words, indented and broken at 100 columns."""
+    return textwrap.fill(
+        head + text,
+        width=100,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def case_in_words(case_id: str) -> str:
+    """A case as one would tell it: its sizes, and what is not ordinary about it."""
+    case = Case.from_id(case_id)
+    lead = "x".join(map(str, case.lead)) or "none"
+    parts = [
+        f"leading sizes {lead}, L={case.q_len}, S={case.kv_len}, Eq={case.query_size}, "
+        f"Ek={case.key_size}, Ev={case.value_size}",
+        case.dtype,
+        "no mask" if case.mask == "none" else f"mask {case.mask}",
+    ]
+    ordinary = Case()
+    if case.layout != ordinary.layout:
+        parts.append(f"layout {case.layout}")
+    if case.regime != ordinary.regime:
+        parts.append(f"values {case.regime}")
+    if case.device != ordinary.device:
+        parts.append(case.device)
+    return ", ".join([*parts, f"seed {case.seed}"])

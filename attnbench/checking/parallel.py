@@ -1,0 +1,163 @@
+"""Running a check's invariants in child processes, one subject a process."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.processes.pool import Event, Task, Workers, cores
+
+__all__ = ["PRELOAD", "Work", "dealt", "run_checks", "works_of"]
+
+PRELOAD = (
+    "attnbench.checking.api",
+    "hypothesis.internal.conjecture.engine",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "attnbench.checking.warmup",
+)
+"""What a check imports, and drawing, modes and the compiler at first use: 1 to 4 s a child."""
+
+_RESTARTS = 1
+"""How often a subject whose process ended is begun again, behind the invariant it ended in."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One subject, and the invariants that are still to be run on it.
+
+    Args:
+        target: the address that the child finds it by.
+        subject: its name, since an address may hold several subjects.
+        invariants: names, in order.
+        label: what its outcomes call it.
+        restarts: how often it may be begun again.
+    """
+
+    target: str
+    subject: str
+    invariants: tuple[str, ...]
+    label: str
+    restarts: int = _RESTARTS
+
+
+def works_of(pairs: Sequence[tuple[str, str]], invariants: Sequence[str]) -> list[Work]:
+    """A work for each address and subject; subjects of one name are called by their address too."""
+    count = Counter(subject for _, subject in pairs)
+    return [
+        Work(
+            target,
+            subject,
+            tuple(invariants),
+            subject if count[subject] == 1 else f"{subject} of {target}",
+        )
+        for target, subject in pairs
+    ]
+
+
+def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
+    """The works, each in parts where there are too few of them to keep all jobs busy.
+
+    Each part begins with the contract, which tells whether the others are worth running.
+    """
+    parts = (jobs or cores()) // max(1, len(works))
+    if parts < 2:
+        return list(works)
+    found = []
+    for work in works:
+        first = tuple(name for name in work.invariants if name == CONTRACT)
+        rest = [name for name in work.invariants if name != CONTRACT]
+        hands = [rest[part::parts] for part in range(parts)]
+        found += [replace(work, invariants=(*first, *hand)) for hand in hands if hand] or [work]
+    return found
+
+
+def run_checks(
+    works: Sequence[Work],
+    options: Mapping[str, Any],
+    *,
+    jobs: int,
+    timeout_s: float,
+    memory_gib: float,
+) -> Iterator[Outcome]:
+    """The outcomes of all subjects, as they come; one for each subject and invariant.
+
+    Args:
+        works: what to run.
+        options: further arguments of :func:`attnbench.checking.tasks.outcomes`.
+        jobs: subjects at once; 0 for one a core.
+        timeout_s: longest time that an invariant may take.
+        memory_gib: largest memory of a subject's process.
+    """
+    left: dict[str, Work] = {}
+    with Workers(jobs) as workers:
+
+        def submit(number: str, work: Work) -> None:
+            left[number] = work
+            arguments = {
+                "target": work.target,
+                "subject": work.subject,
+                "invariants": work.invariants,
+                **options,
+            }
+            function = "attnbench.checking.tasks:outcomes"
+            workers.submit(
+                Task(number, function, arguments, timeout_s=timeout_s, memory_gib=memory_gib)
+            )
+
+        for number, work in enumerate(works):
+            submit(str(number), work)
+        seen: set[tuple[str, str]] = set()
+        for event in workers.events():
+            for outcome in _outcomes(event, left, submit):
+                key = (outcome.subject, outcome.invariant)
+                if key not in seen:  # each part of a subject tells of the contract
+                    yield outcome
+                seen.add(key)
+
+
+def _outcomes(
+    event: Event, left: dict[str, Work], submit: Callable[[str, Work], None]
+) -> Iterator[Outcome]:
+    number = event.task.name
+    work = left[number]
+    if event.kind == "value":
+        rest = tuple(name for name in work.invariants if name != event.value.invariant)
+        left[number] = replace(work, invariants=rest)
+        yield _repeatable(replace(event.value, subject=work.label), event.task)
+        return
+    if event.kind == "done" or not work.invariants:
+        return
+    status = "error" if event.kind == "raised" else event.kind
+    current, rest = work.invariants[0], work.invariants[1:]
+    seconds = event.task.timeout_s if status == "timeout" else 0.0
+    ended = Outcome(work.label, current, status, event.reason, seconds=seconds)
+    yield _repeatable(ended, event.task)
+    if not rest:
+        return
+    if event.kind == "raised" or not work.restarts:
+        reason = f"not run: {_RESTARTS + 1} processes of the subject ended, the last in {current}"
+        if event.kind == "raised":
+            reason = f"not run, for the reason given at {current}"
+        for name in rest:
+            yield Outcome(work.label, name, status, reason)
+        return
+    submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))
+
+
+def _repeatable(outcome: Outcome, task: Task) -> Outcome:
+    """The outcome, with the command that shows it again where it has no script."""
+    if outcome.status in ("passed", "skipped") or outcome.reproduce:
+        return outcome
+    given = task.arguments
+    words = ["attnbench", "check", given["target"], "--invariant", outcome.invariant]
+    words += ["--profile", given["profile"]]
+    words += ["--seed", str(given["seed"])] if given["seed"] is not None else []
+    words += ["--device", given["device"]] if given["device"] != "cpu" else []
+    words += [word for name in given["dtypes"] or () for word in ("--dtype", name)]
+    return replace(outcome, reproduce=shlex.join(words))

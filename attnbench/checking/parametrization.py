@@ -1,0 +1,126 @@
+"""A decorator for one's own test module: each invariant on each subject is a test of its own."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnbench.checking.api import outcomes_of, planned
+from attnbench.checking.faults import unusable
+from attnbench.checking.outcomes import CONTRACT, Outcome, failure_text
+from attnbench.checking.runner import seeded, skip_reason
+from attnbench.registry.discovery import Spec
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+__all__ = ["Check", "CheckFailedError", "checks_of", "parametrize_with_checks"]
+
+
+class CheckFailedError(AssertionError):
+    """A check whose outcome is neither passed nor skipped; its text is that of the outcome."""
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One invariant, to be run on one subject inside a test.
+
+    Args:
+        invariant: the invariant.
+        profile: ``quick``, ``default`` or ``thorough``.
+        seed: of what is drawn; ``None`` draws the same every time.
+    """
+
+    invariant: Invariant
+    profile: str = "quick"
+    seed: int | None = None
+
+    def __call__(self, subject: Subject) -> None:
+        """Pass, skip the running test with the reason, or fail it with the outcome's text."""
+        __tracebackhide__ = True
+        import pytest
+
+        outcome = self.outcome(subject)
+        if outcome.status == "skipped":
+            pytest.skip(outcome.reason)
+        if outcome.status != "passed":
+            raise CheckFailedError(self.text(outcome)) from None
+
+    def outcome(self, subject: Subject) -> Outcome:
+        """What the invariant says of a subject; one that breaks the contract is not asked more."""
+        name = self.invariant.name
+        skipped = skip_reason(subject, self.invariant) is not None
+        if not skipped and name != CONTRACT and CONTRACT not in subject.exempt:
+            fault = _unusable(subject)
+            if fault is not None:
+                return Outcome(subject.name, name, "skipped", f"not run: {fault}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # a project's filters are not meant for this
+            (outcome,) = outcomes_of(
+                subject, [self.invariant], profile=self.profile, seed=self.seed
+            )
+        return outcome
+
+    def text(self, outcome: Outcome) -> str:
+        """An outcome as a test's failure shows it."""
+        return failure_text(outcome, self.invariant.statement)
+
+
+@functools.lru_cache(maxsize=64)
+def _unusable(subject: Subject) -> str | None:
+    with seeded():
+        return unusable(subject)
+
+
+def checks_of(
+    targets: Iterable[str | Spec],
+    *,
+    profile: str = "quick",
+    seed: int | None = None,
+    invariants: Sequence[str] | None = None,
+) -> list[tuple[Subject, Check]]:
+    """Every pair of a subject and a check, in a stable order.
+
+    Raises:
+        AttnbenchError: a target, the profile or an invariant is unknown.
+    """
+    pairs = []
+    for target in targets:
+        subjects, chosen = planned(target, profile=profile, invariants=invariants)
+        pairs += [(s, Check(invariant, profile, seed)) for s in subjects for invariant in chosen]
+    return pairs
+
+
+def parametrize_with_checks(
+    targets: Iterable[str | Spec],
+    *,
+    profile: str = "quick",
+    seed: int | None = None,
+    invariants: Sequence[str] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Parametrize a test with every invariant on every target, for pytest::
+
+        @attnbench.parametrize_with_checks(["cosine", MY_SPEC])
+        def test_attention(subject, check):
+            check(subject)
+
+    Args:
+        targets: addresses or specs, which need not be registered.
+        profile: how hard to look, as in :func:`attnbench.check`.
+        seed: of what is drawn; ``None`` draws the same every time.
+        invariants: names of the invariants to run; all by default.
+
+    Returns:
+        A decorator for a function of ``subject`` and ``check``; a check that does not apply skips
+        the test with the reason, one that fails shows the outcome's text.
+    """
+    import pytest
+
+    pairs = checks_of(targets, profile=profile, seed=seed, invariants=invariants)
+    return pytest.mark.parametrize(
+        ("subject", "check"),
+        pairs,
+        ids=[f"{subject.name}-{check.invariant.name}" for subject, check in pairs],
+    )

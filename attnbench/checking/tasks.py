@@ -1,0 +1,208 @@
+"""What commands run in child processes, where torch and the plugins are imported.
+
+Everything that goes in and comes out is plain data; :mod:`attnbench.cli.survey` and the commands
+call these functions by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attnbench.checking.outcomes import Outcome
+
+__all__ = ["loaded_plugins", "outcomes", "plan", "subject_rows"]
+
+
+def loaded_plugins() -> list[dict[str, Any]]:
+    """Every plugin, loaded; why one failed."""
+    from attnbench.registry.catalog import registry, spec_key
+
+    return [
+        {
+            "plugin": plugin.name,
+            "status": plugin.status,
+            "distribution": plugin.distribution,
+            "version": plugin.version,
+            "module": plugin.value,
+            "brings": [spec_key(spec) for spec in plugin.specs],
+            "message": plugin.message,
+            "traceback": plugin.trace,
+        }
+        for plugin in registry().plugins
+    ]
+
+
+def subject_rows(targets: Sequence[str] | None, case_id: str | None = None) -> list[dict[str, Any]]:
+    """The subjects of some addresses, or all that are installed, as ``attnbench list`` shows them.
+
+    Args:
+        targets: addresses; ``None`` for all.
+        case_id: the case for which the kernels are asked; none are asked without it.
+    """
+    from attnbench.subject.lookup import installed, resolve
+
+    found: list[tuple[str, Any]] = (
+        [(subject.name, subject) for subject in installed()]
+        if targets is None
+        else [(target, subject) for target in targets for subject in resolve(target)]
+    )
+    rows = []
+    for target, subject in found:
+        maker = subject.maker
+        rows.append(
+            {
+                "subject": subject.name,
+                "target": target,
+                "kind": subject.kind,
+                "formula": maker.formula,
+                "source": maker.source,
+                "laws": list(maker.laws),
+                "dtypes": list(subject.dtypes),
+                "equal_sizes": maker.equal_sizes,
+                "exempt": dict(subject.exempt),
+                "kernels": _kernels(subject, case_id) if case_id else [],
+            }
+        )
+    return rows
+
+
+def invariant_rows() -> list[dict[str, Any]]:
+    """Every invariant and law, as ``attnbench list --invariants`` shows it."""
+    from attnbench.checking.api import select_invariants
+
+    return [
+        {
+            "invariant": invariant.name,
+            "kind": "law" if invariant.law else "invariant",
+            "statement": invariant.statement,
+        }
+        for invariant in select_invariants(None)
+    ]
+
+
+def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
+    """The kernels of a scoring function in the order of ``kernel="auto"``; why one is passed by."""
+    from attnbench.attention.dispatch import choices
+    from attnbench.cases.case import Case
+
+    if subject.kind != "scoring":
+        return []
+    case = subject.legal(Case.from_id(case_id))
+    return [
+        {
+            "kernel": choice.kernel.name,
+            "priority": choice.kernel.priority,
+            "reason": choice.reason,
+        }
+        for choice in choices(subject.spec, case)
+    ]
+
+
+def plan(
+    targets: Sequence[str] | None,
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    invariants: Sequence[str] | None,
+) -> dict[str, Any]:
+    """What a check will run: subjects with the address to find them by, and invariants in order.
+
+    Where nothing was named, ``left_out`` says how many of all subjects the profile leaves out.
+
+    Raises:
+        AttnbenchError: a name, a device or a dtype is wrong.
+    """
+    from attnbench.checking.api import all_targets, planned
+    from attnbench.subject.lookup import subjects
+
+    pairs: list[tuple[str, str]] = []
+    chosen: list[Any] = []
+    every = targets is None
+    targets = all_targets(profile) if targets is None else targets
+    for target in targets:
+        found, chosen = planned(
+            target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+        )
+        pairs += [(target, subject.name) for subject in found]
+    return {
+        "subjects": list(dict.fromkeys(pairs)),
+        "invariants": [(invariant.name, invariant.statement) for invariant in chosen],
+        "left_out": len(subjects()) - len(targets) if every else 0,
+    }
+
+
+def outcomes(
+    target: str,
+    subject: str,
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    invariants: Sequence[str],
+    seed: int | None,
+) -> Iterator[Outcome]:
+    """The outcomes of one subject, as they come."""
+    from attnbench.checking.api import outcomes_of, planned
+
+    found, chosen = planned(
+        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+    )
+    (one,) = [candidate for candidate in found if candidate.name == subject]
+    yield from outcomes_of(one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed)
+
+
+def weights(
+    target: str,
+    *,
+    sizes: tuple[int, int, int],
+    seed: int,
+    inputs: str | None,
+    item: Sequence[int] | None,
+) -> dict[str, list[list[float]]]:
+    """The weights of each subject of an address, on one draw or on saved inputs, for one item.
+
+    Args:
+        target: an address.
+        sizes: L, S and E of standard normal query and keys.
+        seed: of query and keys, and of each subject's parameters.
+        inputs: path of saved inputs, instead of a draw.
+        item: index of one item (and head) in the leading sizes; the first by default.
+
+    Returns:
+        Rows ``L`` of ``S`` weights, by subject.
+
+    Raises:
+        UsageError: a subject has no weights, or there is no such item.
+    """
+    import torch
+
+    from attnbench.errors import UsageError
+    from attnbench.subject.input_files import load_inputs
+    from attnbench.subject.lookup import resolve
+    from attnbench.subject.tensors import Inputs
+
+    if inputs is not None:
+        given = load_inputs(inputs)
+    else:
+        q_len, kv_len, size = sizes
+        generator = torch.Generator().manual_seed(seed)
+        query = torch.randn(1, q_len, size, generator=generator)
+        key = torch.randn(1, kv_len, size, generator=generator)
+        given = Inputs(query, key, torch.randn(1, kv_len, size, generator=generator))
+    lead = tuple(given.query.shape[:-2])
+    chosen = tuple(item) if item is not None else (0,) * len(lead)
+    if len(chosen) != len(lead) or any(i >= size for i, size in zip(chosen, lead, strict=True)):
+        raise UsageError(f"there is no item {list(chosen)} in inputs with leading sizes {lead}.")
+    features = [tensor.shape[-1] for tensor in (given.query, given.key, given.value)]
+    found = {}
+    for subject in resolve(target):
+        torch.manual_seed(seed)
+        module = subject.make(*features).to(given.query.dtype).eval()
+        with torch.no_grad():
+            result = subject.weights(module, given)
+        if result is None:
+            raise UsageError(f"{subject.name} gives no weights that could be shown.")
+        found[subject.name] = result[chosen].double().tolist()
+    return found

@@ -1,0 +1,20 @@
+"""What is slow the first time only, done once for all children: 0.4 s in each of them.
+
+At its first example Hypothesis looks for constants in every module that there is, and through all
+of memory for generators of random numbers; whoever asks where an operator is declared, as torch
+does, looks up the file of every module. The process that children are forked from imports this.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from hypothesis.strategies import just
+
+from attnbench.cases.case import Case
+from attnbench.checking.drawing import explore
+
+__all__: list[str] = []
+
+explore(just(Case()), "warm-up", None, 1, lambda case: None, shrink=False)
+inspect.getmodule(explore.__code__)

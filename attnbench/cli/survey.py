@@ -1,0 +1,116 @@
+"""Loading plugins in a child process, so that none of them can take the command down."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from attnbench.cli.exit_codes import FAILED_PLUGIN
+from attnbench.errors import AttnbenchError, PluginError, UsageError
+from attnbench.processes.pool import Task, call, warm_up
+from attnbench.registry import discovery
+
+__all__ = ["StrictError", "ask", "load_plugins"]
+
+_INSIDE = "attnbench.checking.tasks"
+_LOAD_S = 120.0
+
+
+class StrictError(AttnbenchError):
+    """A plugin failed to load under ``--strict-plugins``."""
+
+    exit_code = FAILED_PLUGIN
+
+
+def ask(function: str, **arguments: Any) -> Any:
+    """The value of a function of :mod:`attnbench.checking.tasks`.
+
+    Raises:
+        AttnbenchError: the one it raised.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("this command needs torch, which is not installed: pip install torch.")
+    return call(Task(function, f"{_INSIDE}:{function}", arguments, timeout_s=_LOAD_S))
+
+
+def warm_up_children(*modules: str) -> None:
+    """Start the server of child processes; it imports modules and the built-in plugins once.
+
+    Another's plugin is not imported there, since it could end the server.
+    """
+    found = [
+        p for p in discovery.discover() if p.distribution == "attnbench" and p.status == "found"
+    ]
+    warm_up(*modules, *(plugin.value.partition(":")[0] for plugin in found))
+
+
+def load_plugins(
+    *, strict: bool = False, warn: bool = True, preload: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Every plugin, loaded in a child; warns of those that failed, on standard error.
+
+    One that ends the process which imports it is found by loading each alone, and is blocked for
+    the rest of this command.
+
+    Raises:
+        StrictError: one failed, and ``strict`` is set.
+    """
+    warm_up_children(*preload)
+    task = Task("plugins", f"{_INSIDE}:loaded_plugins", timeout_s=_LOAD_S)
+    try:
+        plugins = call(task)
+    except PluginError:
+        deadly = _deadly()
+        if not deadly:
+            raise
+        plugins = call(task)
+        plugins = [deadly.get(row["plugin"], row) for row in plugins]
+    failures = [row for row in plugins if row["status"] == "failed"]
+    if warn:
+        _warn_of(failures)
+    if strict and failures:
+        count = "a plugin" if len(failures) == 1 else f"{len(failures)} plugins"
+        raise StrictError(f"{count} failed to load, and --strict-plugins is set.")
+    return list(plugins)
+
+
+def _deadly() -> dict[str, dict[str, Any]]:
+    """The plugins that end the process which imports them; they are blocked from here on."""
+    variable = discovery.DISABLED_VARIABLE
+    given = os.environ.get(variable, "")
+    names = [plugin.name for plugin in discovery.discover() if plugin.status == "found"]
+    deadly = {}
+    for name in names:
+        others = [other for other in names if other != name]
+        os.environ[variable] = ",".join([given, *others])
+        try:
+            call(Task(f"plugin {name}", f"{_INSIDE}:loaded_plugins", timeout_s=20.0))
+        except PluginError as error:
+            deadly[name] = str(error)
+    os.environ[variable] = ",".join([given, *deadly])
+    return {
+        plugin.name: {
+            "plugin": plugin.name,
+            "status": "failed",
+            "distribution": plugin.distribution,
+            "version": plugin.version,
+            "module": plugin.value,
+            "brings": [],
+            "message": deadly[plugin.name],
+            "traceback": deadly[plugin.name],
+        }
+        for plugin in discovery.discover()
+        if plugin.name in deadly
+    }
+
+
+def _warn_of(failures: list[dict[str, Any]]) -> None:
+    """Say on standard error which plugins failed to load."""
+    for row in failures:
+        where = f"{row['plugin']!r} ({row['distribution']} {row['version']})"
+        print(f"warning: plugin {where} failed to load: {row['message']}", file=sys.stderr)
+    if failures:
+        print("  'attnbench plugins --load' shows the tracebacks.", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""What invariants share: a subject's answers, derived inputs, and comparisons."""

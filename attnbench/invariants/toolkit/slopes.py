@@ -1,0 +1,137 @@
+"""Gradients as slopes: what finite differences in float64 say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.errors import InvariantViolation
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, reject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["compare_slopes", "gradients_of", "has_slopes"]
+
+_STEP, _FINER, _OTHERS = 1e-5, 1e-6, (1e-4, 1e-7)
+"""Steps of finite differences; where one disagrees, the next ones are tried."""
+
+
+def gradients_of(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    """The gradients of a number by leaves, by name; it raises if the number has no graph."""
+    if not total.requires_grad:
+        raise InvariantViolation(
+            "output.requires_grad = False, but should be True, as value.requires_grad is: "
+            "the output is cut off from the graph"
+        )
+    found = differentiate(total, list(named.values()))
+    return dict(zip(named, found, strict=True))
+
+
+def compare_slopes(
+    base: Baseline,
+    inputs: Inputs,
+    named: dict[str, Tensor],
+    told: str = "",
+    output: str = "output",
+) -> None:
+    """Hold the gradients by some leaves of the inputs against finite differences.
+
+    Args:
+        base: runs the inputs; it gives the same output for the same ones.
+        inputs: with the leaves.
+        named: leaves, with names.
+        told: what is special about the call, before the failure's text.
+        output: what the base gives.
+    """
+    weight = torch.randn(base.output.shape, generator=base.generator, dtype=torch.float64)
+    weight = weight.to(base.output)
+    total = (base.run(inputs) * weight).sum()
+    gradients = gradients_of(total, named)
+    ways = {
+        name: torch.randn(leaf.shape, generator=base.generator, dtype=torch.float64).to(leaf)
+        for name, leaf in named.items()
+    }
+
+    def compare(names: Iterable[str], *, closely: bool) -> tuple[Tensor, Tensor] | None:
+        """The slope by the gradient, and by finite differences; ``None`` if they agree."""
+        moves = [(named[name], ways[name]) for name in names]
+        got = torch.zeros((), dtype=torch.float64, device=weight.device)
+        for name in names:
+            gradient = gradients[name]
+            if gradient is not None:
+                got = got + (gradient * ways[name]).sum()
+
+        def near(slope: Tensor) -> bool:
+            return abs(float(got - slope)) <= _slack(slope, base)
+
+        def slope(step: float) -> tuple[Tensor, Tensor]:
+            """By differences to both sides, and how far each side's alone is from the other's."""
+            up, down = _ends(base, inputs, moves, step, weight)
+            return (up - down) / (2 * step), (up + down - 2 * total.detach()) / step
+
+        first, bend = slope(_STEP)
+        if near(first) or not closely:
+            return None if near(first) else (got, first)
+        finer, less_bend = slope(_FINER)
+        # the error of a difference goes with the square of its step, which two of them cancel
+        if any(map(near, (finer, (100 * finer - first) / 99))):
+            return None
+        if any(near(slope(step)[0]) for step in _OTHERS):
+            return None
+        off = abs(float(got - finer))
+        # with a kink or a jump within the step, slopes do not settle, or each side has its own
+        kink = abs(float(less_bend)) > max(off, abs(float(bend))) / 4
+        if kink or abs(float(finer - first)) > off / 4:
+            rough.append(True)
+            return None
+        return got, finer
+
+    rough: list[bool] = []
+    if compare(list(named), closely=False) is None:
+        return
+    for name in named:  # one by one, to say which is wrong
+        differing = compare([name], closely=True)
+        if differing is not None:
+            got, should = differing
+            what = f"{told}the slope of ({output} * g).sum() along a random direction of {name}"
+            lacking = "" if gradients[name] is not None else ", and no gradient reaches it"
+            why = f"the first is by its gradient, the second by finite differences{lacking}"
+            agree_within(got, should, _slack(should, base), what, None, why=why)
+    if rough:
+        reject("it is not smooth here: no slope is that of smaller steps, or of both sides")
+
+
+def _slack(slope: Tensor, base: Baseline) -> float:
+    """What two slopes may differ by: little, so that a sum in float32 on the way is seen."""
+    # sums of many terms are steep, and the factor of dropout may be one of float32
+    rough = max(base.case.q_len, base.case.kv_len) > 17 or base.inputs.dropout_p > 0
+    return (1e-5 if rough else 2e-8) * max(1.0, abs(float(slope)))
+
+
+def _ends(
+    base: Baseline,
+    inputs: Inputs,
+    moves: list[tuple[Tensor, Tensor]],
+    step: float,
+    weight: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The weighted output with all leaves moved by a step, and by as much the other way."""
+    ends = []
+    with torch.no_grad():
+        for sign in (step, -step):
+            for leaf, way in moves:
+                leaf += sign * way
+            ends.append((base.run(inputs) * weight).sum())
+            for leaf, way in moves:
+                leaf -= sign * way
+    return ends[0], ends[1]
+
+
+def has_slopes(subject: Subject) -> str | None:
+    """Why slopes are not looked at where short sequences have none either."""
+    if "gradients_are_right" in subject.exempt:
+        return f"exempt from gradients_are_right: {subject.exempt['gradients_are_right']}"
+    return None if "float64" in subject.dtypes else "float64 is not supported"

@@ -1,0 +1,201 @@
+"""What the output should be, and how far off it may be.
+
+An :class:`Oracle` is a reference with a budget: an output may be off by 4 times what moving inputs
+and parameters by one unit in the last place changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnbench.oracle.references import Reference
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["Oracle"]
+
+_STEP = 2.0**-24
+"""Smallest relative move: below it, float64's own rounding would drown what the move changes."""
+_SURE_DRAWS = 128
+"""Random directions that are tried before a subject is accused."""
+_SHORT_SUM = 8.0
+"""Root of the number of keys up to which a sum over them is as good as one rounding."""
+
+
+class Oracle(Reference):
+    """What the output of one case should be, and how far off it may be.
+
+    Args:
+        subject, module, inputs: as of the reference.
+    """
+
+    def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:
+        super().__init__(subject, module, inputs)
+        self.eps = torch.finfo(inputs.query.dtype).eps
+        self.tiny = torch.finfo(inputs.query.dtype).smallest_normal * self.eps
+
+    def budget(self, *, units: float = 4.0, eps: float | None = None, sure: bool = False) -> Tensor:
+        """What an output may be off by, element by element: ``(*lead, L, Ev)``.
+
+        Args:
+            units: how many units in the last place inputs, parameters and values may move.
+            eps: one such unit, relative; that of the dtype under test by default.
+            sure: try many random directions instead of few, and for a mechanism, of which nothing
+                but the output is seen, round each step of its own at random too. Few directions
+                acquit; before a subject is accused, all is tried.
+        """
+        eps = self.eps if eps is None else eps
+        draws = _SURE_DRAWS if sure else 4
+        if self._is_mechanism:
+            *_, widest = self._mechanism_budgets(units, eps, draws, rounded=sure)
+            return widest
+        log = self.log_weights
+        weights, move = log.exp(), units * self._score_move(eps, draws)
+        # within ± move of each score, a weight lies within these bounds whatever the others do
+        least = torch.logsumexp(log - move, -1, keepdim=True)
+        most = torch.logsumexp(log + move, -1, keepdim=True)
+        up = torch.exp((log + move - least).clamp_max(0.0)) - weights
+        down = weights - torch.exp(log - move - most)
+        up, down = (t.nan_to_num(0.0).clamp_min(0.0) for t in (up, down))
+        down = torch.minimum(down, up.sum(-1, keepdim=True) - up)  # what one loses, others gain
+        slack = torch.maximum(up, down)
+        spread = (self._value.unsqueeze(-3) - self.output.unsqueeze(-2)).abs()
+        return (slack.unsqueeze(-2) @ spread).squeeze(-2) + self.floor(units=units, eps=eps)
+
+    def sure_budgets(self, *, units: float = 4.0, eps: float | None = None) -> Iterator[Tensor]:
+        """Wider and wider ones up to ``budget(sure=True)``, which for a mechanism takes seconds."""
+        if self._is_mechanism:
+            eps = self.eps if eps is None else eps
+            yield from self._mechanism_budgets(units, eps, _SURE_DRAWS, rounded=True)
+        else:
+            yield self.budget(units=units, eps=eps, sure=True)
+
+    def floor(self, *, units: float = 4.0, eps: float | None = None) -> Tensor:
+        """The part of the budget that takes no further run; broadcasts to ``(*lead, L, Ev)``.
+
+        It is for rounding the values, the weights and the output, and not for the scores.
+        """
+        eps = self._summed(self.eps if eps is None else eps)
+        if self._is_mechanism:
+            sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
+            return units * (eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes)) + self.tiny)
+        size = self._value.abs()
+        flushed = self.tiny * (1 + size.sum(-2, keepdim=True))
+        return units * (eps * (self.log_weights.exp() @ size) + flushed)
+
+    def _summed(self, eps: float) -> float:
+        """What adding up the values of all keys may be off by, relative to their absolute sum.
+
+        The roundings of a long sum walk at random, with the root of its length; half types are
+        added up in float32.
+        """
+        walk = math.sqrt(self.allowed.shape[-1]) / _SHORT_SUM
+        return eps + max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
+
+    def score_budget(self, *, units: float = 4.0) -> Tensor:
+        """What a score may be off by, ``(*lead, L, S)``: what moving all by some units moves it."""
+        return units * self._score_move(self.eps, 8)
+
+    def _score_move(self, eps: float, draws: int) -> Tensor:
+        """``(*lead, L, S)``: how far a move of all by one unit moves each score."""
+        step = max(eps, _STEP)
+        total = torch.zeros_like(self.scores)
+        for module, inputs in self.moved(step, draws):
+            seen = self.allowed.any(-2).unsqueeze(-1)
+            key = torch.where(seen, inputs.key, torch.zeros_like(inputs.key))
+            bias = self.bias
+            if inputs.attn_mask is not None and inputs.attn_mask.is_floating_point():
+                bias = torch.where(self.allowed, inputs.attn_mask, bias)
+            with torch.no_grad():
+                total += (module(inputs.query, key) + bias - self.scores).square()
+        size = torch.maximum((self.scores - self.bias).abs(), self.bias.abs())
+        move = (total / draws).sqrt() * (eps / step)
+        # a score may always be rounded itself, also where all directions happened to cancel
+        move = torch.maximum(move, eps * size) + self.tiny
+        return move.masked_fill(~self.allowed, 0.0)
+
+    def _mechanism_budgets(
+        self, units: float, eps: float, draws: int, *, rounded: bool
+    ) -> Iterator[Tensor]:
+        """Of 4 directions, of 8 and so on; each at least as wide as the one before."""
+        largest = torch.zeros_like(self.output)
+        floor = self.floor(units=units, eps=eps)
+        # one unit, times the units, where the output is smooth; all of them at once near a jump
+        steps = (max(eps, _STEP), units * eps)
+        modes = [_RandomRounding(step) if rounded else contextlib.nullcontext() for step in steps]
+        moved = zip(*(self.moved(step, draws) for step in steps), strict=True)
+        for count, pairs in enumerate(moved, 1):
+            for (module, inputs), step, mode in zip(pairs, steps, modes, strict=True):
+                with mode, torch.no_grad():
+                    output = self.subject.output(module, inputs)
+                change = (output - self.output).abs() * (units * eps / step)
+                largest = torch.maximum(largest, change.nan_to_num(0.0))
+            if count == draws or (count >= 4 and count.bit_count() == 1):
+                yield largest.amax(-1, keepdim=True) + floor
+
+    def moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
+        """Module and inputs, moved by one step up or down at random, as often as asked for."""
+        generator = torch.Generator().manual_seed(0)
+        steps: dict[int, Tensor] = {}
+
+        def moved(tensor: Tensor) -> Tensor:
+            if id(tensor) not in steps:
+                steps[id(tensor)] = _step_of(tensor, step, self.tiny)
+            signs = torch.randint(2, tensor.shape, generator=generator).to(tensor.dtype)
+            return torch.addcmul(tensor, signs.mul_(2).sub_(1), steps[id(tensor)])
+
+        module = copy.deepcopy(self.module)
+        state = [
+            (near, true)
+            for near, true in zip(
+                [*module.parameters(), *module.buffers()],
+                [*self.module.parameters(), *self.module.buffers()],
+                strict=True,
+            )
+            if true.is_floating_point()
+        ]
+        mask = self.inputs.attn_mask
+        for _ in range(draws):
+            with torch.no_grad():  # not around the yield: who takes no further one would stay in it
+                for near, true in state:
+                    near.copy_(moved(true))
+                inputs = self.inputs.map(moved)
+                if mask is not None and mask.is_floating_point():
+                    inputs = inputs.replace(attn_mask=moved(mask))
+            yield module, inputs
+
+
+def _step_of(tensor: Tensor, step: float, tiny: float) -> Tensor:
+    """How far each element is moved; what is not finite stays where it is."""
+    size = tensor.detach().abs().mul_(step).add_(tiny)
+    return size.masked_fill_(~tensor.isfinite(), 0.0)
+
+
+class _RandomRounding(TorchDispatchMode):
+    """Rounds each result of each operation up or down at random, to some precision.
+
+    Results that the precision holds exactly (positions, counts, ones and zeros) stay as they are.
+    """
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        self.eps = eps
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not isinstance(result, Tensor) or not result.is_floating_point() or func.is_view:
+            return result
+        unit = torch.ldexp(torch.full_like(result, self.eps / 2), torch.frexp(result).exponent)
+        low = (result / unit).floor()
+        up = torch.randint(2, result.shape, generator=self.generator).to(result.dtype)
+        rounded = torch.where(low * unit == result, result, (low + up) * unit)
+        return torch.where(rounded.isfinite(), rounded, result)

@@ -1,0 +1,227 @@
+"""References: what the output should be, computed twice by code that shares nothing.
+
+A :class:`Reference` computes the output of one case vectorised in float64 and, from the spec's
+``reference``, in Python floats, neither with the masks' folding or the softmax that subjects use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.specs import MechanismSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = [
+    "NoReferenceError",
+    "Reference",
+    "allowed_and_bias",
+    "float64_output",
+    "scalar_output",
+    "widened",
+]
+
+
+def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """``(*lead, L, S)`` each: which keys are left, and what is added, by definition, on the CPU."""
+    query, key = inputs.query, inputs.key
+    lead, q_len, kv_len = query.shape[:-2], query.shape[-2], key.shape[-2]
+    allowed = torch.ones(*lead, q_len, kv_len, dtype=torch.bool)
+    bias = torch.zeros(*lead, q_len, kv_len, dtype=torch.float64)
+    if inputs.attn_mask is not None:
+        mask = inputs.attn_mask.detach().cpu().broadcast_to(allowed.shape)
+        if mask.dtype == torch.bool:
+            allowed = allowed & mask
+        else:
+            allowed = allowed & (mask > -math.inf)
+            bias = torch.where(allowed, mask.double(), bias)
+    if inputs.valid_lens is not None:
+        for item, lens in enumerate(inputs.valid_lens.tolist()):
+            for row in range(q_len):
+                allowed[item, ..., row, lens[row] if isinstance(lens, list) else lens :] = False
+    if inputs.is_causal:
+        for row in range(q_len):
+            allowed[..., row, max(0, row + 1 + kv_len - q_len) :] = False
+    return allowed, bias
+
+
+def widened(module: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
+    """Module and inputs in float64 on the CPU; the values are those of the narrower dtype."""
+
+    def widen(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or not tensor.is_floating_point():
+            return None if tensor is None else tensor.detach().cpu()
+        return tensor.detach().cpu().double()
+
+    tensors: dict[str, Any] = {name: widen(tensor) for name, tensor in inputs.tensors()}
+    return copy.deepcopy(module).cpu().double(), inputs.replace(**tensors)
+
+
+def float64_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
+    """The output ``(*lead, L, Ev)`` in float64 on the CPU; see :attr:`Reference.output`."""
+    return Reference(subject, module, inputs).output
+
+
+def scalar_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor | None:
+    """The same by Python floats, from ``spec.reference``; ``None`` if there is no reference."""
+    reference = Reference(subject, module, inputs)
+    return reference.scalar(reference.rows()) if reference.has_scalar else None
+
+
+class NoReferenceError(Exception):
+    """A subject that supports no float64 cannot be run in it either: nothing can be its judge."""
+
+
+class Reference:
+    """What the output of one case should be.
+
+    Args:
+        subject: for a scoring function or a kernel, the scoring module's scores are taken, and
+            softmax and pooling are written out here; a mechanism is its own reference in float64.
+        module: in the dtype under test.
+        inputs: likewise.
+    """
+
+    def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:
+        self.subject = subject
+        self.module, self.inputs = widened(module, inputs)
+        self.allowed, self.bias = allowed_and_bias(self.inputs)
+        self._is_mechanism = isinstance(subject.spec, MechanismSpec)
+        if not self._is_mechanism:
+            # a slot that every query is kept from may hold NaN, which 0 times it would spread
+            seen = self.allowed.any(-2).unsqueeze(-1)
+            self._key, self._value = (
+                torch.where(seen, tensor, torch.zeros_like(tensor))
+                for tensor in (self.inputs.key, self.inputs.value)
+            )
+
+    @functools.cached_property
+    def output(self) -> Tensor:
+        """The output ``(*lead, L, Ev)`` in float64 on the CPU."""
+        if self._is_mechanism:
+            with self._judged():
+                return self.subject.output(self.module, self.inputs)
+        return self.log_weights.exp() @ self._value
+
+    @functools.cached_property
+    def scores(self) -> Tensor:
+        """Scores ``(*lead, L, S)`` of a scoring function or kernel, with the mask's bias."""
+        with self._judged():
+            scores: Tensor = self.module(self.inputs.query, self._key) + self.bias
+        return scores
+
+    @contextlib.contextmanager
+    def _judged(self) -> Iterator[None]:
+        try:
+            with torch.no_grad():
+                yield
+        except Exception as error:
+            if "float64" in self.subject.dtypes:
+                raise
+            raise NoReferenceError(
+                f"float64 is not supported, and a run in it, as a reference, raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    @functools.cached_property
+    def log_weights(self) -> Tensor:
+        """Logarithms of the weights ``(*lead, L, S)``; ``-inf`` where a key is hidden."""
+        scores = self.scores.masked_fill(~self.allowed, -math.inf)
+        top = scores.amax(-1, keepdim=True)
+        top = top.masked_fill(top == -math.inf, 0.0)
+        total = (scores - top).exp().sum(-1, keepdim=True)
+        log = scores - top - total.log().masked_fill(total == 0, 0.0)
+        return log.masked_fill(~self.allowed, -math.inf)
+
+    @property
+    def has_scalar(self) -> bool:
+        """Whether there is a reference in Python floats that can compute this case."""
+        if self.subject.maker.reference is None:
+            return False
+        # a mechanism's reference is told which keys are left, and nothing of what is added
+        return not (self._is_mechanism and bool((self.bias != 0).any()))
+
+    def rows(self, pairs: int | None = None) -> list[tuple[int, int]]:
+        """Some rows of the output, as (item, query), the last one and others spread over all.
+
+        Args:
+            pairs: about how many pairs of query and key they should hold; ``None`` for all. For a
+                mechanism, whose reference computes whole items, all rows of some items are taken.
+        """
+        q_len, kv_len = self.allowed.shape[-2:]
+        count = self.allowed[..., 0].numel()
+        if pairs is None:
+            return [divmod(row, q_len) for row in range(count)]
+        if self._is_mechanism:
+            items = _spread(max(1, pairs // (q_len * kv_len)), count // q_len)
+            return [(item, row) for item in items for row in range(q_len)]
+        least = 2 if kv_len <= 8 * pairs else 1
+        return [divmod(row, q_len) for row in _spread(max(least, pairs // kv_len), count)]
+
+    def scalar(self, rows: list[tuple[int, int]]) -> Tensor:
+        """Rows of the output ``(len(rows), Ev)`` by Python floats."""
+        reference: Callable[..., Any] | None = self.subject.maker.reference
+        assert reference is not None
+        tensors = (*(getattr(self.inputs, name) for name in ("query", "key", "value")),)
+        flat = [t.reshape(-1, *t.shape[-2:]) for t in (*tensors, self.allowed, self.bias)]
+        items: dict[int, list[list[list[Any]]]] = {}
+        found = []
+        for item, row in rows:
+            if item not in items:
+                items[item] = [tensor[item].tolist() for tensor in flat]
+                if self._is_mechanism:
+                    items[item][0] = reference(self.module, *items[item][:4])
+            query, key, value, may, add = items[item]
+            if self._is_mechanism:
+                found.append(query[row])
+            else:
+                score = functools.partial(reference, self.module, query[row])
+                found.append(_pooled(score, key, value, may[row], add[row]))
+        return torch.tensor(found, dtype=torch.float64)
+
+    def select(self, tensor: Tensor, rows: list[tuple[int, int]]) -> Tensor:
+        """Some rows of an output ``(*lead, L, Ev)``: ``(len(rows), Ev)``."""
+        flat = tensor.reshape(-1, *tensor.shape[-2:])
+        items, queries = zip(*rows, strict=True)
+        return flat[list(items), list(queries)]
+
+    def with_scalar(self, rows: list[tuple[int, int]]) -> Tensor:
+        """The output ``(*lead, L, Ev)`` with some rows by Python floats instead."""
+        flat = self.output.reshape(-1, *self.output.shape[-2:]).clone()
+        items, queries = zip(*rows, strict=True)
+        flat[list(items), list(queries)] = self.scalar(rows)
+        return flat.reshape(self.output.shape)
+
+
+def _spread(some: int, count: int) -> list[int]:
+    """Up to so many of ``0 .. count - 1``, evenly, the last one always."""
+    if some >= count:
+        return list(range(count))
+    return sorted({count - 1, *(round(i * (count - 1) / (some - 1)) for i in range(some - 1))})
+
+
+def _pooled(
+    score: Callable[[list[float]], float],
+    key: list[list[float]],
+    value: list[list[float]],
+    allowed: list[bool],
+    bias: list[float],
+) -> list[float]:
+    """One row of the output: softmax over the keys that are left, and the mean of their values."""
+    slots = [s for s, yes in enumerate(allowed) if yes]
+    scores = [score(key[s]) + bias[s] for s in slots]
+    top = max(scores, default=0.0)
+    weights = [math.exp(x - top) for x in scores]
+    total = math.fsum(weights)
+    columns = zip(*(value[s] for s in slots), strict=True) if slots else ()
+    pooled = [math.fsum(map(operator.mul, weights, column)) / total for column in columns]
+    return pooled or [0.0] * len(value[0])

@@ -1,0 +1,100 @@
+"""The child's side of a task: run its function, and send what it gives."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import inspect
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Iterator, Mapping
+from multiprocessing import connection
+from typing import TYPE_CHECKING, Any
+
+from attnbench import errors
+
+if TYPE_CHECKING:
+    from attnbench.processes.pool import Task
+
+__all__ = ["Descriptor", "serve"]
+
+
+class Descriptor:
+    """A file descriptor that survives the way into a child."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing import reduction
+
+        return Descriptor._rebuilt, (reduction.DupFd(self.number),)
+
+    @staticmethod
+    def _rebuilt(duplicate: Any) -> Descriptor:
+        return Descriptor(duplicate.detach())
+
+
+def serve(
+    sender: connection.Connection, log: Descriptor, task: Task, variables: Mapping[str, str]
+) -> None:
+    """What a child does: run the function, and send what it gives."""
+    gc.freeze()  # what the server has imported is no garbage; to look through it takes 0.1 s
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    _detach(log.number)
+    for name in [name for name in os.environ if name.startswith("ATTNBENCH_")]:
+        del os.environ[name]
+    # inductor's compile processes would outlive a child that is ended
+    os.environ.update(variables, TORCHINDUCTOR_COMPILE_THREADS="1")
+    try:
+        for value in _values(task):
+            sender.send(("value", value))
+        sender.send(("done", None))
+    except BaseException as error:
+        if not isinstance(error, Exception | SystemExit | KeyboardInterrupt):
+            raise
+        own = isinstance(error, errors.AttnbenchError) and type(error).__module__ == errors.__name__
+        text = str(error) if own else "".join(traceback.format_exception(error)).rstrip()
+        sender.send(("raised", (text, error if own else None)))
+    finally:
+        sender.close()
+        # threads that a subject started, or its atexit functions, are not waited for
+        os._exit(0)
+
+
+def _values(task: Task) -> Iterator[Any]:
+    with contextlib.suppress(ImportError):  # plugins can be loaded without it, if only to fail
+        import torch
+
+        torch.set_num_threads(task.threads)
+    module, _, name = task.function.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    result = function(**task.arguments)
+    if inspect.isgenerator(result):
+        yield from result
+    else:
+        yield result
+
+
+def _detach(log: int) -> None:
+    """Write what a subject prints to the log, and end with the process that started this one."""
+    import faulthandler
+
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.dup2(log, 2)
+    faulthandler.enable()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+
+
+def _follow(sentinel: Any) -> None:
+    connection.wait([sentinel])
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,264 @@
+"""Running functions in child processes, so that no subject can take the run down with it.
+
+Children are forked from a server process that has torch imported (13 ms instead of 1.5 s each).
+Work is named, not handed over: a function as ``package.module:function`` and plain arguments, so
+that this process imports no torch and no plugin. A function that yields has each value passed on as
+it comes::
+
+    with Workers(jobs=2) as workers:
+        workers.submit(Task("additive", "my_package.checks:check_all", {"target": "additive"}))
+        for event in workers.events():
+            ...
+
+Ctrl-C, or any other way out of the ``with``, ends the children at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from typing import IO, Any, Literal
+
+import psutil
+
+from attnbench import errors
+from attnbench.processes import child
+
+__all__ = ["GIB", "MEMORY_GIB", "Event", "Task", "Workers", "call", "cores", "warm_up"]
+
+GIB = 2**30
+MEMORY_GIB = 2.0
+_PRELOAD = ["torch"]
+_POLL_S = 0.05
+_LOG_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of work for a child process.
+
+    Args:
+        name: for messages.
+        function: its address, ``package.module:function``; it is called with the arguments, and
+            gives one value, or yields many. Values must be plain data: they are pickled.
+        arguments: keyword arguments, plain data.
+        timeout_s: longest time to the first value, and from one value to the next.
+        memory_gib: largest resident memory of the process.
+        threads: of torch.
+    """
+
+    name: str
+    function: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float = 300.0
+    memory_gib: float = MEMORY_GIB
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a task; after any but a ``value`` the task is over.
+
+    Args:
+        task: the one it happened to.
+        kind: ``value``; ``done``; ``raised``, with the exception in ``error`` if it was one of
+            attnbench's own; ``timeout``; ``crashed``, which a process over its memory is too.
+        value: what the function gave.
+        reason: what happened, in a sentence, and the end of what the process wrote to its
+            standard error.
+    """
+
+    task: Task
+    kind: Literal["value", "done", "raised", "timeout", "crashed"]
+    value: Any = None
+    reason: str = ""
+    error: errors.AttnbenchError | None = None
+
+
+class Workers:
+    """Child processes that work off submitted tasks.
+
+    Args:
+        jobs: how many run at once; 0 for one a core.
+    """
+
+    def __init__(self, jobs: int = 1) -> None:
+        self._jobs = jobs or cores()
+        self._waiting: collections.deque[Task] = collections.deque()
+        self._running: list[_Child] = []
+
+    def submit(self, task: Task) -> None:
+        """Put a task at the end of the queue; also while the events are being read."""
+        self._waiting.append(task)
+
+    def events(self) -> Iterator[Event]:
+        """What happens, as it happens, until no task is left."""
+        while self._waiting or self._running:
+            while self._waiting and len(self._running) < self._jobs:
+                self._running.append(_Child(self._waiting.popleft()))
+            connection.wait([running.receiver for running in self._running], timeout=_POLL_S)
+            for running in list(self._running):
+                for event in running.poll():
+                    if event.kind != "value":
+                        self._running.remove(running)
+                        running.end()
+                    yield event
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.clear()
+        while self._running:
+            self._running.pop().end()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def call(task: Task) -> Any:
+    """The value of one task.
+
+    Raises:
+        AttnbenchError: the one that the function raised, or a ``PluginError`` that says how the
+            process ended.
+    """
+    value = None
+    with Workers() as workers:
+        workers.submit(task)
+        for event in workers.events():
+            if event.kind == "value":
+                value = event.value
+            elif event.kind != "done":
+                raise event.error or errors.PluginError(f"{task.name}: {event.reason}")
+    return value
+
+
+def warm_up(*modules: str) -> None:
+    """Start the server process, which takes as long as importing torch, while more is done here.
+
+    Args:
+        modules: that it imports too, so that no child has to; only if it is not running yet.
+    """
+    from multiprocessing import forkserver
+
+    _PRELOAD.extend(modules)
+    _context()
+    with _no_main():
+        forkserver.ensure_running()
+
+
+def _context() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    return context
+
+
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Keep children from importing this process's main script, of which they need nothing."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+class _Child:
+    """One task in one process."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
+        context = _context()
+        self.receiver, sender = context.Pipe(duplex=False)
+        # the server was started once, so that variables set since then have to travel
+        variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
+        log = child.Descriptor(self.log.fileno())
+        arguments = (sender, log, task, variables)
+        self.process = context.Process(target=child.serve, args=arguments)
+        with _no_main():
+            self.process.start()
+        sender.close()
+        self.since = time.monotonic()
+
+    def poll(self) -> Iterator[Event]:
+        """What has happened since the last time."""
+        try:
+            while self.receiver.poll():
+                kind, content = self.receiver.recv()
+                self.since = time.monotonic()
+                if kind == "raised":
+                    text, error = content
+                    yield Event(self.task, "raised", reason=text, error=error)
+                    return
+                yield Event(self.task, kind, content)
+                if kind == "done":
+                    return
+        except (EOFError, OSError):
+            yield Event(self.task, "crashed", reason=self._ending())
+            return
+        except Exception as error:  # what a dying process wrote need not be a pickle
+            reason = f"its process sent something that cannot be read: {error!r}"
+            yield Event(self.task, "crashed", reason=reason)
+            return
+        if time.monotonic() - self.since > self.task.timeout_s:
+            reason = f"no answer within {self.task.timeout_s:g} s{self._told()}"
+            yield Event(self.task, "timeout", reason=reason)
+            return
+        used = self._memory()
+        if used > self.task.memory_gib * GIB:
+            cap = self.task.memory_gib
+            reason = f"its process took {used / GIB:.2f} GiB, over the cap of {cap:g} GiB"
+            yield Event(self.task, "crashed", reason=reason)
+
+    def _memory(self) -> int:
+        if os.fstat(self.log.fileno()).st_size > _LOG_BYTES:
+            self.log.truncate(0)  # it is open for appending: what follows begins anew
+        try:
+            return int(psutil.Process(self.process.pid).memory_info().rss)
+        except psutil.Error:
+            return 0  # it has just ended; the pipe says so next time
+
+    def _ending(self) -> str:
+        self.process.join(timeout=1.0)
+        code = self.process.exitcode
+        if code is None:
+            how = "its process closed its pipe"
+        elif code < 0:
+            how = f"its process was ended by {signal.Signals(-code).name}"
+        else:
+            how = f"its process ended itself with exit code {code}"
+        return how + self._told()
+
+    def _told(self, most: int = 12) -> str:
+        """The end of what the process wrote to its standard error, without our own frames."""
+        self.log.seek(0)
+        lines = self.log.read(_LOG_BYTES).decode(errors="replace").strip().splitlines()
+        ours = ("multiprocessing/", "attnbench/child_process.py", "<string>", "Extension modules:")
+        told = [line for line in lines if line.strip() and not any(o in line for o in ours)]
+        return "".join(f"\n  | {line}" for line in told[-most:])
+
+    def end(self) -> None:
+        """End the process, and those that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid or 0, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, AttributeError):
+            self.process.kill()  # it may not have had the time to make a group of its own
+        self.process.join(timeout=2.0)
+        self.receiver.close()
+        self.log.close()

@@ -1,0 +1,1 @@
+"""The registry: addresses, what plugins are installed, and the specs that they bring. No torch."""

@@ -1,0 +1,248 @@
+"""The registry: the specs of all plugins that loaded, looked up by name."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from attnbench._signing import ORIGIN
+from attnbench.errors import (
+    AddressError,
+    DuplicateNameError,
+    SpecError,
+    UnknownNameError,
+    nearest,
+)
+from attnbench.registry.address import parse_address
+from attnbench.registry.discovery import (
+    DISABLED_VARIABLE,
+    AnySpec,
+    Plugin,
+    Spec,
+    discover,
+    load_plugin,
+    normalised,
+)
+from attnbench.specs import KNOWN_LAWS, Invariant, KernelSpec, ScoringSpec
+
+__all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry"]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A spec together with the plugin that brought it."""
+
+    spec: AnySpec
+    plugin: Plugin
+
+    @property
+    def key(self) -> str:
+        """The bare address: a kernel's is ``scoring/kernel``."""
+        return spec_key(self.spec)
+
+
+def spec_key(spec: AnySpec) -> str:
+    """The bare address of a spec, without its distribution."""
+    return f"{spec.scoring}/{spec.name}" if isinstance(spec, KernelSpec) else spec.name
+
+
+class Registry:
+    """The specs of all plugins that loaded, by name.
+
+    Args:
+        plugins: loaded, failed and blocked ones. One whose specs name an unknown law or invariant
+            is turned into a failed one here, when all names are known.
+    """
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        plugins = list(plugins)
+        invariants = {spec.name for p in plugins for spec in p.specs if isinstance(spec, Invariant)}
+        self.invariant_names = frozenset(invariants)
+        absent = [p for p in plugins if p.status in ("blocked", "failed")]
+        self.plugins = [self._validated(plugin, absent) for plugin in plugins]
+        self._by_key: dict[str, list[Registered]] = {}
+        self._invariants: dict[str, list[Registered]] = {}
+        for plugin in self.plugins:
+            for spec in plugin.specs:
+                table = self._invariants if isinstance(spec, Invariant) else self._by_key
+                entry = Registered(spec, plugin)
+                table.setdefault(entry.key, []).append(entry)
+
+    def _validated(self, plugin: Plugin, absent: list[Plugin]) -> Plugin:
+        # a name may come from a plugin that is absent, if that one could be known to this one
+        near = {normalised(plugin.distribution), "attnbench", *plugin.requires}
+        excused = any(normalised(other.distribution) in near for other in absent)
+        try:
+            for spec in plugin.specs:
+                if not isinstance(spec, Invariant):
+                    self.validate(spec, excused=excused)
+        except SpecError as error:
+            return plugin.failed(error)
+        return plugin
+
+    def validate(self, spec: Spec, *, excused: bool = False) -> None:
+        """Hold the names in ``laws`` and ``exempt`` against the invariants that are there.
+
+        Args:
+            excused: an unknown name is no error, since the plugin that brings it may be absent.
+
+        Raises:
+            SpecError: a name is unknown, or an exemption has no reason.
+        """
+        known = self.invariant_names | set(KNOWN_LAWS)
+        laws = () if isinstance(spec, KernelSpec) else spec.laws
+        where = spec_key(spec)
+        for what, names in (("law", laws), ("exemption", tuple(spec.exempt))):
+            for name in names:
+                if name not in known and not excused:
+                    raise SpecError(
+                        f"{where} names the {what} {name!r}, which no plugin brings. "
+                        f"{nearest(name, known)}"
+                    )
+        for name, reason in spec.exempt.items():
+            if not isinstance(reason, str) or not reason.strip():
+                raise SpecError(
+                    f"{where} is exempt from {name!r} without a reason; write "
+                    f"exempt={{{name!r}: 'why it does not hold'}}."
+                )
+
+    @property
+    def failures(self) -> list[Plugin]:
+        """The plugins that failed."""
+        return [plugin for plugin in self.plugins if plugin.status == "failed"]
+
+    def get(self, name: str) -> Spec:
+        """The spec at a name, ``scoring/kernel`` or ``distribution:name``.
+
+        Raises:
+            UnknownNameError: no loaded plugin brings it.
+            DuplicateNameError: more than one does.
+        """
+        address = parse_address(name)
+        if address.options:
+            raise AddressError(f"{name!r} has options, but a spec has none: leave them out.")
+        key = f"{address.name}/{address.kernel}" if address.kernel else address.name
+        found = self._by_key.get(key, [])
+        if address.source is not None:
+            wanted = normalised(address.source)
+            found = [r for r in found if normalised(r.plugin.distribution) == wanted]
+        if not found:
+            raise UnknownNameError(self._unknown(name))
+        if len(found) > 1:
+            raise DuplicateNameError(_duplicate(key, found))
+        spec = found[0].spec
+        assert not isinstance(spec, Invariant)
+        return spec
+
+    def _unknown(self, name: str) -> str:
+        text = f"no scoring function, kernel or mechanism is called {name!r}. "
+        text += nearest(name, self._by_key)
+        absent = [p for p in self.plugins if p.status in ("blocked", "failed")]
+        if absent:
+            names = ", ".join(f"{p.name} ({p.status})" for p in absent)
+            text += f"\nNot loaded: {names}; 'attnbench plugins --load' says why."
+        return text
+
+    def specs(self) -> list[tuple[str, Spec, Plugin]]:
+        """Every subject's address, spec and plugin, sorted; duplicates by distribution."""
+        rows: list[tuple[str, Spec, Plugin]] = []
+        for key, found in self._by_key.items():
+            for entry in found:
+                assert not isinstance(entry.spec, Invariant)
+                address = f"{entry.plugin.distribution}:{key}" if len(found) > 1 else key
+                rows.append((address, entry.spec, entry.plugin))
+        return sorted(rows, key=lambda row: row[0])
+
+    def scoring_for(self, kernel: KernelSpec) -> ScoringSpec:
+        """The scoring function of a kernel; of two with that name, its own distribution's.
+
+        Raises:
+            UnknownNameError: there is none.
+            DuplicateNameError: there are several, and none or several come with the kernel.
+        """
+        found = [r for r in self._by_key.get(kernel.scoring, []) if isinstance(r.spec, ScoringSpec)]
+        if not found:
+            raise UnknownNameError(
+                f"kernel {kernel.name!r} is of {kernel.scoring!r}, which is no scoring function. "
+                f"{nearest(kernel.scoring, self._by_key)}"
+            )
+        if len(found) > 1:
+            own = {
+                r.plugin.distribution
+                for r in self._by_key.get(spec_key(kernel), [])
+                if r.spec is kernel
+            }
+            near = [r for r in found if r.plugin.distribution in own]
+            if len(near) != 1:
+                raise DuplicateNameError(_duplicate(kernel.scoring, found))
+            found = near
+        spec = found[0].spec
+        assert isinstance(spec, ScoringSpec)
+        return spec
+
+    def kernels(self, scoring: ScoringSpec) -> list[KernelSpec]:
+        """The kernels of a scoring function, highest priority first."""
+        return self._kernels.get(id(scoring), [])
+
+    @functools.cached_property
+    def _kernels(self) -> dict[int, list[KernelSpec]]:
+        table: dict[int, list[KernelSpec]] = {}
+        kernels = [
+            r.spec
+            for found in self._by_key.values()
+            for r in found
+            if isinstance(r.spec, KernelSpec)
+        ]
+        for kernel in sorted(kernels, key=lambda kernel: (-kernel.priority, kernel.name)):
+            with contextlib.suppress(LookupError):  # said when the kernel itself is looked up
+                table.setdefault(id(self.scoring_for(kernel)), []).append(kernel)
+        return table
+
+    @functools.cached_property
+    def _by_origin(self) -> dict[str, ScoringSpec]:
+        entries = [r.spec for found in self._by_key.values() for r in found]
+        return {getattr(s.make, ORIGIN): s for s in entries if isinstance(s, ScoringSpec)}
+
+    def made(self, origin: str | None) -> ScoringSpec | None:
+        """The scoring function that made a module with this mark; ``None`` if none did."""
+        return self._by_origin.get(origin) if origin is not None else None
+
+    def invariants(self) -> list[Invariant]:
+        """Every invariant and law, sorted by name."""
+        entries = [entry for found in self._invariants.values() for entry in found]
+        specs = [entry.spec for entry in sorted(entries, key=lambda entry: entry.key)]
+        return [spec for spec in specs if isinstance(spec, Invariant)]
+
+    def invariant_plugin(self, name: str) -> str:
+        """The distribution that brings an invariant, for messages."""
+        found = self._invariants.get(name, [])
+        return ", ".join(f"{e.plugin.distribution} {e.plugin.version}" for e in found) or "unknown"
+
+
+def _duplicate(key: str, found: list[Registered]) -> str:
+    kind = type(found[0].spec).__name__.removesuffix("Spec").lower()
+    count = "twice" if len(found) == 2 else f"{len(found)} times"
+    lines = [f"{kind} {key!r} is registered {count}:"]
+    lines += [
+        f"  by {r.plugin.distribution} {r.plugin.version} (entry point {r.plugin.name!r})"
+        for r in found
+    ]
+    ways = " or ".join(f"{r.plugin.distribution}:{key}" for r in found)
+    lines.append(
+        f"Name one by its distribution ({ways}), uninstall one, "
+        f"or set {DISABLED_VARIABLE}={found[-1].plugin.name}."
+    )
+    return "\n".join(lines)
+
+
+def load(plugins: Iterable[Plugin] | None = None) -> Registry:
+    """Load each plugin on its own; one that fails does not touch the others."""
+    return Registry(load_plugin(plugin) for plugin in (discover() if plugins is None else plugins))
+
+
+@functools.cache
+def registry() -> Registry:
+    """The registry of this process, loaded at the first call."""
+    return load()

@@ -1,0 +1,21 @@
+"""What a plugin declares: frozen, keyword-only dataclasses, compared by identity.
+
+Importing this package imports no torch, so that a plugin's metadata can be read without it.
+"""
+
+from attnbench.specs.common import DTYPES, KNOWN_LAWS, Sizes
+from attnbench.specs.invariant import Invariant
+from attnbench.specs.kernel import KernelSpec
+from attnbench.specs.mechanism import ACCEPTS, MechanismSpec
+from attnbench.specs.scoring import ScoringSpec
+
+__all__ = [
+    "ACCEPTS",
+    "DTYPES",
+    "KNOWN_LAWS",
+    "Invariant",
+    "KernelSpec",
+    "MechanismSpec",
+    "ScoringSpec",
+    "Sizes",
+]

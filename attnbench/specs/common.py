@@ -1,0 +1,143 @@
+"""What the specs share: names, sizes, and how the fields of a spec are held to their types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from attnbench._signing import signed_make
+from attnbench.errors import SpecError, nearest
+
+if TYPE_CHECKING:
+    from attnbench.specs.mechanism import MechanismSpec
+    from attnbench.specs.scoring import ScoringSpec
+
+__all__ = [
+    "DTYPES",
+    "KNOWN_LAWS",
+    "Sizes",
+    "check_callable",
+    "check_name",
+    "check_names",
+    "freeze_common",
+    "freeze_mapping",
+    "freeze_tuple",
+    "require",
+]
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+"""Names of the floating dtypes that a subject may support, most precise first."""
+
+KNOWN_LAWS = (
+    "unit_variance",
+    "translation_invariant",
+    "rotation_invariant",
+    "query_independent",
+    "bilinear",
+    "bounded_by_one",
+    "pools_values",
+    "monotone_in_distance",
+)
+"""Laws that may be declared from the start, whether or not the plugin that checks them is there."""
+
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one attention: ``(*lead, q_len, query_size)`` and so on.
+
+    ``spec.sizes`` takes one and gives a legal one; :meth:`replace` changes some of them.
+    """
+
+    lead: tuple[int, ...]
+    q_len: int
+    kv_len: int
+    query_size: int
+    key_size: int
+    value_size: int
+
+    def replace(self, **changes: Any) -> Sizes:
+        """A copy with some sizes changed."""
+        return replace(self, **changes)
+
+
+def require(condition: bool, kind: str, name: object, complaint: str) -> None:
+    """Raise a :class:`SpecError` that names the spec, unless the condition holds."""
+    if not condition:
+        raise SpecError(f"{kind} {name!r}: {complaint}")
+
+
+def check_name(kind: str, name: object) -> None:
+    """Hold a spec's name to what an address can hold."""
+    require(
+        isinstance(name, str) and _NAME.fullmatch(name) is not None,
+        kind,
+        name,
+        "a name is a letter or '_', then letters, digits, '_', '-' or '.'; "
+        "it is used in addresses such as additive/factorised(hidden_size=16)",
+    )
+
+
+def check_callable(kind: str, name: str, **values: object) -> None:
+    """Hold fields to being callable."""
+    for what, value in values.items():
+        require(callable(value), kind, name, f"{what} should be callable, not {value!r}")
+
+
+def check_names(kind: str, name: str, what: str, given: object, known: Iterable[str]) -> None:
+    """Hold names to those that are known."""
+    for item in given if isinstance(given, tuple) else ():
+        require(item in known, kind, name, f"{what} names {item!r}. {nearest(str(item), known)}")
+
+
+def freeze_tuple(spec: Any, kind: str, what: str) -> None:
+    """Turn a field into a tuple of names."""
+    value = getattr(spec, what)
+    require(
+        not isinstance(value, str) and isinstance(value, Iterable),
+        kind,
+        spec.name,
+        f"{what} should be a tuple of names, not {value!r}",
+    )
+    items = tuple(value)
+    require(
+        all(isinstance(item, str) for item in items),
+        kind,
+        spec.name,
+        f"{what} should be a tuple of names, not {value!r}",
+    )
+    object.__setattr__(spec, what, items)
+
+
+def freeze_mapping(spec: Any, kind: str, what: str) -> None:
+    """Turn a field into a mapping that cannot be changed."""
+    value = getattr(spec, what)
+    require(
+        isinstance(value, Mapping),
+        kind,
+        spec.name,
+        f"{what} should map an invariant's name to a reason, not be {value!r}",
+    )
+    object.__setattr__(spec, what, MappingProxyType(dict(value)))
+
+
+def freeze_common(spec: ScoringSpec | MechanismSpec, kind: str) -> None:
+    """Hold the fields that scoring functions and mechanisms share to their types."""
+    check_name(kind, spec.name)
+    check_callable(kind, spec.name, make=spec.make)
+    for what in ("sizes", "reference"):
+        if getattr(spec, what) is not None:
+            check_callable(kind, spec.name, **{what: getattr(spec, what)})
+    if spec.dtypes is not None:
+        freeze_tuple(spec, kind, "dtypes")
+        check_names(kind, spec.name, "dtypes", spec.dtypes, DTYPES)
+        require(bool(spec.dtypes), kind, spec.name, "dtypes is empty; leave it None for all")
+    freeze_tuple(spec, kind, "laws")
+    freeze_mapping(spec, kind, "exempt")
+    variants = tuple(MappingProxyType(dict(v)) for v in spec.variants)
+    object.__setattr__(spec, "variants", variants)
+    object.__setattr__(spec, "make", signed_make(spec, kind))

@@ -1,0 +1,55 @@
+"""What a plugin declares of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from attnbench.specs.common import check_callable, check_name, freeze_mapping, require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnbench.cases.case import Case
+
+__all__ = ["KernelSpec"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelSpec:
+    """A kernel: a faster way to compute the output of one scoring function, exactly.
+
+    Args:
+        name: its name under the scoring function; its address is ``scoring/name``.
+        scoring: name of the scoring function.
+        attend: ``attend(module, query, key, value, attn_mask=None, is_causal=False)`` gives the
+            output; ``module`` comes from the scoring function's ``make``. :func:`attnbench.attend`
+            calls it, with equal leading sizes, no size of zero, no row without keys, a mask that
+            broadcasts to ``(..., L, S)``, and ``is_causal`` only without a mask and ``L <= S``.
+        supports: ``supports(case)`` gives ``None``, or the reason why it cannot run that case;
+            plain Python on the case's fields, since torch.compile traces it.
+        priority: ``attend(kernel="auto")`` takes the highest of those that support a case.
+        exempt: maps the name of an invariant that it does not obey to the reason.
+
+    Raises:
+        SpecError: a field has the wrong type.
+    """
+
+    name: str
+    scoring: str
+    attend: Callable[..., Tensor]
+    supports: Callable[[Case], str | None] | None = None
+    priority: int = 0
+    exempt: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("kernel", self.name)
+        check_name("kernel", self.scoring)
+        check_callable("kernel", self.name, attend=self.attend)
+        if self.supports is not None:
+            check_callable("kernel", self.name, supports=self.supports)
+        require(
+            isinstance(self.priority, int), "kernel", self.name, "priority should be an integer"
+        )
+        freeze_mapping(self, "kernel", "exempt")

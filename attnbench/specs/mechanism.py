@@ -1,0 +1,57 @@
+"""What a plugin declares of a mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from attnbench.specs.common import Sizes, check_names, freeze_common, freeze_tuple
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ACCEPTS", "MechanismSpec"]
+
+ACCEPTS = ("is_causal", "valid_lens", "dropout_p", "scale", "enable_gqa", "return_weights")
+"""Keyword arguments that a mechanism's ``forward`` may take beyond ``attn_mask``."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MechanismSpec:
+    """A mechanism: a whole attention, from query, key, value and mask to the output.
+
+    Args:
+        name: its address; unique among scoring functions and mechanisms.
+        make: ``make(query_size, key_size, value_size, **options)``, sizes by position, gives an
+            ``nn.Module`` whose ``forward(query, key, value, attn_mask=None)`` gives the output.
+        formula, source, equal_sizes, sizes, dtypes, laws, exempt, variants: as in
+            :class:`ScoringSpec`.
+        reference: ``reference(module, query, key, value, allowed)`` gives the output's rows, nested
+            lists of floats for one item; ``allowed`` is ``L`` lists of ``S`` booleans.
+        accepts: further keyword arguments of ``forward``, out of :data:`ACCEPTS`; with
+            ``return_weights=True`` it gives ``(output, weights)``. ``valid_lens`` comes in integers
+            of any width, ``dropout_p`` in ``[0, 1)``; what it does not accept is folded into
+            ``attn_mask``, of which a floating one has the dtype of the query.
+
+    Raises:
+        SpecError: a field has the wrong type, or a name is unknown.
+    """
+
+    name: str
+    make: Callable[..., nn.Module]
+    formula: str = ""
+    source: str = ""
+    equal_sizes: bool = False
+    sizes: Callable[[Sizes], Sizes] | None = None
+    reference: Callable[..., list[list[float]]] | None = None
+    dtypes: tuple[str, ...] | None = None
+    accepts: tuple[str, ...] = ()
+    laws: tuple[str, ...] = ()
+    exempt: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze_common(self, "mechanism")
+        freeze_tuple(self, "mechanism", "accepts")
+        check_names("mechanism", self.name, "accepts", self.accepts, ACCEPTS)

@@ -1,0 +1,210 @@
+"""From an address or a spec to subjects: installed ones, and those of files and modules."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from attnbench._signing import check_options
+from attnbench.errors import AddressError, AttnbenchError, OptionError, UnknownNameError, nearest
+from attnbench.registry.address import Address, format_options, parse_address
+from attnbench.registry.catalog import Registry, registry
+from attnbench.registry.discovery import Spec, normalised
+from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.subject.subject import Subject
+
+__all__ = ["get", "installed", "make_scoring", "resolve", "subjects"]
+
+
+def get(name: str) -> Spec:
+    """The spec of a name, ``scoring/kernel`` or ``distribution:name``.
+
+    Raises:
+        UnknownNameError: no loaded plugin brings it; the nearest names are offered.
+        DuplicateNameError: more than one does.
+    """
+    return registry().get(name)
+
+
+def subjects() -> list[str]:
+    """Addresses of every installed subject, sorted; those with options that a spec lists too."""
+    return [subject.name for subject in installed()]
+
+
+def installed(source: Registry | None = None) -> list[Subject]:
+    """Every installed subject, sorted by address."""
+    source = source or registry()
+    found = []
+    for address, spec, _ in source.specs():
+        variants = () if isinstance(spec, KernelSpec) else spec.variants
+        for options in ({}, *variants):
+            found.append(_subject(spec, address, address + format_options(options), options))
+    return sorted(found, key=lambda subject: subject.name)
+
+
+def resolve(target: str | Spec) -> list[Subject]:
+    """The subjects of an address or a spec; more than one where a file's attribute holds many.
+
+    Raises:
+        UnknownNameError, DuplicateNameError, AddressError, OptionError: nothing or too much is
+            meant, or an option is unknown.
+    """
+    if isinstance(target, ScoringSpec | KernelSpec | MechanismSpec):
+        name = f"{target.scoring}/{target.name}" if isinstance(target, KernelSpec) else target.name
+        return [_subject(target, name, name, {})]
+    if not isinstance(target, str):
+        raise AddressError(
+            f"a target is an address or a spec, not {target!r}; "
+            "declare attnbench.ScoringSpec(name=..., make=...)."
+        )
+    address = parse_address(target)
+    if address.source is None or _is_distribution(address.source):
+        text = target.partition("(")[0].strip()
+        spec = registry().get(text)
+        return [_subject(spec, text, text + format_options(address.options), address.options)]
+    return _resolve_attribute(address, target)
+
+
+def make_scoring(address: str | ScoringSpec, query_size: int, key_size: int) -> nn.Module:
+    """The module of a scoring function, by address with options; what a mechanism's option names.
+
+    Raises:
+        UnknownNameError, OptionError, ShapeError: it is unknown, or cannot be made that way.
+    """
+    found = resolve(address)
+    if len(found) != 1 or found[0].kind != "scoring":
+        raise OptionError(
+            f"scoring={address} is not a scoring function; one is "
+            f"{', '.join(s.name for s in installed() if s.kind == 'scoring')}."
+        )
+    return found[0].make(query_size, key_size, 0)
+
+
+def _is_distribution(source: str) -> bool:
+    return any(normalised(p.distribution) == normalised(source) for p in registry().plugins)
+
+
+def _subject(
+    spec: Spec,
+    address: str,
+    name: str,
+    options: Mapping[str, Any],
+    near: Iterable[Spec] = (),
+) -> Subject:
+    if isinstance(spec, KernelSpec):
+        scoring = _scoring_of_kernel(spec, near)
+        check_options(name, scoring.make, options)
+        return Subject(name, "kernel", spec, scoring, options, address)
+    check_options(name, spec.make, options)
+    if isinstance(spec, ScoringSpec):
+        return Subject(name, "scoring", spec, spec, options, address)
+    return Subject(name, "mechanism", spec, None, options, address)
+
+
+def _scoring_of_kernel(kernel: KernelSpec, near: Iterable[Spec]) -> ScoringSpec:
+    for spec in near:
+        if isinstance(spec, ScoringSpec) and spec.name == kernel.scoring:
+            return spec
+    return registry().scoring_for(kernel)
+
+
+def _resolve_attribute(address: Address, target: str) -> list[Subject]:
+    assert address.source is not None
+    module = _load_file(address.source) if address.is_file else _import(address.source, target)
+    if not hasattr(module, address.name):
+        names = [
+            n
+            for n, v in vars(module).items()
+            if isinstance(v, ScoringSpec | KernelSpec | MechanismSpec)
+        ]
+        raise UnknownNameError(
+            f"{address.source} has no attribute {address.name!r}. {nearest(address.name, names)}"
+        )
+    value = getattr(module, address.name)
+    is_one = isinstance(value, ScoringSpec | KernelSpec | MechanismSpec)
+    specs = [value] if is_one or not isinstance(value, Iterable) else list(value)
+    for spec in specs:
+        if not isinstance(spec, ScoringSpec | KernelSpec | MechanismSpec):
+            raise AddressError(
+                f"{target} is {spec!r}, but should be a ScoringSpec, KernelSpec or MechanismSpec, "
+                "or an iterable of them."
+            )
+    bare = target.partition("(")[0].strip() if address.options else target
+    return [
+        _subject(
+            spec,
+            bare,
+            (f"{spec.scoring}/{spec.name}" if isinstance(spec, KernelSpec) else spec.name)
+            + format_options(address.options),
+            address.options,
+            near=specs,
+        )
+        for spec in specs
+    ]
+
+
+def _import(name: str, target: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise _failed(target, error) from error
+        raise UnknownNameError(
+            f"{target}: there is neither a distribution nor a module {name!r}; "
+            "a file is addressed as path/to/file.py:ATTRIBUTE."
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise _failed(target, error) from error
+
+
+def _failed(target: str, error: BaseException) -> AttnbenchError:
+    """What a module raised while it was imported, as one error that says where."""
+    if isinstance(error, AttnbenchError):
+        return error
+    if isinstance(error, SyntaxError):
+        file, line = error.filename, error.lineno
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = frame.filename, frame.lineno
+    return AddressError(
+        f"{target} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}"
+    )
+
+
+def _load_file(text: str) -> ModuleType:
+    path = Path(text).resolve()
+    if not path.is_file():
+        raise AddressError(f"there is no file {text!r} (looked at {path}).")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = path.stem
+    known = sys.modules.get(name)
+    if known is not None and getattr(known, "__file__", None) != str(path):
+        name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"  # another file of that name
+        known = sys.modules.get(name)
+    if known is not None:
+        return known
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that its modules can be pickled
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, Exception | SystemExit):
+            raise _failed(text, error) from error
+        raise
+    return module

@@ -1,0 +1,292 @@
+"""Subjects: what a check or a benchmark runs on, behind one face for all three kinds.
+
+A :class:`Subject` is a scoring function (run by ``attend`` on its plain path), one of its kernels,
+or a mechanism, together with its options. :mod:`attnbench.subject.lookup` finds it by address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.attention.attend import attend, scores_of
+from attnbench.cases.case import Case
+from attnbench.errors import DeviceError, DtypeError, ShapeError, UsageError
+from attnbench.registry.discovery import Spec
+from attnbench.specs import DTYPES, KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.subject.tensors import Inputs, make_inputs
+
+__all__ = ["Inputs", "Subject"]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A scoring function, a kernel or a mechanism, with its options.
+
+    Args:
+        name: its address.
+        kind: ``"scoring"``, ``"kernel"`` or ``"mechanism"``.
+        spec: what was declared.
+        scoring: for a scoring function itself, for a kernel the one that it computes.
+        options: keyword arguments for ``make``.
+        address: what finds it, before options: a name, or a file's attribute.
+    """
+
+    name: str
+    kind: str
+    spec: Spec
+    scoring: ScoringSpec | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    address: str = ""
+
+    @property
+    def maker(self) -> ScoringSpec | MechanismSpec:
+        """The spec whose ``make`` gives the module: for a kernel its scoring function's."""
+        if isinstance(self.spec, KernelSpec):
+            assert self.scoring is not None
+            return self.scoring
+        return self.spec
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Names of the dtypes that it supports."""
+        return self.maker.dtypes or DTYPES
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """Laws that it declares: for a kernel those of its scoring function, and that it pools."""
+        laws = self.maker.laws
+        pools = () if isinstance(self.spec, MechanismSpec) else ("pools_values",)
+        return tuple(dict.fromkeys((*laws, *pools)))
+
+    @property
+    def exempt(self) -> Mapping[str, str]:
+        """Invariants that it does not obey, with reasons; a kernel has its scoring's too."""
+        return {**self.maker.exempt, **self.spec.exempt}
+
+    @property
+    def accepts(self) -> tuple[str, ...]:
+        """Keyword arguments that it takes beyond ``attn_mask``."""
+        if isinstance(self.spec, MechanismSpec):
+            return self.spec.accepts
+        common = ("is_causal", "valid_lens", "enable_gqa")
+        return common if self.kind == "kernel" else (*common, "dropout_p", "return_weights")
+
+    @property
+    def gives_weights(self) -> bool:
+        """Whether weights can be had: handed back, or shown by the identity as value."""
+        return "return_weights" in self.accepts or "pools_values" in self.laws
+
+    def legal(self, case: Case) -> Case:
+        """The nearest case whose sizes, dtype and mask are legal here."""
+        sizes = case.sizes
+        if self.maker.equal_sizes:
+            sizes = sizes.replace(key_size=sizes.query_size)
+        if self.maker.sizes is not None:
+            known = inspect.signature(self.maker.sizes).parameters if self.options else ()
+            sizes = self.maker.sizes(sizes, **{k: v for k, v in self.options.items() if k in known})
+        case = case.with_sizes(sizes)
+        return (case if case.dtype in self.dtypes else case.replace(dtype=self.dtypes[0])).legal()
+
+    def unsupported(self, case: Case) -> str | None:
+        """Why a kernel cannot run a case; ``None`` for all else."""
+        if isinstance(self.spec, KernelSpec) and self.spec.supports is not None:
+            return self.spec.supports(case)
+        return None
+
+    def make(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
+        """A new module in float32 on the CPU, with parameters from torch's global generator."""
+        sizes = (query_size, key_size, value_size)
+        count = 3 if isinstance(self.spec, MechanismSpec) else 2
+        return self.maker.make(*sizes[:count], **self.options)
+
+    @functools.cached_property
+    def constant_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters that begin as one number throughout, such as a bias of zeros.
+
+        A single number counts if it is 0: a gate that begins closed hides what it lets through.
+        """
+        sizes = self.legal(Case()).sizes
+        with torch.random.fork_rng(devices=[]):
+            module = self.make(sizes.query_size, sizes.key_size, sizes.value_size)
+        if not isinstance(module, nn.Module):
+            return ()
+        return tuple(
+            name
+            for name, p in module.named_parameters()
+            if not nn.parameter.is_lazy(p)
+            and p.is_floating_point()
+            and bool((p == (p.flatten()[0] if p.numel() > 1 else 0)).all())
+        )
+
+    def unsettle(self, module: nn.Module) -> None:
+        """Move parameters off the one number they begin as, which would hide how they are used."""
+        with torch.no_grad():
+            for parameter in map(module.get_parameter, self.constant_parameters):
+                steps = torch.arange(1.0, parameter.numel() + 1)
+                parameter.add_(steps.sin().view(parameter.shape) / 4)
+
+    def build(self, case: Case) -> tuple[nn.Module, Inputs]:
+        """The module and the inputs of a case, from its seed; seeds torch's global generator.
+
+        Parameters that begin as one number throughout are moved off it.
+        """
+        # parameters are drawn on the CPU; seeding every device too would take as long as the rest
+        torch.default_generator.manual_seed(case.seed)
+        module = self.make(case.query_size, case.key_size, case.value_size)
+        if not isinstance(module, nn.Module):
+            raise DtypeError(
+                f"make of {self.name} gave a {type(module).__name__}, not a torch.nn.Module."
+            )
+        if self.constant_parameters:
+            self.unsettle(module)
+        dtype = getattr(torch, case.dtype)
+        state = (*module.parameters(), *module.buffers())
+        if case.device != "cpu" or any(t.is_floating_point() and t.dtype != dtype for t in state):
+            module = module.to(dtype=dtype, device=case.device)  # as slow as making it
+        return module.eval(), make_inputs(case)
+
+    def output(self, module: nn.Module, inputs: Inputs) -> Tensor:
+        """The output ``(..., L, Ev)`` of a module from :meth:`build`."""
+        if isinstance(self.spec, MechanismSpec):
+            result = self._call(module, inputs, return_weights=False)
+            output = result[0] if isinstance(result, tuple) else result
+            return self._held(output, inputs, inputs.value.shape[-1])
+        output = attend(
+            module,
+            inputs.query,
+            inputs.key,
+            inputs.value,
+            attn_mask=inputs.attn_mask,
+            valid_lens=inputs.valid_lens,
+            is_causal=inputs.is_causal,
+            dropout_p=inputs.dropout_p,
+            enable_gqa=inputs.enable_gqa,
+            kernel=self._kernel,
+        )
+        return self._held(output, inputs, inputs.value.shape[-1])
+
+    def _held(self, result: Any, inputs: Inputs, width: int, what: str = "output") -> Tensor:
+        """An output or weights, held to the type, shape, dtype and device of the contract."""
+        query = inputs.query
+        if not isinstance(result, Tensor):
+            raise DtypeError(
+                f"{self.name} returned {type(result).__name__} for its {what}, but should return a "
+                "tensor."
+            )
+        wanted = (*query.shape[:-1], width)
+        if tuple(result.shape) != wanted:
+            raise ShapeError(
+                f"{self.name} returned {what} of shape {tuple(result.shape)} for query "
+                f"{tuple(query.shape)}, key {tuple(inputs.key.shape)} and value "
+                f"{tuple(inputs.value.shape)}, but should return {wanted}."
+            )
+        # under autocast the caller has asked for another dtype
+        free = what != "output" or torch.is_autocast_enabled(query.device.type)
+        if result.dtype != query.dtype and not free:
+            raise DtypeError(
+                f"{self.name} returned {what} in {result.dtype}, but should return the query's "
+                f"{query.dtype}."
+            )
+        if result.device != query.device:
+            raise DeviceError(
+                f"{self.name} returned {what} on {result.device}, but should return it on the "
+                f"query's {query.device}."
+            )
+        return result
+
+    @property
+    def _kernel(self) -> Any:
+        return self.spec if isinstance(self.spec, KernelSpec) else "plain"
+
+    def scores(self, module: nn.Module, inputs: Inputs) -> Tensor | None:
+        """The scores ``(..., L, S)`` before mask and softmax; ``None`` for a mechanism."""
+        if self.scoring is None:
+            return None
+        return scores_of(module, inputs.query, inputs.key)
+
+    def weights(self, module: nn.Module, inputs: Inputs) -> Tensor | None:
+        """The weights ``(..., L, S)``; ``None`` if they cannot be had.
+
+        They are handed back by a scoring function and by a mechanism that accepts
+        ``return_weights``; else the identity as value shows them, if it declares ``pools_values``.
+        """
+        if "return_weights" in self.accepts:
+            return self.output_and_weights(module, inputs)[1]
+        if "pools_values" not in self.laws:
+            return None
+        return self._shown_weights(module, inputs)
+
+    def output_and_weights(self, module: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """What a subject that accepts ``return_weights`` hands back when it is asked for both."""
+        if self.kind == "scoring":
+            return attend(
+                module,
+                inputs.query,
+                inputs.key,
+                inputs.value,
+                attn_mask=inputs.attn_mask,
+                valid_lens=inputs.valid_lens,
+                is_causal=inputs.is_causal,
+                dropout_p=inputs.dropout_p,
+                enable_gqa=inputs.enable_gqa,
+                kernel="plain",
+                return_weights=True,
+            )
+        result = self._call(module, inputs, return_weights=True)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise DtypeError(
+                f"{self.name} accepts return_weights, but gave {type(result).__name__} "
+                "instead of (output, weights)."
+            )
+        output = self._held(result[0], inputs, inputs.value.shape[-1])
+        if result[1] is None:
+            return output, None
+        return output, self._held(result[1], inputs, inputs.key.shape[-2], "weights")
+
+    def _shown_weights(self, module: nn.Module, inputs: Inputs) -> Tensor:
+        """The output for the identity as value, in blocks as wide as the value was if need be."""
+        width, kv_len = inputs.value.shape[-1], inputs.key.shape[-2]
+        eye = torch.eye(kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
+        if self.kind == "kernel":
+            value = eye.expand(*inputs.key.shape[:-1], kv_len)
+            with contextlib.suppress(UsageError):  # it says that it cannot run so wide a value
+                return self.output(module, inputs.replace(value=value))
+        blocks = []
+        for start in range(0, kv_len, width):
+            block = nn.functional.pad(
+                eye[:, start : start + width], (0, max(0, start + width - kv_len))
+            )
+            value = block.expand(*inputs.key.shape[:-2], kv_len, width)
+            blocks.append(self.output(module, inputs.replace(value=value)))
+        return torch.cat(blocks, -1)[..., :kv_len]
+
+    def _call(self, module: nn.Module, inputs: Inputs, *, return_weights: bool) -> Any:
+        """Call a mechanism with what it accepts; the rest is folded into its ``attn_mask``."""
+        keywords: dict[str, Any] = {}
+        attn_mask, valid_lens, is_causal = inputs.attn_mask, inputs.valid_lens, inputs.is_causal
+        if is_causal and "is_causal" in self.accepts:
+            keywords["is_causal"], is_causal = True, False
+        if valid_lens is not None and "valid_lens" in self.accepts:
+            keywords["valid_lens"], valid_lens = valid_lens, None
+        if is_causal or valid_lens is not None:
+            rest = inputs.replace(valid_lens=valid_lens, is_causal=is_causal)
+            folded = rest.mask.as_tensor()
+            assert folded is not None
+            attn_mask = folded
+        if inputs.dropout_p and "dropout_p" in self.accepts:
+            keywords["dropout_p"] = inputs.dropout_p
+        if inputs.enable_gqa and "enable_gqa" in self.accepts:
+            keywords["enable_gqa"] = True
+        if inputs.scale is not None and "scale" in self.accepts:
+            keywords["scale"] = inputs.scale
+        if return_weights:
+            keywords["return_weights"] = True
+        return module(inputs.query, inputs.key, inputs.value, attn_mask=attn_mask, **keywords)

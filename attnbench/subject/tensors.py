@@ -1,0 +1,203 @@
+"""The tensors of a case: query, key, value and what hides keys, all from the case's one seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.attention.masks import Mask, fold, window_mask
+from attnbench.cases.case import Case
+
+__all__ = ["Inputs", "lay_out", "make_inputs"]
+
+_OFFSET = {"float64": 1024.0, "float32": 1024.0, "bfloat16": 32.0, "float16": 32.0}
+_FLOAT16_MAX = 65504.0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a subject is called with, in torch's names.
+
+    Args:
+        query: ``(*lead, L, Eq)``.
+        key: ``(*lead, S, Ek)``.
+        value: ``(*lead, S, Ev)``.
+        attn_mask: ``None``, boolean or floating, broadcasts to ``(*lead, L, S)``.
+        valid_lens: ``None``, ``(B,)`` or ``(B, L)``.
+        is_causal: hide the future.
+        dropout_p: for subjects that take it.
+        enable_gqa: the heads of key and value divide the query's.
+        scale: what a mechanism that takes it multiplies the scores by, instead of ``Eq ** -0.5``.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    valid_lens: Tensor | None = None
+    is_causal: bool = False
+    dropout_p: float = 0.0
+    enable_gqa: bool = False
+    scale: float | None = None
+
+    def replace(self, **changes: Any) -> Inputs:
+        """The same inputs with some changed."""
+        return replace(self, **changes)
+
+    @property
+    def mask(self) -> Mask:
+        """Mask, lengths and causality folded into one."""
+        return fold(
+            self.attn_mask,
+            self.valid_lens,
+            self.is_causal,
+            lead=tuple(self.query.shape[:-2]),
+            q_len=self.query.shape[-2],
+            kv_len=self.key.shape[-2],
+            device=self.query.device,
+        )
+
+    @property
+    def allowed(self) -> Tensor:
+        """``(*lead, L, S)``, boolean: which key each query may attend to; a copy."""
+        shape = (*self.query.shape[:-1], self.key.shape[-2])
+        allowed = self.mask.allowed
+        if allowed is None:
+            return torch.ones(shape, dtype=torch.bool, device=self.query.device)
+        return allowed.expand(shape).clone()
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and tensors, those that are there."""
+        for name in ("query", "key", "value", "attn_mask", "valid_lens"):
+            tensor = getattr(self, name)
+            if tensor is not None:
+                yield name, tensor
+
+    def map(self, change: Any) -> Inputs:
+        """The same inputs with ``change(tensor)`` for query, key and value."""
+        return replace(
+            self, query=change(self.query), key=change(self.key), value=change(self.value)
+        )
+
+
+def lay_out(tensor: Tensor, layout: str) -> Tensor:
+    """A tensor of the same values (``expanded``: of the first item's) in another memory layout."""
+    if layout == "transposed":
+        return tensor.mT.contiguous().mT
+    if layout == "heads" and tensor.dim() > 2:
+        return tensor.transpose(-3, -2).contiguous().transpose(-3, -2)
+    if layout == "strided":
+        wide = tensor.new_empty(*tensor.shape[:-1], 2 * tensor.shape[-1])
+        wide[..., ::2] = tensor
+        wide[..., 1::2] = float("nan")  # what lies between must not be read
+        return wide[..., ::2]
+    if layout == "offset":
+        wide = tensor.new_full(
+            (*tensor.shape[:-2], tensor.shape[-2] + 2, tensor.shape[-1] + 3), float("nan")
+        )
+        wide[..., 1:-1, 2:-1] = tensor
+        return wide[..., 1:-1, 2:-1]
+    if layout == "expanded" and tensor.dim() > 2:
+        return tensor[:1].expand(tensor.shape)
+    return tensor.contiguous()
+
+
+def _values(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*case.lead, *shape, generator=generator, dtype=torch.float64)
+
+    query = normal(case.q_len, case.query_size)
+    key = normal(case.kv_len, case.key_size)
+    value = normal(case.kv_len, case.value_size)
+    if case.regime == "huge":
+        query, key = query * 32, key * 32
+    elif case.regime == "tiny":
+        query, key = query / 1024, key / 1024
+    elif case.regime == "equal_keys":
+        key = key[..., :1, :].expand_as(key)
+    elif case.regime == "zero_keys":
+        key = torch.zeros_like(key)
+    elif case.regime == "near_overflow":
+        # each feature adds the same sign to a first score of 2 · 65504, over √E in range for E > 4
+        size = math.sqrt(2 * _FLOAT16_MAX / max(case.query_size, 5))
+        query, key = size * (1 + query / 64), size * (1 + key / 64)
+    elif case.regime == "far":
+        offset = _OFFSET.get(case.dtype, 32.0)
+        query, key = query + offset, key + offset
+    return query, key, value
+
+
+def _one_key_each(allowed: Tensor, generator: torch.Generator) -> Tensor:
+    """The mask with one key of each row opened, so that no row is empty."""
+    rows = allowed.shape[:-1]
+    keep = torch.randint(allowed.shape[-1], (*rows, 1), generator=generator)
+    return allowed.scatter(-1, keep, True)
+
+
+def _mask(case: Case, generator: torch.Generator) -> dict[str, Any]:
+    """Keyword arguments for the case's mask, on the CPU, floating ones in float64."""
+
+    def boolean(*shape: int) -> Tensor:
+        allowed = torch.rand(*shape, case.kv_len, generator=generator) < 0.6
+        return _one_key_each(allowed, generator)
+
+    def lengths(*shape: int) -> Tensor:
+        return torch.randint(1, case.kv_len + 1, shape, generator=generator)
+
+    full = (*case.lead, case.q_len)
+    batch = case.lead[:1]
+    match case.mask:
+        case "boolean":
+            return {"attn_mask": boolean(*full)}
+        case "boolean_shared":
+            return {"attn_mask": boolean(case.q_len)}
+        case "key_row":
+            return {"attn_mask": boolean(1)}
+        case "key_padding":
+            return {"attn_mask": boolean(*batch, *[1] * len(case.lead))}
+        case "bias" | "floating":
+            bias = torch.randn(*full, case.kv_len, generator=generator, dtype=torch.float64)
+            if case.mask == "floating":
+                bias = bias.masked_fill(~boolean(*full), float("-inf"))
+            return {"attn_mask": bias}
+        case "padding":
+            return {"valid_lens": lengths(*batch)}
+        case "lengths_2d":
+            return {"valid_lens": lengths(*batch, case.q_len)}
+        case "causal":
+            return {"is_causal": True}
+        case "causal_padding":
+            return {"is_causal": True, "valid_lens": lengths(*batch)}
+        case "window":
+            diagonal = window_mask(case.q_len, case.kv_len, 1, 1)
+            return {"attn_mask": _one_key_each(diagonal, generator)}
+        case "empty_row":
+            allowed = boolean(*full)
+            empty = torch.randint(case.q_len, (*case.lead, 1, 1), generator=generator)
+            rows = torch.arange(case.q_len).unsqueeze(-1)
+            return {"attn_mask": allowed & (rows != empty)}
+    return {}
+
+
+def make_inputs(case: Case) -> Inputs:
+    """The tensors of a case: drawn on the CPU in float64, so that they are the same on any device.
+
+    One generator draws them all; with one each, query, key and value would come out equal.
+    """
+    generator = torch.Generator().manual_seed(case.seed)
+    dtype = getattr(torch, case.dtype)
+    query, key, value = (
+        lay_out(tensor.to(dtype=dtype).to(case.device), case.layout)
+        for tensor in _values(case, generator)
+    )
+    mask = _mask(case, generator)
+    for name, tensor in mask.items():
+        if isinstance(tensor, Tensor):
+            tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
+            mask[name] = tensor.to(case.device)
+    return Inputs(query, key, value, **mask)

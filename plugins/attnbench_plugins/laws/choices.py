@@ -1,0 +1,207 @@
+"""Laws of mechanisms that choose: hard and monotonic attention, and the penalty on equal rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import attnbench
+from attnbench.attention.softmax import softmax_weights
+from attnbench.cases.case import Case
+from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
+from attnbench.strategies import cases
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+from attnbench_plugins.laws.rows import built_with_weights
+
+_SAMPLES = 4000
+_FALSE_ALARM = 1e-9
+"""Of one case; with some hundreds of cases a run, below 1e-6 a run."""
+
+
+def _soft(module: Any, inputs: Inputs) -> Tensor:
+    """The soft weights that a choice is made by."""
+    return softmax_weights(module.scoring(inputs.query, inputs.key), inputs.mask)
+
+
+def _one_key(subject: Subject, case: Case) -> None:
+    module, inputs, weights = built_with_weights(subject, case)
+    alive = inputs.allowed.any(-1).double()
+    holds((weights == 0) | (weights == 1), "weights", weights, "0 or 1")
+    agree_within(weights.sum(-1), alive, 0.0, "weights.sum(-1)", "a row with a key left")
+    soft = _soft(module, inputs).double().detach() * alive.unsqueeze(-1)
+    lost = soft.amax(-1) - (soft * weights).sum(-1)
+    # of keys whose scores differ by rounding alone, which far from the origin is much, any will do
+    scores = module.scoring(inputs.query, inputs.key).detach()
+    size = scores.masked_fill(~inputs.allowed, 0.0).abs().amax(-1).double()
+    slack = -torch.expm1(-8 * torch.finfo(scores.dtype).eps * size) * soft.amax(-1)
+    holds(
+        lost <= slack + 1e-5,
+        "soft weight below the largest",
+        lost,
+        "0: the most likely key is chosen",
+    )
+    with torch.no_grad():
+        sampled = subject.weights(module.train(), inputs)
+    assert sampled is not None
+    total = sampled.double().sum(-1)
+    agree_within(total, alive, 0.0, "in training, weights.sum(-1)", "a row with a key left")
+    hidden = ~inputs.allowed & (sampled != 0)
+    holds(~hidden, "in training, weights", sampled, "0: the mask hides that key")
+
+
+def _sampled(subject: Subject, case: Case) -> tuple[Any, Inputs, Tensor, Tensor]:
+    """Many samples of one query: module, the one query's inputs, weights ``(N, S)``, query."""
+    module, inputs = subject.build(case)
+    query = inputs.query.detach().clone().requires_grad_()
+    many = inputs.replace(
+        query=query.expand(_SAMPLES, -1, -1),
+        key=inputs.key.expand(_SAMPLES, -1, -1),
+        value=inputs.value.expand(_SAMPLES, -1, -1),
+    )
+    weights = subject.weights(module.train(), many)
+    assert weights is not None
+    return module, inputs, weights.squeeze(-2), query
+
+
+def _follow(subject: Subject, case: Case) -> None:
+    module, inputs, weights, _ = _sampled(subject, case)
+    soft = _soft(module, inputs).squeeze(-2).double()
+    # Hoeffding: a frequency of N samples is off by more than this once in 1 / _FALSE_ALARM
+    band = math.sqrt(math.log(2 * case.kv_len / _FALSE_ALARM) / (2 * _SAMPLES))
+    share = weights.double().mean(0)
+    agree_within(share, soft, band, "share of samples", "the soft weights")
+
+
+def _gradient(subject: Subject, case: Case) -> None:
+    module, inputs, weights, query = _sampled(subject, case)
+    soft = _soft(module, inputs.replace(query=query)).squeeze()
+    chosen = weights.detach().argmax(-1)
+    counts = torch.bincount(chosen, minlength=case.kv_len)
+    reward = torch.arange(case.kv_len).to(soft) - 1.5
+    # each key's samples together stand for its weight, so that no chance is left in the sum
+    each = (soft.detach() * reward / counts.clamp_min(1)).gather(0, chosen)
+    kept = (each * module.log_prob.squeeze(-1)).sum()
+    enumerated = (soft * reward * (counts > 0)).sum()
+    got, expected = (
+        torch.autograd.grad(x, query, retain_graph=True)[0] for x in (kept, enumerated)
+    )
+    scale = float(expected.detach().abs().amax()) + 1.0
+    what = "the score-function gradient of the query"
+    agree_within(got, expected, 1e-9 * scale, what, "the enumerated expectation")
+
+
+def _forward_only(subject: Subject, case: Case) -> None:
+    _, inputs, weights = built_with_weights(subject, case)
+    alive = inputs.allowed.any(-1)
+    stopped = weights.sum(-1) > 0
+    place = torch.where(stopped, weights.argmax(-1), case.kv_len)
+    # a query without keys leaves the position where it was
+    before = torch.where(alive, place, -1).cummax(-1).values
+    forward = ~alive | (place >= before)
+    holds(forward, "position", place, "at least that of the query before")
+
+
+def _expectation(subject: Subject, case: Case) -> None:
+    module: Any
+    module, inputs = subject.build(case)
+    query, key = inputs.query, inputs.key
+    output, weights = module.train()(
+        query, key, inputs.value, inputs.attn_mask, return_weights=True
+    )
+    with torch.no_grad():
+        stop = (module.scoring(query, key) + module.offset).double().sigmoid() * inputs.allowed
+    standing = torch.zeros(*case.lead, case.kv_len, dtype=torch.float64)
+    standing[..., 0] = 1
+    for row in range(case.q_len):
+        passing, expected = torch.zeros(case.lead, dtype=torch.float64), torch.zeros_like(standing)
+        for slot in range(case.kv_len):
+            passing = passing + standing[..., slot]
+            expected[..., slot] = passing * stop[..., row, slot]
+            passing = passing - expected[..., slot]
+        standing = expected
+        what = f"in training, weights[..., {row}, :]"
+        agree_within(weights[..., row, :], expected, 1e-6, what, "the recursion, slot by slot")
+    parameters = dict(module.named_parameters())
+    for name, gradient in zip(
+        parameters, torch.autograd.grad(output.sum(), list(parameters.values())), strict=True
+    ):
+        holds(gradient.isfinite(), f"in training, gradient of {name}", gradient, "finite")
+
+
+def _penalty(subject: Subject, case: Case) -> None:
+    module, _, weights = built_with_weights(subject, case)
+    rows = weights.shape[-2]
+    gram = torch.einsum("...rs,...ts->...rt", weights, weights)
+    apart = (gram - torch.eye(rows, dtype=gram.dtype)).abs().amax((-2, -1))
+    penalty = module.penalty(weights)
+    holds((penalty > 0) == (apart > 0), "penalty", penalty, "0 just where A Aᵀ = I")
+    wide = max(rows, case.kv_len)
+    order = torch.randperm(wide, generator=torch.Generator().manual_seed(case.seed))
+    orthonormal = torch.eye(wide, dtype=torch.float64)[order][:rows]
+    none = module.penalty(orthonormal)
+    holds(none == 0, "penalty of rows on one key each", none, "exactly 0")
+    if rows < 2:
+        reject("one row on one key is orthonormal")
+    shared = module.penalty(orthonormal[:1].expand(rows, -1))
+    wanted = torch.tensor(float(rows * (rows - 1)), dtype=torch.float64)
+    agree_within(shared, wanted, 1e-12, "penalty of equal rows", "r(r − 1) pairs")
+
+
+@attnbench.hookimpl
+def attnbench_invariants() -> Iterable[attnbench.Invariant]:
+    """The laws on choices."""
+    one_query: dict[str, Any] = {
+        "leads": (0,),
+        "dtypes": ("float64",),
+        "masks": ("none",),
+        "regimes": ("normal", "equal_keys"),
+        "min_kv_len": 2,  # of one key there is nothing to choose
+        "max_len": 8,
+        "layouts": ("contiguous",),
+    }
+
+    def alone(subject: Subject) -> Any:
+        return cases(subject, **one_query).map(lambda case: case.replace(q_len=1))
+
+    laws = (
+        ("picks_one_key", "Each query has one key: the most likely one.", _one_key, cases),
+        ("samples_follow_soft_weights", "Keys are sampled by soft weight.", _follow, alone),
+        (
+            "score_function_gradient_is_exact",
+            "The kept log-probabilities give the gradient of the enumerated expectation.",
+            _gradient,
+            alone,
+        ),
+        (
+            "position_never_moves_back",
+            "A query attends to no key before the one that the query before it attended to.",
+            _forward_only,
+            cases,
+        ),
+        (
+            "training_is_the_expectation",
+            "In training the weights are the chances of stopping; gradients are finite.",
+            _expectation,
+            lambda subject: cases(
+                subject,
+                dtypes=("float64", "float32"),
+                masks=("none", "boolean", "boolean_shared", "key_row"),
+                max_len=17,
+            ),
+        ),
+        (
+            "penalty_is_zero_iff_orthonormal",
+            "The penalty is 0 exactly when the rows of weights are orthonormal.",
+            _penalty,
+            cases,
+        ),
+    )
+    for name, statement, check, drawn in laws:
+        yield attnbench.Invariant(
+            name=name, statement=statement, check=check, cases=drawn, law=True
+        )

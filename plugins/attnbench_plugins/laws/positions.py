@@ -1,0 +1,66 @@
+"""Laws of mechanisms in which it matters where a key stands: what stands outside does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+import attnbench
+from attnbench.cases.case import Case
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree, reject
+from attnbench.invariants.toolkit.derivations import benign, resizes, select_keys
+from attnbench.strategies import cases
+from attnbench.subject.subject import Subject
+
+_HIDING = ("key_row", "key_padding", "padding", "causal_padding")
+
+
+def _trailing(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    seen = inputs.allowed.flatten(0, -2).any(0).nonzero()
+    last = int(seen[-1]) + 1
+    if last == case.kv_len:
+        reject("some query sees the last slot")
+    with torch.no_grad():
+        whole = subject.output(module, inputs)
+        less = subject.output(module, select_keys(inputs, torch.arange(last)))
+    what = f"with the last {case.kv_len - last} slots, which no query sees, left out, output"
+    agree(less, whole, what, "the same call with them", units=64)
+
+
+def _leading(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    inputs, first = base.inputs, 1 + base.choose(case.kv_len - 1)
+    seen = torch.arange(case.kv_len, device=inputs.query.device) >= first
+    base = base.on(inputs.replace(attn_mask=seen.unsqueeze(0)))
+    less = inputs.replace(key=inputs.key[..., first:, :], value=inputs.value[..., first:, :])
+    base.expect(
+        base.run(less),
+        f"with the first {first} of {case.kv_len} slots, which no query sees, left out, output",
+        "the same call with them",
+    )
+
+
+@attnbench.hookimpl
+def attnbench_invariants() -> Iterable[attnbench.Invariant]:
+    """The laws on positions."""
+    yield attnbench.Invariant(
+        name="trailing_padding_equals_deleting",
+        statement="Slots behind the last that any query sees might as well not be there.",
+        check=_trailing,
+        cases=lambda subject: cases(
+            subject, masks=_HIDING, min_kv_len=2, leads=(1,), regimes=("normal",)
+        ),
+        law=True,
+    )
+    yield attnbench.Invariant(
+        name="leading_padding_equals_deleting",
+        statement="Slots before the first that any query sees might as well not be there: only "
+        "distances count.",
+        check=_leading,
+        cases=lambda subject: benign(subject, masks=("none", "causal"), min_kv_len=2, max_len=129),
+        applies=lambda subject: resizes(subject, "kv_len"),
+        law=True,
+    )

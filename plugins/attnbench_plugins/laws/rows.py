@@ -1,0 +1,154 @@
+"""Laws of mechanisms whose rows of weights are not those of a softmax over all keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import attnbench
+from attnbench.cases.case import MASKS, Case
+from attnbench.invariants.toolkit.comparisons import agree, agree_within, holds, needs, reject
+from attnbench.strategies import cases
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["built_with_weights"]
+
+
+def built_with_weights(subject: Subject, case: Case) -> tuple[Any, Inputs, Tensor]:
+    """Module, inputs and weights of a case; the weights in float64."""
+    module, inputs = subject.build(case)
+    with torch.no_grad():
+        return module, inputs, needs(subject.weights(module, inputs)).double()
+
+
+def _at_most_one(subject: Subject, case: Case) -> None:
+    _, inputs, weights = built_with_weights(subject, case)
+    slack = 4 * torch.finfo(inputs.query.dtype).eps * max(1.0, case.kv_len**0.5)
+    total = weights.sum(-1)
+    holds(weights >= 0, "weights", weights, "at least 0")
+    holds(total <= 1 + slack, "weights.sum(-1)", total, "at most 1")
+
+
+def _inside(module: Any, inputs: Inputs) -> Tensor:
+    """``(..., L, S)``: whether a slot lies in a query's window, from the window's edges."""
+    allowed = inputs.allowed
+    slots = torch.arange(allowed.shape[-1])
+    if not hasattr(module, "edges"):
+        raise attnbench.InvariantViolation(
+            f"the module, a {type(module).__name__}, has no method edges(query, kv_len, seen), but "
+            "who declares this law says by it which slots are the first and last of each window"
+        )
+    low, high = module.edges(inputs.query, len(slots), (allowed * (slots + 1)).amax(-1))
+    inside: Tensor = (slots >= low.unsqueeze(-1)) & (slots <= high.unsqueeze(-1))
+    return inside.expand_as(allowed)
+
+
+def _only_window(subject: Subject, case: Case) -> None:
+    module, inputs, weights = built_with_weights(subject, case)
+    outside = ~_inside(module, inputs)
+    holds(~outside | (weights == 0), "weights", weights, "exactly 0: it lies outside the window")
+
+
+def _window_sums(subject: Subject, case: Case) -> None:
+    module, inputs, weights = built_with_weights(subject, case)
+    left = (_inside(module, inputs) & inputs.allowed).any(-1)
+    slack = 4 * torch.finfo(inputs.query.dtype).eps * max(1.0, case.kv_len**0.5)
+    agree_within(weights.sum(-1), left.double(), slack, "weights.sum(-1)", "its window's keys")
+
+
+def _looks_back(subject: Subject, case: Case) -> None:
+    module: Any
+    module, inputs = subject.build(case)
+    slot = case.seed % case.kv_len
+    rows = torch.arange(case.q_len)
+    blind = (rows < slot) | (rows > slot + module.window)  # row `slot` has its own value
+    if not bool(blind.any()):
+        reject("every state sees that slot")
+    moved = torch.arange(case.kv_len).unsqueeze(-1) == slot
+    other = inputs.replace(
+        key=torch.where(moved, inputs.key + 3, inputs.key),
+        value=torch.where(moved, inputs.value - 3, inputs.value),
+    )
+    with torch.no_grad():
+        before, after = (subject.output(module, given)[..., blind, :] for given in (inputs, other))
+    what = f"with other values in slot {slot}, output of the states that it is hidden from"
+    agree(after, before, what, "the same call without", units=64)
+
+
+def _padding(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    hidden = ~inputs.allowed.any(-2).unsqueeze(-1)
+    if not bool(hidden.any()):
+        reject("no slot is hidden from every query")
+    junk = inputs.replace(
+        key=inputs.key.masked_fill(hidden, math.nan),
+        value=inputs.value.masked_fill(hidden, math.inf),
+    )
+    with torch.no_grad():
+        clean, got = subject.output(module, inputs), subject.output(module, junk)
+    what = "with NaN and Inf in slots that every query is kept from, output"
+    agree(got, clean, what, "the same call without", units=64)
+
+
+def _rows_equal(subject: Subject, case: Case) -> None:
+    _, inputs, weights = built_with_weights(subject, case)
+    allowed, bias = inputs.allowed, inputs.mask.bias
+    alike = (allowed == allowed[..., :1, :]).all(-1)
+    if bias is not None:
+        alike = alike & (bias == bias[..., :1, :]).all(-1)
+    same = (weights == weights[..., :1, :]).all(-1) | ~alike
+    holds(same, "weights equal to those of query 0", same, "True: the masks are the same")
+
+
+@attnbench.hookimpl
+def attnbench_invariants() -> Iterable[attnbench.Invariant]:
+    """The laws on rows."""
+    yield attnbench.Invariant(
+        name="rows_sum_to_at_most_one",
+        statement="Weights are at least 0, and a row of them sums to at most 1.",
+        check=_at_most_one,
+        law=True,
+    )
+    yield attnbench.Invariant(
+        name="only_window_has_weight",
+        statement="A key outside a query's window has a weight of exactly 0.",
+        check=_only_window,
+        law=True,
+    )
+    yield attnbench.Invariant(
+        name="window_sums_to_one",
+        statement="A row sums to 1 if its window has a key left, and to 0 otherwise.",
+        check=_window_sums,
+        law=True,
+    )
+    yield attnbench.Invariant(
+        name="looks_back_at_most_its_window",
+        statement="A state changes only its own output and those of the W states after it.",
+        check=_looks_back,
+        cases=lambda subject: cases(
+            subject, regimes=("normal",), layouts=("contiguous",), min_q_len=3
+        ),
+        law=True,
+    )
+    hiding = ("key_row", "key_padding", "padding", "causal_padding")
+    yield attnbench.Invariant(
+        name="padding_is_inert",
+        statement="NaN or Inf in a slot that every query is kept from reaches no output.",
+        check=_padding,
+        cases=lambda subject: cases(
+            subject, masks=hiding, min_kv_len=2, layouts=("contiguous",), regimes=("normal",)
+        ),
+        law=True,
+    )
+    yield attnbench.Invariant(
+        name="all_rows_are_equal",
+        statement="Queries with the same mask get the same weights.",
+        check=_rows_equal,
+        cases=lambda subject: cases(subject, masks=tuple(MASKS), min_q_len=2),
+        law=True,
+    )

@@ -1,0 +1,1 @@
+"""Built-in mechanisms, one a file."""

@@ -1,0 +1,105 @@
+"""What every mechanism does with its arguments: check them, fold what hides keys, quieten padding.
+
+A mechanism projects or gathers before it scores, so padding must be made harmless first: the
+gradient of a weight is 0 at a padded slot, and 0 times a NaN in its key would be NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnbench._signing import MADE_FOR, ORIGIN
+from attnbench.attention.arguments import check_inputs, check_lead
+from attnbench.attention.masks import Mask, fold
+from attnbench.errors import ShapeError, UsageError
+
+__all__ = ["Call", "check_features", "prepare"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call, checked and harmless.
+
+    Args:
+        query: ``(..., L, Eq)``.
+        key, value: ``(..., S, Ek)`` and ``(..., S, Ev)``, zero where hidden from every query.
+        mask: attention mask, valid lengths and causality, folded.
+        is_causal: whether causality is all that the mask holds, and leaves no row without keys.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Mask
+    is_causal: bool
+
+    def masking(self, unsqueezed: int | None = None) -> dict[str, Any]:
+        """Mask and causality as keywords of ``attend``, with a dimension put in for heads."""
+        if self.is_causal:
+            return {"is_causal": True}
+        mask = self.mask.as_tensor()
+        if mask is not None and unsqueezed is not None and mask.dim() >= -unsqueezed:
+            mask = mask.unsqueeze(unsqueezed)
+        return {"attn_mask": mask}
+
+    def zero_dead_rows(self, output: Tensor) -> Tensor:
+        """The output with zeros where the mask leaves a query no key."""
+        dead = self.mask.dead_rows
+        return output if dead is None else output.masked_fill(dead, 0.0)
+
+
+def check_features(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Hold the numbers of features against those that the module was made for.
+
+    Raises:
+        ShapeError: one differs.
+    """
+    given = (query.shape[-1], key.shape[-1], value.shape[-1])
+    wanted = getattr(module, MADE_FOR, given)
+    if given != tuple(wanted):
+        name = getattr(module, ORIGIN).partition("@")[0]
+        raise ShapeError(
+            f"{name} was made for query_size, key_size, value_size = {tuple(wanted)}, but query, "
+            f"key and value have {given} features."
+        )
+
+
+def prepare(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    valid_lens: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+) -> Call:
+    """Check the arguments of a mechanism and make them harmless.
+
+    Raises:
+        ShapeError, DtypeError, DeviceError, MaskError, UsageError: one does not fit.
+    """
+    check_inputs(query, key, value)
+    check_lead(query, key, value)
+    check_features(module, query, key, value)
+    if not 0.0 <= dropout_p < 1.0:
+        raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
+    lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    mask = fold(
+        attn_mask,
+        valid_lens,
+        is_causal,
+        lead=lead,
+        q_len=q_len,
+        kv_len=kv_len,
+        device=query.device,
+    )
+    flag = is_causal and attn_mask is None and valid_lens is None and q_len <= kv_len
+    call = Call(query, key, value, mask, flag)
+    dead = None if flag else mask.dead_keys
+    if dead is None:
+        return call
+    return replace(call, key=key.masked_fill(dead, 0.0), value=value.masked_fill(dead, 0.0))

@@ -1,0 +1,120 @@
+"""A few neighbouring keys a query: time and memory grow with L times the window, not with L·S.
+
+Each query looks at ``width`` slots from a start of its own. The slots are gathered, so that the
+windows become items of one query each, ``(..., L)`` leading sizes, ``1`` query, ``width`` keys, and
+any scoring function can score them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench_plugins.mechanisms._calls import Call
+
+__all__ = ["Band", "band", "last_slots"]
+
+
+@dataclass(frozen=True)
+class Band:
+    """The slots that each query looks at.
+
+    Args:
+        index: ``(L, W)``, or ``(..., L, W)`` where items differ; slots, all in ``0 .. S - 1``.
+        attn_mask: boolean or floating, broadcasts to ``(..., L, W)``.
+        kv_len: S.
+    """
+
+    index: Tensor
+    attn_mask: Tensor
+    kv_len: int
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """``(..., S, E)`` as ``(..., L, W, E)``."""
+        index, (*lead, slots, size) = self.index, tensor.shape
+        if index.dim() > 2:  # one long list of slots, so that the gradient is not (..., L, S, E)
+            count = torch.arange(index.shape[:-2].numel(), device=index.device)
+            index = index + (count * slots).reshape(*index.shape[:-2], 1, 1)
+            taken = tensor.reshape(-1, size).index_select(0, index.flatten())
+        else:
+            taken = tensor.index_select(-2, index.flatten())
+        return taken.reshape(*lead, *index.shape[-2:], size)
+
+    def attend(
+        self, scoring: nn.Module, query: Tensor, key: Tensor, value: Tensor, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output ``(..., L, Ev)`` and weights ``(..., L, W)``, if asked for.
+
+        Args:
+            scoring: a scoring function's module.
+            query: ``(..., L, Eq)``.
+            key, value: taken, ``(..., L, W, Ek)`` and ``(..., L, W, Ev)``.
+            options: ``dropout_p`` and ``return_weights`` of :func:`attnbench.attend`.
+        """
+        mask = self.attn_mask.unsqueeze(-2)
+        # one query and a window of keys an item: a kernel's blocks would be nearly all padding
+        result = attnbench.attend(
+            scoring, query.unsqueeze(-2), key, value, attn_mask=mask, kernel="plain", **options
+        )
+        output, weights = result if isinstance(result, tuple) else (result, None)
+        return output.squeeze(-2), None if weights is None else weights.squeeze(-2)
+
+    def spread(self, weights: Tensor) -> Tensor:
+        """Weights ``(..., L, W)`` as ``(..., L, S)``, zero outside the windows."""
+        wide = weights.new_zeros(*weights.shape[:-1], self.kv_len)
+        return wide.scatter(-1, self.index.expand(weights.shape), weights)
+
+
+def band(
+    call: Call, start: Tensor, width: int, *, low: Tensor, high: Tensor, is_causal: bool = False
+) -> Band:
+    """The slots from a start, those of them that a query may attend to.
+
+    Args:
+        call: its mask is looked up at the slots; causality that it does not hold is given apart.
+        start: ``(L,)`` or ``(..., L)``, the first slot; moved to where ``width`` slots fit.
+        width: how many slots; S at most.
+        low, high: like ``start``: a query may attend to slots in ``low .. high``, both included.
+        is_causal: also hide the future, aligned to the bottom right.
+    """
+    q_len, kv_len = call.query.shape[-2], call.key.shape[-2]
+    width = min(width, kv_len)
+    slots = torch.arange(width, device=start.device)
+    index = start.long().clamp(0, max(kv_len - width, 0)).unsqueeze(-1) + slots
+    inside = (index >= low.unsqueeze(-1)) & (index <= high.unsqueeze(-1))
+    if is_causal:
+        now = torch.arange(q_len, device=start.device).unsqueeze(-1) + (kv_len - q_len)
+        inside = inside & (index <= now)
+    mask = call.mask.as_tensor()
+    if mask is not None:
+        lead = index.shape[:-2] if index.dim() > 2 else mask.shape[:-2]
+        mask = mask.expand(*lead, q_len, kv_len).gather(-1, index.expand(*lead, q_len, width))
+        if mask.dtype == torch.bool:
+            inside = inside & mask
+        else:
+            return Band(index, mask.masked_fill(~inside, float("-inf")), kv_len)
+    return Band(index, inside, kv_len)
+
+
+def last_slots(call: Call, is_causal: bool = False) -> Tensor:
+    """``(..., L)`` or broadcastable: how many slots there are up to the last that a query may see.
+
+    It is a query's own, so that padding behind it, other queries and the future do not count.
+    """
+    q_len, kv_len = call.query.shape[-2], call.key.shape[-2]
+    ends = torch.arange(1, kv_len + 1, device=call.query.device)
+    allowed = call.mask.allowed
+    if allowed is None:
+        last = ends.new_full((1,), kv_len)
+    elif kv_len:
+        last = (ends * allowed).amax(-1)
+    else:
+        last = ends.new_zeros(1)
+    if is_causal:
+        now = torch.arange(1, q_len + 1, device=call.query.device) + (kv_len - q_len)
+        last = torch.minimum(last, now.clamp_min(0))
+    return last

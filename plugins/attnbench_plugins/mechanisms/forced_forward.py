@@ -1,0 +1,166 @@
+r"""Monotonic attention: the attended position never moves back from one query to the next.
+
+Query i walks on from where query i - 1 stopped, and stops at key j with probability
+:math:`p_{ij} = \sigma(a(q_i, k_j) + r)`. Training uses the expectation,
+:math:`\alpha_{ij} = p_{ij} \sum_{m \le j} \alpha_{i-1,m} \prod_{n=m}^{j-1} (1 - p_{in})`,
+evaluation the first key with :math:`p \ge \tfrac12`. Rows sum to at most 1: a query that stops
+nowhere gives zeros, and so do all after it. Source: Raffel et al. 2017, arXiv:1704.00784.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+import attnbench
+from attnbench.attention.attend import scores_of
+from attnbench.attention.softmax import pool
+from attnbench.errors import OptionError
+from attnbench.specs import Sizes
+from attnbench.subject.lookup import make_scoring
+from attnbench_plugins._floats import Rows
+from attnbench_plugins.mechanisms._calls import prepare
+from attnbench_plugins.mechanisms._scan import expected, forward_choice
+from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
+
+__all__ = ["ForcedForwardAttention"]
+
+_SCORING = "additive"
+
+
+class ForcedForwardAttention(nn.Module):
+    """Attend to one key a query, never before the last one.
+
+    Args:
+        query_size, key_size, value_size: Eq, Ek and Ev.
+        scoring: address of a scoring function.
+        offset: initial value of the learned r; the lower, the further a query looks ahead.
+        noise: deviation of what is added to the scores in training, which teaches certainty.
+    """
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        value_size: int,
+        *,
+        scoring: str = _SCORING,
+        offset: float = 0.0,
+        noise: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if noise < 0:
+            raise OptionError(f"forced_forward: noise={noise}, but a deviation is at least 0.")
+        self.scoring = make_scoring(scoring, query_size, key_size)
+        self.offset = nn.Parameter(torch.tensor(float(offset)))
+        self.noise = noise
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        valid_lens: Tensor | None = None,
+        is_causal: bool = False,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The output ``(..., L, Ev)``, and on request the weights ``(..., L, S)``."""
+        call = prepare(self, query, key, value, attn_mask, valid_lens, is_causal)
+        kv_len = key.shape[-2]
+        scores = scores_of(self.scoring, call.query, call.key)
+        if scores.dtype in (torch.float16, torch.bfloat16):
+            scores = scores.float()
+        scores = scores + self.offset.to(scores.dtype)
+        if call.mask.bias is not None:
+            scores = scores + call.mask.bias.to(scores.dtype)
+        if scores.numel() == 0:
+            weights = scores
+        elif self.training:
+            scores = scores + self.noise * torch.randn_like(scores) if self.noise else scores
+            weights = expected(scores, call.mask.allowed)
+        else:
+            chosen = forward_choice(scores, call.mask.allowed)
+            weights = one_hot(chosen, kv_len + 1)[..., :kv_len].to(scores.dtype)
+            weights = call.zero_dead_rows(weights)
+        output = pool(weights, call.value).to(query.dtype)
+        return (output, weights.to(query.dtype)) if return_weights else output
+
+
+def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
+    return legal_sizes(sizes, scoring)
+
+
+def _reference(
+    module: ForcedForwardAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
+) -> Rows:
+    score = pair_score(module.scoring)
+    offset: Any = module.offset.tolist()  # a number, which torch's hints call a list
+    position, output = 0, []
+    for q, may in zip(query, allowed, strict=True):
+        row = [0.0] * len(value[0])
+        if any(may):
+            while position < len(key):
+                if may[position] and score(q, key[position]) + offset > 0:
+                    row = value[position]
+                    break
+                position += 1
+        output.append(row)
+    return output
+
+
+@attnbench.hookimpl
+def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
+    """The mechanism ``forced_forward``."""
+    yield attnbench.MechanismSpec(
+        name="forced_forward",
+        make=ForcedForwardAttention,
+        formula="α_ij = p_ij Σ_{m≤j} α_{i−1,m} Π_{m≤n<j} (1 − p_in), p = σ(a(q, k) + r)",
+        source="Raffel et al. 2017, arXiv:1704.00784",
+        sizes=_sizes,
+        reference=_reference,
+        accepts=("is_causal", "valid_lens", "return_weights"),
+        laws=(
+            "pools_values",
+            "rows_sum_to_at_most_one",
+            "position_never_moves_back",
+            "training_is_the_expectation",
+            "padding_is_inert",
+            "trailing_padding_equals_deleting",
+        ),
+        exempt={
+            "bias_is_added_to_scores": "a query stops at the first key that will do, and that key "
+            "has all the weight",
+            "weights_sum_to_one": "a query that stops at no key has no weight; the law "
+            "rows_sum_to_at_most_one takes its place",
+            "masked_slots_are_inert": "a key hidden from this query moves it if a query before it "
+            "stopped there; the law padding_is_inert takes its place",
+            "masking_equals_deleting": "other queries see other keys, and a query starts where the "
+            "one before it stopped; the law trailing_padding_equals_deleting takes its place",
+            "query_alone_equals_query_among_others": "a query starts where the one before it "
+            "stopped; the law position_never_moves_back takes its place",
+            "queries_permute_freely": "a query starts where the one before it stopped; the law "
+            "position_never_moves_back takes its place",
+            "keys_permute_freely": "a query stops at the first key that will do",
+            "hidden_keys_stay_hidden_at_extreme_scores": "other queries see other keys, and a "
+            "query starts where the one before it stopped",
+            "equal_keys_get_equal_weight": "a query stops at the first of equal keys, or at none",
+            "every_attendable_key_matters": "only the key that a query stops at is read",
+            "training_equals_evaluation": "training is the expectation of evaluation's choice; the "
+            "law training_is_the_expectation takes its place",
+            "single_key_gets_weight_one": "a query may pass a key, even the only one",
+            "constant_values_come_back": "a query that stops at no key gives zeros",
+            "output_lies_within_values": "a query that stops at no key gives zeros",
+            "decode_equals_prefill": "a step alone does not know where the one before it stopped",
+            "valid_lengths_count_the_keys": "other queries see other keys, and a query starts "
+            "where the one before it stopped",
+            "windows_end_at_their_edges": "other queries see other keys, and a query starts where "
+            "the one before it stopped",
+        },
+        variants=({"scoring": "scaled_dot"},),
+    )

@@ -1,0 +1,161 @@
+r"""Hard attention: one key a query, the most likely in evaluation, sampled in training.
+
+Source: Xu et al. 2015, arXiv:1502.03044. The weights are one-hot; their gradient is that of the
+soft weights they were chosen by (straight-through). For a score-function loss the log-probability
+of a sample is kept: ``(module.log_prob * reward).sum()``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench.attention.attend import scores_of
+from attnbench.attention.masks import Mask
+from attnbench.attention.softmax import pool, softmax_weights
+from attnbench.specs import Sizes
+from attnbench.subject.lookup import make_scoring
+from attnbench_plugins._floats import Rows
+from attnbench_plugins.mechanisms._calls import prepare
+from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
+
+__all__ = ["HardAttention"]
+
+_SCORING = "additive"
+
+
+class HardAttention(nn.Module):
+    """Attend to one key.
+
+    Args:
+        query_size, key_size, value_size: Eq, Ek and Ev.
+        scoring: address of a scoring function.
+
+    Attributes:
+        log_prob: ``(..., L)``, of the keys that the last call in training sampled; 0 for a query
+            without keys; ``None`` before, and after a call in evaluation.
+    """
+
+    log_prob: Tensor | None
+
+    def __init__(
+        self, query_size: int, key_size: int, value_size: int, *, scoring: str = _SCORING
+    ) -> None:
+        super().__init__()
+        self.scoring = make_scoring(scoring, query_size, key_size)
+        self.log_prob = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what a call left in a graph can neither be copied nor pickled, and is not state
+        return {**self.__dict__, "log_prob": None}
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        valid_lens: Tensor | None = None,
+        is_causal: bool = False,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The output ``(..., L, Ev)``, and on request the one-hot weights ``(..., L, S)``."""
+        call = prepare(self, query, key, value, attn_mask, valid_lens, is_causal)
+        if 0 in query.shape or 0 in key.shape:
+            nothing: Tensor | tuple[Tensor, Tensor] = attnbench.attend(
+                self.scoring,
+                query,
+                call.key,
+                call.value,
+                return_weights=return_weights,  # type: ignore[call-overload]
+                **call.masking(),
+            )
+            return nothing
+        scores = scores_of(self.scoring, call.query, call.key)
+        soft = softmax_weights(scores, call.mask)
+        chosen = _sample(soft.detach()) if self.training else _likeliest(scores, call.mask)
+        self.log_prob = None
+        if self.training:
+            picked = soft.gather(-1, chosen)
+            self.log_prob = picked.masked_fill(picked == 0.0, 1.0).log().squeeze(-1)
+        one = torch.zeros_like(soft).scatter(-1, chosen, 1.0)
+        weights = call.zero_dead_rows(one + (soft - soft.detach()))
+        output = pool(weights, call.value).to(query.dtype)
+        return (output, weights.to(query.dtype)) if return_weights else output
+
+
+def _sample(soft: Tensor) -> Tensor:
+    """A key by weight: of exponential clocks at rates w, the first to ring."""
+    return (soft / torch.empty_like(soft).exponential_()).argmax(-1, keepdim=True)
+
+
+def _likeliest(scores: Tensor, mask: Mask) -> Tensor:
+    """The key of the highest score, the first of those that differ by rounding alone.
+
+    Weights would not do: softmax rounds away differences of scores that are small beside 1.
+    """
+    total = scores if mask.bias is None else scores + mask.bias.to(scores.dtype)
+    hidden = torch.zeros_like(total, dtype=torch.bool) if mask.allowed is None else ~mask.allowed
+    size = scores.masked_fill(hidden, 0.0).abs().amax(-1, keepdim=True)
+    total = total.masked_fill(hidden, float("-inf"))
+    top = total.amax(-1, keepdim=True)
+    # what a mask adds to other keys, however much, does not round the highest
+    slack = 4 * torch.finfo(total.dtype).eps * torch.maximum(size, top.abs())
+    return (total >= top - slack).to(torch.uint8).argmax(-1, keepdim=True)
+
+
+def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
+    return legal_sizes(sizes, scoring)
+
+
+def _reference(
+    module: HardAttention, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]
+) -> Rows:
+    score, rows = pair_score(module.scoring), []
+    for q, may in zip(query, allowed, strict=True):
+        scores = {slot: score(q, k) for slot, k in enumerate(key) if may[slot]}
+        slack = 4 * sys.float_info.epsilon * max(map(abs, scores.values()), default=0.0)
+        # of keys that differ by rounding alone the first, as the module takes it
+        least = max(scores.values(), default=0.0) - slack
+        slot = next((slot for slot, found in scores.items() if found >= least), None)
+        rows.append([0.0] * len(value[0]) if slot is None else value[slot])
+    return rows
+
+
+@attnbench.hookimpl
+def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
+    """The mechanism ``hard``."""
+    yield attnbench.MechanismSpec(
+        name="hard",
+        make=HardAttention,
+        formula="o = v_j, j = argmax_j a(q, k_j); in training j ~ softmax_j(a(q, k_j))",
+        source="Xu et al. 2015, arXiv:1502.03044",
+        sizes=_sizes,
+        reference=_reference,
+        accepts=("is_causal", "valid_lens", "return_weights"),
+        laws=(
+            "pools_values",
+            "picks_one_key",
+            "samples_follow_soft_weights",
+            "score_function_gradient_is_exact",
+        ),
+        exempt={
+            "autocast_agrees": "rounding scores to a narrower dtype changes which key is picked",
+            "bias_is_added_to_scores": "one key has all the weight, whatever it is multiplied by",
+            "equal_keys_get_equal_weight": "one of equal keys is picked, the first; the law "
+            "picks_one_key takes its place",
+            "every_attendable_key_matters": "only the picked key's value is read; the law "
+            "picks_one_key takes its place",
+            "training_equals_evaluation": "training samples; the law samples_follow_soft_weights "
+            "takes its place",
+            "gradients_are_right": "a choice has none; the one given is that of the soft weights",
+            "keys_permute_freely": "of equal keys the first is picked, whichever it is",
+        },
+        variants=({"scoring": "scaled_dot"},),
+    )

@@ -1,0 +1,152 @@
+r"""Local attention around a predicted position, :math:`p = S \cdot \sigma(v_p^\top \tanh(W_p q))`.
+
+Softmax over the keys in :math:`[p - D, p + D]`, times :math:`\exp(-(s - p)^2 / 2\sigma^2)` with
+:math:`\sigma = D / 2`: rows sum to less than 1. Source: Luong, Pham and Manning 2015,
+arXiv:1508.04025 (local-p). S counts the slots up to the last that the query may attend to, so that
+padding behind them moves nothing. Time and memory are O(L·D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench.errors import OptionError
+from attnbench.specs import Sizes
+from attnbench.subject.lookup import make_scoring
+from attnbench_plugins._projection import Projection
+from attnbench_plugins.mechanisms import _local_reference
+from attnbench_plugins.mechanisms._calls import prepare
+from attnbench_plugins.mechanisms._windows import band, last_slots
+from attnbench_plugins.scorings._scoring import legal_sizes
+
+__all__ = ["LocalPredictiveAttention"]
+
+_SCORING = "bilinear"
+
+
+class LocalPredictiveAttention(nn.Module):
+    """Softmax over a window around a position that the query predicts.
+
+    Args:
+        query_size, key_size, value_size: Eq, Ek and Ev.
+        scoring: address of a scoring function.
+        window: D, at least 1: σ is half of it.
+        hidden_size: h of the predicting network.
+    """
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        value_size: int,
+        *,
+        scoring: str = _SCORING,
+        window: int = 2,
+        hidden_size: int = 16,
+    ) -> None:
+        super().__init__()
+        if window < 1 or hidden_size < 1:
+            raise OptionError(
+                f"local_predictive: window={window} and hidden_size={hidden_size}, but both are at "
+                "least 1: the Gaussian's deviation is half the window."
+            )
+        self.window = window
+        self.scoring = make_scoring(scoring, query_size, key_size)
+        self.position_proj = Projection(query_size, hidden_size)
+        self.position_vector = nn.Parameter(torch.empty(hidden_size))
+        nn.init.normal_(self.position_proj.weight, std=query_size**-0.5)
+        nn.init.normal_(self.position_vector, std=hidden_size**-0.5)
+
+    def position(self, query: Tensor, slots: Tensor) -> Tensor:
+        """The predicted position ``(..., L)`` among ``slots`` keys, in float64.
+
+        The window's edge is a jump; in float64 every dtype sees it at the same place.
+        """
+        hidden = (query.double() @ self.position_proj.weight.double().mT).tanh()
+        return slots * (hidden @ self.position_vector.double()).sigmoid()
+
+    def edges(self, query: Tensor, _kv_len: int, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """First and last slot ``(..., L)`` of each window, which may lie outside the keys."""
+        p = self.position(query.detach(), seen).detach()
+        return (p - self.window).ceil(), (p + self.window).floor()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        valid_lens: Tensor | None = None,
+        is_causal: bool = False,
+        dropout_p: float = 0.0,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The output ``(..., L, Ev)``, and on request the weights ``(..., L, S)``."""
+        dense = is_causal and attn_mask is not None  # else causality is a bound, never a matrix
+        call = prepare(self, query, key, value, attn_mask, valid_lens, dense, dropout_p)
+        bound = is_causal and not dense
+        seen = last_slots(call, bound)
+        p = self.position(query, seen)
+        low, high = self.edges(query, key.shape[-2], seen)
+        slots = band(call, low, 2 * self.window + 1, low=low, high=high, is_causal=bound)
+        fall = ((slots.index - p.unsqueeze(-1)) * (2 / self.window)).square().mul(-0.5).exp()
+        keys, values = slots.take(call.key), slots.take(call.value)
+        output, weights = slots.attend(
+            self.scoring,
+            call.query,
+            keys,
+            (values * fall.unsqueeze(-1)).to(values.dtype),
+            dropout_p=dropout_p,
+            return_weights=return_weights,
+        )
+        return output if weights is None else (output, slots.spread((weights * fall).to(output)))
+
+
+def _sizes(sizes: Sizes, scoring: str = _SCORING) -> Sizes:
+    return legal_sizes(sizes, scoring)
+
+
+@attnbench.hookimpl
+def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
+    """The mechanism ``local_predictive``."""
+    yield attnbench.MechanismSpec(
+        name="local_predictive",
+        make=LocalPredictiveAttention,
+        formula="o = Σ_{|j−p|≤D} softmax_j(a(q, k_j)) e^(−2(j−p)²/D²) v_j, p = S·σ(vᵀtanh(W q))",
+        source="Luong et al. 2015, arXiv:1508.04025 (local-p)",
+        sizes=_sizes,
+        reference=_local_reference.predictive,
+        accepts=("is_causal", "valid_lens", "dropout_p", "return_weights"),
+        laws=(
+            "pools_values",
+            "only_window_has_weight",
+            "rows_sum_to_at_most_one",
+            "trailing_padding_equals_deleting",
+        ),
+        exempt={
+            "large_bias_hides": "slots behind the last that a query may attend to move no window; "
+            "a bias leaves them attendable",
+            "weights_sum_to_one": "the Gaussian lowers the weights after the softmax; the law "
+            "rows_sum_to_at_most_one takes its place",
+            "masking_equals_deleting": "deleting a key moves the keys behind it away from the "
+            "predicted position; the law trailing_padding_equals_deleting takes its place",
+            "single_key_gets_weight_one": "the Gaussian lowers the weight of the only key too",
+            "equal_keys_get_equal_weight": "the Gaussian weighs equal keys by position; the law "
+            "only_window_has_weight takes its place",
+            "every_attendable_key_matters": "only keys in the window have weight; the law "
+            "only_window_has_weight takes its place",
+            "keys_permute_freely": "the window goes by position",
+            "windows_end_at_their_edges": "deleting a key moves the keys behind it away from the "
+            "predicted position",
+            "hidden_keys_stay_hidden_at_extreme_scores": "deleting a key moves the keys behind it "
+            "away from the predicted position",
+            "constant_values_come_back": "the Gaussian lowers the weights after the softmax",
+            "output_lies_within_values": "the Gaussian lowers the weights after the softmax",
+        },
+        variants=({"scoring": "additive", "window": 1},),
+    )

@@ -1,0 +1,1 @@
+"""Built-in scoring functions, one a file."""

@@ -1,0 +1,76 @@
+r"""Sum of tanh units over query and key set end to end: :math:`c \sum_h \tanh(W[q; k] + b)_h`.
+
+It is the additive score (Bahdanau et al. 2015, arXiv:1409.0473) with its last vector fixed to ones,
+a bias, and a constant scale c for variance 1. The concatenation itself is never written out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench_plugins._floats import dot
+from attnbench_plugins._widen import widen
+from attnbench_plugins.scorings._tanh import tanh_moment
+
+__all__ = ["ConcatTanhSumScoring"]
+
+
+class ConcatTanhSumScoring(nn.Module):
+    """Score with the scaled sum of a hidden layer over ``[query; key]``.
+
+    Args:
+        query_size: Eq.
+        key_size: Ek, which may differ.
+        hidden_size: h, the number of hidden units.
+    """
+
+    def __init__(self, query_size: int, key_size: int, *, hidden_size: int = 16) -> None:
+        super().__init__()
+        if hidden_size < 1:
+            raise attnbench.SpecError(
+                f"concat_tanh_sum: hidden_size = {hidden_size}, but is at least 1."
+            )
+        self.query_size = query_size
+        self.weight = nn.Parameter(torch.empty(hidden_size, query_size + key_size))
+        self.bias = nn.Parameter(torch.empty(hidden_size))
+        moment = tanh_moment((query_size, 0.5), (key_size, 0.5))
+        self.scale = 1.0 / math.sqrt(moment * hidden_size)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew; query and key each add 1/2 to a unit's variance, the bias none."""
+        weight = self.weight.detach()
+        for part in (weight[:, : self.query_size], weight[:, self.query_size :]):
+            nn.init.normal_(part, std=(2 * part.shape[1]) ** -0.5)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
+        query, key, weight, bias = widen(query, key, self.weight, self.bias)
+        w_q, w_k = weight[:, : self.query_size], weight[:, self.query_size :]
+        hidden = (query @ w_q.mT + bias).unsqueeze(-2) + (key @ w_k.mT).unsqueeze(-3)
+        return hidden.tanh().sum(-1) * self.scale
+
+
+def _reference(module: ConcatTanhSumScoring, q: list[float], k: list[float]) -> float:
+    pair = [*q, *k, 1.0]
+    rows = zip(module.weight.tolist(), module.bias.tolist(), strict=True)
+    return math.fsum(math.tanh(dot([*row, b], pair)) for row, b in rows) * module.scale
+
+
+@attnbench.hookimpl
+def attnbench_scorings() -> Iterable[attnbench.ScoringSpec]:
+    """The scoring function ``concat_tanh_sum``."""
+    yield attnbench.ScoringSpec(
+        name="concat_tanh_sum",
+        make=ConcatTanhSumScoring,
+        formula="Σ_h tanh(W[q; k] + b)_h / √(0.3943·h)",
+        source="Bahdanau et al. 2015, arXiv:1409.0473, with the last vector fixed",
+        reference=_reference,
+        laws=("unit_variance",),
+    )

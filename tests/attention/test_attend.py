@@ -1,0 +1,322 @@
+import copy
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import attnbench
+from attnbench.attention import attend
+from attnbench.attention.dispatch import scoring_of
+from attnbench.errors import DtypeError, MaskError, ShapeError, UsageError
+from attnbench.registry.catalog import registry
+from tests.meta.right.scorings import SPECS
+
+
+def tensors(lead=(2,), q_len=3, kv_len=5, size=4, value_size=6, dtype=torch.float32, grad=False):
+    torch.manual_seed(0)
+    return [
+        torch.randn(*lead, length, features, dtype=dtype, requires_grad=grad)
+        for length, features in ((q_len, size), (kv_len, size), (kv_len, value_size))
+    ]
+
+
+def test_attend_agrees_with_torch_for_every_kind_of_mask():
+    query, key, value = tensors()
+    module = attnbench.get("scaled_dot").make(4, 4)
+    boolean = torch.tensor([[True, False, True, True, False]] * 3)
+    for mask in (None, boolean, torch.randn(2, 3, 5)):
+        expected = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        got = attnbench.attend(module, query, key, value, attn_mask=mask)
+        assert torch.allclose(got, expected, atol=1e-6)
+
+
+def test_a_name_makes_a_fresh_module():
+    query, key, value = tensors()
+    output, weights = attnbench.attend("scaled_dot", query, key, value, return_weights=True)
+    assert output.shape == (2, 3, 6)
+    assert torch.allclose(weights @ value, output, atol=1e-6)
+
+
+def test_causal_attention_of_the_last_rows_equals_decoding_them():
+    query, key, value = tensors(q_len=5)
+    whole = attnbench.attend("scaled_dot", query, key, value, is_causal=True)
+    last = attnbench.attend("scaled_dot", query[:, -2:], key, value, is_causal=True)
+    assert torch.allclose(whole[:, -2:], last, atol=1e-6)
+
+
+def test_padding_may_hold_nan_without_reaching_output_or_gradient():
+    query, key, value = tensors()
+    key[1, 3:], value[1, 3:] = float("nan"), float("inf")
+    for tensor in (query, key, value):
+        tensor.requires_grad_()
+    module = attnbench.get("additive").make(4, 4)
+    output = attnbench.attend(module, query, key, value, valid_lens=torch.tensor([5, 3]))
+    output.sum().backward()
+    grads = [query.grad, key.grad, value.grad, *(p.grad for p in module.parameters())]
+    assert torch.isfinite(output).all()
+    assert all(torch.isfinite(grad).all() for grad in grads)
+
+
+def test_a_row_without_keys_gives_zeros_and_finite_gradients():
+    query, key, value = tensors(grad=True)
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    mask[1] = False
+    output = attnbench.attend("gaussian", query, key, value, attn_mask=mask)
+    assert not output[:, 1].any()
+    output.sum().backward()
+    assert torch.isfinite(query.grad).all()
+
+
+def test_more_queries_than_keys_leave_the_first_rows_empty_under_causality():
+    query, key, value = tensors(q_len=5, kv_len=3)
+    output = attnbench.attend("scaled_dot", query, key, value, is_causal=True)
+    assert not output[:, :2].any()
+    assert torch.allclose(output[:, 2], value[:, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"lead": (0,)}, {"q_len": 0}, {"kv_len": 0}, {"value_size": 0}, {"size": 0}],
+    ids=str,
+)
+def test_sizes_of_zero_are_legal(sizes):
+    query, key, value = tensors(**sizes, grad=True)
+    output = attnbench.attend("scaled_dot", query, key, value, is_causal=True)
+    assert output.shape == (*query.shape[:-1], value.shape[-1])
+    assert torch.isfinite(output).all()
+    output.sum().backward()
+    assert torch.isfinite(value.grad).all()
+
+
+def test_no_keys_at_all_give_zeros():
+    query, key, value = tensors(kv_len=0)
+    assert not attnbench.attend("scaled_dot", query, key, value).any()
+
+
+def test_grouped_heads_equal_expanded_heads():
+    query, _, _ = tensors(lead=(2, 6))
+    _, key, value = tensors(lead=(2, 3))
+    expected = attnbench.attend(
+        "scaled_dot", query, *(t.repeat_interleave(2, dim=1) for t in (key, value))
+    )
+    got = attnbench.attend("scaled_dot", query, key, value, enable_gqa=True)
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ["additive", "scaled_dot", "vector_sum"])
+@pytest.mark.parametrize("shape", [None, (1, 7), (7,), (1, 1, 7), (2, 1, 1, 7), (6, 1, 7)])
+def test_grouped_heads_of_one_query_equal_expanded_heads(name, shape, monkeypatch):
+    query, _, _ = tensors(lead=(2, 6), q_len=1)
+    _, key, value = tensors(lead=(2, 3), kv_len=7)
+    module = attnbench.get(name).make(4, 4)
+    options = {"return_weights": True, "is_causal": shape is None}
+    if shape == (7,):
+        options["valid_lens"] = torch.tensor([3, 7])
+    elif shape is not None:
+        options["attn_mask"] = torch.rand(shape) < 0.7
+    expected = attnbench.attend(
+        module, query, *(t.repeat_interleave(2, dim=1) for t in (key, value)), **options
+    )
+    if shape != (6, 1, 7):  # a mask that tells the heads of a group apart
+        monkeypatch.setattr(attend, "expand_heads", None)  # no key is repeated
+    got = attnbench.attend(module, query, key, value, enable_gqa=True, **options)
+    for ours, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    options["return_weights"] = False
+    output = attnbench.attend(module, query, key, value, enable_gqa=True, **options)
+    torch.testing.assert_close(output, expected[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_grouped_heads_of_one_query_stay_heads_where_positions_count(registered, monkeypatch):
+    spec = SPECS["distant"]
+    module = spec.make(4, 4)
+    if registered:  # as a plugin's, so that its exemptions are known
+        monkeypatch.setattr(registry(), "made", lambda origin: spec)
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 4, 1, 4), torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 5)
+    got = attnbench.attend(module, query, key, value, enable_gqa=True)
+    wide = (t.expand(2, 4, 3, -1) for t in (key, value))
+    assert torch.allclose(got, attnbench.attend(module, query, *wide), atol=1e-6)
+
+
+def test_a_mask_of_the_wrong_shape_is_told_in_terms_of_the_callers_heads():
+    query, _, _ = tensors(lead=(2, 6), q_len=1)
+    _, key, value = tensors(lead=(2, 3), kv_len=7)
+    mask = torch.ones(1, 5, dtype=torch.bool)
+    with pytest.raises(MaskError, match=r"\(2, 6, 1, 7\)"):
+        attnbench.attend("dot", query, key, value, attn_mask=mask, enable_gqa=True)
+
+
+def test_dropout_acts_in_training_only_and_weights_are_those_before_it():
+    query, key, value = tensors()
+    module = attnbench.get("scaled_dot").make(4, 4)
+    plain, weights = attnbench.attend(module, query, key, value, return_weights=True)
+    dropped, kept = attnbench.attend(module, query, key, value, dropout_p=0.5, return_weights=True)
+    assert torch.equal(kept, weights)
+    assert not torch.equal(dropped, plain)
+    module.eval()
+    in_evaluation = attnbench.attend(module, query, key, value, dropout_p=0.5)
+    assert torch.allclose(in_evaluation, plain, atol=1e-6)  # by a kernel
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_output_and_weights_have_the_dtype_of_the_query(dtype):
+    query, key, value = tensors(dtype=dtype)
+    output, weights = attnbench.attend("additive", query, key, value, return_weights=True)
+    assert output.dtype == weights.dtype == dtype
+
+
+def test_a_module_carries_its_name_through_deepcopy_and_pickle():
+    module = attnbench.get("additive").make(4, 4)
+    for again in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert scoring_of(again) is attnbench.get("additive")
+
+
+def test_a_users_function_of_a_built_in_name_is_not_taken_for_it():
+    class Mine(nn.Module):
+        def forward(self, query, key):
+            return query @ key.mT
+
+    module = attnbench.ScoringSpec(name="additive", make=lambda q, k: Mine()).make(4, 4)
+    assert scoring_of(module) is None
+
+
+BAD_CALLS = {
+    "integer tensors": (
+        lambda q, k, v: attnbench.attend("dot", q.long(), k, v),
+        DtypeError,
+        r"query has dtype torch\.int64",
+    ),
+    "mixed dtypes": (
+        lambda q, k, v: attnbench.attend("dot", q, k.double(), v),
+        DtypeError,
+        r"mixed dtypes: query torch\.float32, key torch\.float64",
+    ),
+    "wrong rank": (
+        lambda q, k, v: attnbench.attend("dot", q[0, 0], k, v),
+        ShapeError,
+        r"query has shape \(4,\)",
+    ),
+    "sizes of a module": (
+        lambda q, k, v: attnbench.attend(attnbench.get("additive").make(5, 4), q, k, v),
+        ShapeError,
+        "additive was made for query_size=5, key_size=4, but the query has 4",
+    ),
+    "unequal sizes": (
+        lambda q, k, v: attnbench.attend("dot", q, k[..., :3], v),
+        ShapeError,
+        "dot needs query_size == key_size, got 4 and 3",
+    ),
+    "key and value of two lengths": (
+        lambda q, k, v: attnbench.attend("dot", q, k[:, :4], v),
+        ShapeError,
+        "key has 4 slots and value 5",
+    ),
+    "leading sizes": (
+        lambda q, k, v: attnbench.attend("dot", q, k[:1], v[:1]),
+        ShapeError,
+        "leading sizes differ",
+    ),
+    "heads that do not divide": (
+        lambda q, k, v: attnbench.attend(
+            "dot",
+            q.expand(3, 2, 3, 4),
+            k.expand(3, 2, 5, 4)[:, :0],
+            v.expand(3, 2, 5, 6),
+            enable_gqa=True,
+        ),
+        ShapeError,
+        "key has 0 heads",
+    ),
+    "integer mask": (
+        lambda q, k, v: attnbench.attend("dot", q, k, v, attn_mask=torch.ones(3, 5).int()),
+        MaskError,
+        "attn_mask has dtype",
+    ),
+    "dropout out of range": (
+        lambda q, k, v: attnbench.attend("dot", q, k, v, dropout_p=1.5),
+        UsageError,
+        r"dropout_p = 1\.5",
+    ),
+    "unknown name": (
+        lambda q, k, v: attnbench.attend("scaled_dott", q, k, v),
+        attnbench.UnknownNameError,
+        "Did you mean 'scaled_dot'",
+    ),
+    "kernel of an unknown module": (
+        lambda q, k, v: attnbench.attend(nn.Identity(), q, k, v, kernel="fast"),
+        UsageError,
+        "not made by a registered scoring function",
+    ),
+    "unknown kernel": (
+        lambda q, k, v: attnbench.attend("dot", q, k, v, kernel="fast"),
+        attnbench.UnknownNameError,
+        "dot has no kernel 'fast'",
+    ),
+    "not a tensor": (
+        lambda q, k, v: attnbench.attend("dot", [1.0], k, v),
+        DtypeError,
+        "query is a list",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_CALLS)
+def test_bad_input_is_one_clear_error(what):
+    call, error, message = BAD_CALLS[what]
+    with pytest.raises(error, match=message):
+        call(*tensors())
+
+
+def test_scores_of_the_wrong_shape_are_an_error_that_names_both():
+    class Wrong(nn.Module):
+        def forward(self, query, key):
+            return key @ query.mT
+
+    with pytest.raises(ShapeError, match=r"shape \(2, 5, 3\).*have scores \(2, 3, 5\)"):
+        attnbench.attend(Wrong(), *tensors())
+
+
+def test_kernel_sees_no_dead_rows_and_their_output_is_zeroed():
+    seen = {}
+
+    def attend(module, query, key, value, attn_mask=None, is_causal=False):
+        seen["mask"] = attn_mask
+        return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask)
+
+    kernel = attnbench.KernelSpec(name="sdpa", scoring="scaled_dot", attend=attend)
+    query, key, value = tensors()
+    output = attnbench.attend(
+        "scaled_dot", query, key, value, valid_lens=torch.tensor([0, 2]), kernel=kernel
+    )
+    assert seen["mask"].any(-1).all()
+    assert not output[0].any()
+    assert output[1].any()
+
+
+def test_a_kernel_that_cannot_run_the_case_says_why():
+    kernel = attnbench.KernelSpec(
+        name="never", scoring="dot", attend=print, supports=lambda case: f"no {case.dtype}"
+    )
+    with pytest.raises(UsageError, match="dot/never cannot run this: no float32"):
+        attnbench.attend("dot", *tensors(), kernel=kernel)
+
+
+def test_a_compiled_call_takes_the_kernel_too():
+    seen = []
+
+    def keep(graph, _example):
+        seen.append(str(graph.code))
+        return graph
+
+    module = attnbench.get("scaled_dot").make(4, 4)
+    compiled = torch.compile(partial(attnbench.attend, module), backend=keep, fullgraph=True)
+    for length in (3, 5, 9):  # sizes become dynamic at the second
+        query, key, value = torch.randn(2, length, 4), torch.randn(2, 7, 4), torch.randn(2, 7, 3)
+        expected = attnbench.attend(module, query, key, value, kernel="plain")
+        torch.testing.assert_close(compiled(query, key, value), expected)
+    assert len(seen) == 2
+    assert all("scaled_dot_product_attention" in code for code in seen)

@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from attnbench.attention.softmax import masked_softmax, pool
+
+SCORES = torch.tensor(
+    [[[1.0, 2, 3, 4], [2, 1, 0, -1]], [[0.0, 1, 2, 3], [3, 2, 1, 0]]], dtype=torch.float64
+)
+LENS = torch.tensor([2, 3])
+
+
+def test_worked_example_masks_the_last_two_keys_of_the_first_item_and_one_of_the_second():
+    weights = masked_softmax(SCORES, valid_lens=LENS)
+    e = torch.tensor(1.0, dtype=torch.float64).exp()
+    first = [[1 / (1 + e), e / (1 + e), 0, 0], [e / (1 + e), 1 / (1 + e), 0, 0]]
+    total = 1 + e + e * e
+    second = [[1 / total, e / total, e * e / total, 0], [e * e / total, e / total, 1 / total, 0]]
+    assert torch.allclose(weights, torch.tensor([first, second], dtype=torch.float64), atol=1e-15)
+
+
+def test_the_callers_scores_are_not_edited():
+    before = SCORES.clone()
+    masked_softmax(SCORES, valid_lens=LENS)
+    assert torch.equal(SCORES, before)
+
+
+def test_scores_below_the_usual_fill_value_keep_their_weight():
+    scores = torch.full((1, 3), -1e7, dtype=torch.float64)
+    weights = masked_softmax(scores, torch.tensor([[True, True, False]]))
+    assert weights.tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_a_row_of_length_zero_is_zeros_with_finite_gradients():
+    scores = torch.randn(2, 1, 3, requires_grad=True)
+    weights = masked_softmax(scores, valid_lens=torch.tensor([0, 2]))
+    assert weights[0].tolist() == [[0.0, 0.0, 0.0]]
+    weights.square().sum().backward()
+    assert torch.isfinite(scores.grad).all()
+    assert not scores.grad[0].any()
+
+
+def test_boolean_floating_and_length_masks_agree():
+    mask = torch.arange(4) < LENS[:, None, None]
+    floating = torch.zeros(2, 1, 4, dtype=torch.float64).masked_fill(~mask, float("-inf"))
+    by_length = masked_softmax(SCORES, valid_lens=LENS)
+    assert torch.equal(by_length, masked_softmax(SCORES, mask))
+    assert torch.equal(by_length, masked_softmax(SCORES, floating))
+
+
+def test_lengths_a_query_differ_from_row_to_row():
+    weights = masked_softmax(SCORES, valid_lens=torch.tensor([[1, 4], [0, 2]]))
+    assert (weights > 0).sum(-1).tolist() == [[1, 4], [0, 2]]
+
+
+def test_weights_come_in_the_dtype_of_the_scores():
+    assert masked_softmax(SCORES.half()).dtype == torch.float16
+
+
+def test_float16_scores_near_the_largest_do_not_overflow():
+    scores = torch.tensor([[65504.0, 65504.0, -65504.0]], dtype=torch.float16)
+    assert masked_softmax(scores).tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_dropped_weights_are_rescaled():
+    torch.manual_seed(0)
+    weights, value = torch.full((1, 1000), 1e-3), torch.ones(1000, 1)
+    kept = pool(weights.expand(2000, 1000), value, dropout_p=0.5)
+    assert float(kept.mean()) == pytest.approx(1.0, abs=5e-3)
+    assert set((pool(weights, torch.eye(1000), dropout_p=0.5) * 1000).round().tolist()[0]) == {0, 2}

@@ -1,0 +1,300 @@
+"""Verdicts on simulated processes, and the comparisons that are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnbench import cli
+from attnbench.benchmark.comparing import comparison
+from attnbench.benchmark.comparing.calibration import FOLDER, noise_of
+from attnbench.benchmark.comparing.verdict import (
+    Noise,
+    Pair,
+    Verdict,
+    taken_in_turn,
+    verdicts,
+    visible_effect,
+)
+from attnbench.benchmark.records import store
+from attnbench.benchmark.records.record import Record
+from attnbench.errors import RecordError
+
+MACHINE = {"node": "here", "processor": "p", "cores": 2}
+
+
+def record(run: str, process: int, time_s: float | None, **changes: object) -> Record:
+    minute, second = divmod(process, 60)
+    values: dict[str, object] = {
+        "run": run,
+        "process": process,
+        "created": f"2026-01-01T00:{minute:02}:{second:02}+00:00",
+        "contract": "forward, warm cache, clock, 1 thread, v1",
+        "subject": "additive",
+        "case": "b2-L3",
+        "workload": "bert_base",
+        "direction": "forward",
+        "dtype": "float32",
+        "device": "cpu",
+        "status": "ok" if time_s else "failed",
+        "time_s": time_s,
+        "machine": MACHINE,
+        "versions": {"torch": "2.13.0"},
+        **changes,
+    }
+    return Record(**values)  # type: ignore[arg-type]
+
+
+def side(run: str, times: Sequence[float], **changes: object) -> list[Record]:
+    """Processes of one run."""
+    return [record(run, number, time, **changes) for number, time in enumerate(times)]
+
+
+def in_turn(times: Sequence[float], *, first: bool) -> list[Record]:
+    """Runs of one process each, between which another side's fall."""
+    starts = range(0 if first else 1, 2 * len(times), 2)
+    return [record(f"run{start}", start, time) for start, time in zip(starts, times, strict=True)]
+
+
+QUIET = (1.0, 1.004, 0.997, 1.002, 0.999)
+
+
+def judged(
+    generator: np.random.Generator, change: float, sd: float, tables: int, *, calibrated: bool
+) -> list[Verdict]:
+    """Verdicts on tables of ten rows whose processes vary by ``sd``, B slower by ``change``."""
+    found = []
+    for _ in range(tables):
+        pairs = []
+        for row in range(10):
+            a, b, own = (np.exp(generator.normal(0, sd, n)) for n in (5, 5, 17))
+            noise = Noise(float(np.log(own).std(ddof=1)), 16) if calibrated else None
+            pairs.append(Pair((str(row),), tuple(a), tuple(b * (1 + change)), noise=noise))
+        found += verdicts(pairs)
+    return found
+
+
+@pytest.mark.parametrize("sd", [0.003, 0.02, 0.1])
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_unchanged_code_is_called_faster_or_slower_in_under_one_row_of_two_hundred(
+    sd: float, calibrated: bool
+) -> None:
+    found = judged(np.random.default_rng(1), 0.0, sd, 100, calibrated=calibrated)
+    counts = Counter(v.verdict for v in found)
+    assert counts["faster"] + counts["slower"] <= 5, counts
+
+
+@pytest.mark.parametrize("sd", [0.005, 0.01, 0.015])
+def test_a_slowdown_that_could_have_been_seen_is_seen_in_95_of_100(sd: float) -> None:
+    found = judged(np.random.default_rng(2), 0.1, sd, 50, calibrated=True)
+    promised = [v for v in found if v.visible <= 0.1]
+    assert sum(v.verdict == "slower" for v in promised) >= 0.95 * len(promised)
+    assert len(promised) > (400 if sd == 0.005 else 0), "a quiet machine has to see 10 %"
+
+
+def test_the_verdict_of_b_against_a_is_that_of_a_against_b_turned_round() -> None:
+    slow = tuple(1.2 * t for t in QUIET)
+    (forth,), (back,) = (
+        verdicts([Pair(("x",), QUIET, slow)]),
+        verdicts([Pair(("x",), slow, QUIET)]),
+    )
+    assert (forth.verdict, back.verdict) == ("slower", "faster")
+    assert math.isclose((1 + forth.effect) * (1 + back.effect), 1.0)
+    assert forth.low < 0.2 < forth.high
+
+
+def test_four_processes_a_side_conclude_nothing() -> None:
+    (found,) = verdicts([Pair(("x",), QUIET[:4], tuple(2 * t for t in QUIET[:4]))])
+    assert found.verdict == "ambiguous"
+    assert "at least 5" in found.reason
+    assert found.visible == math.inf  # so that no slowdown is promised to be seen
+
+
+def test_one_process_a_side_is_ambiguous_and_could_have_seen_nothing() -> None:
+    (found,) = verdicts([Pair(("x",), (1.0,), (3.0,))])
+    assert found.verdict == "ambiguous"
+    assert found.visible == math.inf
+
+
+def test_same_is_said_only_if_the_whole_interval_lies_within_the_margin() -> None:
+    pair = Pair(("x",), QUIET, QUIET)
+    assert verdicts([pair], margin=0.05)[0].verdict == "same"
+    assert verdicts([pair], margin=0.001)[0].verdict == "ambiguous"
+
+
+def test_what_would_be_seen_is_not_what_would_be_called_same() -> None:
+    steady = tuple(1.0 + 1e-4 * n for n in range(8))
+    (found,) = verdicts([Pair(("x",), steady, steady)], margin=0.05)
+    assert found.visible == 0.05
+    for change, verdict in ((0.02, "same"), (found.visible, "slower")):
+        slow = tuple((1 + change) * t for t in steady)
+        assert verdicts([Pair(("x",), steady, slow)], margin=0.05)[0].verdict == verdict
+
+
+def test_a_change_beyond_its_own_spread_but_within_the_calibrated_noise_is_ambiguous() -> None:
+    slow = tuple(1.1 * t for t in QUIET)
+    loud = Noise(process_sd=0.1, process_df=20)
+    assert verdicts([Pair(("x",), QUIET, slow)])[0].verdict == "slower"
+    assert verdicts([Pair(("x",), QUIET, slow, noise=loud)])[0].verdict == "ambiguous"
+
+
+def test_runs_one_after_the_other_have_to_beat_the_drift_between_runs() -> None:
+    slow = tuple(1.08 * t for t in QUIET)
+    turned, apart = (
+        verdicts([Pair(("x",), QUIET, slow, alternated=turns)])[0] for turns in (True, False)
+    )
+    assert turned.verdict == "slower"
+    assert apart.verdict == "ambiguous"
+    assert apart.visible > turned.visible
+
+
+def test_more_rows_widen_every_interval() -> None:
+    pair = Pair(("x",), QUIET, QUIET)
+    alone, among = verdicts([pair])[0], verdicts([pair] * 50)[0]
+    assert among.high > alone.high
+
+
+def test_more_processes_make_a_smaller_effect_visible() -> None:
+    noise = Noise(0.02, 40)
+    few, many = (visible_effect(noise, n, n, alternated=True) for n in (5, 20))
+    assert many < few / 1.5
+
+
+def test_processes_alternate_only_if_the_sides_change_places_often() -> None:
+    assert taken_in_turn([0, 2, 4], [1, 3, 5])
+    assert not taken_in_turn([0, 1, 2], [3, 4, 5])
+
+
+def test_runs_in_turn_are_evidence_one_by_one_and_need_no_allowance_for_drift() -> None:
+    a = in_turn(QUIET, first=True)
+    b = in_turn([1.08 * t for t in QUIET], first=False)
+    assert comparison.compare(a, b).verdicts[0].verdict == "slower"
+    apart = comparison.compare(side("a", QUIET), side("b", [1.08 * t for t in QUIET]))
+    assert apart.verdicts[0].verdict == "ambiguous"
+    assert "one after the other" in apart.notes[0]
+
+
+def test_processes_of_runs_in_turn_are_counted_by_run() -> None:
+    a, b = (
+        [r for run in in_turn(QUIET[:4], first=first) for r in (run, run)]
+        for first in (True, False)
+    )
+    assert comparison.compare(a, b).verdicts[0].processes == (4, 4)
+
+
+def test_noise_is_split_into_processes_and_runs() -> None:
+    generator = np.random.default_rng(3)
+    runs = [
+        side(f"r{n}", np.exp(generator.normal(generator.normal(0, 0.05), 0.01, 8)).tolist())
+        for n in range(40)
+    ]
+    (noise,) = noise_of(r for run in runs for r in run).values()
+    assert math.isclose(noise.process_sd, 0.01, rel_tol=0.2)
+    assert math.isclose(noise.run_sd, 0.05, rel_tol=0.3)
+    assert (noise.process_df, noise.run_df) == (280, 39)
+
+
+def test_a_run_is_not_compared_with_itself() -> None:
+    with pytest.raises(RecordError, match="run a is in A and in B"):
+        comparison.compare(side("a", QUIET), side("a", QUIET))
+
+
+def test_a_calibration_that_is_part_of_the_test_is_refused() -> None:
+    with pytest.raises(RecordError, match="run b is in B and in the calibration"):
+        comparison.compare(side("a", QUIET), side("b", QUIET), calibration=side("b", QUIET))
+
+
+def test_other_machines_are_refused_by_what_differs() -> None:
+    other = side("b", QUIET, machine={**MACHINE, "cores": 64})
+    with pytest.raises(RecordError, match=r"different machines(?s:.*)cores: 2 and 64"):
+        comparison.compare(side("a", QUIET), other)
+
+
+def test_other_contracts_are_refused_by_both_names() -> None:
+    other = side("b", QUIET, contract="forward, cold cache, v1")
+    with pytest.raises(RecordError, match=r"different contracts(?s:.*)warm(?s:.*)cold"):
+        comparison.compare(side("a", QUIET), other)
+
+
+def test_cases_of_nothing_in_common_are_refused() -> None:
+    with pytest.raises(RecordError, match="no subject measured at the same case"):
+        comparison.compare(side("a", QUIET), side("b", QUIET, subject="dot"))
+
+
+def test_a_case_that_stopped_working_is_a_row_of_its_own() -> None:
+    a = side("a", QUIET) + side("a", QUIET, case="other")
+    b = [*side("b", QUIET), record("b", 0, None, case="other")]
+    found = comparison.compare(a, b)
+    last = found.verdicts[-1]
+    assert (last.verdict, last.reason) == ("ambiguous", "A: 5 ok; B: 1 failed")
+
+
+def test_void_and_unverified_records_do_not_count() -> None:
+    void = side("b", tuple(9 * t for t in QUIET), status="void")
+    found = comparison.compare(side("a", QUIET), side("b", QUIET) + void)
+    assert abs(found.verdicts[0].effect) < 1e-9
+    assert "5 void records are left out." in found.notes
+
+
+def write(path: Path, records: Sequence[Record]) -> None:
+    for each in records:
+        store.append(path, each)
+
+
+def test_the_command_finds_runs_by_id_and_exits_with_1_if_one_is_slower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "a.jsonl", side("a", QUIET))
+    write(tmp_path / "b.jsonl", side("b", [1.3 * t for t in QUIET]))
+    write(tmp_path / FOLDER / "c.jsonl", side("c", QUIET))
+    assert cli.main(["compare", "a", "b", "--results", str(tmp_path), "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["verdict"], row["calibrated"], row["alternated"]) == ("slower", True, False)
+    assert cli.main(["compare", "b", "a", "--results", str(tmp_path)]) == 0
+    assert "bert_base" in capsys.readouterr().out
+
+
+def test_the_command_exits_with_4_if_all_it_can_say_is_ambiguous(tmp_path: Path) -> None:
+    for run in "ab":
+        write(tmp_path / f"{run}.jsonl", side(run, QUIET[:3]))
+    paths = [str(tmp_path / f"{run}.jsonl") for run in "ab"]
+    assert cli.main(["compare", *paths]) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("not json\n", "line 1, is damaged"),
+        ('{"a": 1}\n', "not a record of attnbench"),
+        (record("b", 0, 1.0).to_json().replace('"schema":1', '"schema":99') + "\n", "newer"),
+        (record("b", 0, 1.0).to_json().replace('"schema":1', '"schema":0') + "\n", "older"),
+        (record("b", 0, None).to_json() + "\n", "it holds 1 failed"),
+        ("", "it holds nothing"),
+        (None, "neither a file nor a folder of records"),
+    ],
+)
+def test_a_file_that_cannot_be_compared_is_one_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, complaint: str
+) -> None:
+    write(tmp_path / "a.jsonl", side("a", QUIET))
+    if content is not None:
+        (tmp_path / "b.jsonl").write_text(content)
+    paths = [str(tmp_path / f"{run}.jsonl") for run in "ab"]
+    assert cli.main(["compare", *paths, "--results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert "Traceback" not in error
+
+
+def test_a_torn_last_line_costs_that_record_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(path, side("a", QUIET))
+    with path.open("a") as file:
+        file.write(record("a", 9, 1.0).to_json()[:100])
+    assert len(comparison.read_side(str(path), tmp_path)) == 5

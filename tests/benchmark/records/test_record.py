@@ -1,0 +1,190 @@
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from attnbench.benchmark.records import store
+from attnbench.benchmark.records.record import SCHEMA, STATUSES, Record
+from attnbench.errors import RecordError
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from attnbench.benchmark.records import store
+from attnbench.benchmark.records.record import Record
+
+fields = dict(run="r", created="2026-01-01T00:00:00+00:00", contract="c", direction="forward",
+              dtype="float32", device="cpu", status="ok", samples_s=tuple(range(2000)))
+path, name = Path(sys.argv[1]), sys.argv[2]
+for number in itertools.count():
+    store.append(path, Record(subject=name, case=str(number), **fields))
+    print(number, flush=True)
+    if len(sys.argv) > 3 and number + 1 == int(sys.argv[3]):
+        break
+"""
+
+
+def record(**changes):
+    fields = {
+        "run": "r",
+        "created": "2026-01-01T00:00:00+00:00",
+        "contract": "forward, warm cache",
+        "subject": "additive",
+        "case": "b2",
+        "direction": "forward",
+        "dtype": "float32",
+        "device": "cpu",
+        "status": "ok",
+    }
+    return Record(**{**fields, **changes})
+
+
+def test_a_record_comes_back_from_its_line_as_it_was(tmp_path):
+    whole = record(
+        lead=(2, 4),
+        samples_s=(0.1, 0.2),
+        time_s=0.15,
+        machine={"node": "n", "cores": 2},
+        inputs={"path": "ä\n.safetensors", "sha256": "0"},
+    )
+    store.append(tmp_path / "new" / "r.jsonl", whole)
+    assert list(store.read(tmp_path / "new" / "r.jsonl")) == [whole]
+
+
+def test_every_status_says_what_it_means():
+    assert all(STATUSES.values())
+
+
+def test_a_torn_last_line_is_left_out_and_the_next_record_takes_its_place(tmp_path):
+    path = tmp_path / "r.jsonl"
+    store.append(path, record(case="1"))
+    for cut in (1, 5, 40, 200):
+        with path.open("ab") as file:
+            file.write(record(case="torn").to_json().encode()[:cut])
+        assert [r.case for r in store.read(path)][-1] != "torn"
+        store.append(path, record(case=f"after {cut}"))
+    cases = [r.case for r in store.read(path)]
+    assert cases == ["1", "after 1", "after 5", "after 40", "after 200"]
+
+
+def test_a_whole_last_line_without_a_newline_is_kept(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text(record(case="1").to_json())
+    store.append(path, record(case="2"))
+    assert [r.case for r in store.read(path)] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"format":"attnbench-record","schema":', "line 2, is damaged"),
+        ('{"benchmark": 1}', "line 2, is not a record of attnbench"),
+        ("[1, 2]", "line 2, is not a record of attnbench"),
+        ('{"format":"attnbench-record","schema":1}', "line 2, is damaged: it lacks run"),
+    ],
+)
+def test_a_damaged_or_foreign_line_is_named_by_file_and_number(tmp_path, line, complaint):
+    path = tmp_path / "r.jsonl"
+    path.write_text(f"{record().to_json()}\n{line}\n{record().to_json()}\n")
+    with pytest.raises(RecordError, match=complaint) as error:
+        list(store.read(path))
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(("schema", "age"), [(SCHEMA + 1, "a newer"), (0, "an older")])
+def test_a_record_of_another_version_says_which_and_what_to_do(tmp_path, schema, age):
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({**json.loads(record().to_json()), "schema": schema}) + "\n")
+    with pytest.raises(RecordError, match=f"{age} attnbench"):
+        list(store.read(path))
+
+
+def test_a_foreign_file_is_refused_and_not_changed_by_a_writer(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_text("not a record, and no newline")
+    with pytest.raises(RecordError, match="not JSON"):
+        list(store.read(path))
+    store.append(path, record())
+    assert path.read_text().startswith("not a record, and no newline\n")
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path):
+    with pytest.raises(RecordError, match="No such file"):
+        list(store.read(tmp_path / "absent.jsonl"))
+
+
+def test_no_space_left_takes_back_what_was_written_of_the_line(tmp_path, monkeypatch):
+    path = tmp_path / "r.jsonl"
+    store.append(path, record(case="kept"))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:30]))
+    with pytest.raises(RecordError, match="no space left"):
+        store.append(path, record(case="lost"))
+    monkeypatch.undo()
+    assert path.read_bytes().endswith(b"}\n")
+    assert [r.case for r in store.read(path)] == ["kept"]
+
+
+def test_a_folder_that_may_not_be_written_is_a_clear_error(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(RecordError, match="may not be written to"):
+        store.append(tmp_path / "r.jsonl", record())
+    with pytest.raises(RecordError, match="may not be written to"):
+        store.check_writable(tmp_path)
+
+
+def test_a_file_where_the_folder_should_be_is_a_clear_error(tmp_path):
+    (tmp_path / "results").write_text("")
+    with pytest.raises(RecordError, match="cannot write"):
+        store.check_writable(tmp_path / "results" / "attnbench")
+
+
+def test_two_writers_at_once_lose_nothing(tmp_path):
+    path = tmp_path / "r.jsonl"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, path, name, "40"], stdout=subprocess.DEVNULL
+        )
+        for name in ("one", "two")
+    ]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    found = list(store.read(path))
+    for name in ("one", "two"):
+        assert [r.case for r in found if r.subject == name] == [str(n) for n in range(40)]
+
+
+def test_a_writer_killed_at_a_random_moment_loses_at_most_the_record_it_was_writing(tmp_path):
+    path = tmp_path / "r.jsonl"
+    chance = random.Random(0)
+    for attempt in range(4):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, path, str(attempt)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        told = [writer.stdout.readline()]
+        reader = threading.Thread(target=lambda out=writer.stdout, to=told: to.extend(out))
+        reader.start()
+        time.sleep(chance.uniform(0.0, 0.1))
+        writer.kill()
+        writer.wait()
+        reader.join()
+        writer.stdout.close()
+        acknowledged = [line.strip() for line in told if line.endswith("\n")]
+        cases = [r.case for r in store.read(path) if r.subject == str(attempt)]
+        assert cases[: len(acknowledged)] == acknowledged
+        assert len(cases) <= len(acknowledged) + 1
+
+
+def test_runs_have_names_that_sort_by_time_and_differ():
+    names = [store.new_run() for _ in range(20)]
+    assert len(set(names)) == 20
+    assert all(name[:8].isdigit() for name in names)

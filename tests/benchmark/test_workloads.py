@@ -1,0 +1,109 @@
+import pytest
+
+from attnbench.benchmark.measuring.contract import CACHES, Contract
+from attnbench.benchmark.workloads import cases_of, named_set, set_names, workload, workloads
+from attnbench.cases.case import Case
+from attnbench.errors import UnknownNameError, UsageError
+from attnbench.subject.lookup import resolve
+from attnbench.subject.tensors import make_inputs
+
+
+@pytest.mark.parametrize("name", set_names())
+def test_the_cases_of_a_set_are_legal_and_each_has_an_id_of_its_own(name):
+    cases = named_set(name, devices=("cpu", "cuda"))
+    assert len({case.id for case in cases}) == len(cases)
+    assert all(case.case.legal() == case.case for case in cases)
+    assert {case.case.device for case in cases} == {"cpu", "cuda"}
+
+
+def test_the_full_set_has_every_workload_both_directions_and_the_masks():
+    cases = named_set("full")
+    assert {case.workload for case in cases} >= set(workloads())
+    assert {case.direction for case in cases} == {"forward", "forward_backward"}
+    assert {case.case.mask for case in cases} == {"none", "padding", "causal"}
+
+
+@pytest.mark.parametrize("name", workloads())
+def test_a_workload_has_a_source_and_sizes_that_its_direction_changes_nothing_of(name):
+    assert len(workloads()[name]["source"]) > 20
+    forward, backward = (workload(name, direction=d) for d in ("forward", "forward_backward"))
+    assert forward.case == backward.case
+    assert forward.id != backward.id
+
+
+def test_the_workloads_have_the_sizes_of_their_papers():
+    llama = workload("llama3_8b_decode")
+    assert (llama.case.lead[1], llama.kv_heads, llama.case.query_size) == (32, 8, 128)
+    decoder = workload("bahdanau_decoder").case
+    assert (decoder.q_len, decoder.kv_len, decoder.query_size) == (1, 50, 1000)
+    assert workload("vit_b16").case.q_len == (224 // 16) ** 2 + 1
+    assert workload("document_16k").case.kv_len == 16 * 1024
+
+
+def test_grouped_heads_share_keys_and_agree_with_repeated_ones():
+    (subject,) = resolve("scaled_dot")
+    from attnbench.benchmark.workloads import BenchCase
+
+    case = BenchCase(Case((1, 6), 3, 4, 8, 8, 8), kv_heads=2)
+    module, inputs = case.build(subject)
+    assert inputs.key.shape == (1, 2, 4, 8)
+    whole = inputs.replace(
+        key=inputs.key.repeat_interleave(3, 1),
+        value=inputs.value.repeat_interleave(3, 1),
+        enable_gqa=False,
+    )
+    assert subject.output(module, inputs).equal(subject.output(module, whole))
+    assert case.id.endswith("-kv2")
+
+
+def test_the_same_case_of_two_sets_is_one_case():
+    small = named_set("default")[0]
+    again = cases_of(name="default", workload_names=["bert_base"])
+    assert again.count(small) == 1
+    assert sum(case.workload == "bert_base" for case in again) == 1
+
+
+def test_dtypes_that_are_asked_for_replace_those_of_the_set():
+    assert {c.case.dtype for c in named_set("smoke", dtypes=["bfloat16"])} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        ({"name": "smok"}, "'smoke'"),
+        ({"workload_names": ["bert"]}, "'bert_base'"),
+        ({"name": "smoke", "dtypes": ["float23"]}, "'float32'"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_known_one(arguments, nearest):
+    with pytest.raises(UnknownNameError, match=nearest):
+        cases_of(**arguments)
+
+
+def test_a_contract_says_all_that_makes_numbers_comparable():
+    names = {
+        Contract(cache=cache, threads=threads).name(direction, device)
+        for cache in CACHES
+        for threads in (1, 2)
+        for direction in ("forward", "forward_backward")
+        for device in ("cpu", "cuda")
+    }
+    assert len(names) == 16
+    assert Contract().name("forward", "cuda:0") == Contract().name("forward", "cuda:1")
+    assert Contract(target=0.01).name("forward", "cpu") not in names
+
+
+@pytest.mark.parametrize("changes", [{"cache": "lukewarm"}, {"threads": 0}])
+def test_a_contract_that_cannot_be_is_refused(changes):
+    with pytest.raises(UsageError):
+        Contract(**changes)
+
+
+def test_the_reason_against_a_subject_names_what_it_needs():
+    (dot,) = resolve("scaled_dot")
+    from attnbench.benchmark.workloads import BenchCase
+
+    odd = BenchCase(Case(query_size=4, key_size=8))
+    assert "query_size == key_size" in odd.reason_against(dot)
+    assert BenchCase(Case()).reason_against(dot) is None
+    assert make_inputs(odd.case).key.shape[-1] == 8

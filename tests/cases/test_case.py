@@ -1,0 +1,104 @@
+import math
+
+import pytest
+import torch
+
+from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case, Domain, schedule
+from attnbench.errors import UsageError
+from attnbench.subject.tensors import make_inputs
+
+
+def test_an_id_names_every_field_and_is_read_back():
+    case = Case((2, 3), 4, 6, 8, 6, 5, "float16", "cuda:1", "causal_padding", "heads", "far", 77)
+    assert Case.from_id(case.id) == case
+    assert Case.from_id(Case(lead=()).id) == Case(lead=())
+
+
+def test_what_is_no_id_is_an_error():
+    with pytest.raises(UsageError, match="is not the id of a case"):
+        Case.from_id("b2-L3")
+
+
+def test_the_schedule_meets_every_mask_layout_regime_and_dtype():
+    cases = list(schedule(Domain()))
+    assert {case.mask for case in cases} == set(MASKS)
+    assert {case.layout for case in cases} == set(LAYOUTS)
+    assert {case.regime for case in cases} == set(REGIMES)
+    assert {case.dtype for case in cases} == {"float64", "float32", "bfloat16", "float16"}
+    assert len(cases) == len(set(cases))
+
+
+def test_the_schedule_meets_the_shapes_that_chance_does_not_find():
+    cases = list(schedule(Domain()))
+    assert any(case.lead[:1] == (case.q_len,) and case.q_len == case.kv_len for case in cases)
+    assert any(case.query_size != case.key_size for case in cases)
+    assert any(not case.lead for case in cases)
+    for size in (16, 32, 64, 128, 256):
+        lengths = {length for case in cases for length in (case.q_len, case.kv_len)}
+        assert any(size - 2 < length < size for length in lengths)
+        assert any(size < length < size + 2 for length in lengths)
+
+
+def test_the_schedule_stays_in_its_domain():
+    domain = Domain(masks=("causal",), dtypes=("float64",), max_len=8)
+    cases = list(schedule(domain))
+    assert cases
+    assert all(case in domain for case in cases)
+
+
+def test_cases_beyond_a_domain_are_scheduled_as_they_are_and_let_no_others_in():
+    longer = Case((1,), 3, 150, mask="padding")
+    domain = Domain(max_len=17, beyond=(longer,))
+    found = [case for case in schedule(domain) if max(case.q_len, case.kv_len) > 17]
+    assert [case.replace(seed=0) for case in found] == [longer]
+    assert found[0] in domain
+    without = Domain(max_len=17, masks=("none",), beyond=(longer,))
+    assert all(max(case.q_len, case.kv_len) <= 17 for case in schedule(without))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
+def test_every_query_has_a_key_left_but_for_the_empty_row(mask, lead):
+    for seed in range(5):
+        case = Case(lead, 4, 5, mask=mask, seed=seed).legal()
+        rows = make_inputs(case).allowed.any(-1)
+        assert bool(rows.all()) == (case.mask != "empty_row")
+
+
+def test_the_same_case_gives_the_same_tensors_and_the_three_differ():
+    case = Case((2,), 5, 5, 4, 4, 4, seed=3)
+    first, second = make_inputs(case), make_inputs(case)
+    assert torch.equal(first.query, second.query)
+    assert not torch.equal(first.query, first.key)
+    assert not torch.equal(first.key, first.value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_changes_the_strides_and_not_the_shape(layout):
+    case = Case((2, 3), 4, 5, 6, 6, 6, layout=layout)
+    tensor = make_inputs(case).key
+    assert tensor.shape == (2, 3, 5, 6)
+    assert torch.isfinite(tensor).all()
+    assert tensor.is_contiguous() == (layout == "contiguous")
+
+
+def test_near_overflow_overflows_float16_before_scaling_and_not_after():
+    inputs = make_inputs(Case((), 4, 4, 64, 64, 4, regime="near_overflow", dtype="float64"))
+    products = inputs.query @ inputs.key.mT
+    assert bool((products > 65504).any())
+    assert bool((products / math.sqrt(64) < 65504).all())
+
+
+def test_a_brief_schedule_meets_every_mask_layout_regime_and_lead_too():
+    full, brief = list(schedule(Domain())), list(schedule(Domain(), brief=True))
+    assert len(brief) < len(full)
+    for field in ("mask", "layout", "regime", "dtype", "lead"):
+        assert {getattr(c, field) for c in brief} == {getattr(c, field) for c in full}
+
+
+def test_a_brief_schedule_has_all_lengths_but_of_four_shapes_and_longer_ones_than_each():
+    full, brief = ({c.sizes for c in schedule(Domain(), brief=brief)} for brief in (False, True))
+    assert brief < full
+    left_out = {(sizes.q_len, sizes.kv_len) for sizes in full - brief}
+    assert left_out == {(31, 33), (63, 65), (127, 129), (255, 257)}
+    assert {33, 65, 129, 257} <= {c.q_len for c in schedule(Domain(), brief=True)}

@@ -1,0 +1,347 @@
+"""A first failure comes with a script that shows it in a clean process, and with its diagnosis."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import attnbench
+from attnbench.checking.api import select_invariants
+from attnbench.checking.evidence import diagnosis
+from attnbench.checking.evidence.diagnosis import diagnose, diagnosed
+from attnbench.checking.outcomes import Outcome
+
+USERS_FILE = textwrap.dedent(
+    '''
+    """A plugin that is not installed."""
+
+    import attnbench
+    import torch
+    from torch import nn
+
+
+    class Cosine(nn.Module):
+        """Cosine of query and key."""
+
+        def forward(self, query, key):
+            {body}
+
+
+    SPEC = attnbench.ScoringSpec(
+        name="cosine",
+        make=lambda query_size, key_size: Cosine(),
+        equal_sizes=True,
+        reference=lambda module, q, k: sum(a * b for a, b in zip(q, k)),
+        laws=({laws}),
+    )
+    '''
+)
+DOT = "query @ key.mT"
+
+
+def first_failure(tmp_path: Path, body: str, invariant: str, laws: str = "") -> Outcome:
+    file = tmp_path / "my_scores.py"
+    file.write_text(USERS_FILE.format(body=body, laws=laws))
+    report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=[invariant])
+    (outcome,) = report.of("failed")
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("body", "invariant", "laws", "shown"),
+    [
+        (f"return ({DOT}).abs()", "bilinear", '"bilinear",', "AssertionError"),
+        (f"return ({DOT}).squeeze()", "keeps_the_contract", "", "AssertionError"),
+        (f"return {DOT} + query.detach().mean()", "calls_leave_no_trace", "", None),
+        ("raise KeyError('weights')", "keeps_the_contract", "", "KeyError"),
+        (f"return ({DOT}).softmax(-2)", "query_alone_equals_query_among_others", "", "Assertion"),
+        (f"return 2 * {DOT}", "unit_variance", '"unit_variance",', "AssertionError"),
+        ("return query @ (2 * key - key.detach()).mT", "gradients_are_right", "", "AssertionError"),
+    ],
+)
+def test_the_script_fails_in_a_clean_process_as_the_check_did(
+    tmp_path: Path, body: str, invariant: str, laws: str, shown: str | None
+) -> None:
+    if shown is None:  # the control: what holds has no script
+        file = tmp_path / "my_scores.py"
+        file.write_text(USERS_FILE.format(body=body, laws=laws))
+        report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=[invariant])
+        assert report.ok
+        assert report.outcomes[0].reproduce is None
+        return
+    script = first_failure(tmp_path, body, invariant, laws).reproduce
+    assert script is not None
+    assert "import attnbench" not in script
+    assert "my_scores.SPEC.make" in script
+    path = tmp_path / "reproduce.py"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert shown in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
+@pytest.mark.parametrize(
+    ("body", "invariant", "line"),
+    [
+        ("2 if torch.compiler.is_compiling() else 1", "compiled_equals_eager", "torch.compile("),
+        ("1 if query.sum().item() < 1e9 else 2", "exported_equals_eager", "torch.export.export("),
+        ("1 if query.sum().item() < 1e9 else 2", "vmap_equals_batch", "torch.func.vmap("),
+        ("1 if query.sum().item() < 1e9 else 2", "fake_tensors_tell_the_shape", "FakeTensorMode()"),
+        ("30 if torch.is_autocast_enabled('cpu') else 1", "autocast_agrees", "torch.autocast("),
+    ],
+)
+def test_what_fails_when_transformed_has_a_script_that_transforms_a_call(
+    tmp_path: Path, body: str, invariant: str, line: str
+) -> None:
+    script = first_failure(tmp_path, f"return {DOT} * ({body})", invariant).reproduce
+    assert script is not None
+    assert "import attnbench" not in script
+    assert line in script
+
+
+NOT_ITS_REFERENCE = """
+import math
+
+import torch
+
+import attnbench
+
+
+class Mine(torch.nn.Module):
+    def forward(self, query, key, value=None, attn_mask=None):
+        if value is not None:
+            return attnbench.attend(Mine(), query, key, value, attn_mask=attn_mask)
+        return query @ key.mT
+
+
+def pair(module, query, key):
+    return 2 * sum(q * k for q, k in zip(query, key))
+
+
+def whole(module, query, key, value, allowed):
+    rows = []
+    for q, may in zip(query, allowed):
+        each = [math.exp(pair(module, q, k)) * m for k, m in zip(key, may)]
+        rows.append([sum(e * v for e, v in zip(each, c)) / sum(each) for c in zip(*value)])
+    return rows
+
+
+SPEC = attnbench.{kind}(
+    name="mine",
+    make=lambda *sizes: Mine(),
+    equal_sizes=True,
+    reference=pair if attnbench.{kind} is attnbench.ScoringSpec else whole,
+)
+"""
+
+
+def test_what_spoils_gradients_alone_when_compiled_has_a_script(tmp_path: Path) -> None:
+    body = f"""
+        scores = {DOT}
+        return scores.detach() if torch.compiler.is_compiling() else scores
+    """
+    script = first_failure(tmp_path, body.strip(), "compiled_equals_eager").reproduce
+    assert script is not None
+    assert "largest difference of the gradient by" in script
+
+
+@pytest.mark.parametrize("kind", ["ScoringSpec", "MechanismSpec"])
+def test_what_is_not_its_reference_has_a_script_that_compares_them(
+    tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "my_scores.py"
+    file.write_text(NOT_ITS_REFERENCE.format(kind=kind))
+    name = "agrees_with_scalar_reference"
+    report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=[name])
+    (failed,) = report.of("failed")
+    assert failed.reproduce is not None
+    assert "reference(module, " in failed.reproduce
+    (tmp_path / "reproduce.py").write_text(failed.reproduce)
+    command = [sys.executable, str(tmp_path / "reproduce.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("AssertionError")
+    assert "and by the reference" in done.stdout
+
+
+def test_the_script_of_a_kernel_calls_the_kernel(tmp_path: Path) -> None:
+    file = tmp_path / "my_kernel.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            import attnbench
+            from torch.nn.functional import scaled_dot_product_attention
+
+
+            def attend(module, query, key, value, attn_mask=None, is_causal=False):
+                assert query.sum().isfinite()  # which vmap cannot look at
+                return scaled_dot_product_attention(
+                    query, key, value, attn_mask=attn_mask, is_causal=is_causal
+                )
+
+
+            SPEC = attnbench.KernelSpec(name="mine", scoring="scaled_dot", attend=attend)
+            """
+        )
+    )
+    report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=["vmap_equals_batch"])
+    (failed,) = report.of("failed")
+    assert failed.reproduce is not None
+    assert "from my_kernel import attend" in failed.reproduce
+    assert "return attend(self.module, query, key, value" in failed.reproduce
+
+
+def test_the_script_does_not_fail_any_more_once_the_subject_is_put_right(tmp_path: Path) -> None:
+    outcome = first_failure(tmp_path, f"return ({DOT}).abs()", "bilinear", '"bilinear",')
+    assert outcome.reproduce is not None
+    (tmp_path / "reproduce.py").write_text(outcome.reproduce)
+    right = USERS_FILE.format(body=f"return {DOT}", laws="")
+    (tmp_path / "my_scores.py").write_text(right)
+    command = [sys.executable, str(tmp_path / "reproduce.py")]
+    subprocess.run(command, capture_output=True, check=True)
+
+
+PARAMETER = """
+    import torch
+    from torch import nn
+    import attnbench
+
+
+    class Weighed(nn.Module):
+        def __init__(self, query_size, key_size):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(query_size))
+
+        def forward(self, query, key):
+            return (query * (self.weight + (self.weight - self.weight.detach()))) @ key.mT
+
+
+    SPEC = attnbench.ScoringSpec(name="weighed", make=Weighed, equal_sizes=True)
+"""
+
+
+def test_the_script_of_a_parameters_gradient_moves_the_parameter(tmp_path: Path) -> None:
+    file = tmp_path / "my_scores.py"
+    file.write_text(textwrap.dedent(PARAMETER))
+    report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=["gradients_are_right"])
+    (outcome,) = report.of("failed")
+    assert outcome.reproduce is not None
+    path = tmp_path / "reproduce.py"
+    path.write_text(outcome.reproduce)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    got, should = (float(text.split()[-1]) for text in done.stdout.split(" but should be "))
+    assert got == pytest.approx(2 * should, rel=1e-6)
+    assert f"{should:.3g}"[:4] in outcome.reason
+
+
+def test_only_the_first_failure_of_a_subject_has_a_script(tmp_path: Path) -> None:
+    file = tmp_path / "my_scores.py"
+    body = f"return ({DOT}).softmax(-2)"
+    file.write_text(USERS_FILE.format(body=body, laws=""))
+    names = ["query_alone_equals_query_among_others", "decode_equals_prefill"]
+    failed = attnbench.check(f"{file}:SPEC", profile="quick", invariants=names).of("failed")
+    assert len(failed) == 2
+    assert [outcome.reproduce is not None for outcome in failed] == [True, False]
+
+
+def test_a_failure_that_has_no_script_is_told_all_the_same() -> None:
+    def attend(module, query, key, value, attn_mask=None, is_causal=False):  # type: ignore[no-untyped-def]
+        masked = is_causal or attn_mask is not None
+        output = attnbench.attend(
+            module, query, key, value, attn_mask=attn_mask, is_causal=is_causal, kernel="plain"
+        )
+        return output.bfloat16().to(query.dtype) if masked else output
+
+    spec = attnbench.KernelSpec(name="rounds", scoring="dot", attend=attend)
+    name = "masked_runs_are_as_accurate"
+    (outcome,) = attnbench.check(spec, profile="quick", invariants=[name]).of("failed")
+    assert "of its budget" in outcome.reason
+    assert outcome.reproduce is None
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        (frozenset({"a", "b"}), "as in timm#1: The mask is forgotten."),
+        (frozenset({"e", "g", "h"}), "as in timm#3: One of three was run."),
+        (frozenset({"c"}), "as in timm#2: The scale is forgotten."),
+    ]
+    monkeypatch.setattr(diagnosis, "_table", lambda: rows)
+
+
+def outcomes(**statuses: str) -> list[Outcome]:
+    return [Outcome("mine", name, status) for name, status in statuses.items()]
+
+
+@pytest.mark.usefixtures("table")
+def test_a_diagnosis_names_the_bug_that_fails_in_just_this_pattern() -> None:
+    text = diagnose(outcomes(a="failed", b="failed", c="passed"))
+    assert text == "as in timm#1: The mask is forgotten"
+
+
+@pytest.mark.usefixtures("table")
+def test_an_invariant_that_was_not_run_does_not_speak_against_a_bug() -> None:
+    text = diagnose(outcomes(a="failed", b="skipped", c="passed"))
+    assert text == "as in timm#1: The mask is forgotten"
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        {"a": "failed", "b": "passed", "c": "passed"},
+        {"a": "failed", "b": "failed", "c": "failed"},
+        {"d": "failed"},
+        {"a": "passed", "b": "passed"},
+        {"e": "failed", "f": "passed"},
+    ],
+)
+def test_another_pattern_has_no_diagnosis(statuses: dict[str, str]) -> None:
+    assert diagnose(outcomes(**statuses)) is None
+
+
+@pytest.mark.usefixtures("table")
+def test_the_first_failure_of_each_subject_carries_the_diagnosis() -> None:
+    found = diagnosed([*outcomes(a="passed", c="failed"), Outcome("other", "d", "failed")])
+    assert [o.diagnosis for o in found] == [None, "as in timm#2: The scale is forgotten", None]
+
+
+def test_what_many_known_bugs_have_in_common_tells_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [(frozenset({"a"}), f"as in timm#{n}: Mistake {n}.") for n in range(4)]
+    monkeypatch.setattr(diagnosis, "_table", lambda: rows[:3])
+    assert str(diagnose(outcomes(a="failed"))).count("as in") == 3
+    monkeypatch.setattr(diagnosis, "_table", lambda: rows)
+    assert diagnose(outcomes(a="failed")) is None
+    others = [(frozenset({"a"}), None)]  # mutants of which no issue tells
+    monkeypatch.setattr(diagnosis, "_table", lambda: rows[:1] + others)
+    assert diagnose(outcomes(a="failed")) == "as in timm#0: Mistake 0"
+    monkeypatch.setattr(diagnosis, "_table", lambda: rows[:1] + 3 * others)
+    assert diagnose(outcomes(a="failed")) is None
+    monkeypatch.setattr(diagnosis, "_table", lambda: others)
+    assert diagnose(outcomes(a="failed")) is None
+
+
+def test_a_diagnosis_names_only_what_can_be_looked_up() -> None:
+    assert all("#" in text.partition(": ")[0] for _, text in diagnosis._table() if text)
+
+
+def test_the_shipped_table_names_invariants_that_there_are() -> None:
+    text = (
+        resources.files("attnbench.checking.evidence")
+        .joinpath("diagnoses.json")
+        .read_text(encoding="utf-8")
+    )
+    known = {invariant.name for invariant in select_invariants(None)}
+    rows = json.loads(text)
+    assert rows
+    for row in rows:
+        assert set(row["fails"]) <= known, row["bugs"]
+        assert row["mistake"].endswith(".")

@@ -1,0 +1,183 @@
+"""What check finds and shows, as tables, JSON and JUnit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import attnbench
+from attnbench.checking.api import all_targets
+from attnbench.checking.parallel import dealt, works_of
+from tests.cli_runs import HERE, SUM, outcome, run
+
+
+def test_check_shows_each_outcome_of_one_subject() -> None:
+    arguments = ("scaled_dot", *SUM, "--invariant", "bounded_by_one")
+    result = run("check", *arguments)
+    assert result.code == 0
+    assert "scheduled, 25 drawn" in result.out
+    assert "law not declared" not in result.out
+    assert "law not declared" in run("check", *arguments, "--verbose").out
+    assert result.out.splitlines()[-1] == "1 passed, 1 skipped"
+    assert result.err == ""
+
+
+def test_check_shows_one_row_a_subject_for_several() -> None:
+    result = run("check", "scaled_dot", "additive", *SUM)
+    assert [line.split()[0] for line in result.out.splitlines() if line.endswith("ok ")] == [
+        "scaled_dot",
+        "additive",
+    ]
+
+
+def test_check_tells_subjects_of_one_name_apart(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("from bad_subjects import RIGHT\n")
+    same = f"{path}:RIGHT"
+    result = run("check", same, "bad_subjects.py:RIGHT", *SUM, "--json")
+    name = result.json["outcomes"][0]["subject"].partition(" of ")[0]
+    found = [o["subject"] for o in result.json["outcomes"]]
+    assert found == [f"{name} of {same}", f"{name} of bad_subjects.py:RIGHT"]
+
+
+def test_one_seed_gives_the_same_outcomes_each_time() -> None:
+    def found() -> tuple[int, list[Any]]:
+        result = run("check", "bad_subjects.py:RANDOM", *SUM, "--seed", "3", "--json").json
+        return result["seed"], [{**o, "seconds": 0} for o in result["outcomes"]]
+
+    first = found()
+    assert first[0] == 3
+    assert found() == first
+
+
+def test_a_dtype_that_is_asked_for_is_the_only_one() -> None:
+    arguments = ("--invariant", "keeps_the_contract", "--profile", "quick", "--json")
+    half = run("check", "bad_subjects.py:HALF_NAN", *arguments, "--dtype", "float16")
+    full = run("check", "bad_subjects.py:HALF_NAN", *arguments, "--dtype", "float32")
+    assert (half.code, full.code) == (1, 0)
+    assert "-float16-" in half.json["outcomes"][0]["counterexample"]
+
+
+BAD = {
+    "TYPE": ("WrongType", "WrongType returned list, but scores are a tensor"),
+    "SHAPE": ("WrongShape", "WrongShape returned scores of shape (1,), but query (1, 1)"),
+    "DTYPE": ("WrongDtype", "WrongDtype returned scores in torch.int32"),
+    "DEVICE": ("WrongDevice", "WrongDevice returned scores on meta, not on cpu"),
+    "NAN": ("GivesNan", "GivesNan gives output[0, 0] = nan for finite inputs in float32"),
+    "CHANGES": ("ChangesInput", "ChangesInput changes its input: query[0, 0] was 1.541 before"),
+    "SIZES": ("NeedsEqualSizes", "NeedsEqualSizes raised on a legal input: RuntimeError"),
+    "RAISES": ("RaisesForOneQuery", "IndexError: too few queries for my taste (bad_subjects.py:"),
+    "RANDOM": ("Nondeterministic", "answers differently the second time: output[0, 0] ="),
+    "LEAVES": ("Leaves", "Leaves raised on a legal input: SystemExit: 3"),
+    "NO_TENSOR": ("NoTensor", "NoTensor returned NoneType for its output"),
+    "DROPS_LEAD": ("DropsLead", "DropsLead returned output of shape (1, 1) for query (1, 1, 1)"),
+    "WIDENS": ("WidensOutput", "WidensOutput returned output in torch.float64, but should"),
+}
+
+
+def test_each_way_to_break_the_contract_has_an_outcome_with_the_values() -> None:
+    targets = [f"bad_subjects.py:{name}" for name in BAD]
+    arguments = ("--invariant", "keeps_the_contract", "--profile", "quick", "--json")
+    result = run("check", *targets, "scaled_dot", *arguments)
+    assert result.code == 1
+    for subject, message in BAD.values():
+        found = outcome(result, subject, "keeps_the_contract")
+        assert found["status"] == "failed"
+        assert message in found["reason"]
+        assert "hypothesis" not in found["reason"]
+    assert outcome(result, "scaled_dot", "keeps_the_contract")["status"] == "passed"
+
+
+def test_without_a_usable_answer_one_outcome_fails_and_the_rest_are_not_run() -> None:
+    result = run("check", "bad_subjects.py:SHAPE", "--profile", "quick", "--json")
+    assert result.code == 1
+    assert result.json["counts"]["failed"] == 1
+    assert set(result.json["counts"]) == {"failed", "skipped"}
+    assert outcome(result, "WrongShape")["reason"].startswith("not run: keeps_the_contract failed")
+
+
+def test_a_failure_is_shown_whole_and_its_cause_once() -> None:
+    arguments = ("--profile", "quick", *SUM, "--invariant", "pools_values")
+    result = run("check", "bad_subjects.py:RAISES", *arguments)
+    assert result.code == 1
+    assert "FAILED RaisesForOneQuery: weights_sum_to_one" in result.out
+    assert "property: " in result.out
+    assert "smallest counterexample: leading sizes none, L=1" in result.out
+    assert result.out.count("IndexError: too few queries") < 3
+    assert "and for the same reason: pools_values" in result.out
+    assert "Traceback" not in result.out
+
+
+def test_an_invariant_that_raises_is_an_error_and_no_finding() -> None:
+    from attnbench.checking.runner import PROFILES, run_invariant
+    from attnbench.specs import Invariant
+    from attnbench.subject.lookup import resolve
+
+    broken = Invariant(name="broken", check=lambda subject, case: 1 / 0)  # type: ignore[arg-type]
+    (subject,) = resolve(f"{HERE}/bad_subjects.py:RIGHT")
+    found = run_invariant(subject, broken, PROFILES["quick"])
+    assert found.status == "error"
+    assert "the invariant itself raised ZeroDivisionError" in found.reason
+
+
+def test_junit_has_a_suite_a_subject_and_tells_failures_from_crashes(tmp_path: Path) -> None:
+    path = tmp_path / "junit.xml"
+    targets = ("scaled_dot", "bad_subjects.py:SHAPE", "bad_subjects.py:KILLS")
+    run("check", *targets, *SUM, "--invariant", "bounded_by_one", "--junit", str(path))
+    suites = {suite.get("name"): suite for suite in ElementTree.parse(path).getroot()}
+    counted = {name: [s.get(k) for k in ("tests", "failures", "errors", "skipped")]
+               for name, s in suites.items()}  # fmt: skip
+    assert counted == {
+        "scaled_dot": ["2", "0", "0", "1"],
+        "WrongShape": ["2", "1", "0", "1"],
+        "KillsItsProcess": ["2", "0", "1", "1"],
+    }
+    failure = suites["WrongShape"].find("testcase/failure")
+    assert failure is not None
+    assert "returned scores of shape" in str(failure.text)
+
+
+def test_one_subject_is_shared_out_among_jobs_and_each_invariant_told_of_once() -> None:
+    works = works_of([("additive", "additive")], ["keeps_the_contract", "a", "b", "c"])
+    parts = [work.invariants for work in dealt(works, 2)]
+    assert parts == [("keeps_the_contract", "a", "c"), ("keeps_the_contract", "b")]
+    assert [w.invariants for w in dealt(works_of([("x", "x")], ["a", "b"]), 4)] == [("a",), ("b",)]
+    assert dealt(works * 2, 2) == works * 2
+    names = ("keeps_the_contract", "weights_sum_to_one", "pools_values", "layouts_agree")
+    chosen = [text for name in names for text in ("--invariant", name)]
+    results = [
+        run("check", "bad_subjects.py:RAISES", *chosen, "--profile", "quick", "-j", jobs, "--json")
+        for jobs in ("1", "2")
+    ]
+    one, two = ([{**o, "seconds": 0} for o in r.json["outcomes"]] for r in results)
+    assert [o["invariant"] for o in two] == [o["invariant"] for o in one] == list(names)
+    assert [(o["status"], o["reason"]) for o in two] == [(o["status"], o["reason"]) for o in one]
+
+
+def test_quick_leaves_subjects_with_options_to_other_profiles_and_says_so() -> None:
+    names = [name for name in attnbench.subjects() if name.startswith("static")]
+    assert names == ["static", "static(scoring=scaled_dot)"]
+    assert set(names) <= set(all_targets("default"))
+    assert set(names) & set(all_targets("quick")) == {"static"}
+    law = ("--invariant", "bounded_by_one")
+    result = run("check", *law, "--profile", "quick")
+    assert result.out.splitlines()[-1].endswith("subjects with options left to --profile default")
+    named = run("check", *law, "--profile", "quick", "static(scoring=scaled_dot)")
+    assert "left to" not in named.out
+    assert "left to" not in run("check", *law).out
+
+
+def test_a_kernel_that_runs_nothing_is_no_success() -> None:
+    chosen = ("--invariant", "keeps_the_contract", "--invariant", "layouts_agree")
+    result = run("check", "bad_subjects.py:RUNS_NOTHING", *chosen, "--profile", "quick", "--json")
+    assert result.code == 4
+    (told,) = (o for o in result.json["outcomes"] if o["status"] == "inconclusive")
+    assert told["invariant"] == "keeps_the_contract"
+    assert told["reason"].endswith("scheduled cases: only lengths from 100000")
+
+
+def test_a_failure_says_how_what_is_meant_so_is_exempt() -> None:
+    arguments = ("--profile", "quick", "--invariant", "pools_values")
+    shown = run("check", "bad_subjects.py:RAISES", *arguments).out
+    assert 'by design? exempt={"pools_values": "why"} in the spec skips it' in shown

@@ -1,0 +1,107 @@
+"""The command line as a whole: exit codes, help, and one clear message for each misuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from attnbench import cli
+from attnbench.cli.exit_codes import exit_code
+from attnbench.errors import UsageError
+from tests.cli_runs import HERE, run
+
+
+@pytest.mark.parametrize(
+    ("statuses", "plugin_failed", "code"),
+    [
+        ((), False, 0),
+        (("passed", "skipped", "same", "faster"), False, 0),
+        (("passed", "inconclusive"), False, 4),
+        (("ambiguous",), False, 4),
+        (("inconclusive", "failed"), False, 1),
+        (("slower", "ambiguous"), False, 1),
+        (("failed", "timeout"), False, 3),
+        (("failed", "crashed"), False, 3),
+        (("error",), False, 3),
+        (("failed",), True, 3),
+    ],
+)
+def test_the_exit_code_is_the_first_that_applies(
+    statuses: tuple[str, ...], plugin_failed: bool, code: int
+) -> None:
+    assert exit_code(statuses, plugin_failed=plugin_failed) == code
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from attnbench.cli import main; main(['--help']);"
+        "print([m for m in ('torch', 'pandas', 'hypothesis', 'matplotlib') if m in sys.modules])"
+    )
+    text = subprocess.run(
+        [sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=True
+    ).stdout
+    assert text.splitlines()[-1] == "[]"
+    for command in cli.COMMANDS:
+        assert f" {command} " in text
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    result = run(command, "--help")
+    assert result.code == 0
+    assert f"attnbench {command}" in result.out
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    from importlib.metadata import version
+
+    assert run("--version").out.strip() == f"attnbench {version('attnbench')}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["chek"], "Did you mean 'check'"),
+        (["check", "--profil", "quick"], "No such option"),
+        (["check", "--jobs", "many"], "Invalid value for '-j'"),
+        (["check", "scaled_dt"], "Did you mean 'scaled_dot'"),
+        (["check", "scaled_dot(x=1)"], "has no option 'x'"),
+        (["check", "scaled_dot(x="], "cannot read the address"),
+        (["check", "no_such_file.py:SPEC"], "there is no file 'no_such_file.py'"),
+        (["check", "bad_subjects.py:RIHGT"], "Did you mean 'RIGHT'"),
+        (["check", "scaled_dot", "--invariant", "weight_sum"], "Did you mean 'weights_sum_to_one'"),
+        (["check", "scaled_dot", "--profile", "quik"], "Did you mean 'quick'"),
+        (["check", "scaled_dot", "--dtype", "float3"], "Did you mean 'float32'"),
+        (["check", "scaled_dot", "--device", "warp"], "no device 'warp'"),
+        (["check", "scaled_dot", "--junit", "no/folder/x.xml"], "there is no folder"),
+        (["list", "scaled_dt"], "Did you mean 'scaled_dot'"),
+        (["list", "--case", "tiny"], "is not the id of a case"),
+        (["heatmap", "scaled_dt"], "Did you mean 'scaled_dot'"),
+        (["heatmap", "-o", "x.txt"], "a picture ends in .png, .svg or .pdf"),
+        (["heatmap", "--inputs", "none.safetensors"], "there is no file 'none.safetensors'"),
+        (["heatmap", "--item", "first", "-o", "x.png"], "write indices"),
+        (["heatmap", "scaled_dot", "--item", "7", "-o", "x.png"], "there is no item [7]"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_message_and_exit_code_2(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert result.code == 2
+    assert message in " ".join(result.err.replace("│", " ").split())
+    assert "Traceback" not in result.err
+    assert result.out == ""
+
+
+def test_an_error_of_attnbench_in_any_command_is_its_message_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from attnbench.cli import plugins
+
+    def complain() -> None:
+        raise UsageError("what, where, got and expected")
+
+    monkeypatch.setattr(plugins, "_found", complain)
+    result = run("plugins")
+    assert (result.code, result.err) == (2, "attnbench: what, where, got and expected\n")

@@ -1,0 +1,70 @@
+"""The commands that list: plugins and their state, and subjects."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli_runs import HERE, run
+
+
+def test_plugins_reads_metadata_only() -> None:
+    rows = run("plugins", "--json").json
+    assert {"additive", "scaled_dot"} <= {row["plugin"] for row in rows}
+    assert {row["status"] for row in rows} == {"found"}
+    assert {row["distribution"] for row in rows} == {"attnbench"}
+
+
+def test_plugins_load_says_what_each_brings() -> None:
+    result = run("plugins", "--load", "--json")
+    rows = {row["plugin"]: row for row in result.json}
+    assert result.code == 0
+    assert rows["scaled_dot"]["status"] == "ok"
+    assert rows["scaled_dot"]["brings"] == ["scaled_dot"]
+
+
+def test_a_blocked_plugin_is_shown_as_blocked_and_its_subject_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ATTNBENCH_DISABLED_PLUGINS", "dot")
+    rows = {row["plugin"]: row for row in run("plugins", "--load", "--json").json}
+    assert (rows["dot"]["status"], rows["scaled_dot"]["status"]) == ("blocked", "ok")
+    gone = run("check", "dot")
+    assert gone.code == 2
+    assert "dot (blocked)" in gone.err
+
+
+def test_list_shows_each_subject_with_its_formula_and_kernels() -> None:
+    rows = {row["subject"]: row for row in run("list", "--json").json}
+    assert rows["scaled_dot"]["kind"] == "scoring"
+    assert rows["scaled_dot"]["formula"] == "qᵀk / √E"
+    assert rows["multi_head"]["kind"] == "mechanism"
+    shown = run("list", "scaled_dot").out
+    assert "query_size == key_size" in shown
+    assert "plain" in shown.splitlines()[-1]
+
+
+def test_list_shows_every_invariant_and_law_with_its_statement() -> None:
+    rows = {row["invariant"]: row for row in run("list", "--invariants", "--json").json}
+    assert rows["bilinear"]["kind"] == "law"
+    assert rows["weights_sum_to_one"]["kind"] == "invariant"
+    assert all(row["statement"].endswith(".") for row in rows.values())
+    assert "statement" in run("list", "--invariants").out
+    named = run("list", "--invariants", "soft")
+    assert (named.code, named.out) == (2, "")
+    assert "but soft was named too" in named.err
+
+
+def test_what_list_does_needs_neither_hypothesis_nor_the_compiler() -> None:
+    code = (
+        "import sys; from attnbench.checking.tasks import loaded_plugins, subject_rows;"
+        "case = 'b8-L8-S8-Eq4-Ek4-Ev4-float32-cpu-none-contiguous-normal-s0';"
+        "assert min(len(loaded_plugins()), len(subject_rows(None, case))) > 20;"
+        "print([m for m in ('hypothesis', 'torch._dynamo') if m in sys.modules])"
+    )
+    text = subprocess.run(
+        [sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=True
+    ).stdout
+    assert text.strip() == "[]"

@@ -1,0 +1,191 @@
+"""The commands that measure, as a user runs them."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from attnbench.benchmark.records import store
+from attnbench.saved_inputs import save_inputs
+
+MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
+BAD = """
+import ctypes, time
+import torch
+import attnbench
+
+
+class Scoring(torch.nn.Module):
+    def __init__(self, act):
+        super().__init__()
+        self.act = act
+
+    def forward(self, query, key):
+        self.act()
+        return query @ key.mT / query.shape[-1] ** 0.5
+
+
+def spec(name, act):
+    return attnbench.ScoringSpec(name=name, make=lambda q, k: Scoring(act))
+
+
+SPECS = [
+    spec("dies", lambda: ctypes.string_at(0)),
+    spec("hangs", lambda: time.sleep(100)),
+    spec("hoards", lambda: torch.zeros(2**50)),
+    spec("raises", lambda: 1 / 0),
+    spec("works", lambda: None),
+]
+"""
+
+
+def attnbench(*arguments, cwd, **more):
+    return subprocess.run(
+        [*MAIN, *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **more,
+    )
+
+
+def records(folder):
+    (path,) = folder.glob("results/attnbench/*.jsonl")
+    return list(store.read(path))
+
+
+def test_bench_records_every_case_and_a_resumed_run_measures_only_what_is_missing(tmp_path):
+    arguments = ("bench", "dot", "--set", "smoke", "--retries", "0", "--json")
+    first = attnbench(*arguments, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    shown = json.loads(first.stdout)
+    found = records(tmp_path)
+    assert len(found) == len(shown["records"]) == 6
+    assert {record.subject for record in found} == {"dot", "scaled_dot"}
+    assert {record.status for record in found} <= {"ok", "void"}
+    for record in found:
+        assert record.time_s > 0
+        assert record.run in shown["file"]
+        assert record.command == "attnbench " + " ".join(arguments)
+        assert record.machine["cores"] == os.cpu_count()
+        assert set(record.versions) == {"python", "torch", "attnbench"}
+
+    path = tmp_path / shown["file"]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:4]) + lines[4][:99])  # as a killed run leaves it
+    second = attnbench(*arguments, "--resume", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    again = records(tmp_path)
+    assert again[:4] == found[:4]
+    assert [record.key for record in again] == [record.key for record in found]
+    assert len(json.loads(second.stdout)["records"]) == 6
+
+
+def test_a_subject_that_dies_hangs_or_hoards_is_recorded_so_and_the_run_goes_on(tmp_path):
+    (tmp_path / "bad.py").write_text(BAD)
+    done = attnbench(
+        "bench",
+        "bad.py:SPECS",
+        "--workload",
+        "gpt2_decode",
+        "--timeout",
+        "10",
+        "--retries",
+        "0",
+        cwd=tmp_path,
+    )
+    statuses = {record.subject: record.status for record in records(tmp_path)}
+    assert statuses.pop("works") in ("ok", "void"), done.stdout
+    assert statuses.pop("scaled_dot") in ("ok", "void")
+    assert statuses == {
+        "dies": "crashed",
+        "hangs": "timeout",
+        "hoards": "out_of_memory",
+        "raises": "failed",
+    }
+    assert done.returncode == 3
+    assert "SIGSEGV" in done.stdout
+    assert "ZeroDivisionError" in done.stdout
+
+
+def test_a_run_killed_at_any_moment_keeps_what_it_recorded_and_can_be_resumed(tmp_path):
+    arguments = [*MAIN, "bench", "dot", "--set", "smoke", "--run", "mine", "--retries", "0"]
+    path = store.run_path(tmp_path / "results" / "attnbench", "mine")
+    chance = random.Random(1)
+    kept = []
+    for attempt in range(3):
+        more = ["--resume"] if path.exists() else []
+        process = subprocess.Popen(
+            [*arguments, *more], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        until = time.monotonic() + 60
+        while time.monotonic() < until and process.poll() is None:
+            now = list(store.read(path)) if path.exists() else []
+            if len(now) > len(kept):
+                break
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0.0, 0.3))
+        process.kill()
+        process.communicate()
+        before, kept = kept, list(store.read(path))
+        assert kept[: len(before)] == before
+        assert len(kept) > len(before), f"attempt {attempt} recorded nothing"
+    done = attnbench(*arguments[3:], "--resume", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    whole = list(store.read(path))
+    assert whole[: len(kept)] == kept
+    assert len(whole) == len({record.key for record in whole}) == 6
+
+
+def test_run_prints_one_table_about_the_users_own_inputs(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (5, 7, 7))
+    mask = torch.ones(5, 7, dtype=torch.bool)
+    mask[:, -1] = False
+    save_inputs(tmp_path / "mine.safetensors", q, k, v, attn_mask=mask)
+    done = attnbench(
+        "run", "additive", "--inputs", "mine.safetensors", "--check-seconds", "1", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in ("additive", "scaled_dot", "mine.safetensors", "time_ms", "peak_MiB", "mask bool"):
+        assert word in done.stdout
+    found = records(tmp_path)
+    assert [(r.q_len, r.kv_len, r.mask) for r in found] == [(5, 7, "boolean")] * 2
+    assert {len(r.inputs["sha256"]) for r in found} == {64}
+    (checks,) = tmp_path.glob("results/attnbench/*.checks.json")
+    assert json.loads(checks.read_text())["outcomes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["bench", "--set", "smok"], "Did you mean 'smoke'?"),
+        (["bench", "--workload", "bert"], "Did you mean 'bert_base'?"),
+        (["bench", "--dtype", "float23"], "no dtype is called 'float23'"),
+        (["bench", "--cache", "lukewarm"], "no cache state is called 'lukewarm'"),
+        (["bench", "--inputs", "absent.safetensors"], "there is no file 'absent.safetensors'"),
+        (["run", "--inputs", "absent.safetensors"], "there is no file 'absent.safetensors'"),
+        (["run", "--inputs", "damaged.safetensors"], "not a whole safetensors file"),
+        (["bench", "--device", "gpu"], "no device 'gpu' here"),
+        (["bench", "additve", "--set", "smoke"], "'additive'"),
+        (["bench", "dot", "--results", "damaged.safetensors"], "cannot write to"),
+        (["bench", "dot", "--resume"], "there is no run to resume"),
+        (["bench", "dot", "--resume", "--run", "absent"], "there is no run 'absent'"),
+        (["bench", "dot", "--run", "../up"], "it names a file"),
+    ],
+)
+def test_a_wrong_command_is_one_clear_error(tmp_path, arguments, complaint):
+    (tmp_path / "damaged.safetensors").write_bytes(b"hello")
+    done = attnbench(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith("attnbench: ")
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout

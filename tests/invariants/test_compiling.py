@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnbench
+from attnbench.checking.profiles import PROFILES, current_profile
+from attnbench.checking.runner import run_invariant, seeded
+from attnbench.invariants import compiling
+from attnbench.subject.lookup import resolve
+from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
+from tests.meta.mutants.twins.attention import Attention
+
+INVARIANTS = by_name(compiling)
+
+
+class WrongWhenCompiled(Attention):
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return 1.0 if torch.compiler.is_compiling() else super().scale(query, key, given)
+
+
+class ValuesLookedAt(Attention):
+    """A branch on values: what neither export nor vmap nor fake tensors can follow."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value if float(value.sum()) > -1e9 else -value)
+
+
+class FixedBatch(Attention):
+    """Under vmap the leading size is gone, and the items are mixed."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
+        return super().pool(weights, value.flip(-2) if wrapped else value)
+
+
+class ScoresInFloat32OnlyOutside(Attention):
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        scores = super().scores(query, key, scale)
+        return 2 * scores if torch.is_autocast_enabled("cpu") else scores
+
+
+MUTANTS = {
+    "compiled_equals_eager": WrongWhenCompiled,
+    "exported_equals_eager": ValuesLookedAt,
+    "vmap_equals_batch": FixedBatch,
+    "fake_tensors_tell_the_shape": ValuesLookedAt,
+    "autocast_agrees": ScoresInFloat32OnlyOutside,
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
+@pytest.mark.parametrize("name", MUTANTS)
+def test_an_invariant_passes_the_right_attention_and_fails_its_mutant(name: str) -> None:
+    assert_tells_apart(INVARIANTS[name], MUTANTS[name])
+
+
+def test_every_invariant_on_transformations_has_a_mutant_here() -> None:
+    assert set(INVARIANTS) == set(MUTANTS)
+
+
+def test_what_a_subject_keeps_of_an_export_is_no_fault_of_the_invariant() -> None:
+    class Remembers(Attention):
+        last: Tensor | None = None
+
+        def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+            output = super().pool(weights, value)
+            if self.last is not None and self.last.shape == output.shape:
+                output = output + 0 * self.last
+            self.last = output
+            return output
+
+    for name in ("exported_equals_eager", "fake_tensors_tell_the_shape", "vmap_equals_batch"):
+        outcome = run(mutant(Remembers), INVARIANTS[name])
+        assert outcome.status in ("passed", "failed"), outcome.reason
+
+
+def test_what_a_transformation_raises_is_told_in_one_sentence() -> None:
+    wrong = run(mutant(ValuesLookedAt), INVARIANTS["exported_equals_eager"])
+    first, where = wrong.reason.splitlines()
+    assert first.startswith("torch.export.export raised ")
+    assert "exempt the subject with a reason" in first
+    assert "Traceback" not in wrong.reason
+    assert where.startswith("  [")
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
+@pytest.mark.parametrize("masked", [False, True])
+def test_attend_compiles_as_one_graph(masked: bool) -> None:
+    torch.compiler.reset()
+    subject = resolve("additive")[0]
+    module, inputs = subject.build(attnbench.Case(mask="boolean" if masked else "causal_padding"))
+    given: dict[str, Any] = {
+        "attn_mask": inputs.attn_mask,
+        "valid_lens": inputs.valid_lens,
+        "is_causal": inputs.is_causal,
+    }
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output: Tensor = attnbench.attend(module, query, key, value, **given)
+        return output
+
+    tensors = inputs.query, inputs.key, inputs.value
+    whole = torch.compile(call, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(whole(*tensors), call(*tensors))
+
+
+def test_a_check_can_ask_for_the_profile_it_is_run_under() -> None:
+    seen = []
+
+    def check(subject: attnbench.Subject, case: attnbench.Case) -> None:
+        seen.append(current_profile().name)
+
+    invariant = attnbench.Invariant(name="asks", check=check)
+    for name in ("quick", "default"):
+        with seeded():
+            run_invariant(resolve("dot")[0], invariant, PROFILES[name])
+    assert {*seen[:5]} == {"quick"}
+    assert seen[-1] == "default"
+
+
+def test_tied_parameters_are_no_fault() -> None:
+    class Tied(Attention):
+        def __init__(self, *sizes: int) -> None:
+            super().__init__(*sizes)
+            self.weight = torch.nn.Parameter(torch.ones(()))
+            self.same = self.weight
+
+        def scale(self, query: Tensor, key: Tensor, given: float | None) -> Any:
+            return super().scale(query, key, given) * self.weight * self.same
+
+    found = run(mutant(Tied, reference=None), INVARIANTS["fake_tensors_tell_the_shape"])
+    assert found.status == "passed", found.reason

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench import Case, KernelSpec, ScoringSpec
+from attnbench.checking.api import select_invariants
+from attnbench.invariants import numerics
+from attnbench.subject.lookup import resolve
+from tests.invariant_runs import assert_tells_apart, by_name, case_of, mutant, run
+from tests.meta.mutants.twins.attention import Attention
+
+INVARIANTS = by_name(numerics)
+
+
+class ScaleMissing(Attention):
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return 1.0
+
+
+class RoundedToBfloat16(Attention):
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        weights = super().normalise(hidden, allowed)
+        return weights.bfloat16().float() if weights.dtype == torch.float32 else weights
+
+
+class AlwaysFloat32(Attention):
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        output = super().forward(*args, **keywords)
+        return output.float() if isinstance(output, Tensor) else output
+
+
+class QueryDimensionSqueezed(Attention):
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        output = super().forward(*args, **keywords)
+        return output.squeeze(-2) if isinstance(output, Tensor) else output
+
+
+class ScaledAfterTheProduct(Attention):
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return ((query @ key.mT) * scale).float()
+
+
+class LessPreciseWithMask(Attention):
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        hidden = super().hide(scores, allowed)
+        if bool(allowed.all()) or scores.dtype != torch.float32:
+            return hidden
+        return hidden + 2e-6 * torch.randn(hidden.shape, generator=torch.Generator())
+
+
+MUTANTS = {
+    "agrees_with_scalar_reference": ScaleMissing,
+    "agrees_with_float64": RoundedToBfloat16,
+    "output_has_shape_and_dtype": AlwaysFloat32,
+    "finite_at_extremes": ScaledAfterTheProduct,
+    "masked_runs_are_as_accurate": LessPreciseWithMask,
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_an_invariant_passes_the_right_attention_and_fails_its_mutant(name: str) -> None:
+    assert_tells_apart(INVARIANTS[name], MUTANTS[name])
+
+
+def test_every_invariant_on_numbers_has_a_mutant_here() -> None:
+    assert set(INVARIANTS) == set(MUTANTS)
+
+
+def test_an_output_without_its_size_one_dimension_is_named_by_its_shape() -> None:
+    wrong = run(mutant(QueryDimensionSqueezed), INVARIANTS["output_has_shape_and_dtype"])
+    assert "output of shape" in wrong.reason
+    assert "but should" in wrong.reason
+    assert case_of(wrong).q_len == 1
+
+
+class Dot(nn.Module):
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return query.float() @ key.float().mT if query.dtype.itemsize == 2 else query @ key.mT
+
+
+def _dot(reference: Any) -> ScoringSpec:
+    return ScoringSpec(
+        name="dot_by_floats",
+        make=lambda query_size, key_size: Dot(),
+        formula="q·k",
+        equal_sizes=True,
+        reference=reference,
+    )
+
+
+def _product(_module: nn.Module, q: list[float], k: list[float]) -> float:
+    return sum(a * b for a, b in zip(q, k, strict=True))
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        lambda module, q, k: 2 * _product(module, q, k),
+        lambda module, q, k: float("nan"),
+    ],
+    ids=["twice", "nan"],
+)
+def test_references_that_disagree_are_a_finding_of_their_own(reference: Any) -> None:
+    invariant = INVARIANTS["agrees_with_scalar_reference"]
+    assert run(_dot(_product), invariant).status == "passed"
+    wrong = run(_dot(reference), invariant)
+    assert wrong.status == "failed"
+    assert "dot_by_floats run in float64 is not what its reference= computes" in wrong.reason
+    assert "q·k" in wrong.reason
+
+
+def test_a_kernel_is_held_to_its_scoring_functions_reference() -> None:
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **masks: Any
+    ) -> Tensor:
+        given = {"attn_mask": masks.get("attn_mask"), "is_causal": masks.get("is_causal", False)}
+        return nn.functional.scaled_dot_product_attention(query, key, value, scale=1.1, **given)
+
+    kernel = KernelSpec(name="rescaled", scoring="scaled_dot", attend=attend)
+    for name in ("agrees_with_scalar_reference", "agrees_with_float64"):
+        assert run(kernel, INVARIANTS[name]).status == "failed"
+
+
+def test_a_subject_without_a_reference_is_skipped_with_that_reason() -> None:
+    outcome = run(
+        replace(_dot(_product), reference=None), INVARIANTS["agrees_with_scalar_reference"]
+    )
+    assert (outcome.status, outcome.reason) == (
+        "skipped",
+        "declares no reference in Python floats",
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["agrees_with_float64", "finite_at_extremes", "masked_runs_are_as_accurate"]
+)
+def test_torchs_own_attention_is_not_accused_in_any_dtype(name: str) -> None:
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **masks: Any
+    ) -> Tensor:
+        q_len, kv_len = query.shape[-2], key.shape[-2]
+        if masks.get("is_causal") and q_len != kv_len:  # torch aligns it to the top left
+            masks = {"attn_mask": torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)}
+        return nn.functional.scaled_dot_product_attention(query, key, value, **masks)
+
+    kernel = KernelSpec(name="torch", scoring="scaled_dot", attend=attend)
+    outcome = run(kernel, INVARIANTS[name], seed=1)
+    assert outcome.status == "passed", outcome.reason
+
+
+def test_a_masked_run_in_float64_may_be_off_by_a_unit_in_the_last_place():
+    case = Case.from_id("b0d-L5-S3-Eq1-Ek1-Ev1-float64-cpu-key_row-contiguous-normal-s27")
+    (subject,) = resolve("self_tanh/one_row")
+    (invariant,) = select_invariants(["masked_runs_are_as_accurate"])
+    invariant.check(subject, case)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attnbench.invariants import second_derivatives
+from tests.invariant_runs import by_name, mutant, run
+from tests.meta.mutants.backward import SecondDerivativesOfConstants, _ConstantWeights
+from tests.meta.mutants.twins.attention import ATTENTION, Attention
+
+RIGHT = by_name(second_derivatives)["second_derivatives_are_right_or_refused"]
+
+
+class _Once(_ConstantWeights):
+    backward = staticmethod(once_differentiable(_ConstantWeights.backward))
+
+
+class Refused(Attention):
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return _Once.apply(hidden).masked_fill(~allowed, 0.0)
+
+
+def test_what_differentiates_twice_by_constants_is_told_how_to_refuse() -> None:
+    outcome = run(mutant(SecondDerivativesOfConstants), RIGHT)
+    assert outcome.status == "failed"
+    assert "the slope of (gradient * g).sum() along a random direction of" in outcome.reason
+    assert "once_differentiable" in outcome.reason
+
+
+def test_right_second_derivatives_and_refused_ones_pass() -> None:
+    for spec in (ATTENTION.spec, mutant(Refused), "additive", "additive/factorised"):
+        outcome = run(spec, RIGHT)
+        assert outcome.status == "passed", outcome.reason

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import KernelSpec
+from attnbench.invariants import pooling, weights
+from tests.invariant_runs import assert_tells_apart, by_name, case_of, mutant, run
+from tests.meta.mutants.twins.attention import ATTENTION, Attention
+
+INVARIANTS = by_name(weights, pooling)
+
+
+class ScaledAfterSoftmax(Attention):
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return 0.5 * super().normalise(hidden, allowed)
+
+
+class FilledWithAnyNumber(Attention):
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        return scores.masked_fill(~allowed, -20.0)
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return hidden.softmax(-1)
+
+
+class Sharpened(Attention):
+    """Rows still sum to 1."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        right = super().normalise(hidden, allowed)
+        count = allowed.sum(-1, keepdim=True).clamp_min(1)
+        return (3 * right - 2 / count).masked_fill(~allowed, 0.0)
+
+
+class LastKeyDropped(Attention):
+    def mask(self, query: Tensor, key: Tensor, *masks: Any) -> tuple[Tensor, Tensor]:
+        allowed, bias = super().mask(query, key, *masks)
+        return allowed & (torch.arange(key.shape[-2]) < max(1, key.shape[-2] - 1)), bias
+
+
+class OneAddedToTheSum(Attention):
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        right = super().normalise(hidden, allowed)
+        return right / (1 + 0.01 * right.sum(-1, keepdim=True))
+
+
+class LaterKeysPreferred(Attention):
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().scores(query, key, scale) + 0.01 * torch.arange(key.shape[-2])
+
+
+class HandedBackTwiceAsFlat(Attention):
+    def forward(self, *args: Any, return_weights: bool = False, **keywords: Any) -> Any:
+        output, handed = super().forward(*args, return_weights=True, **keywords)
+        return (output, handed.sqrt()) if return_weights else output
+
+
+class ValueSquashed(Attention):
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value.tanh())
+
+
+class OutputTooLarge(Attention):
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return 1.01 * super().pool(weights, value)
+
+
+MUTANTS = {
+    "weights_sum_to_one": ScaledAfterSoftmax,
+    "masked_weights_are_zero": FilledWithAnyNumber,
+    "weights_are_not_negative": Sharpened,
+    "every_attendable_key_matters": LastKeyDropped,
+    "single_key_gets_weight_one": OneAddedToTheSum,
+    "equal_keys_get_equal_weight": LaterKeysPreferred,
+    "pools_values": HandedBackTwiceAsFlat,
+    "output_is_linear_in_values": ValueSquashed,
+    "output_lies_within_values": OutputTooLarge,
+    "constant_values_come_back": ScaledAfterSoftmax,
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_an_invariant_passes_the_right_attention_and_fails_its_mutant(name: str) -> None:
+    assert_tells_apart(INVARIANTS[name], MUTANTS[name])
+
+
+def test_every_invariant_on_weights_and_pooling_has_a_mutant_here() -> None:
+    assert set(INVARIANTS) == {*MUTANTS, "weights_follow_scores"}
+
+
+def _kernel(temperature: float) -> KernelSpec:
+    def attend(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(
+            query / temperature, key, value, attn_mask, is_causal=is_causal
+        )
+
+    return KernelSpec(name=f"warm_{temperature:g}", scoring="scaled_dot", attend=attend)
+
+
+def test_weights_follow_scores_passes_torchs_kernel_and_fails_it_at_another_temperature() -> None:
+    invariant = INVARIANTS["weights_follow_scores"]
+    right = run(_kernel(1.0), invariant)
+    assert right.status == "passed", right.reason
+    wrong = run(_kernel(1.01), invariant)
+    assert wrong.status == "failed"
+    assert "log(weights" in wrong.reason
+
+
+def test_weights_follow_scores_is_skipped_on_a_mechanism() -> None:
+    outcome = run(ATTENTION.spec, INVARIANTS["weights_follow_scores"])
+    assert (outcome.status, outcome.reason) == ("skipped", "a mechanism shows no scores")
+
+
+def test_a_subject_without_weights_skips_the_invariants_on_weights_with_that_reason() -> None:
+    blind = mutant(Attention, accepts=(), laws=())
+    for name in ("weights_sum_to_one", "single_key_gets_weight_one"):
+        outcome = run(blind, INVARIANTS[name])
+        assert outcome.status == "skipped"
+        assert outcome.reason == "neither hands back weights nor declares pools_values"
+
+
+def test_the_invariants_on_pooling_are_skipped_where_pools_values_is_not_declared() -> None:
+    blind = mutant(Attention, laws=())
+    for name in by_name(pooling):
+        outcome = run(blind, INVARIANTS[name])
+        assert outcome.status == "skipped", name
+        assert "declare" in outcome.reason
+
+
+def test_declaring_pools_values_without_doing_it_is_a_failure() -> None:
+    assert isinstance(ATTENTION.spec, attnbench.MechanismSpec)
+    wrong = replace(ATTENTION.spec, make=ValueSquashed)
+    assert run(wrong, INVARIANTS["pools_values"]).status == "failed"
+
+
+def test_a_dropped_key_is_found_at_the_smallest_size_that_has_two() -> None:
+    outcome = run(mutant(LastKeyDropped), INVARIANTS["every_attendable_key_matters"], shrink=True)
+    case = case_of(outcome)
+    assert (case.lead, case.q_len, case.kv_len) == ((), 1, 2)
+    assert "after adding 1024 to value 1" in outcome.reason

@@ -1,0 +1,60 @@
+"""Mutants: attentions that are right but for one edit, each named after a bug that was real.
+
+A property suite is worth what it catches. Every mutant differs from a right twin by one overridden
+method or one attribute, says which bug it repeats, and names the invariants that are meant to catch
+it. The twins pass everything. ``python -m tests.meta.mutants.matrix`` measures who kills whom.
+"""
+
+from __future__ import annotations
+
+from tests.meta.mutants import (
+    additive,
+    backward,
+    causality,
+    distances,
+    dropout,
+    execution,
+    groups,
+    heads,
+    hidden_slots,
+    lengths,
+    long,
+    masks_floating,
+    masks_misaligned,
+    masks_misapplied,
+    numerics,
+    positions,
+    scale,
+    scorings,
+    state,
+    streaming,
+)
+from tests.meta.mutants.base import Mutant, Twin
+
+__all__ = ["MUTANTS", "TWINS", "Mutant", "Twin"]
+
+_TOPICS = (
+    masks_misapplied,
+    causality,
+    lengths,
+    masks_misaligned,
+    distances,
+    hidden_slots,
+    masks_floating,
+    numerics,
+    scale,
+    heads,
+    groups,
+    scorings,
+    additive,
+    streaming,
+    long,
+    execution,
+    state,
+    dropout,
+    backward,
+    positions,
+)
+
+MUTANTS: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]
+TWINS: list[Twin] = list(dict.fromkeys(mutant.twin for mutant in MUTANTS))

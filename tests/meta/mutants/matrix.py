@@ -1,0 +1,227 @@
+"""Who kills whom: ``python -m tests.meta.mutants.matrix``.
+
+Three measurements, each resumable (what is in ``--work`` is not run again):
+
+``matrix``   every invariant on every mutant; writes ``results/kill_matrix.{md,json}`` and the table
+             of diagnoses that ``attnbench`` ships.
+``killed``   on several seeds, whether each mutant is killed by anything at all.
+``right``    on several seeds, whether any right implementation is accused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from attnbench.checking.api import select_invariants
+from tests.meta.mutants import MUTANTS
+from tests.meta.mutants.measure import Job, Result, listed, run_all
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parents[3]
+Kills = dict[str, list[str]]
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.meta.mutants.matrix", description=__doc__
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("what", choices=("matrix", "killed", "right"), nargs="?", default="matrix")
+    parser.add_argument("--profile", choices=("quick", "default", "thorough"), default="default")
+    parser.add_argument("--seeds", type=int, default=0, help="0: derandomised, once")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", default="", help="subjects whose name contains this")
+    parser.add_argument("--invariants", default="", help="names, separated by commas; default all")
+    parser.add_argument("--minutes", type=float, default=0.0, help="stop after this long")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "kill_matrix.jsonl")
+    options = parser.parse_args()
+    chosen = options.invariants.split(",") if options.invariants else None
+    names = tuple(invariant.name for invariant in select_invariants(chosen))
+    seeds: list[int | None] = [*range(options.seeds)] or [None]
+    known = _read(options.work)
+    jobs = list(_jobs(options.what, options.only, names, options.profile, seeds, known))
+    _run(jobs, options.work, options.processes, options.minutes)
+    results = [r for r in _read(options.work) if r.profile == options.profile and r.seed in seeds]
+    if options.what == "matrix":
+        _write_matrix(results, names, options.profile)
+    elif options.what == "killed":
+        _tell_killed(results, seeds)
+    else:
+        _tell_accused(results)
+
+
+def _read(path: Path) -> list[Result]:
+    if not path.exists():
+        return []
+    return [Result(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def _jobs(
+    what: str,
+    only: str,
+    names: tuple[str, ...],
+    profile: str,
+    seeds: Iterable[int | None],
+    known: list[Result],
+) -> Iterator[Job]:
+    done: dict[tuple[str, str, int | None], set[str]] = defaultdict(set)
+    killed: set[tuple[str, int | None]] = set()
+    for r in known:
+        if r.profile == profile:
+            done[r.source, r.subject, r.seed].add(r.invariant)
+            if r.source == "mutants" and r.status == "failed":
+                killed.add((r.subject, r.seed))
+    killers = {mutant.name: mutant.killers for mutant in MUTANTS}
+    sources = ("mutants",) if what != "right" else ("twins", "right", "builtin")
+    for seed in seeds:
+        for source in sources:
+            for index, (name, _) in enumerate(listed(source)):
+                if only not in name or (what == "killed" and (name, seed) in killed):
+                    continue
+                rest = [n for n in names if n not in done[source, name, seed]]
+                if what == "killed":  # those that are meant to kill it come first
+                    first = killers[name]
+                    rest = [n for n in first if n in rest] + [n for n in rest if n not in first]
+                if rest:
+                    yield Job(index, source, tuple(rest), profile, seed, what == "killed")
+
+
+def _run(jobs: list[Job], work: Path, processes: int, minutes: float) -> None:
+    work.parent.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + 60 * minutes if minutes else float("inf")
+    with work.open("a") as file:
+        for number, results in enumerate(run_all(jobs, processes), 1):
+            for result in results:
+                file.write(json.dumps(asdict(result)) + "\n")
+            file.flush()
+            print(f"\r{number} of {len(jobs)}", end="", flush=True)
+            if time.monotonic() > until:
+                print("\nstopped: run again to go on")
+                break
+    print()
+
+
+def _write_matrix(results: list[Result], names: tuple[str, ...], profile: str) -> None:
+    measured = {r.subject for r in results if r.source == "mutants"}
+    kills: Kills = {mutant.name: [] for mutant in MUTANTS if mutant.name in measured}
+    for r in results:
+        if r.source == "mutants" and r.status == "failed" and r.invariant in names:
+            kills[r.subject].append(r.invariant)
+    kills = {name: sorted(killers) for name, killers in kills.items()}
+    folder = ROOT / "results"
+    text = json.dumps({"profile": profile, "kills": kills}, indent=1, ensure_ascii=False)
+    (folder / "kill_matrix.json").write_text(text + "\n")
+    (folder / "kill_matrix.md").write_text(_page(kills, names, profile))
+    table = [
+        {"bugs": list(m.bugs), "mistake": m.mistake, "fails": kills[m.name]}
+        for m in MUTANTS
+        if kills.get(m.name)
+    ]
+    shipped = json.dumps(table, indent=1, ensure_ascii=False)
+    (ROOT / "attnbench" / "checking" / "evidence" / "diagnoses.json").write_text(shipped + "\n")
+    print(_summary(kills, names))
+
+
+def _redundant(kills: Kills, names: Iterable[str]) -> list[str]:
+    """Invariants whose mutants are all killed by the others."""
+    sole = {killers[0] for killers in kills.values() if len(killers) == 1}
+    return [name for name in names if name not in sole]
+
+
+def _summary(kills: Kills, names: tuple[str, ...]) -> str:
+    count = Counter(name for killers in kills.values() for name in killers)
+    survivors = [name for name, killers in kills.items() if not killers]
+    sole = Counter(killers[0] for killers in kills.values() if len(killers) == 1)
+    unmet = [
+        f"{m.name} by {', '.join(sorted(set(m.killers) - set(kills[m.name])))}"
+        for m in MUTANTS
+        if m.name in kills and set(m.killers) - set(kills[m.name])
+    ]
+    obvious = {"weights_sum_to_one", "masked_weights_are_zero", "unit_variance"}
+    by_obvious = sum(bool(obvious & set(killers)) for killers in kills.values())
+    return "\n".join(
+        [
+            f"- {len(kills)} of {len(MUTANTS)} mutants measured, "
+            f"{len(kills) - len(survivors)} killed by {len(names)} invariants; "
+            f"row sums, masked zeros and variance alone kill {by_obvious}.",
+            f"- Survivors: {', '.join(survivors) or 'none'}.",
+            f"- Not killed by what is meant to kill them: {'; '.join(unmet) or 'none'}.",
+            f"- Invariants that alone kill some mutant: "
+            f"{', '.join(f'{name} ({n})' for name, n in sole.most_common())}.",
+            f"- Redundant here (each of their mutants is killed by another too): "
+            f"{', '.join(name for name in _redundant(kills, names) if count[name])}.",
+            f"- Kill nothing here: {', '.join(n for n in names if not count[n]) or 'none'}.",
+        ]
+    )
+
+
+def _page(kills: Kills, names: tuple[str, ...], profile: str) -> str:
+    rows = [
+        f"| {m.name} | {', '.join(m.bugs)} | {m.twin.name} | {m.mistake} "
+        f"| {', '.join(f'**{k}**' if k in m.killers else k for k in kills[m.name]) or 'SURVIVES'} |"
+        for m in MUTANTS
+        if m.name in kills
+    ]
+    matrix = [
+        f"| {m.name} | " + " | ".join("×" if n in kills[m.name] else "" for n in names) + " |"
+        for m in MUTANTS
+        if m.name in kills
+    ]
+    numbers = range(1, len(names) + 1)
+    return "\n".join(
+        [
+            "# Kill matrix",
+            "",
+            f"Written by `python -m tests.meta.mutants.matrix --profile {profile}`, derandomised. "
+            "Each mutant differs from a right twin by one edit; the twins pass everything. "
+            "Killers in bold are those meant to kill it.",
+            "",
+            _summary(kills, names),
+            "",
+            "## Mutants",
+            "",
+            "| mutant | as in | twin | mistake | killed by |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            "## Matrix",
+            "",
+            ", ".join(f"{number} = {name}" for number, name in zip(numbers, names, strict=True)),
+            "",
+            "| mutant | " + " | ".join(map(str, numbers)) + " |",
+            "|---|" + "---|" * len(names),
+            *matrix,
+            "",
+        ]
+    )
+
+
+def _tell_killed(results: list[Result], seeds: list[int | None]) -> None:
+    killed = {
+        (r.subject, r.seed) for r in results if r.source == "mutants" and r.status == "failed"
+    }
+    for seed in seeds:
+        alive = [m.name for m in MUTANTS if (m.name, seed) not in killed]
+        share = 1 - len(alive) / len(MUTANTS)
+        print(f"seed {seed}: {share:.1%} killed{'; alive: ' if alive else ''}{', '.join(alive)}")
+
+
+def _tell_accused(results: list[Result]) -> None:
+    right = [r for r in results if r.source != "mutants"]
+    bad = [r for r in right if r.status not in ("passed", "skipped")]
+    seeds = len({r.seed for r in right})
+    print(f"{len(right)} outcomes on {seeds} seeds, {len(bad)} neither passed nor skipped")
+    for r in bad:
+        print(f"{r.subject} {r.invariant} seed {r.seed}: {r.status} {r.reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Right implementations, by others and by hand: none is accused.
+
+A wrapper does what DESIGN asks of a mechanism and torch leaves to its caller: it silences slots
+that no query may see, and gives zeros for a query that may see none.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attnbench import MechanismSpec, ScoringSpec
+from tests.meta.mutants.streaming import Streaming
+from tests.meta.mutants.twins.attention import ATTENTION, wide
+from tests.meta.right.scorings import SPECS
+
+__all__ = ["EXEMPTIONS", "RIGHT", "TORCH_MULTIHEAD", "Right"]
+
+
+@dataclass(frozen=True)
+class Right:
+    """A right implementation.
+
+    Args:
+        name: of it.
+        spec: what is checked.
+    """
+
+    name: str
+    spec: MechanismSpec | ScoringSpec = field(repr=False)
+
+
+class Wrapped(nn.Module):
+    """Attention by a function of four-dimensional tensors, with what torch leaves to its caller."""
+
+    def __init__(self, query_size: int, key_size: int, value_size: int) -> None:
+        super().__init__()
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        """Output ``(..., L, Ev)``."""
+        lead, q_len, kv_len = query.shape[:-2], query.shape[-2], key.shape[-2]
+        allowed = torch.ones(*lead, q_len, kv_len, dtype=torch.bool, device=query.device)
+        bias = None
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            allowed = allowed & attn_mask
+        elif attn_mask is not None:
+            allowed, bias = allowed & (attn_mask > -math.inf), attn_mask.expand(allowed.shape)
+        dead_rows, dead_keys = ~allowed.any(-1, keepdim=True), ~allowed.any(-2).unsqueeze(-1)
+        key, value = key.masked_fill(dead_keys, 0.0), value.masked_fill(dead_keys, 0.0)
+        opened = allowed | dead_rows
+        mask = opened if bias is None else bias.masked_fill(dead_rows, 0.0)
+        tensors = (query, key, value, mask)
+        output = self.core(*(t.reshape(-1, 1, *t.shape[-2:]) for t in tensors))
+        return output.reshape(*lead, q_len, -1).masked_fill(dead_rows, 0.0)
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Output ``(B, 1, L, Ev)`` with a boolean or floating mask that leaves each row a key."""
+        raise NotImplementedError
+
+
+class Sdpa(Wrapped):
+    """``scaled_dot_product_attention`` with one of its backends."""
+
+    backend = SDPBackend.MATH
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Output ``(B, 1, L, Ev)``."""
+        with sdpa_kernel([self.backend]):
+            return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+class SdpaFlash(Sdpa):
+    """The flash backend, which needs key and value of one size."""
+
+    backend = SDPBackend.FLASH_ATTENTION
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Output ``(B, 1, L, Ev)``, through tensors padded with zeros."""
+        width, wanted = max(key.shape[-1], value.shape[-1]), value.shape[-1]
+        query = query * (width / query.shape[-1]) ** 0.5  # since torch scales by the padded size
+        q, k, v = (
+            nn.functional.pad(t, (0, width - t.shape[-1])).contiguous() for t in (query, key, value)
+        )
+        return super().core(q, k, v, mask)[..., :wanted]
+
+
+class Flex(Wrapped):
+    """FlexAttention, not compiled, with the mask as a change of scores."""
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Output ``(B, 1, L, Ev)``."""
+        from torch.nn.attention.flex_attention import flex_attention
+
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
+
+        def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
+            return score + mask[b, h, i, s]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it says that it is not compiled
+            output = flex_attention(query, key, value, score_mod=add)
+        assert isinstance(output, Tensor)
+        return output
+
+
+class Chunked(Wrapped):
+    """Softmax over all keys, seven queries at a time."""
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Output ``(B, 1, L, Ev)``."""
+        if mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
+        parts = []
+        for part, added in zip(torch.split(query, 7, -2), torch.split(mask, 7, -2), strict=True):
+            scores = (wide(part) / math.sqrt(query.shape[-1])) @ wide(key).mT + wide(added)
+            parts.append((scores.softmax(-1) @ wide(value)).to(query.dtype))
+        return torch.cat(parts, -2)
+
+
+class Online(Wrapped):
+    """A running softmax over blocks of keys."""
+
+    def core(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Output ``(B, 1, L, Ev)``."""
+        return Streaming()(self, query, key, value, attn_mask=mask)
+
+
+def _right(cls: type[Wrapped], exempt: Mapping[str, str] | None = None) -> Right:
+    name = cls.__name__.lower()
+    assert isinstance(ATTENTION.spec, MechanismSpec)
+    spec = MechanismSpec(
+        name=name,
+        make=cls,
+        equal_sizes=True,
+        reference=ATTENTION.spec.reference,
+        laws=("pools_values",),
+        exempt=exempt or {},
+    )
+    return Right(name, spec)
+
+
+_BACKWARD = (
+    "backward_leaves_no_trace",
+    "bias_gets_its_gradient",
+    "empty_rows_have_finite_gradients",
+    "gradient_layouts_agree",
+    "gradient_modes_agree",
+    "gradients_alone_equal_gradients_together",
+    "gradients_are_finite_at_extremes",
+    "gradients_are_right",
+    "long_gradients_are_right",
+    "masked_slots_get_no_gradient",
+    "one_tensor_equals_three_copies",
+)
+_NO_BACKWARD = "FlexAttention has no backward on CPU"
+RIGHT = [
+    _right(Sdpa),
+    _right(SdpaFlash, {"bias_gets_its_gradient": "torch's flash kernel gives a mask no gradient"}),
+    _right(Flex, dict.fromkeys(_BACKWARD, _NO_BACKWARD)),
+    _right(Chunked),
+    _right(Online),
+    *(Right(name, spec) for name, spec in SPECS.items()),
+]
+
+
+class TorchMultihead(nn.Module):
+    """``nn.MultiheadAttention`` with its weights, its masks turned round, and nothing else done."""
+
+    def __init__(self, query_size: int, key_size: int, value_size: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(
+            query_size, 1, kdim=key_size, vdim=value_size, batch_first=True
+        )
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        """Output ``(..., L, Eq)``."""
+        lead = query.shape[:-2]
+        if attn_mask is not None:
+            mask = ~attn_mask if attn_mask.dtype == torch.bool else attn_mask
+            shape = (*lead, query.shape[-2], key.shape[-2])
+            attn_mask = mask.expand(shape).reshape(-1, *shape[-2:])
+        query, key, value = (t.reshape(-1, *t.shape[-2:]) for t in (query, key, value))
+        output: Tensor = self.inner(query, key, value, attn_mask=attn_mask, need_weights=True)[0]
+        return output.reshape(*lead, *output.shape[-2:])
+
+
+TORCH_MULTIHEAD = MechanismSpec(
+    name="torch_multihead",
+    make=TorchMultihead,
+    sizes=lambda sizes: sizes.replace(value_size=sizes.query_size),
+)
+_EMPTY_ROW = "nn.MultiheadAttention with weights gives NaN for a query without keys"
+_PADDING = "nn.MultiheadAttention with weights lets NaN in padding through"
+EXEMPTIONS = {
+    **dict.fromkeys(
+        (
+            "agrees_with_float64",
+            "causal_and_padding_combine",
+            "empty_rows_give_zeros",
+            "empty_rows_have_finite_gradients",
+            "finite_at_extremes",
+            "mask_forms_agree",
+            "masks_broadcast",
+            "valid_lengths_count_the_keys",
+            "windows_end_at_their_edges",
+        ),
+        _EMPTY_ROW,
+    ),
+    **dict.fromkeys(("masked_slots_are_inert", "masked_slots_get_no_gradient"), _PADDING),
+}

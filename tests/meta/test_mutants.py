@@ -1,0 +1,64 @@
+"""Every mutant is killed by what is meant to kill it, and its right twin is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnbench.checking.api import select_invariants
+from attnbench.checking.outcomes import Outcome
+from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.specs import Invariant
+from attnbench.subject.lookup import resolve
+from tests.meta.mutants import MUTANTS, TWINS, Mutant, Twin
+from tests.meta.mutants.base import Spec
+
+KNOWN_BUGS = """
+    timm#2236 addons#133 OpenNMT-py#272 flamingo-pytorch#10 ParlAI#3068 x-transformers#160
+    halonet-pytorch#4 transformers#41443 keras#23038 TransformerEngine#1524 xformers#103
+    pytorch#103082 pytorch#108108 cutlass#2336 onnx#8068 transformers#39408
+    transformers#29623 Transformer-Neural-Network#15 pytorch#103749 pytorch#103963
+    pytorch#41508 apex#1390 d2l-en#2423 pytorch#101967 fairseq#3575 flax#982 keras#15390
+    mlc-llm#1638 transformers#18057 pytorch#163588 PyTorch-NLP#2 fastNLP#254 mlc-llm#3426
+    cntkx#10 ViT#2 tt-metal#33304 pytorch#124464 timm#1978 pytorch#42929 pytorch#33360
+    ng-video-lecture#30 FuxiCTR#30 lighthouse#77 AttnGAN#93 onnx#7274 axlearn#842
+    hyunwoongko/transformer#40 allennlp#1775 tacotron2#303 pytorch/xla#2369 OpenNMT-py#867
+    pytorch#112577 pytorch#181133 pytorch#86120 pytorch#97111 TransformerLens#1005
+    transformers#22707 attention-gym#86 OpenNMT-py#110
+""".split()  # noqa: SIM905 -- a line each would be sixty
+"""Issues and pull requests in which attention went wrong; each has a mutant."""
+
+
+def run(spec: Spec, invariant: Invariant) -> Outcome:
+    (subject,) = resolve(spec)
+    with seeded():
+        return run_invariant(subject, invariant, PROFILES["quick"], shrink=False)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_killed_by_each_invariant_that_is_meant_to(mutant: Mutant) -> None:
+    for invariant in select_invariants(mutant.killers):
+        outcome = run(mutant.spec, invariant)
+        assert outcome.status == "failed", (
+            f"{mutant.name} ({mutant.mistake}): {invariant.name} {outcome.status}, {outcome.reason}"
+        )
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
+def test_the_right_twin_passes_what_kills_its_mutants(twin: Twin) -> None:
+    killers = {name for mutant in MUTANTS if mutant.twin is twin for name in mutant.killers}
+    for invariant in select_invariants(sorted(killers)):
+        outcome = run(twin.spec, invariant)
+        assert outcome.status == "passed", f"{invariant.name}: {outcome.reason}"
+
+
+def test_every_known_bug_has_a_mutant() -> None:
+    named = {bug for mutant in MUTANTS for bug in mutant.bugs}
+    assert set(KNOWN_BUGS) <= named
+
+
+def test_a_mutant_has_a_name_of_its_own_and_says_what_is_wrong() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    for mutant in MUTANTS:
+        assert mutant.mistake.endswith("."), mutant.name
+        assert mutant.bugs, mutant.name
+        assert mutant.killers, mutant.name

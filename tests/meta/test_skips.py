@@ -1,0 +1,68 @@
+"""Which invariant is skipped on which built-in subject, and why: a new skip fails here.
+
+The table is ``tests/meta/skips.json``; after a skip that is meant, write it anew with
+``python -m tests.test_skips`` and read the difference.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from attnbench.checking.api import select_invariants
+from attnbench.checking.runner import skip_reason
+from attnbench.registry.catalog import registry
+from attnbench.subject.lookup import installed
+from attnbench.subject.subject import Subject
+
+FOR_OTHERS = {
+    "scale_multiplies_scores",  # no built-in mechanism takes a scale
+    "leading_padding_equals_deleting",  # none has rotary angles, or a bias by distance
+}
+TABLE = Path(__file__).with_name("skips.json")
+
+
+def builtin() -> list[Subject]:
+    """Subjects that attnbench itself brings, whatever else is installed."""
+    own = {name for name, _, plugin in registry().specs() if plugin.distribution == "attnbench"}
+    return [subject for subject in installed() if subject.address in own]
+
+
+def skips() -> dict[str, dict[str, str]]:
+    """Subject to invariant to reason."""
+    table = {}
+    for subject in builtin():
+        reasons = {i.name: skip_reason(subject, i) for i in select_invariants(None)}
+        table[subject.name] = {
+            name: reason
+            for name, reason in sorted(reasons.items())
+            if reason is not None and reason != "law not declared"
+        }
+    return table
+
+
+def test_nothing_is_skipped_but_what_the_table_says() -> None:
+    expected = json.loads(TABLE.read_text(encoding="utf-8"))
+    found = skips()
+    assert found.keys() == expected.keys()
+    for subject, reasons in found.items():
+        assert reasons == expected[subject], subject
+
+
+def test_every_law_is_declared_by_some_built_in_subject() -> None:
+    laws = {invariant.name for invariant in select_invariants(None) if invariant.law}
+    declared = {law for subject in builtin() for law in subject.laws}
+    assert laws - FOR_OTHERS <= declared
+
+
+def test_every_invariant_runs_on_some_built_in_subject() -> None:
+    table, subjects = skips(), builtin()
+    for invariant in select_invariants(None):
+        if not invariant.law and invariant.name not in FOR_OTHERS:
+            ran = [s.name for s in subjects if invariant.name not in table[s.name]]
+            assert ran, f"{invariant.name} is skipped on every subject"
+
+
+if __name__ == "__main__":
+    text = json.dumps(skips(), indent=1, ensure_ascii=False, sort_keys=True)
+    TABLE.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench import Case
+from attnbench.oracle.budget import Oracle
+from attnbench.subject.lookup import resolve
+from attnbench.subject.subject import Subject
+from tests.meta.mutants.twins.attention import ATTENTION
+
+SMALL = Case((2,), 3, 5, 4, 4, 4)
+
+
+def _subject(target: Any) -> Subject:
+    (subject,) = resolve(target)
+    return subject
+
+
+def _oracle(target: Any, case: Case) -> tuple[Oracle, Tensor]:
+    subject = _subject(target)
+    module, inputs = subject.build(subject.legal(case))
+    return Oracle(subject, module, inputs), subject.output(module, inputs).detach()
+
+
+def test_nan_in_a_slot_hidden_from_all_reaches_no_reference() -> None:
+    subject = _subject("scaled_dot")
+    module, inputs = subject.build(SMALL.replace(mask="key_row"))
+    dead = ~inputs.allowed.any(-2).unsqueeze(-1)
+    assert bool(dead.any())
+    poisoned = inputs.replace(
+        key=inputs.key.masked_fill(dead, math.nan), value=inputs.value.masked_fill(dead, math.nan)
+    )
+    oracle = Oracle(subject, module, poisoned)
+    assert bool(oracle.output.isfinite().all())
+    assert bool(oracle.budget().isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("target", ["additive", "scaled_dot", ATTENTION.spec])
+def test_a_right_output_takes_a_small_share_of_its_budget(target: Any, dtype: str) -> None:
+    for seed in range(20):
+        oracle, output = _oracle(target, SMALL.replace(dtype=dtype, seed=seed, mask="boolean"))
+        error = (output.double() - oracle.output).abs()
+        assert bool((error <= oracle.budget() / 2).all())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_budget_is_what_a_few_units_in_the_last_place_change(dtype: str) -> None:
+    oracle, _ = _oracle("scaled_dot", Case((4,), 8, 8, 16, 16, 4, dtype))
+    moved = torch.stack(
+        [
+            (oracle.subject.output(module, inputs) - oracle.output).abs()
+            for module, inputs in oracle.moved(oracle.eps, 32)
+        ]
+    )
+    largest = moved.amax(0).detach()
+    assert bool((oracle.budget() > largest).all())
+    # not so wide that an error of some ten times as much would pass
+    assert float((oracle.budget() / largest).median()) < 30
+
+
+def test_a_saturated_row_has_a_budget_only_where_another_key_is_near() -> None:
+    subject = _subject("dot")
+    module, inputs = subject.build(Case((), 2, 2, 1, 1, 1, "bfloat16"))
+    query = torch.tensor([[64.0], [64.0]], dtype=torch.bfloat16)
+    value = torch.tensor([[1.0], [-1.0]], dtype=torch.bfloat16)
+
+    def budget(*keys: float) -> float:
+        key = torch.tensor(keys, dtype=torch.bfloat16).unsqueeze(-1)
+        given = inputs.replace(query=query, key=key, value=value)
+        return float(Oracle(subject, module, given).budget().max())
+
+    assert budget(64.0, -64.0) < 0.1  # no rounding brings a score of -4096 near one of 4096
+    assert budget(64.0, 63.75) > 1.0  # a unit in the last place decides which key wins
+
+
+def test_a_finer_unit_makes_a_narrower_budget() -> None:
+    oracle, _ = _oracle("additive", SMALL)
+    narrow = oracle.budget(units=64.0, eps=torch.finfo(torch.float64).eps)
+    assert float((narrow / oracle.budget()).max()) < 1e-6
+
+
+@pytest.mark.parametrize("mask", ["none", "floating"])
+def test_a_mechanisms_budget_is_surer_with_its_own_steps_rounded(mask: str) -> None:
+    oracle, output = _oracle(ATTENTION.spec, SMALL.replace(mask=mask))
+    assert bool((oracle.budget(sure=True) >= oracle.budget()).all())
+    assert bool(((output.double() - oracle.output).abs() <= oracle.budget()).all())
+    assert bool((oracle.budget() < 1e-4).all())
+
+
+def test_the_floor_is_part_of_the_budget() -> None:
+    for target in ("gaussian", ATTENTION.spec):
+        oracle, _ = _oracle(target, SMALL)
+        assert bool((oracle.floor() <= oracle.budget()).all())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed):
+    case = Case((4, 4), 1, 1024, 64, 64, 64, seed=seed)  # dot: the largest weight is near 1
+    (subject,) = resolve("dot")
+    module, inputs = subject.build(case)
+    oracle = Oracle(subject, module, inputs)
+    off = (subject.output(module, inputs).double() - oracle.output).abs()
+    assert bool((off <= oracle.budget(sure=True)).all())
+    assert bool((oracle.floor() < 1e-4).all())
+
+
+def test_a_budget_that_acquits_early_leaves_gradients_on():
+    oracle, _ = _oracle("hard", SMALL)
+    first = next(oracle.sure_budgets())
+    assert torch.is_grad_enabled()
+    assert bool((first <= oracle.budget(sure=True)).all())

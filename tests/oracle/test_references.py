@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attnbench import Case, MechanismSpec
+from attnbench.cases.case import MASKS
+from attnbench.oracle.references import Reference, allowed_and_bias, float64_output, scalar_output
+from attnbench.subject.lookup import resolve
+from attnbench.subject.subject import Subject
+from tests.meta.mutants.twins.attention import ATTENTION
+
+SMALL = Case((2,), 3, 5, 4, 4, 4)
+
+
+def _subject(target: Any) -> Subject:
+    (subject,) = resolve(target)
+    return subject
+
+
+def _reference(target: Any, case: Case) -> Reference:
+    subject = _subject(target)
+    module, inputs = subject.build(subject.legal(case))
+    return Reference(subject, module, inputs)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", ["additive", "gaussian"])
+def test_both_references_give_the_same_output_under_every_mask(name: str, mask: str) -> None:
+    subject = _subject(name)
+    module, inputs = subject.build(subject.legal(SMALL.replace(mask=mask)))
+    scalar = scalar_output(subject, module, inputs)
+    assert scalar is not None
+    wide = float64_output(subject, module, inputs).flatten(0, -2)
+    torch.testing.assert_close(scalar, wide, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_what_is_allowed_by_definition_is_what_masks_fold_into(mask: str) -> None:
+    _, inputs = _subject("dot").build(SMALL.replace(mask=mask).legal())
+    assert torch.equal(allowed_and_bias(inputs)[0], inputs.allowed)
+
+
+def test_the_float64_run_matches_a_softmax_written_by_hand() -> None:
+    reference = _reference("dot", SMALL)
+    query, key, value = (getattr(reference.inputs, n) for n in ("query", "key", "value"))
+    expected = (query @ key.mT).softmax(-1) @ value
+    torch.testing.assert_close(reference.output, expected, atol=1e-12, rtol=0)
+
+
+def test_a_row_without_keys_is_zeros() -> None:
+    reference = _reference("dot", SMALL.replace(mask="empty_row"))
+    dead = ~reference.allowed.any(-1)
+    assert bool(dead.any())
+    assert not reference.output[dead].any()
+
+
+def test_rows_are_few_and_hold_the_first_and_the_last() -> None:
+    reference = _reference("dot", Case((3,), 40, 16, 4, 4, 4))
+    rows = reference.rows(64)
+    assert len(rows) == 4
+    assert (rows[0], rows[-1]) == ((0, 0), (2, 39))
+    assert len(reference.rows()) == 120
+
+
+def test_of_long_rows_the_last_is_taken_alone() -> None:
+    reference = _reference("dot", SMALL.replace(kv_len=257))
+    assert reference.rows(16) == [(1, 2)]
+    assert len(reference.rows(64)) == 2
+
+
+def test_of_a_mechanism_whole_items_are_taken_the_last_one_always() -> None:
+    reference = _reference("soft", SMALL.replace(lead=(2, 3)))
+    assert reference.rows(16) == [(5, 0), (5, 1), (5, 2)]
+    assert {item for item, _ in reference.rows(64)} == {0, 2, 3, 5}
+    assert len(reference.rows()) == 18
+
+
+def test_rows_by_the_scalar_reference_take_the_place_of_those_in_float64() -> None:
+    reference = _reference("scaled_dot", Case((3,), 7, 5, 4, 4, 4))
+    mixed = reference.with_scalar([(0, 0), (1, 6), (2, 3)])
+    torch.testing.assert_close(mixed, reference.output, atol=1e-12, rtol=0)
+    assert torch.equal(mixed[0, 1:], reference.output[0, 1:])
+
+
+def test_a_mechanism_without_a_reference_has_none_and_with_a_bias_neither() -> None:
+    assert isinstance(ATTENTION.spec, MechanismSpec)
+    assert not _reference(ATTENTION.spec, SMALL.replace(mask="bias")).has_scalar
+    assert _reference(ATTENTION.spec, SMALL.replace(mask="boolean")).has_scalar

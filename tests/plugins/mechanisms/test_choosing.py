@@ -1,0 +1,231 @@
+"""Mechanisms that choose: hard, monotonic, structured; and those that combine: static, concat."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+
+import pytest
+import torch
+from attnbench_plugins.mechanisms._scan import carried, expected, forward_choice
+from attnbench_plugins.mechanisms.structured_self import orthonormality_penalty
+
+import attnbench
+from attnbench.errors import OptionError, ShapeError
+
+
+def made(name: str, *sizes: int, **options: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return attnbench.get(name).make(*(sizes or (4, 4, 4)), **options).double().eval()
+
+
+def tensors(*lead: int, q_len: int = 3, kv_len: int = 5) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(*lead, n, 4, generator=generator).double() for n in (q_len, kv_len, kv_len)]
+
+
+def test_hard_gives_the_value_of_the_likeliest_key():
+    module, (query, key, value) = made("hard", scoring="dot"), tensors()
+    best = (query @ key.T).argmax(-1)
+    assert torch.equal(module(query, key, value), value[best])
+
+
+def test_hard_tells_small_scores_apart_beside_a_large_bias_on_another_key():
+    module, (query, key, value) = made("hard", scoring="dot").float(), tensors()
+    query, key, value = query.float() / 1024, key.float(), value.float()
+    bias = torch.zeros(3, 5)
+    bias[:, 2] = -1e4
+    best = (query @ key.T + bias).double().argmax(-1)
+    assert best.tolist() != [0, 0, 0]
+    assert torch.equal(module(query, key, value, bias), value[best])
+
+
+def test_hard_in_training_has_the_gradient_of_soft():
+    module, given = made("hard").train(), tensors(2)
+    value = given[2]
+    _, weights = module(*given, return_weights=True)
+    soft = module.scoring(*given[:2]).softmax(-1)
+    vector = module.scoring.score_vector
+    got, wanted = (torch.autograd.grad((w @ value).sum(), vector)[0] for w in (weights, soft))
+    torch.testing.assert_close(got, wanted)
+
+
+def test_hard_keeps_the_log_probability_of_its_samples_in_training_only():
+    module, given = made("hard"), tensors(2)
+    module(*given)
+    assert module.log_prob is None
+    _, weights = module.train()(*given, return_weights=True)
+    soft = module.scoring(*given[:2]).softmax(-1)
+    torch.testing.assert_close(module.log_prob, (soft * weights.detach()).sum(-1).log())
+
+
+def test_hard_can_be_copied_and_pickled_after_a_call_in_training():
+    module = made("hard").train()
+    module(*tensors(2))
+    assert copy.deepcopy(module).log_prob is None
+    assert pickle.loads(pickle.dumps(module)).log_prob is None
+
+
+def test_hard_never_samples_a_hidden_key():
+    module, given = made("hard").train(), tensors(500)
+    mask = torch.tensor([[True, False, True, False, False]])
+    _, weights = module(*given, attn_mask=mask, return_weights=True)
+    assert weights[..., [1, 3, 4]].sum() == 0
+    assert (weights.sum(-1) == 1).all()
+
+
+def recursion(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Raffel's recursion, query by query and key by key."""
+    stop, standing, rows = scores.sigmoid() * allowed, torch.zeros(scores.shape[-1]), []
+    standing = standing.to(scores)
+    standing[0] = 1
+    for row, may in zip(stop, allowed, strict=True):
+        weights = []
+        for j in range(len(row)):
+            arrives = [standing[m] * (1 - row[m:j]).prod() for m in range(j + 1)]
+            weights.append(row[j] * sum(arrives))
+        rows.append(torch.stack(weights))
+        standing = rows[-1] if may.any() else standing
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_parallel_form_is_the_recursion_and_has_its_gradient(masked):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(5, 9, generator=generator).double().requires_grad_()
+    allowed = torch.ones(5, 9, dtype=torch.bool)
+    if masked:
+        allowed = torch.rand(5, 9, generator=generator) < 0.6
+        allowed[2] = False
+    got, wanted = expected(scores, allowed), recursion(scores, allowed)
+    torch.testing.assert_close(got, wanted)
+    target = torch.randn(5, 9, generator=generator).double()
+    gradients = [torch.autograd.grad((w * target).sum(), scores)[0] for w in (got, wanted)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 100.0, 1e4])
+def test_the_parallel_form_is_finite_where_products_of_chances_underflow(size):
+    generator = torch.Generator().manual_seed(0)
+    scores = (size * torch.randn(20, 400, generator=generator)).requires_grad_()
+    weights = expected(scores, None)
+    (gradient,) = torch.autograd.grad(weights.square().sum(), scores)
+    assert weights.isfinite().all()
+    assert gradient.isfinite().all()
+    assert (weights.sum(-1) <= 1 + 1e-5).all()
+
+
+def test_carried_is_a_linear_recurrence():
+    stay, enter = torch.rand(2, 11, generator=torch.Generator().manual_seed(0)).double()
+    x, wanted = 0.0, []
+    for a, b in zip(stay.tolist(), enter.tolist(), strict=True):
+        x = a * x + b
+        wanted.append(x)
+    torch.testing.assert_close(carried(stay, enter), torch.tensor(wanted).double())
+
+
+@pytest.mark.parametrize("scores", list(itertools.product([-1.0, 1.0], repeat=6)))
+def test_the_hard_choice_walks_on_from_the_last_one(scores):
+    table = torch.tensor(scores).reshape(2, 3)
+    position, wanted = 0, []
+    for row in table.tolist():
+        while position < 3 and row[position] <= 0:
+            position += 1
+        wanted.append(position)
+    assert forward_choice(table, None).tolist() == wanted
+
+
+def test_sharp_chances_make_training_and_evaluation_agree():
+    module, (query, key, value) = made("forced_forward", scoring="dot"), tensors(2)
+    hard = module(query * 1e4, key, value)
+    torch.testing.assert_close(module.train()(query * 1e4, key, value), hard)
+
+
+def test_a_query_without_keys_leaves_the_position_of_the_ones_behind_it():
+    module, given = made("forced_forward", offset=100.0), tensors()
+    mask = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]).bool()
+    for mode in (module.eval(), module.train()):
+        _, weights = mode(*given, attn_mask=mask, return_weights=True)
+        assert weights.sum(-1).round().tolist() == [1, 0, 1]
+        assert weights.argmax(-1)[[0, 2]].tolist() == [2, 2]
+
+
+def test_the_penalty_is_zero_for_orthonormal_rows_alone():
+    assert orthonormality_penalty(torch.eye(4)[[2, 0]]) == 0
+    assert orthonormality_penalty(torch.full((2, 4), 0.25)) > 0
+    assert orthonormality_penalty(torch.eye(4)[[2, 2]]) == 2
+
+
+def test_the_penalty_drives_rows_apart():
+    module, (_, states, _) = made("structured_self", rows=2), tensors()
+    query = states[:2]
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    for _ in range(300):
+        _, weights = module(query, states, states, return_weights=True)
+        loss = module.penalty(weights)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.01
+    assert sorted(weights.argmax(-1).tolist()) != [weights.argmax(-1)[0]] * 2
+
+
+def test_structured_self_follows_its_formula():
+    module, (_, states, _) = made("structured_self", rows=2), tensors()
+    scores = module.row_vectors @ (module.key_proj.weight @ states.T).tanh()
+    torch.testing.assert_close(module(states[:2], states, states), scores.softmax(-1) @ states)
+
+
+def test_a_query_with_another_number_of_rows_is_an_error():
+    with pytest.raises(ShapeError, match="rows=2, but the query has 3"):
+        made("structured_self", rows=2)(*tensors())
+
+
+def test_static_weighs_by_the_mean_query_and_its_rows_are_equal():
+    module, (query, key, value) = made("static"), tensors(2)
+    output, weights = module(query, key, value, return_weights=True)
+    mean = query.mean(-2, keepdim=True)
+    expected = attnbench.attend(module.scoring, mean, key, value, kernel="plain")
+    torch.testing.assert_close(output, expected.expand_as(output))
+    assert torch.equal(weights, weights[:, :1].expand_as(weights))
+
+
+def test_concat_combine_has_the_tutorials_shapes():
+    module = attnbench.get("concat_combine").make(64, 32, 64, slots=32, output_size=32)
+    q, k, memory = torch.randn(1, 1, 32), torch.randn(1, 1, 32), torch.randn(1, 32, 64)
+    output, weights = module(
+        torch.cat([q, k], -1), torch.zeros(1, 32, 32), memory, return_weights=True
+    )
+    assert output.shape == (1, 1, 32)
+    assert weights.squeeze(1).shape == (1, 32)
+
+
+def test_concat_combine_follows_its_formula():
+    module, (query, key, value) = made("concat_combine", slots=5), tensors(2)
+    weights = (query @ module.slot_proj.weight.T + module.slot_proj.bias).softmax(-1)
+    both = torch.cat([query[..., :2], weights @ value], -1)
+    expected = both @ module.out_proj.weight.T + module.out_proj.bias
+    torch.testing.assert_close(module(query, key, value), expected)
+
+
+def test_more_keys_than_slots_are_an_error():
+    with pytest.raises(ShapeError, match="slots=4, but the key has length 5; make it with slots=5"):
+        made("concat_combine", slots=4)(*tensors())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("structured_self", {"rows": 0}),
+        ("structured_self", {"hidden_size": 0}),
+        ("concat_combine", {"slots": 0}),
+        ("concat_combine", {"state_size": 5}),
+        ("concat_combine", {"output_size": 0}),
+        ("hard", {"hidden_size": 3}),
+        ("forced_forward", {"noise": -1.0}),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_clear_error(name, options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        made(name, **options)

@@ -1,0 +1,182 @@
+"""Soft and multi-head attention, over any registered scoring function."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import attnbench
+from attnbench.errors import OptionError, ShapeError, UnknownNameError
+from attnbench.subject.lookup import installed, resolve
+
+SCORINGS = [subject.name for subject in installed() if subject.kind == "scoring"]
+
+
+def made(name: str, *sizes: int, **options: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return attnbench.get(name).make(*(sizes or (6, 6, 5)), **options).double().eval()
+
+
+def tensors(*lead: int, q_len: int = 3, kv_len: int = 4) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        torch.randn(*lead, *shape, generator=generator).double()
+        for shape in ((q_len, 6), (kv_len, 6), (kv_len, 5))
+    ]
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_soft_equals_attend_with_its_scoring_function(scoring):
+    module, (query, key, value) = made("soft", scoring=scoring), tensors(2)
+    expected = attnbench.attend(module.scoring, query, key, value, kernel="plain")
+    torch.testing.assert_close(module(query, key, value), expected)
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_multi_head_equals_each_head_on_its_own(scoring):
+    module, (query, key, value) = made("multi_head", scoring=scoring, heads=3), tensors(2)
+    heads = []
+    for head in range(3):
+        rows = slice(2 * head, 2 * head + 2)
+        q, k, v = (
+            tensor @ proj.weight[rows].T
+            for tensor, proj in (
+                (query, module.query_proj),
+                (key, module.key_proj),
+                (value, module.value_proj),
+            )
+        )
+        heads.append(attnbench.attend(module.scoring, q, k, v, kernel="plain"))
+    expected = torch.cat(heads, -1) @ module.out_proj.weight.T
+    torch.testing.assert_close(module(query, key, value), expected)
+
+
+def test_grouped_heads_equal_heads_with_repeated_projections():
+    grouped, full = made("multi_head", heads=6, kv_heads=2), made("multi_head", heads=6)
+    state = grouped.state_dict()
+    for name in ("key_proj.weight", "value_proj.weight"):
+        state[name] = state[name].repeat_interleave(3, 0)
+    full.load_state_dict(state)
+    torch.testing.assert_close(grouped(*tensors(2)), full(*tensors(2)))
+
+
+def test_multi_head_equals_torchs_where_torchs_is_right():
+    module = made("multi_head", 6, 6, 6, heads=2)
+    theirs = torch.nn.MultiheadAttention(6, 2, bias=False, batch_first=True).double().eval()
+    with torch.no_grad():
+        parts = (module.query_proj, module.key_proj, module.value_proj)
+        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        theirs.out_proj.weight.copy_(module.out_proj.weight)
+    query, key, _ = tensors(2)
+    mask = torch.rand(3, 4, generator=torch.Generator().manual_seed(2)) < 0.5
+    mask[:, 0] = True
+    output, weights = module(query, key, key, attn_mask=mask, return_weights=True)
+    expected, mean_weights = theirs(query, key, key, attn_mask=~mask)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(weights, mean_weights)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 4), (2, 1, 1, 4), (2, 1, 3, 4), (2, 5, 3, 4)])
+def test_masks_of_every_shape_mean_the_same_for_all_heads(shape):
+    module, (query, key, value) = made("multi_head", heads=3), tensors(2, 5)
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.6
+    mask[..., 0] = True
+    if len(shape) == 1:
+        with pytest.raises(attnbench.AttnbenchError, match="at least two dimensions"):
+            module(query, key, value, attn_mask=mask)
+        return
+    got = module(query, key, value, attn_mask=mask)
+    expected = module(query, key, value, attn_mask=mask.expand(2, 5, 3, 4).contiguous())
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("name", ["soft", "multi_head"])
+def test_nan_in_padding_reaches_no_output_and_no_parameter(name):
+    module, (query, key, value) = made(name), tensors(2)
+    lens = torch.tensor([2, 3])
+    clean = module(query, key, value, valid_lens=lens)
+    for item, length in enumerate(lens):
+        key[item, length:], value[item, length:] = torch.nan, torch.inf
+    output = module(query, key, value, valid_lens=lens)
+    assert torch.equal(output, clean)
+    for parameter in torch.autograd.grad(output.sum(), list(module.parameters())):
+        assert parameter.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["soft", "multi_head"])
+def test_a_query_without_keys_gets_zeros_and_finite_gradients(name):
+    module, (query, key, value) = made(name), tensors(2)
+    query.requires_grad_()
+    output = module(query, key, value, valid_lens=torch.tensor([0, 2]))
+    assert (output[0] == 0).all()
+    (gradient,) = torch.autograd.grad(output.sum(), query)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["soft", "multi_head"])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(0, 4), (3, 0), (0, 0)])
+def test_lengths_of_zero_give_outputs_of_the_right_shape(name, q_len, kv_len):
+    output, weights = made(name)(*tensors(2, q_len=q_len, kv_len=kv_len), return_weights=True)
+    assert output.shape == (2, q_len, 5)
+    assert weights.shape == (2, q_len, kv_len)
+    assert (output == 0).all()
+
+
+@pytest.mark.parametrize("name", ["soft", "multi_head"])
+def test_dropout_acts_in_training_only_and_weights_are_those_before_it(name):
+    module, given = made(name), tensors(2)
+    plain, weights = module(*given, return_weights=True)
+    torch.testing.assert_close(module(*given, dropout_p=0.5), plain)  # by a kernel
+    dropped, same = module.train()(*given, dropout_p=0.5, return_weights=True)
+    assert not torch.allclose(dropped, plain)
+    torch.testing.assert_close(same, weights)
+
+
+def test_a_nested_address_gives_the_scoring_function_its_options():
+    module = resolve("multi_head(scoring=additive(hidden_size=3))")[0].make(4, 4, 4)
+    assert module.scoring.score_vector.shape == (3,)
+    assert made("soft", scoring="additive(hidden_size=3)").scoring.score_vector.shape == (3,)
+
+
+def test_a_copy_gives_the_same_output():
+    module, given = made("multi_head", scoring="additive"), tensors(2)
+    assert torch.equal(copy.deepcopy(module)(*given), module(*given))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"heads": 8}, OptionError, "fewer features than heads"),
+        ({"heads": 4}, OptionError, "choose heads that divide it"),
+        ({"heads": 0}, OptionError, "at least 1"),
+        ({"heads": 6, "kv_heads": 4}, OptionError, "kv_heads divides heads"),
+        ({"head": 2}, OptionError, "Did you mean 'heads'"),
+        ({"scoring": "additiv"}, UnknownNameError, "'additive'"),
+        ({"scoring": "multi_head"}, OptionError, "is not a scoring function"),
+    ],
+)
+def test_an_option_that_cannot_be_is_one_clear_error(options, error, message):
+    with pytest.raises(error, match=message):
+        made("multi_head", **options)
+
+
+def test_a_scoring_function_that_needs_equal_sizes_cannot_serve_other_ones():
+    with pytest.raises(ShapeError, match="dot needs query_size == key_size, got 6 and 3"):
+        made("soft", 6, 3, 5, scoring="dot")
+
+
+def test_heads_make_sizes_equal_for_any_scoring_function():
+    module = made("multi_head", 6, 3, 5, scoring="gaussian")
+    query, key, value = tensors(2)
+    assert module(query, key[..., :3], value).shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("name", ["soft", "multi_head"])
+def test_features_other_than_the_module_was_made_for_are_an_error(name):
+    query, key, value = tensors(2)
+    with pytest.raises(
+        ShapeError, match=r"made for query_size, key_size, value_size = \(6, 6, 5\)"
+    ):
+        made(name)(query, key, value[..., :4])

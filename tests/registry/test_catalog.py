@@ -1,0 +1,188 @@
+import types
+
+import pytest
+import torch
+from torch import nn
+
+import attnbench
+from attnbench.errors import AddressError, DuplicateNameError, UnknownNameError
+from attnbench.registry.catalog import Plugin, Registry, discover, load, registry
+from attnbench.registry.discovery import call_hooks
+
+
+def spec(name="cosine", **changes):
+    return attnbench.ScoringSpec(name=name, make=lambda q, k: nn.Identity(), **changes)
+
+
+def plugin(name="p", distribution="dist", specs=(), **changes):
+    return Plugin(
+        **{
+            "name": name,
+            "value": "",
+            "distribution": distribution,
+            "version": "1.0",
+            "status": "ok",
+            "specs": tuple(specs),
+            **changes,
+        }
+    )
+
+
+def hooks(**functions):
+    return types.SimpleNamespace(__name__="namespace", **functions)
+
+
+def test_built_ins_come_in_through_entry_points():
+    assert {"additive", "gaussian", "scaled_dot", "bilinear", "vector_sum", "dot"} <= set(
+        attnbench.subjects()
+    )
+    assert attnbench.subjects() == sorted(attnbench.subjects())
+    assert all(p.entry_point is not None for p in registry().plugins)
+
+
+def test_unknown_name_offers_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'additive'"):
+        attnbench.get("aditive")
+
+
+def test_a_spec_has_no_options():
+    with pytest.raises(AddressError, match="leave them out"):
+        attnbench.get("additive(hidden_size=3)")
+
+
+def test_two_distributions_with_one_name_stay_loaded_and_are_reached_by_distribution():
+    first, second = spec(), spec()
+    both = Registry(
+        [
+            plugin("cosine", "attn-extra", [first], version="2.0"),
+            plugin("scores", "my-scores", [second], version="0.1"),
+        ]
+    )
+    with pytest.raises(DuplicateNameError) as raised:
+        both.get("cosine")
+    assert str(raised.value).splitlines()[:3] == [
+        "scoring 'cosine' is registered twice:",
+        "  by attn-extra 2.0 (entry point 'cosine')",
+        "  by my-scores 0.1 (entry point 'scores')",
+    ]
+    assert "ATTNBENCH_DISABLED_PLUGINS=scores" in str(raised.value)
+    assert both.get("attn-extra:cosine") is first
+    assert both.get("my_scores:cosine") is second
+    assert [address for address, _, _ in both.specs()] == ["attn-extra:cosine", "my-scores:cosine"]
+
+
+def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered():
+    found = Registry([plugin(specs=[spec("good"), spec("bad", laws=("unit_varianc",))])])
+    (failed,) = found.failures
+    assert "bad names the law 'unit_varianc', which no plugin brings." in failed.message
+    assert "Did you mean 'unit_variance'" in failed.message
+    assert found.specs() == []
+
+
+def test_an_unknown_law_is_excused_while_a_plugin_that_may_bring_it_is_blocked():
+    needs = spec(laws=("my_law",))
+    absent = plugin("laws", "my-laws", status="blocked")
+    assert Registry([plugin(specs=[needs], requires=("my-laws",)), absent]).failures == []
+    assert Registry([plugin(specs=[needs]), absent]).failures != []
+
+
+def test_an_exemption_without_a_reason_fails_the_plugin():
+    found = Registry([plugin(specs=[spec(exempt={"unit_variance": " "})])])
+    assert "exempt from 'unit_variance' without a reason" in found.failures[0].message
+
+
+def test_a_hook_needs_no_decorator_and_may_be_a_generator():
+    mine = spec()
+
+    def attnbench_scorings():
+        yield mine
+
+    assert call_hooks(hooks(attnbench_scorings=attnbench_scorings)) == (mine,)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "message"),
+    [
+        (hooks(attnbench_scoring=lambda: [spec()]), "Did you mean 'attnbench_scorings'"),
+        (hooks(attnbench_scorings=lambda: 3), "returned 3, but should return an iterable"),
+        (hooks(attnbench_scorings=lambda: spec()), "write 'return \\[spec\\]'"),
+        (hooks(attnbench_scorings=lambda: [3]), "gave 3 \\(int\\), but should give ScoringSpec"),
+        (
+            hooks(attnbench_scorings=lambda: [attnbench.Invariant(name="i", check=print)]),
+            "other kinds have hooks of their own",
+        ),
+        (hooks(), "has no hook"),
+    ],
+    ids=["mistyped", "no iterable", "bare spec", "wrong item", "wrong hook", "no hook"],
+)
+def test_a_plugin_that_gives_something_else_is_an_error_that_says_what_to_do(namespace, message):
+    with pytest.raises(attnbench.AttnbenchError, match=message):
+        call_hooks(namespace)
+
+
+def test_mistyped_marked_hook_is_an_error_too():
+    @attnbench.hookimpl
+    def attnbench_kernel():
+        return []
+
+    with pytest.raises(attnbench.AttnbenchError, match="Did you mean 'attnbench_kernels'"):
+        call_hooks(hooks(attnbench_kernel=attnbench_kernel))
+
+
+class Entry:
+    """An entry point that loads what it is given, or raises it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def load(self):
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+
+@pytest.mark.parametrize("error", [ImportError("no module"), SystemExit(3), ZeroDivisionError()])
+def test_a_plugin_that_fails_does_not_touch_the_others(error):
+    good = plugin(
+        "good", status="found", entry_point=Entry(hooks(attnbench_scorings=lambda: [spec()]))
+    )
+    bad = plugin("bad", status="found", entry_point=Entry(error))
+    found = load([bad, good])
+    assert [p.status for p in found.plugins] == ["failed", "ok"]
+    assert type(error).__name__ in found.plugins[0].message
+    assert "Traceback" in found.plugins[0].trace
+    assert found.get("cosine")
+
+
+def test_blocked_plugins_are_found_but_not_loaded(monkeypatch):
+    monkeypatch.setenv("ATTNBENCH_DISABLED_PLUGINS", "additive, vector-sum")
+    by_name = {p.name: p.status for p in discover()}
+    assert by_name["additive"] == by_name["vector_sum"] == "blocked"
+    assert by_name["dot"] == "found"
+    with pytest.raises(UnknownNameError, match=r"Not loaded: additive \(blocked\)"):
+        load().get("additive")
+
+
+def test_kernels_come_by_priority():
+    kernels = [
+        attnbench.KernelSpec(name=name, scoring="cosine", attend=torch.add, priority=priority)
+        for name, priority in (("slow", 0), ("fast", 2), ("mid", 1))
+    ]
+    found = Registry([plugin(specs=[spec(), *kernels])])
+    assert [k.name for k in found.kernels(found.get("cosine"))] == ["fast", "mid", "slow"]
+    assert found.get("cosine/fast") is kernels[1]
+
+
+def test_a_kernel_belongs_to_the_scoring_function_of_its_own_distribution():
+    first, second = spec(), spec()
+    kernel = attnbench.KernelSpec(name="fast", scoring="cosine", attend=torch.add)
+    found = Registry([plugin(specs=[first, kernel]), plugin("q", "other", [second])])
+    assert found.scoring_for(kernel) is first
+    assert found.kernels(first) == [kernel]
+    assert found.kernels(second) == []
+
+
+def test_a_kernel_of_an_unknown_scoring_function_is_an_error():
+    kernel = attnbench.KernelSpec(name="fast", scoring="cosin", attend=torch.add)
+    with pytest.raises(UnknownNameError, match="Did you mean 'cosine'"):
+        Registry([plugin(specs=[spec(), kernel])]).scoring_for(kernel)

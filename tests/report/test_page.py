@@ -1,0 +1,304 @@
+import html
+import json
+import re
+
+import pytest
+from markupsafe import Markup
+
+from attnbench.benchmark.records import store
+from attnbench.benchmark.records.record import STATUSES, Record
+from attnbench.cli import main
+from attnbench.errors import UsageError
+from attnbench.report import svg
+from attnbench.report.page import SIGNS, render
+from attnbench.report.summary import curves, pareto, rows, slope
+
+
+def record(subject="scaled_dot", length=64, time=1e-3, **changes):
+    return Record(
+        **{
+            "run": "r",
+            "created": "2026-01-01T00:00:00Z",
+            "contract": "forward, warm cache, clock, 1 thread, v1",
+            "subject": subject,
+            "case": f"L{length}",
+            "direction": "forward",
+            "dtype": "float32",
+            "device": "cpu",
+            "device_name": "a processor",
+            "status": "ok",
+            "workload": f"L=S={length}",
+            "q_len": length,
+            "kv_len": length,
+            "query_size": 8,
+            "time_s": time,
+            "time_q1_s": time,
+            "time_q3_s": time,
+            "peak_bytes": 1024,
+            "error_ratio": 0.5,
+            **changes,
+        }
+    )
+
+
+def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_its_case():
+    table = rows(
+        [record(time=t, process=i) for i, t in enumerate((1e-3, 2e-3, 9e-3))]
+        + [record("slow", time=8e-3), record("slow", length=128, time=1.0)]
+    )
+    by_key = {(row.record.subject, row.record.case): row for row in table}
+    assert by_key["scaled_dot", "L64"].time_s == 2e-3
+    assert by_key["slow", "L64"].ratio == 4.0
+    assert by_key["slow", "L128"].ratio is None
+
+
+def test_contracts_and_devices_are_never_compared():
+    table = rows(
+        [record(), record("slow", contract="another"), record("far", device_name="another")]
+    )
+    assert [row.ratio for row in table if row.record.subject != "scaled_dot"] == [None, None]
+
+
+def test_what_is_not_ok_has_no_time_and_no_place():
+    (row,) = rows([record(status="unverified", reason="wrong")])
+    assert (row.time_s, row.ranked, row.processes, row.reason) == (None, None, 0, "wrong")
+
+
+def test_slope_of_a_quadratic_is_two():
+    assert slope([(n, 3e-9 * n**2) for n in (64, 256, 1024)]) == pytest.approx(2.0)
+
+
+def test_curves_need_three_lengths():
+    records = [record(length=n, time=n * 1e-6) for n in (64, 128, 256)] + [record("few")]
+    ((title, family),) = curves(rows(records)).items()
+    assert [curve.subject for curve in family] == ["scaled_dot"]
+    assert family[0].slope == pytest.approx(1.0)
+    assert "mask none" in title
+
+
+@pytest.mark.parametrize("status", ["void", "unsupported", None])
+def test_a_curve_is_dashed_across_a_length_without_a_valid_time_and_only_there(status):
+    records = [
+        record(name, length=n, time=n * 1e-6)
+        for name in ("scaled_dot", "gappy")
+        for n in (64, 128, 256, 512)
+        if (name, n) != ("gappy", 128)
+    ]
+    if status:
+        records.append(record("gappy", 128, 1e-3, status=status))
+    page = render(records)
+    _, whole = _lines(page, "scaled_dot")
+    baseline, gappy = _lines(page, "gappy")
+    assert whole == ["main", "main", "main"]
+    assert baseline == ["base", "base", "base"]
+    assert gappy == ["main gap", "main"]
+    assert "A line is dashed across\na length that lacks a valid time" in page
+    assert "line.gap {" in page
+
+
+def test_a_curve_is_dashed_across_a_length_that_was_void_for_every_subject():
+    records = [record(length=n, time=n * 1e-6) for n in (64, 256, 512)]
+    baseline, line = _lines(render([*records, record(length=128, status="void")]), "scaled_dot")
+    assert (baseline, line) == (["base gap", "base"], ["main gap", "main"])
+
+
+def _lines(page, subject):
+    """Classes of the lines of a subject's panel, from left to right: the baseline's and its own."""
+    (panel,) = re.findall(f'aria-label="time of {subject} over L = S">(.*?)</svg>', page)
+    return tuple(re.findall(f'<line class="({css}[^"]*)"', panel) for css in ("base", "main"))
+
+
+def test_pareto_keeps_what_nothing_beats_in_time_memory_and_error_at_once():
+    group = rows(
+        [
+            record("fast", time=1e-3, peak_bytes=4096),
+            record("small", time=2e-3, peak_bytes=1024),
+            record("exact", time=3e-3, peak_bytes=4096, error_ratio=0.1),
+            record("beaten", time=3e-3, peak_bytes=4096, error_ratio=0.5),
+        ]
+    )
+    assert pareto(group) == {"fast", "small", "exact"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "–"), (1.5, "1.5 s"), (2.346e-3, "2.35 ms"), (1e-6, "1 µs"), (3e-9, "3 ns")],
+)
+def test_times_have_a_unit(seconds, text):
+    assert svg.seconds_text(seconds) == text
+
+
+def test_names_cannot_become_markup():
+    hostile = "<script>alert(1)</script>"
+    quoted = "a \"b\" 'c'.py:SPEC"
+    page = render(
+        [record(), *(record(hostile, n, n * 1e-5) for n in (64, 128, 256)), record(quoted)],
+        outcomes=[
+            {"subject": hostile, "invariant": hostile, "status": "failed", "reason": hostile}
+        ],
+        heat_maps={hostile: [[0.5, 0.5]]},
+        formulas={hostile: (Markup(hostile), Markup(hostile))},
+        title=hostile,
+        sources=[quoted],
+    )
+    assert hostile not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert page.count("<script>") == 1
+
+
+def _matrix(page):
+    """Contracts, cases, and the cells of each subject: pairs of text and title."""
+    (table,) = re.findall('<table class="matrix">(.*?)</table>', page, re.S)
+    top, head, *lines = re.findall("<tr>(.*?)</tr>", table)
+    cells = {
+        html.unescape(re.search('<th scope="row">(.*?)</th>', line)[1].replace("<wbr>", "")): [
+            (text, html.unescape(title))
+            for title, text in re.findall(r'<td(?: class="\w+" title="(.*?)")?>(.*?)</td>', line)
+        ]
+        for line in lines
+    }
+    contracts = re.findall('<th colspan="(.*?)".*?<span>(.*?)</span>', top)
+    return contracts, re.findall('<th title=".*?">(.*?)<small>', head), cells
+
+
+def test_the_matrix_shows_what_came_of_each_subject_at_each_case_in_the_order_of_sizes():
+    records = [
+        record("b", 1024, 0.25),
+        record("b", 128, 1.5e-3, status="void", reason='"busy" & <loud>'),
+        record("b", 64, 12.3456e-6),
+        record("a10", 64, None, status="unsupported", reason="needs L = 8"),
+        *(record("a9", 64, time, process=i) for i, time in enumerate((1e-3, 2e-3, 3e-3))),
+    ]
+    contracts, cases, cells = _matrix(render(records))
+    assert cases == ["L=S=64", "L=S=128", "L=S=1024"]
+    assert contracts == [("3", "forward, warm cache, clock, 1 thread, v1 on a processor")]
+    assert list(cells) == ["a9", "a10", "b"]
+    assert cells["b"] == [
+        ("12.3 µs", "b, L=S=64, forward: ok, 0.0000123456 s"),
+        ("V", 'b, L=S=128, forward: void, 0.0015 s: "busy" & <loud>'),
+        ("250 ms", "b, L=S=1024, forward: ok, 0.25 s"),
+    ]
+    median = "a9, L=S=64, forward: ok, 0.002 s, the median of 3 processes"
+    assert cells["a9"] == [("2 ms", median), ("", ""), ("", "")]
+    assert cells["a10"][0] == ("–", "a10, L=S=64, forward: unsupported: needs L = 8")
+
+
+def test_the_matrix_keeps_contracts_devices_and_masks_apart():
+    records = [
+        record(case="L64 causal", mask="causal", time=2e-3),
+        record(case="L64 none"),
+        record(contract="cold"),
+        record(contract="cold", device_name="b"),
+    ]
+    contracts, _, cells = _matrix(render(records))
+    assert contracts == [
+        ("1", "cold on a processor"),
+        ("1", "cold on b"),
+        ("2", "forward, warm cache, clock, 1 thread, v1 on a processor"),
+    ]
+    assert [text for text, _ in cells["scaled_dot"]] == ["1 ms", "1 ms", "1 ms", "2 ms"]
+    assert cells["scaled_dot"][3][1] == "scaled_dot, L=S=64, mask causal, forward: ok, 0.002 s"
+    assert "<small>1, E 8</small><small>float32</small><small>causal</small>" in render(records)
+
+
+def test_every_status_has_a_sign_of_its_own_and_the_legend_names_those_that_occur():
+    assert set(SIGNS) == set(STATUSES) - {"ok"}
+    assert len(set(SIGNS.values())) == len(SIGNS)
+    page = render([record(), *(record(status, 64, None, status=status) for status in SIGNS)])
+    for status, sign in SIGNS.items():
+        assert _matrix(page)[2][status][0][0] == sign
+        assert f"<strong>{sign}</strong> {status.replace('_', ' ')}, " in page
+    assert "<strong>V</strong>" not in render([record(), record("a", status="failed")])
+
+
+def test_subjects_that_share_a_formula_share_its_line_and_those_without_one_are_named():
+    formulas = dict.fromkeys(["dot/fused", "dot"], ("qᵀk", "Luong")) | {"two": ("q < k", "")}
+    page = render([record(name) for name in ("dot", "dot/fused", "two", "gone")], formulas=formulas)
+    (section,) = re.findall('<section id="formulas">(.*?)</section>', page, re.S)
+    section = section.replace("<wbr>", "")
+    lines = re.findall("<tr><th.*?>(.*?)</th><td>(.*?)<small>(.*?)</small>", section)
+    assert lines == [("dot, dot/fused", "qᵀk", "Luong"), ("two", "q &lt; k", "")]
+    assert "without a formula: gone." in section
+    assert 'href="#formulas"' not in render([record()])
+
+
+def test_the_page_needs_no_network():
+    page = render([record(length=n) for n in (64, 128, 256)])
+    assert not re.findall(r'(?:src|href)="(?!#)', page)
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_every_status_and_contract_that_occurs_is_explained():
+    page = render([record(), record("x", status="out_of_memory", reason="needs 9 GiB")])
+    assert "the case does not fit in this machine" in page
+    assert "forward, warm cache, clock, 1 thread, v1" in page
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "results" / "attnbench" / "r.jsonl"
+    for subject in ("scaled_dot", "additive", "gone"):
+        store.append(path, record(subject))
+    return path
+
+
+def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(folder, capsys):
+    outcome = {"subject": "additive", "invariant": "i", "status": "failed", "reason": "off by 3"}
+    folder.with_suffix(".checks.json").write_text(json.dumps({"outcomes": [outcome]}))
+    assert main(["report", "-o", "sub/page.html"]) == 0
+    page = (folder.parents[2] / "sub" / "page.html").read_text()
+    assert "3 records of 1 runs" in capsys.readouterr().out
+    assert "off by 3" in page
+    assert "weights of additive" in page
+    assert "weights of gone" not in page
+
+
+def test_the_command_looks_formulas_up_and_does_without_those_that_are_not_installed(folder):
+    store.append(folder, record("additive(hidden_size=3)"))
+    assert main(["report", "--no-heat-maps"]) == 0
+    page = (folder.parents[2] / "report.html").read_text()
+    assert "<td>w_vᵀ tanh(W_q q + W_k k)<small>Bahdanau et al. 2015" in page
+    assert "additive, additive(<wbr>hidden_<wbr>size=3)</th>" in page
+    assert "without a formula: gone." in page
+
+
+def test_a_page_needs_nothing_but_records(folder, capsys, monkeypatch):
+    def ask(function, **arguments):
+        raise UsageError("this command needs torch")
+
+    monkeypatch.setattr("attnbench.cli.survey.ask", ask)
+    assert main(["report", "--no-heat-maps"]) == 0
+    assert "additive</th>" in (folder.parents[2] / "report.html").read_text()
+    assert "without formulas: this command needs torch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "maps", "warns"), [("1 / 0", True, False), ("import os; os._exit(7)", False, True)]
+)
+def test_a_recorded_subject_that_breaks_on_import_costs_the_page_only_heat_maps(
+    folder, capsys, code, maps, warns
+):
+    (folder.parents[2] / "broken.py").write_text(code)
+    store.append(folder, record("broken.py:SPEC"))
+    assert main(["report"]) == 0
+    page = (folder.parents[2] / "report.html").read_text()
+    assert "broken.py:SPEC" in page
+    assert ("weights of additive" in page) == maps
+    assert ("the page is without heat maps: heat maps: " in capsys.readouterr().err) == warns
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "there are no records at nowhere"),
+        (["bad.jsonl"], "bad.jsonl"),
+        (["--outcomes", "bad.jsonl"], "holds no outcomes"),
+        (["-o", "results"], "cannot write results"),
+    ],
+)
+def test_bad_input_is_one_clear_error(folder, capsys, arguments, message):
+    (folder.parents[2] / "bad.jsonl").write_text("{}\n")
+    assert main(["report", *arguments]) == 2
+    assert message in capsys.readouterr().err

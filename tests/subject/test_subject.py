@@ -1,0 +1,234 @@
+import textwrap
+
+import pytest
+import torch
+
+import attnbench
+from attnbench.errors import AddressError, OptionError, UnknownNameError
+from attnbench.subject.lookup import make_scoring, resolve
+
+FILE = """
+import attnbench, torch
+
+class Cosine(torch.nn.Module):
+    def forward(self, query, key):
+        norm = torch.nn.functional.normalize
+        return norm(query, dim=-1, eps=1e-6) @ norm(key, dim=-1, eps=1e-6).mT
+
+SPEC = attnbench.ScoringSpec(name="cosine", make=lambda q, k: Cosine(), equal_sizes=True)
+KERNEL = attnbench.KernelSpec(
+    name="again",
+    scoring="cosine",
+    attend=lambda module, query, key, value, attn_mask=None, is_causal=False: (
+        attnbench.attend(module, query, key, value, attn_mask=attn_mask, is_causal=is_causal,
+                         kernel="plain")
+    ),
+)
+BOTH = [SPEC, KERNEL]
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "my scores (1).py"
+    path.write_text(textwrap.dedent(FILE))
+    return path
+
+
+def test_a_file_is_addressed_before_anything_is_installed(file):
+    (subject,) = resolve(f"{file}:SPEC")
+    assert (subject.name, subject.kind) == ("cosine", "scoring")
+    assert attnbench.check(f"{file}:SPEC", profile="quick", invariants=["weights_sum_to_one"]).ok
+
+
+def test_an_iterable_of_specs_gives_a_subject_each_and_kernels_find_their_scoring(file):
+    assert [s.name for s in resolve(f"{file}:BOTH")] == ["cosine", "cosine/again"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "error", "message"),
+    [("SPECS", UnknownNameError, "Did you mean 'SPEC'"), ("NUMBER", AddressError, "is 3, but")],
+)
+def test_a_wrong_attribute_is_an_error(file, attribute, error, message):
+    with pytest.raises(error, match=message):
+        resolve(f"{file}:{attribute}")
+
+
+def test_a_missing_file_is_an_error_that_says_where_it_looked(tmp_path):
+    with pytest.raises(AddressError, match=r"there is no file .*missing\.py"):
+        resolve(f"{tmp_path}/missing.py:SPEC")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
+        ("def x(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_one_error_with_its_line(tmp_path, text, message):
+    path = tmp_path / "broken.py"
+    path.write_text(f"\n{text}\n")
+    with pytest.raises(AddressError, match=rf"(?s)cannot be imported: {message}.*broken\.py:2"):
+        resolve(f"{path}:SPEC")
+
+
+def test_a_missing_module_is_an_error():
+    with pytest.raises(UnknownNameError, match="neither a distribution nor a module"):
+        resolve("no_such_package.scores:SPEC")
+
+
+def test_what_is_neither_address_nor_spec_is_an_error():
+    with pytest.raises(AddressError, match="an address or a spec, not 3"):
+        resolve(3)
+
+
+def test_options_make_a_subject_of_its_own():
+    (subject,) = resolve("additive(hidden_size=3)")
+    assert subject.name == "additive(hidden_size=3)"
+    assert subject.make(4, 5, 6).score_vector.shape == (3,)
+
+
+def test_an_option_that_is_not_there_is_an_error_at_once():
+    with pytest.raises(OptionError, match="Did you mean 'hidden_size'"):
+        resolve("additive(hidden=3)")
+
+
+def test_the_identity_as_value_shows_the_weights_of_a_mechanism():
+    class Pooling(torch.nn.Module):
+        def forward(self, query, key, value, attn_mask=None):
+            return attnbench.attend("scaled_dot", query, key, value, attn_mask=attn_mask)
+
+    spec = attnbench.MechanismSpec(
+        name="pooling", make=lambda q, k, v: Pooling(), equal_sizes=True, laws=("pools_values",)
+    )
+    (subject,) = resolve(spec)
+    (scoring,) = resolve("scaled_dot")
+    for value_size in (2, 5, 7):
+        case = attnbench.Case((2,), 3, 5, value_size=value_size, mask="padding")
+        module, inputs = subject.build(case)
+        expected = scoring.weights(scoring.make(4, 4, 4), inputs)
+        assert torch.allclose(subject.weights(module, inputs), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("widest", [4, 100])
+def test_a_kernel_shows_its_weights_at_once_or_in_as_wide_values_as_it_takes(widest):
+    widths = []
+
+    def scaled_dot(module, query, key, value, attn_mask=None, is_causal=False):
+        widths.append(value.shape[-1])
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
+
+    kernel = attnbench.KernelSpec(
+        name="narrow",
+        scoring="scaled_dot",
+        attend=scaled_dot,
+        supports=lambda case: None if case.value_size <= widest else "too wide a value",
+    )
+    (subject,) = resolve(kernel)
+    (scoring,) = resolve("scaled_dot")
+    module, inputs = subject.build(attnbench.Case((2,), 3, 11, mask="padding"))
+    weights = subject.weights(module, inputs)
+    assert torch.allclose(weights, scoring.weights(module, inputs), atol=1e-6)
+    assert widths == ([11] if widest == 100 else [4, 4, 4])
+
+
+TWICE = """
+import attnbench, torch
+
+class Twice(torch.nn.Module):
+    def __init__(self, query_size, key_size):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(key_size))
+
+    def forward(self, query, key):
+        return query @ key.mT + 2 * (key @ self.bias).unsqueeze(-2)
+
+def once(module, query, key):
+    return sum(q * k for q, k in zip(query, key)) + sum(
+        b * k for b, k in zip(module.bias.tolist(), key)
+    )
+
+SPEC = attnbench.ScoringSpec(
+    name="twice", make=lambda q, k: Twice(q, k), equal_sizes=True, reference=once
+)
+"""
+
+
+def test_a_bias_that_begins_at_zero_is_moved_so_that_its_use_is_seen(tmp_path):
+    path = tmp_path / "twice.py"
+    path.write_text(TWICE)
+    (subject,) = resolve(f"{path}:SPEC")
+    assert subject.constant_parameters == ("bias",)
+    module, _ = subject.build(attnbench.Case())
+    assert len(set(module.bias.tolist())) == 4
+    assert subject.make(4, 4, 4).bias.tolist() == [0.0] * 4
+    names = ["agrees_with_scalar_reference", "keys_permute_freely"]
+    failed = attnbench.check(f"{path}:SPEC", profile="quick", invariants=names).of("failed")
+    assert [outcome.invariant for outcome in failed] == names[:1]
+    assert "module.get_parameter" in failed[0].reproduce
+
+
+def test_of_single_numbers_a_zero_is_moved():
+    class Gate(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = torch.nn.Parameter(torch.zeros(()))
+            self.scale = torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, query, key):
+            return (query * self.scale) @ key.mT * (1 + self.gate)
+
+    spec = attnbench.ScoringSpec(name="gate", make=lambda q, k: Gate(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    assert subject.constant_parameters == ("gate",)
+    module, _ = subject.build(attnbench.Case())
+    assert (module.gate.item() != 0, module.scale.tolist()) == (True, [1.0])
+
+
+def test_only_floating_parameters_that_are_there_are_moved():
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lazy = torch.nn.LazyLinear(3)
+            self.count = torch.nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
+            self.bias = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, query, key):
+            return query @ key.mT
+
+    spec = attnbench.ScoringSpec(name="odd", make=lambda q, k: Odd(), equal_sizes=True)
+    (subject,) = resolve(spec)
+    assert subject.constant_parameters == ("bias",)
+
+
+def test_building_a_case_twice_gives_the_same_module_and_inputs():
+    (subject,) = resolve("additive")
+    case = attnbench.Case(seed=5)
+    (first, a), (second, b) = subject.build(case), subject.build(case)
+    assert torch.equal(first.score_vector, second.score_vector)
+    assert torch.equal(subject.output(first, a), subject.output(second, b))
+
+
+def test_a_mechanism_makes_its_scoring_function_by_address():
+    assert make_scoring("additive(hidden_size=3)", 4, 5).score_vector.shape == (3,)
+    with pytest.raises(UnknownNameError, match="Did you mean"):
+        make_scoring("adittive", 4, 4)
+
+
+def test_an_invariant_that_a_kernel_has_no_case_for_is_skipped_with_its_reason():
+    kernel = attnbench.KernelSpec(
+        name="unmasked",
+        scoring="scaled_dot",
+        attend=lambda module, query, key, value, attn_mask=None, is_causal=False: value,
+        supports=lambda case: None if case.mask == "none" else "it takes no mask",
+    )
+    (found,) = attnbench.check(
+        kernel, profile="quick", invariants=["masked_weights_are_zero"]
+    ).outcomes
+    assert (found.status, found.reason) == (
+        "skipped",
+        "it runs none of the 35 scheduled cases: it takes no mask",
+    )
