@@ -1,9 +1,17 @@
 """What importing costs, and that every public name can be had."""
 
+import importlib
+import importlib.util
+import re
 import subprocess
 import sys
+from collections import Counter
+from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
+
+import attnbench
 
 
 def run(code: str) -> str:
@@ -28,3 +36,44 @@ def test_every_public_name_can_be_had():
         assert getattr(attnbench, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = attnbench.nothing
+
+
+@pytest.mark.parametrize(
+    "door", ["strategies", "saved_inputs", "testing", "asv", "benchmark.frames"]
+)
+def test_every_name_of_a_door_can_be_had(door):
+    module = importlib.import_module(f"attnbench.{door}")
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_no_two_modules_share_a_stem():
+    root = Path(attnbench.__file__).parent
+    stems = Counter(path.stem for path in root.rglob("*.py") if path.name != "__init__.py")
+    assert [stem for stem, count in stems.items() if count > 1] == []
+
+
+NAMED = re.compile(r"[\"'](attnbench(?:_plugins)?(?:\.[a-z_]+)+)(?::([A-Za-z_]+))?[\"']")
+
+
+def named_in_strings() -> set[tuple[str, str]]:
+    """Modules that the core names in strings: preloads, addresses of tasks, package data."""
+    root = Path(attnbench.__file__).parent
+    texts = [path.read_text("utf-8") for path in root.rglob("*.py")]
+    return {match for text in texts for match in NAMED.findall(text)}
+
+
+def test_a_module_that_is_named_in_a_string_is_there():
+    found = named_in_strings()
+    assert ("attnbench.checking.tasks", "outcomes") in found
+    for module, attribute in found:
+        loaded = importlib.import_module(module)
+        assert not attribute or hasattr(loaded, attribute), f"{module}:{attribute}"
+
+
+def test_an_entry_point_names_a_module_that_is_there():
+    points = [p for p in entry_points(group="attnbench") if p.dist and p.dist.name == "attnbench"]
+    assert len(points) > 50
+    for point in points:
+        assert importlib.util.find_spec(point.value) is not None, point

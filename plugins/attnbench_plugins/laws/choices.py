@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench.attention.softmax import softmax_weights
-from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
+from attnbench import Case, Inputs, Subject
 from attnbench.strategies import cases
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.testing import agree_within, holds, reject, softmax_weights
 from attnbench_plugins.laws.rows import built_with_weights
 
 _SAMPLES = 4000

@@ -7,12 +7,9 @@ from collections.abc import Iterable
 import torch
 
 import attnbench
-from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree, reject
-from attnbench.invariants.toolkit.derivations import benign, resizes, select_keys
+from attnbench import Case, Subject
 from attnbench.strategies import cases
-from attnbench.subject.subject import Subject
+from attnbench.testing import Baseline, agree, benign, reject, resizes, select_keys
 
 _HIDING = ("key_row", "key_padding", "padding", "causal_padding")
 

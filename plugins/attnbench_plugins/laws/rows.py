@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench.cases.case import MASKS, Case
-from attnbench.invariants.toolkit.comparisons import agree, agree_within, holds, needs, reject
+from attnbench import Case, Inputs, Subject
 from attnbench.strategies import cases
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.testing import MASKS, agree, agree_within, holds, needs, reject
 
 __all__ = ["built_with_weights"]
 

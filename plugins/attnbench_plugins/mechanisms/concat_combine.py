@@ -14,11 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.attention.softmax import pool, softmax_weights
-from attnbench.errors import OptionError, ShapeError
-from attnbench.specs import Sizes
+from attnbench import OptionError, ShapeError, Sizes
+from attnbench.testing import pool, prepare, softmax_weights
 from attnbench_plugins._floats import Rows, matvec, pooled, softmax
-from attnbench_plugins.mechanisms._calls import prepare
 
 __all__ = ["ConcatCombineAttention"]
 

@@ -17,13 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 import attnbench
-from attnbench.attention.attend import scores_of
-from attnbench.attention.softmax import pool
-from attnbench.errors import OptionError
-from attnbench.specs import Sizes
-from attnbench.subject.lookup import make_scoring
+from attnbench import OptionError, Sizes
+from attnbench.testing import make_scoring, pool, prepare, scores_of
 from attnbench_plugins._floats import Rows
-from attnbench_plugins.mechanisms._calls import prepare
 from attnbench_plugins.mechanisms._scan import expected, forward_choice
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 

@@ -13,12 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.errors import OptionError
-from attnbench.specs import Sizes
-from attnbench.subject.lookup import make_scoring
+from attnbench import OptionError, Sizes
+from attnbench.testing import band, make_scoring, prepare
 from attnbench_plugins._floats import Rows, attended, pooled
-from attnbench_plugins.mechanisms._calls import prepare
-from attnbench_plugins.mechanisms._windows import band
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
 __all__ = ["LocalMonotonicAttention"]

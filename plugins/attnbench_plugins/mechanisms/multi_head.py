@@ -13,12 +13,10 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.errors import OptionError
-from attnbench.specs import Sizes
-from attnbench.subject.lookup import make_scoring
+from attnbench import OptionError, Sizes
+from attnbench.testing import make_scoring, prepare
 from attnbench_plugins._floats import Rows, attended, matvec, pooled
 from attnbench_plugins._projection import Projection
-from attnbench_plugins.mechanisms._calls import prepare
 from attnbench_plugins.scorings._scoring import pair_score
 
 __all__ = ["MultiHeadAttention"]

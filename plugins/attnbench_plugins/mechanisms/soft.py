@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.specs import Sizes
-from attnbench.subject.lookup import make_scoring
+from attnbench import Sizes
+from attnbench.testing import check_features, make_scoring
 from attnbench_plugins._floats import Rows, attended, pooled
-from attnbench_plugins.mechanisms._calls import check_features
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
 __all__ = ["SoftAttention"]

@@ -13,13 +13,10 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.attention.attend import scores_of
-from attnbench.attention.softmax import pool, softmax_weights
-from attnbench.specs import Sizes
-from attnbench.subject.lookup import make_scoring
+from attnbench import Sizes
+from attnbench.testing import make_scoring, pool, prepare, scores_of, softmax_weights
 from attnbench_plugins._floats import Rows, attended, pooled
 from attnbench_plugins._widen import widen
-from attnbench_plugins.mechanisms._calls import prepare
 from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 
 __all__ = ["StaticAttention"]

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from attnbench.attention.dispatch import scoring_of
-from attnbench.specs import Sizes
-from attnbench.subject.lookup import resolve
+from attnbench import Sizes
+from attnbench.testing import resolve, scoring_of
 
 __all__ = ["legal_sizes", "pair_score"]
 

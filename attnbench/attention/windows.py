@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import attnbench
-from attnbench_plugins.mechanisms._calls import Call
+from attnbench.attention.attend import attend
+from attnbench.attention.calls import Call
 
 __all__ = ["Band", "band", "last_slots"]
 
@@ -57,7 +57,7 @@ class Band:
         """
         mask = self.attn_mask.unsqueeze(-2)
         # one query and a window of keys an item: a kernel's blocks would be nearly all padding
-        result = attnbench.attend(
+        result = attend(
             scoring, query.unsqueeze(-2), key, value, attn_mask=mask, kernel="plain", **options
         )
         output, weights = result if isinstance(result, tuple) else (result, None)
