@@ -42,7 +42,6 @@ COMMANDS = {
     "calibrate": "calibrate",
     "report": "report",
     "heatmap": "heatmap",
-    "learn": "learn",
     "new": "new",
 }
 """Commands in the order of ``--help``, and the modules of this package that hold them."""

@@ -1,28 +1,33 @@
-"""The quality benchmark: each subject trained on the same small tasks with the same budget.
+"""How well each subject learns: trained on the same four small tasks with the same budget.
 
-One layer of attention stands between embeddings and a linear output; all else is the same for every
-subject. A task gives sequences of symbols, and asks for one symbol a query.
+Run ``python examples/learning.py`` (some minutes; ``--help`` shows how to do less of it). One layer
+of attention stands between embeddings and a linear output; all else is the same for every subject.
+A task gives sequences of symbols, and asks for one symbol a query. It prints accuracy on sequences
+not seen before, with half of its 95 % interval over seeds, and the cost of a step, and writes the
+picture.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import attnbench
+from attnbench import Case, Inputs, Subject
 from attnbench.benchmark.measuring.memory import peak_bytes
-from attnbench.cases.case import Case
-from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
-
-__all__ = ["TASKS", "Budget", "Learned", "interval", "learn", "unfit"]
+from attnbench.testing import resolve
 
 SYMBOLS, LENGTH = 8, 8
 
@@ -178,3 +183,98 @@ def interval(values: list[float]) -> tuple[float, float | None]:
 
     factor: Any = t.ppf(0.975, len(values) - 1)
     return mean, float(factor) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def trained(subject: Subject, tasks: list[str], seeds: int, budget: Budget) -> list[dict[str, Any]]:
+    """One row a task: accuracy over the seeds, and what a step costs."""
+    rows = []
+    for task in tasks:
+        done = [learn(subject, task, seed, budget) for seed in range(seeds)]
+        accuracy, half = interval([one.accuracy for one in done])
+        rows.append(
+            {
+                "subject": subject.name,
+                "task": task,
+                "accuracy": accuracy,
+                "half_interval": half,
+                "step_s": min(one.time_s for one in done),
+                "peak_bytes": max(one.peak_bytes for one in done),
+            }
+        )
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line a subject: accuracy by task, then cost; the best on average first."""
+    lines: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        line = lines.setdefault(row["subject"], {"subject": row["subject"]})
+        half = "" if row["half_interval"] is None else f" ± {100 * row['half_interval']:.0f}"
+        line[row["task"]] = f"{100 * row['accuracy']:.0f}{half} %"
+    for name, line in lines.items():
+        own = [row for row in rows if row["subject"] == name]
+        line["mean_accuracy"] = sum(row["accuracy"] for row in own) / len(own)
+        line["step_ms"] = 1e3 * min(row["step_s"] for row in own)
+        line["peak_MiB"] = max(row["peak_bytes"] for row in own) / 2**20
+    return sorted(lines.values(), key=lambda line: -line["mean_accuracy"])
+
+
+def draw(rows: list[dict[str, Any]], output: Path) -> None:
+    """Write the picture: accuracy by task, time and memory of a step."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    order = [line["subject"] for line in table(rows)][::-1]
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    panels = [(task, "accuracy", 1.0) for task in tasks]
+    costs = [("time of a step", "step_s", 1e3), ("peak memory of a step", "peak_bytes", 2**-20)]
+    figure = Figure(
+        figsize=(2.2 * (len(panels) + 2) + 3, 0.26 * len(order) + 1.2), layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels) + 2, sharey=True, squeeze=False)[0]
+    for axis, (title, column, unit) in zip(axes, [*panels, *costs], strict=True):
+        own = [row for row in rows if column != "accuracy" or row["task"] == title]
+        pick = max if column == "peak_bytes" else min
+        values = [pick(row[column] for row in own if row["subject"] == n) * unit for n in order]
+        halves = None
+        if column == "accuracy":
+            spread = {row["subject"]: row["half_interval"] or 0.0 for row in own}
+            halves = [spread[name] for name in order]
+        axis.barh(order, values, xerr=halves, color="C0" if halves is not None else "0.6")
+        axis.set_title(title, size=10)
+        axis.set_xlabel({"step_s": "ms", "peak_bytes": "MiB"}.get(column, "accuracy"))
+        if column == "accuracy":
+            axis.set_xlim(0, 1)
+            axis.axvline(1 / 8, color="0.4", ls=":", lw=1)  # by chance, of 8 symbols
+    figure.savefig(output, dpi=110)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train, print the table, and draw it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("subjects", nargs="*", help="addresses; all but kernels by default")
+    parser.add_argument("--task", action="append", choices=TASKS, help="all by default")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each")
+    parser.add_argument("--steps", type=int, default=Budget.steps, help="steps of a training")
+    parser.add_argument("--out", type=Path, default=Path("results/pictures/learn.png"))
+    given = parser.parse_args(arguments)
+    names = given.subjects or [name for name in attnbench.subjects() if "/" not in name]
+    rows: list[dict[str, Any]] = []
+    for subject in (subject for name in names for subject in resolve(name)):
+        reason = unfit(subject)
+        if reason is not None:
+            print(f"{subject.name} is left out: {reason}")
+            continue
+        rows += trained(subject, given.task or list(TASKS), given.seeds, Budget(given.steps))
+    lines = table(rows)
+    shown = Table(*(lines[0] if lines else ()))
+    for line in lines:
+        shown.add_row(*(f"{v:.3g}" if isinstance(v, float) else v for v in line.values()))
+    Console().print(shown)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    draw(rows, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,22 +1,16 @@
-"""``attnbench learn``: tasks, training, intervals, and what it refuses."""
+"""The example on learning: tasks, training, and intervals."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from attnbench.benchmark.learning import TASKS, Budget, interval, learn, unfit
-from attnbench.cli import main
-from attnbench.cli.learn import TASK_NAMES, train
-from attnbench.subject.lookup import resolve
+from attnbench.testing import resolve
+from examples.learning import TASKS, Budget, interval, learn, main, unfit
 
 
 def drawn(task: str) -> tuple[torch.Tensor, ...]:
     return TASKS[task].draw(50, torch.Generator().manual_seed(0))
-
-
-def test_the_command_knows_every_task():
-    assert tuple(TASKS) == TASK_NAMES
 
 
 def test_lookup_asks_for_the_value_at_the_querys_key():
@@ -51,8 +45,6 @@ def test_a_subject_of_other_sizes_is_left_out_with_a_reason():
     (subject,) = resolve("structured_self")
     assert "L3" in str(unfit(subject))
     assert unfit(resolve("structured_self(rows=8)")[0]) is None
-    (row,) = train("structured_self", None, 1, 1)
-    assert row["reason"].startswith("needs ")
 
 
 def test_an_interval_is_students():
@@ -62,25 +54,12 @@ def test_an_interval_is_students():
     assert interval([0.4]) == (0.4, None)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["learn", "dot", "--task", "lookups"], "Did you mean 'lookup'"),
-        (["learn", "dot", "-o", "picture.txt"], "a picture ends in .png"),
-        (["learn", "dot", "-o", "no/such/folder.png"], "there is no folder"),
-    ],
-)
-def test_what_cannot_be_is_one_message_and_exit_code_2(arguments, message, capsys):
-    assert main(arguments) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_the_command_prints_a_table_and_draws_a_picture(tmp_path, capsys):
+def test_it_prints_a_table_and_draws_a_picture(tmp_path, capsys):
     picture = tmp_path / "learn.png"
-    options = ["--task", "previous", "--seeds", "2", "--steps", "3", "-o", str(picture)]
-    assert main(["learn", "dot", "structured_self", *options]) == 0
-    printed = capsys.readouterr()
-    assert "dot" in printed.out
-    assert "±" in printed.out
-    assert "structured_self is left out: needs" in printed.err
+    options = ["--task", "previous", "--seeds", "2", "--steps", "3", "--out", str(picture)]
+    main(["dot", "structured_self", *options])
+    printed = capsys.readouterr().out
+    assert "dot" in printed
+    assert "±" in printed
+    assert "structured_self is left out: needs" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
