@@ -49,11 +49,17 @@ class AdditiveScoring(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
-        query, key, w_q, w_k, w_v = widen(
-            query, key, self.query_proj.weight, self.key_proj.weight, self.score_vector
-        )
-        hidden = (query @ w_q.mT).unsqueeze(-2) + (key @ w_k.mT).unsqueeze(-3)
-        return hidden.tanh() @ w_v
+        return self.score_projected(query, self.project_key(key))
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """What a decoder keeps of a key: ``W_k k``, ``(..., S, h)``."""
+        key, w_k = widen(key, self.key_proj.weight)
+        return key @ w_k.mT
+
+    def score_projected(self, query: Tensor, projected: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and projected keys ``(..., S, h)``."""
+        query, w_q, w_v = widen(query, self.query_proj.weight, self.score_vector)
+        return ((query @ w_q.mT).unsqueeze(-2) + projected.unsqueeze(-3)).tanh() @ w_v
 
 
 def _reference(module: AdditiveScoring, q: list[float], k: list[float]) -> float:

@@ -43,9 +43,17 @@ class ConcatLinearScoring(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
-        query, key, weight, bias = widen(query, key, self.weight, self.bias)
-        w_q, w_k = weight[: self.query_size], weight[self.query_size :]
-        return (query @ w_q + bias).unsqueeze(-1) + (key @ w_k).unsqueeze(-2)
+        return self.score_projected(query, self.project_key(key))
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """What a decoder keeps of a key: its part of the sum, ``(..., S, 1)``."""
+        key, weight = widen(key, self.weight)
+        return (key @ weight[self.query_size :]).unsqueeze(-1)
+
+    def score_projected(self, query: Tensor, projected: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and the keys' parts ``(..., S, 1)``."""
+        query, weight, bias = widen(query, self.weight, self.bias)
+        return (query @ weight[: self.query_size] + bias).unsqueeze(-1) + projected.mT
 
 
 def _reference(module: ConcatLinearScoring, q: list[float], k: list[float]) -> float:

@@ -51,10 +51,18 @@ class ConcatTanhSumScoring(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
-        query, key, weight, bias = widen(query, key, self.weight, self.bias)
-        w_q, w_k = weight[:, : self.query_size], weight[:, self.query_size :]
-        hidden = (query @ w_q.mT + bias).unsqueeze(-2) + (key @ w_k.mT).unsqueeze(-3)
-        return hidden.tanh().sum(-1) * self.scale
+        return self.score_projected(query, self.project_key(key))
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """What a decoder keeps of a key: its part of the hidden layer, ``(..., S, h)``."""
+        key, weight = widen(key, self.weight)
+        return key @ weight[:, self.query_size :].mT
+
+    def score_projected(self, query: Tensor, projected: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and the keys' parts ``(..., S, h)``."""
+        query, weight, bias = widen(query, self.weight, self.bias)
+        hidden = query @ weight[:, : self.query_size].mT + bias
+        return (hidden.unsqueeze(-2) + projected.unsqueeze(-3)).tanh().sum(-1) * self.scale
 
 
 def _reference(module: ConcatTanhSumScoring, q: list[float], k: list[float]) -> float:

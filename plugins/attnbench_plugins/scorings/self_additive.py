@@ -50,8 +50,16 @@ class SelfAdditiveScoring(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
+        return self.score_projected(query, self.project_key(key))
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """What a decoder keeps of a key: its score, ``(..., S, 1)``."""
         wide, weight, vector = widen(key, self.key_proj.weight, self.score_vector)
-        return for_every_query((wide @ weight.mT).tanh() @ vector, query)
+        return ((wide @ weight.mT).tanh() @ vector).unsqueeze(-1)
+
+    def score_projected(self, query: Tensor, projected: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of queries ``(..., L, Eq)``, all alike, and ``(..., S, 1)``."""
+        return for_every_query(projected.squeeze(-1), query)
 
 
 def _reference(module: SelfAdditiveScoring, _q: list[float], k: list[float]) -> float:

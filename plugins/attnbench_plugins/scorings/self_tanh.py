@@ -42,8 +42,16 @@ class SelfTanhScoring(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
+        return self.score_projected(query, self.project_key(key))
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """What a decoder keeps of a key: its score, ``(..., S, 1)``."""
         wide, weight, bias = widen(key, self.weight, self.bias)
-        return for_every_query((wide @ weight + bias).tanh(), query)
+        return (wide @ weight + bias).tanh().unsqueeze(-1)
+
+    def score_projected(self, query: Tensor, projected: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of queries ``(..., L, Eq)``, all alike, and ``(..., S, 1)``."""
+        return for_every_query(projected.squeeze(-1), query)
 
 
 def _reference(module: SelfTanhScoring, _q: list[float], k: list[float]) -> float:

@@ -39,8 +39,17 @@ class VectorSumScoring(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""
-        query, key, w_q, w_k = widen(query, key, self.query_vector, self.key_vector)
-        return (query @ w_q).unsqueeze(-1) + (key @ w_k).unsqueeze(-2)
+        return self.score_projected(query, self.project_key(key))
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """What a decoder keeps of a key: its term of the sum, ``(..., S, 1)``."""
+        key, w_k = widen(key, self.key_vector)
+        return (key @ w_k).unsqueeze(-1)
+
+    def score_projected(self, query: Tensor, projected: Tensor) -> Tensor:
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` and the keys' terms ``(..., S, 1)``."""
+        query, w_q = widen(query, self.query_vector)
+        return (query @ w_q).unsqueeze(-1) + projected.mT
 
 
 def _reference(module: VectorSumScoring, q: list[float], k: list[float]) -> float:
