@@ -3,6 +3,7 @@
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 # behind site-packages: `tests.meta.mutants` is found here, and attnbench where it is installed
 sys.path.append(str(Path(__file__).parent.parent))
@@ -11,7 +12,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_make_parametrize_id(config, val, argname):
+def pytest_make_parametrize_id(config: Any, val: Any, argname: Any) -> Any:
     """Name a spec in a test's id: its repr holds an address, another one in each worker."""
     if type(val).__name__ in ("ScoringSpec", "MechanismSpec", "KernelSpec"):
         return f"{getattr(val, 'scoring', '')}/{val.name}".lstrip("/")

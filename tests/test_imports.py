@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def run(code: str) -> str:
     ).stdout
 
 
-def test_importing_attnbench_and_its_command_line_imports_nothing_heavy():
+def test_importing_attnbench_and_its_command_line_imports_nothing_heavy() -> None:
     code = (
         "import sys, attnbench, attnbench.cli, attnbench.registry.catalog, attnbench.pytest_plugin;"
         "print([m for m in ('torch', 'pandas', 'hypothesis', 'matplotlib', 'numpy', 'scipy')"
@@ -29,7 +30,7 @@ def test_importing_attnbench_and_its_command_line_imports_nothing_heavy():
     assert run(code).strip() == "[]"
 
 
-def test_every_public_name_can_be_had():
+def test_every_public_name_can_be_had() -> None:
     import attnbench
 
     for name in attnbench.__all__:
@@ -41,14 +42,14 @@ def test_every_public_name_can_be_had():
 @pytest.mark.parametrize(
     "door", ["strategies", "saved_inputs", "testing", "asv", "benchmark.frames"]
 )
-def test_every_name_of_a_door_can_be_had(door):
+def test_every_name_of_a_door_can_be_had(door: Any) -> None:
     module = importlib.import_module(f"attnbench.{door}")
     assert module.__all__
     for name in module.__all__:
         assert getattr(module, name) is not None
 
 
-def test_no_two_modules_share_a_stem():
+def test_no_two_modules_share_a_stem() -> None:
     root = Path(attnbench.__file__).parent
     stems = Counter(path.stem for path in root.rglob("*.py") if path.name != "__init__.py")
     assert [stem for stem, count in stems.items() if count > 1] == []
@@ -64,7 +65,7 @@ def named_in_strings() -> set[tuple[str, str]]:
     return {match for text in texts for match in NAMED.findall(text)}
 
 
-def test_a_module_that_is_named_in_a_string_is_there():
+def test_a_module_that_is_named_in_a_string_is_there() -> None:
     found = named_in_strings()
     assert ("attnbench.checking.tasks", "outcomes") in found
     for module, attribute in found:
@@ -72,7 +73,7 @@ def test_a_module_that_is_named_in_a_string_is_there():
         assert not attribute or hasattr(loaded, attribute), f"{module}:{attribute}"
 
 
-def test_an_entry_point_names_a_module_that_is_there():
+def test_an_entry_point_names_a_module_that_is_there() -> None:
     points = [p for p in entry_points(group="attnbench") if p.dist and p.dist.name == "attnbench"]
     assert len(points) > 50
     for point in points:

@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 from torch import nn
@@ -8,11 +9,11 @@ from attnbench.errors import OptionError, ShapeError, SpecError
 from attnbench.specs import Sizes
 
 
-def scoring(**changes):
+def scoring(**changes: Any) -> Any:
     return attnbench.ScoringSpec(**{"name": "mine", "make": lambda q, k: nn.Identity(), **changes})
 
 
-def test_specs_are_frozen_keyword_only_and_compared_by_identity():
+def test_specs_are_frozen_keyword_only_and_compared_by_identity() -> None:
     first, second = scoring(), scoring()
     assert first != second
     assert len({first, second}) == 2
@@ -22,7 +23,7 @@ def test_specs_are_frozen_keyword_only_and_compared_by_identity():
         attnbench.ScoringSpec("mine", print)
 
 
-def test_every_field_but_name_and_make_has_a_default():
+def test_every_field_but_name_and_make_has_a_default() -> None:
     attnbench.ScoringSpec(name="a", make=print)
     attnbench.MechanismSpec(name="a", make=print)
     attnbench.KernelSpec(name="a", scoring="b", attend=print)
@@ -46,37 +47,39 @@ def test_every_field_but_name_and_make_has_a_default():
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_impossible_scoring_spec_is_an_error_that_names_the_field(changes, message):
+def test_impossible_scoring_spec_is_an_error_that_names_the_field(
+    changes: Any, message: Any
+) -> None:
     with pytest.raises(SpecError, match=message):
         scoring(**changes)
 
 
-def test_mechanism_names_only_known_keywords():
+def test_mechanism_names_only_known_keywords() -> None:
     with pytest.raises(SpecError, match="Did you mean 'is_causal'"):
         attnbench.MechanismSpec(name="m", make=print, accepts=("causal",))
 
 
-def test_replace_gives_a_spec_whose_modules_carry_the_new_name():
+def test_replace_gives_a_spec_whose_modules_carry_the_new_name() -> None:
     spec = dataclasses.replace(scoring(), name="renamed")
     assert spec.make(1, 1).attnbench_origin.startswith("renamed@")
 
 
-def test_make_checks_the_number_of_sizes_and_equal_sizes():
+def test_make_checks_the_number_of_sizes_and_equal_sizes() -> None:
     with pytest.raises(ShapeError, match="made with 2 sizes by position"):
         scoring().make(4)
     with pytest.raises(ShapeError, match="got 4 and 5"):
         scoring(equal_sizes=True).make(4, 5)
 
 
-def test_make_refuses_an_option_that_is_not_there_and_offers_the_nearest():
+def test_make_refuses_an_option_that_is_not_there_and_offers_the_nearest() -> None:
     with pytest.raises(OptionError, match=r"no option 'hiden_size'. Did you mean 'hidden_size'"):
         attnbench.get("additive").make(4, 4, hiden_size=8)
 
 
-def test_make_may_name_its_sizes_as_it_likes():
+def test_make_may_name_its_sizes_as_it_likes() -> None:
     assert scoring(make=lambda dim_a, dim_b=3, *, scale=1.0: nn.Identity()).make(2, 3, scale=2.0)
 
 
-def test_sizes_can_be_replaced():
+def test_sizes_can_be_replaced() -> None:
     sizes = Sizes((2,), 3, 4, 5, 6, 7)
     assert sizes.replace(kv_len=3) == Sizes((2,), 3, 3, 5, 6, 7)

@@ -1,6 +1,7 @@
 import copy
 import pickle
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,15 @@ from attnbench.registry.catalog import registry
 from tests.meta.right.scorings import SPECS
 
 
-def tensors(lead=(2,), q_len=3, kv_len=5, size=4, value_size=6, dtype=torch.float32, grad=False):
+def tensors(
+    lead: Any = (2,),
+    q_len: Any = 3,
+    kv_len: Any = 5,
+    size: Any = 4,
+    value_size: Any = 6,
+    dtype: Any = torch.float32,
+    grad: Any = False,
+) -> Any:
     torch.manual_seed(0)
     return [
         torch.randn(*lead, length, features, dtype=dtype, requires_grad=grad)
@@ -22,7 +31,7 @@ def tensors(lead=(2,), q_len=3, kv_len=5, size=4, value_size=6, dtype=torch.floa
     ]
 
 
-def test_attend_agrees_with_torch_for_every_kind_of_mask():
+def test_attend_agrees_with_torch_for_every_kind_of_mask() -> None:
     query, key, value = tensors()
     module = attnbench.get("scaled_dot").make(4, 4)
     boolean = torch.tensor([[True, False, True, True, False]] * 3)
@@ -32,21 +41,21 @@ def test_attend_agrees_with_torch_for_every_kind_of_mask():
         assert torch.allclose(got, expected, atol=1e-6)
 
 
-def test_a_name_makes_a_fresh_module():
+def test_a_name_makes_a_fresh_module() -> None:
     query, key, value = tensors()
     output, weights = attnbench.attend("scaled_dot", query, key, value, return_weights=True)
     assert output.shape == (2, 3, 6)
     assert torch.allclose(weights @ value, output, atol=1e-6)
 
 
-def test_causal_attention_of_the_last_rows_equals_decoding_them():
+def test_causal_attention_of_the_last_rows_equals_decoding_them() -> None:
     query, key, value = tensors(q_len=5)
     whole = attnbench.attend("scaled_dot", query, key, value, is_causal=True)
     last = attnbench.attend("scaled_dot", query[:, -2:], key, value, is_causal=True)
     assert torch.allclose(whole[:, -2:], last, atol=1e-6)
 
 
-def test_padding_may_hold_nan_without_reaching_output_or_gradient():
+def test_padding_may_hold_nan_without_reaching_output_or_gradient() -> None:
     query, key, value = tensors()
     key[1, 3:], value[1, 3:] = float("nan"), float("inf")
     for tensor in (query, key, value):
@@ -59,7 +68,7 @@ def test_padding_may_hold_nan_without_reaching_output_or_gradient():
     assert all(torch.isfinite(grad).all() for grad in grads)
 
 
-def test_a_row_without_keys_gives_zeros_and_finite_gradients():
+def test_a_row_without_keys_gives_zeros_and_finite_gradients() -> None:
     query, key, value = tensors(grad=True)
     mask = torch.ones(3, 5, dtype=torch.bool)
     mask[1] = False
@@ -69,7 +78,7 @@ def test_a_row_without_keys_gives_zeros_and_finite_gradients():
     assert torch.isfinite(query.grad).all()
 
 
-def test_more_queries_than_keys_leave_the_first_rows_empty_under_causality():
+def test_more_queries_than_keys_leave_the_first_rows_empty_under_causality() -> None:
     query, key, value = tensors(q_len=5, kv_len=3)
     output = attnbench.attend("scaled_dot", query, key, value, is_causal=True)
     assert not output[:, :2].any()
@@ -81,7 +90,7 @@ def test_more_queries_than_keys_leave_the_first_rows_empty_under_causality():
     [{"lead": (0,)}, {"q_len": 0}, {"kv_len": 0}, {"value_size": 0}, {"size": 0}],
     ids=str,
 )
-def test_sizes_of_zero_are_legal(sizes):
+def test_sizes_of_zero_are_legal(sizes: Any) -> None:
     query, key, value = tensors(**sizes, grad=True)
     output = attnbench.attend("scaled_dot", query, key, value, is_causal=True)
     assert output.shape == (*query.shape[:-1], value.shape[-1])
@@ -90,12 +99,12 @@ def test_sizes_of_zero_are_legal(sizes):
     assert torch.isfinite(value.grad).all()
 
 
-def test_no_keys_at_all_give_zeros():
+def test_no_keys_at_all_give_zeros() -> None:
     query, key, value = tensors(kv_len=0)
     assert not attnbench.attend("scaled_dot", query, key, value).any()
 
 
-def test_grouped_heads_equal_expanded_heads():
+def test_grouped_heads_equal_expanded_heads() -> None:
     query, _, _ = tensors(lead=(2, 6))
     _, key, value = tensors(lead=(2, 3))
     expected = attnbench.attend(
@@ -107,7 +116,9 @@ def test_grouped_heads_equal_expanded_heads():
 
 @pytest.mark.parametrize("name", ["additive", "scaled_dot", "vector_sum"])
 @pytest.mark.parametrize("shape", [None, (1, 7), (7,), (1, 1, 7), (2, 1, 1, 7), (6, 1, 7)])
-def test_grouped_heads_of_one_query_equal_expanded_heads(name, shape, monkeypatch):
+def test_grouped_heads_of_one_query_equal_expanded_heads(
+    name: Any, shape: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query, _, _ = tensors(lead=(2, 6), q_len=1)
     _, key, value = tensors(lead=(2, 3), kv_len=7)
     module = attnbench.get(name).make(4, 4)
@@ -130,8 +141,10 @@ def test_grouped_heads_of_one_query_equal_expanded_heads(name, shape, monkeypatc
 
 
 @pytest.mark.parametrize("registered", [False, True])
-def test_grouped_heads_of_one_query_stay_heads_where_positions_count(registered, monkeypatch):
-    spec = SPECS["distant"]
+def test_grouped_heads_of_one_query_stay_heads_where_positions_count(
+    registered: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec: Any = SPECS["distant"]
     module = spec.make(4, 4)
     if registered:  # as a plugin's, so that its exemptions are known
         monkeypatch.setattr(registry(), "made", lambda origin: spec)
@@ -142,7 +155,7 @@ def test_grouped_heads_of_one_query_stay_heads_where_positions_count(registered,
     assert torch.allclose(got, attnbench.attend(module, query, *wide), atol=1e-6)
 
 
-def test_a_mask_of_the_wrong_shape_is_told_in_terms_of_the_callers_heads():
+def test_a_mask_of_the_wrong_shape_is_told_in_terms_of_the_callers_heads() -> None:
     query, _, _ = tensors(lead=(2, 6), q_len=1)
     _, key, value = tensors(lead=(2, 3), kv_len=7)
     mask = torch.ones(1, 5, dtype=torch.bool)
@@ -150,7 +163,7 @@ def test_a_mask_of_the_wrong_shape_is_told_in_terms_of_the_callers_heads():
         attnbench.attend("dot", query, key, value, attn_mask=mask, enable_gqa=True)
 
 
-def test_dropout_acts_in_training_only_and_weights_are_those_before_it():
+def test_dropout_acts_in_training_only_and_weights_are_those_before_it() -> None:
     query, key, value = tensors()
     module = attnbench.get("scaled_dot").make(4, 4)
     plain, weights = attnbench.attend(module, query, key, value, return_weights=True)
@@ -163,21 +176,21 @@ def test_dropout_acts_in_training_only_and_weights_are_those_before_it():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_output_and_weights_have_the_dtype_of_the_query(dtype):
+def test_output_and_weights_have_the_dtype_of_the_query(dtype: Any) -> None:
     query, key, value = tensors(dtype=dtype)
     output, weights = attnbench.attend("additive", query, key, value, return_weights=True)
     assert output.dtype == weights.dtype == dtype
 
 
-def test_a_module_carries_its_name_through_deepcopy_and_pickle():
+def test_a_module_carries_its_name_through_deepcopy_and_pickle() -> None:
     module = attnbench.get("additive").make(4, 4)
     for again in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert scoring_of(again) is attnbench.get("additive")
 
 
-def test_a_users_function_of_a_built_in_name_is_not_taken_for_it():
+def test_a_users_function_of_a_built_in_name_is_not_taken_for_it() -> None:
     class Mine(nn.Module):
-        def forward(self, query, key):
+        def forward(self, query: Any, key: Any) -> Any:
             return query @ key.mT
 
     module = attnbench.ScoringSpec(name="additive", make=lambda q, k: Mine()).make(4, 4)
@@ -265,25 +278,27 @@ BAD_CALLS = {
 
 
 @pytest.mark.parametrize("what", BAD_CALLS)
-def test_bad_input_is_one_clear_error(what):
+def test_bad_input_is_one_clear_error(what: Any) -> None:
     call, error, message = BAD_CALLS[what]
     with pytest.raises(error, match=message):
         call(*tensors())
 
 
-def test_scores_of_the_wrong_shape_are_an_error_that_names_both():
+def test_scores_of_the_wrong_shape_are_an_error_that_names_both() -> None:
     class Wrong(nn.Module):
-        def forward(self, query, key):
+        def forward(self, query: Any, key: Any) -> Any:
             return key @ query.mT
 
     with pytest.raises(ShapeError, match=r"shape \(2, 5, 3\).*have scores \(2, 3, 5\)"):
         attnbench.attend(Wrong(), *tensors())
 
 
-def test_kernel_sees_no_dead_rows_and_their_output_is_zeroed():
+def test_kernel_sees_no_dead_rows_and_their_output_is_zeroed() -> None:
     seen = {}
 
-    def attend(module, query, key, value, attn_mask=None, is_causal=False):
+    def attend(
+        module: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, is_causal: Any = False
+    ) -> Any:
         seen["mask"] = attn_mask
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask)
 
@@ -297,7 +312,7 @@ def test_kernel_sees_no_dead_rows_and_their_output_is_zeroed():
     assert output[1].any()
 
 
-def test_a_kernel_that_cannot_run_the_case_says_why():
+def test_a_kernel_that_cannot_run_the_case_says_why() -> None:
     kernel = attnbench.KernelSpec(
         name="never", scoring="dot", attend=print, supports=lambda case: f"no {case.dtype}"
     )
@@ -305,10 +320,10 @@ def test_a_kernel_that_cannot_run_the_case_says_why():
         attnbench.attend("dot", *tensors(), kernel=kernel)
 
 
-def test_a_compiled_call_takes_the_kernel_too():
+def test_a_compiled_call_takes_the_kernel_too() -> None:
     seen = []
 
-    def keep(graph, _example):
+    def keep(graph: Any, _example: Any) -> Any:
         seen.append(str(graph.code))
         return graph
 

@@ -9,7 +9,7 @@ SCORES = torch.tensor(
 LENS = torch.tensor([2, 3])
 
 
-def test_worked_example_masks_the_last_two_keys_of_the_first_item_and_one_of_the_second():
+def test_worked_example_masks_the_last_two_keys_of_the_first_item_and_one_of_the_second() -> None:
     weights = masked_softmax(SCORES, valid_lens=LENS)
     e = torch.tensor(1.0, dtype=torch.float64).exp()
     first = [[1 / (1 + e), e / (1 + e), 0, 0], [e / (1 + e), 1 / (1 + e), 0, 0]]
@@ -18,19 +18,19 @@ def test_worked_example_masks_the_last_two_keys_of_the_first_item_and_one_of_the
     assert torch.allclose(weights, torch.tensor([first, second], dtype=torch.float64), atol=1e-15)
 
 
-def test_the_callers_scores_are_not_edited():
+def test_the_callers_scores_are_not_edited() -> None:
     before = SCORES.clone()
     masked_softmax(SCORES, valid_lens=LENS)
     assert torch.equal(SCORES, before)
 
 
-def test_scores_below_the_usual_fill_value_keep_their_weight():
+def test_scores_below_the_usual_fill_value_keep_their_weight() -> None:
     scores = torch.full((1, 3), -1e7, dtype=torch.float64)
     weights = masked_softmax(scores, torch.tensor([[True, True, False]]))
     assert weights.tolist() == [[0.5, 0.5, 0.0]]
 
 
-def test_a_row_of_length_zero_is_zeros_with_finite_gradients():
+def test_a_row_of_length_zero_is_zeros_with_finite_gradients() -> None:
     scores = torch.randn(2, 1, 3, requires_grad=True)
     weights = masked_softmax(scores, valid_lens=torch.tensor([0, 2]))
     assert weights[0].tolist() == [[0.0, 0.0, 0.0]]
@@ -39,7 +39,7 @@ def test_a_row_of_length_zero_is_zeros_with_finite_gradients():
     assert not scores.grad[0].any()
 
 
-def test_boolean_floating_and_length_masks_agree():
+def test_boolean_floating_and_length_masks_agree() -> None:
     mask = torch.arange(4) < LENS[:, None, None]
     floating = torch.zeros(2, 1, 4, dtype=torch.float64).masked_fill(~mask, float("-inf"))
     by_length = masked_softmax(SCORES, valid_lens=LENS)
@@ -47,21 +47,21 @@ def test_boolean_floating_and_length_masks_agree():
     assert torch.equal(by_length, masked_softmax(SCORES, floating))
 
 
-def test_lengths_a_query_differ_from_row_to_row():
+def test_lengths_a_query_differ_from_row_to_row() -> None:
     weights = masked_softmax(SCORES, valid_lens=torch.tensor([[1, 4], [0, 2]]))
     assert (weights > 0).sum(-1).tolist() == [[1, 4], [0, 2]]
 
 
-def test_weights_come_in_the_dtype_of_the_scores():
+def test_weights_come_in_the_dtype_of_the_scores() -> None:
     assert masked_softmax(SCORES.half()).dtype == torch.float16
 
 
-def test_float16_scores_near_the_largest_do_not_overflow():
+def test_float16_scores_near_the_largest_do_not_overflow() -> None:
     scores = torch.tensor([[65504.0, 65504.0, -65504.0]], dtype=torch.float16)
     assert masked_softmax(scores).tolist() == [[0.5, 0.5, 0.0]]
 
 
-def test_dropped_weights_are_rescaled():
+def test_dropped_weights_are_rescaled() -> None:
     torch.manual_seed(0)
     weights, value = torch.full((1, 1000), 1e-3), torch.ones(1000, 1)
     kept = pool(weights.expand(2000, 1000), value, dropout_p=0.5)

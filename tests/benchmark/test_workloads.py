@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from attnbench.benchmark.measuring.contract import CACHES, Contract
@@ -9,14 +11,14 @@ from attnbench.subject.tensors import make_inputs
 
 
 @pytest.mark.parametrize("name", set_names())
-def test_the_cases_of_a_set_are_legal_and_each_has_an_id_of_its_own(name):
+def test_the_cases_of_a_set_are_legal_and_each_has_an_id_of_its_own(name: Any) -> None:
     cases = named_set(name, devices=("cpu", "cuda"))
     assert len({case.id for case in cases}) == len(cases)
     assert all(case.case.legal() == case.case for case in cases)
     assert {case.case.device for case in cases} == {"cpu", "cuda"}
 
 
-def test_the_full_set_has_every_workload_both_directions_and_the_masks():
+def test_the_full_set_has_every_workload_both_directions_and_the_masks() -> None:
     cases = named_set("full")
     assert {case.workload for case in cases} >= set(workloads())
     assert {case.direction for case in cases} == {"forward", "forward_backward"}
@@ -24,14 +26,14 @@ def test_the_full_set_has_every_workload_both_directions_and_the_masks():
 
 
 @pytest.mark.parametrize("name", workloads())
-def test_a_workload_has_a_source_and_sizes_that_its_direction_changes_nothing_of(name):
+def test_a_workload_has_a_source_and_sizes_that_its_direction_changes_nothing_of(name: Any) -> None:
     assert len(workloads()[name]["source"]) > 20
     forward, backward = (workload(name, direction=d) for d in ("forward", "forward_backward"))
     assert forward.case == backward.case
     assert forward.id != backward.id
 
 
-def test_the_workloads_have_the_sizes_of_their_papers():
+def test_the_workloads_have_the_sizes_of_their_papers() -> None:
     llama = workload("llama3_8b_decode")
     assert (llama.case.lead[1], llama.kv_heads, llama.case.query_size) == (32, 8, 128)
     decoder = workload("bahdanau_decoder").case
@@ -40,7 +42,7 @@ def test_the_workloads_have_the_sizes_of_their_papers():
     assert workload("document_16k").case.kv_len == 16 * 1024
 
 
-def test_grouped_heads_share_keys_and_agree_with_repeated_ones():
+def test_grouped_heads_share_keys_and_agree_with_repeated_ones() -> None:
     (subject,) = resolve("scaled_dot")
     from attnbench.benchmark.workloads import BenchCase
 
@@ -56,14 +58,14 @@ def test_grouped_heads_share_keys_and_agree_with_repeated_ones():
     assert case.id.endswith("-kv2")
 
 
-def test_the_same_case_of_two_sets_is_one_case():
+def test_the_same_case_of_two_sets_is_one_case() -> None:
     small = named_set("default")[0]
     again = cases_of(name="default", workload_names=["bert_base"])
     assert again.count(small) == 1
     assert sum(case.workload == "bert_base" for case in again) == 1
 
 
-def test_dtypes_that_are_asked_for_replace_those_of_the_set():
+def test_dtypes_that_are_asked_for_replace_those_of_the_set() -> None:
     assert {c.case.dtype for c in named_set("smoke", dtypes=["bfloat16"])} == {"bfloat16"}
 
 
@@ -75,12 +77,12 @@ def test_dtypes_that_are_asked_for_replace_those_of_the_set():
         ({"name": "smoke", "dtypes": ["float23"]}, "'float32'"),
     ],
 )
-def test_an_unknown_name_gets_the_nearest_known_one(arguments, nearest):
+def test_an_unknown_name_gets_the_nearest_known_one(arguments: Any, nearest: Any) -> None:
     with pytest.raises(UnknownNameError, match=nearest):
         cases_of(**arguments)
 
 
-def test_a_contract_says_all_that_makes_numbers_comparable():
+def test_a_contract_says_all_that_makes_numbers_comparable() -> None:
     names = {
         Contract(cache=cache, threads=threads).name(direction, device)
         for cache in CACHES
@@ -94,12 +96,12 @@ def test_a_contract_says_all_that_makes_numbers_comparable():
 
 
 @pytest.mark.parametrize("changes", [{"cache": "lukewarm"}, {"threads": 0}])
-def test_a_contract_that_cannot_be_is_refused(changes):
+def test_a_contract_that_cannot_be_is_refused(changes: Any) -> None:
     with pytest.raises(UsageError):
         Contract(**changes)
 
 
-def test_the_reason_against_a_subject_names_what_it_needs():
+def test_the_reason_against_a_subject_names_what_it_needs() -> None:
     (dot,) = resolve("scaled_dot")
     from attnbench.benchmark.workloads import BenchCase
 

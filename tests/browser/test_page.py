@@ -1,6 +1,8 @@
 """The report in a real browser: Debian's chromium and chromium-driver. Run by tox -e browser."""
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -24,7 +26,7 @@ FLAGS = [
 TIMES = {"scaled_dot": 2e-3, "additive": 3e-1, "vector_sum": 1e-5, HOSTILE: 4e-3, QUOTED: 1e-3}
 
 
-def record(subject, length, time, **changes):
+def record(subject: Any, length: Any, time: Any, **changes: Any) -> Any:
     return Record(
         **{
             "run": "r",
@@ -48,7 +50,7 @@ def record(subject, length, time, **changes):
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser() -> Any:
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or pytest.fail(
         "chromium is not installed: apt-get install chromium chromium-driver"
@@ -62,7 +64,7 @@ def browser():
 
 
 @pytest.fixture
-def page(browser, tmp_path):
+def page(browser: Any, tmp_path: Path) -> Any:
     records = [
         record(name, length, time * length / 64)
         for length in (64, 128, 256)
@@ -76,24 +78,24 @@ def page(browser, tmp_path):
     return browser
 
 
-def column(page, number):
+def column(page: Any, number: Any) -> Any:
     rows = page.find_elements(By.CSS_SELECTOR, "#table tbody tr:not([hidden])")
     return [row.find_elements(By.CSS_SELECTOR, "th, td")[number].text for row in rows]
 
 
-def head(page, name):
+def head(page: Any, name: Any) -> Any:
     return next(
         b for b in page.find_elements(By.CSS_SELECTOR, "#table thead button") if b.text == name
     )
 
 
-def values(page, number):
+def values(page: Any, number: Any) -> Any:
     rows = page.find_elements(By.CSS_SELECTOR, "#table tbody tr:not([hidden])")
     cells = [row.find_elements(By.CSS_SELECTOR, "th, td")[number] for row in rows]
     return [cell.get_attribute("data-value") for cell in cells]
 
 
-def test_a_click_sorts_by_number_and_another_turns_it_round(page):
+def test_a_click_sorts_by_number_and_another_turns_it_round(page: Any) -> None:
     head(page, "time").click()
     up = values(page, 3)
     assert up[-1] == ""
@@ -104,14 +106,14 @@ def test_a_click_sorts_by_number_and_another_turns_it_round(page):
     assert [float(v) for v in down[:-1]] == sorted((float(v) for v in down[:-1]), reverse=True)
 
 
-def test_a_click_sorts_by_text(page):
+def test_a_click_sorts_by_text(page: Any) -> None:
     head(page, "subject").click()
     names = column(page, 0)
     assert names[0] == HOSTILE
     assert names[-1] == "vector_sum"
 
 
-def test_words_and_lists_filter_the_rows(page):
+def test_words_and_lists_filter_the_rows(page: Any) -> None:
     page.find_element(By.ID, "find").send_keys("vector")
     assert set(column(page, 0)) == {"vector_sum"}
     assert page.find_element(By.ID, "shown").text == "3 of 16 shown"
@@ -119,7 +121,7 @@ def test_words_and_lists_filter_the_rows(page):
     assert len(column(page, 0)) == 1
 
 
-def test_hostile_names_are_text_and_run_nothing(page):
+def test_hostile_names_are_text_and_run_nothing(page: Any) -> None:
     from selenium.common.exceptions import NoAlertPresentException
 
     with pytest.raises(NoAlertPresentException):
@@ -129,7 +131,7 @@ def test_hostile_names_are_text_and_run_nothing(page):
     assert len(page.find_elements(By.TAG_NAME, "script")) == 1
 
 
-def test_a_click_on_the_matrix_says_what_its_cell_stands_for(page):
+def test_a_click_on_the_matrix_says_what_its_cell_stands_for(page: Any) -> None:
     cells = page.find_elements(By.CSS_SELECTOR, ".matrix tbody td")
     told = page.find_element(By.ID, "told")
     next(cell for cell in cells if cell.text == "M").click()
@@ -139,7 +141,7 @@ def test_a_click_on_the_matrix_says_what_its_cell_stands_for(page):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_the_matrix_scrolls_in_its_box_and_keeps_names_in_sight(page, width):
+def test_the_matrix_scrolls_in_its_box_and_keeps_names_in_sight(page: Any, width: Any) -> None:
     page.set_window_size(width, 900)
     box, table, name = (
         page.find_element(By.CSS_SELECTOR, css)
@@ -151,12 +153,12 @@ def test_the_matrix_scrolls_in_its_box_and_keeps_names_in_sight(page, width):
     assert (table.rect["width"] > box.rect["width"]) == (width == 390)
 
 
-def test_nothing_is_logged_as_an_error(page):
+def test_nothing_is_logged_as_an_error(page: Any) -> None:
     assert [e for e in page.get_log("browser") if e["level"] == "SEVERE"] == []
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_itself_never_scrolls_sideways(page, width):
+def test_the_page_itself_never_scrolls_sideways(page: Any, width: Any) -> None:
     page.set_window_size(width, 900)
     wide = page.execute_script(
         "return document.documentElement.scrollWidth - document.documentElement.clientWidth"

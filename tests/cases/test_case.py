@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,18 +9,18 @@ from attnbench.errors import UsageError
 from attnbench.subject.tensors import make_inputs
 
 
-def test_an_id_names_every_field_and_is_read_back():
+def test_an_id_names_every_field_and_is_read_back() -> None:
     case = Case((2, 3), 4, 6, 8, 6, 5, "float16", "cuda:1", "causal_padding", "heads", "far", 77)
     assert Case.from_id(case.id) == case
     assert Case.from_id(Case(lead=()).id) == Case(lead=())
 
 
-def test_what_is_no_id_is_an_error():
+def test_what_is_no_id_is_an_error() -> None:
     with pytest.raises(UsageError, match="is not the id of a case"):
         Case.from_id("b2-L3")
 
 
-def test_the_schedule_meets_every_mask_layout_regime_and_dtype():
+def test_the_schedule_meets_every_mask_layout_regime_and_dtype() -> None:
     cases = list(schedule(Domain()))
     assert {case.mask for case in cases} == set(MASKS)
     assert {case.layout for case in cases} == set(LAYOUTS)
@@ -28,7 +29,7 @@ def test_the_schedule_meets_every_mask_layout_regime_and_dtype():
     assert len(cases) == len(set(cases))
 
 
-def test_the_schedule_meets_the_shapes_that_chance_does_not_find():
+def test_the_schedule_meets_the_shapes_that_chance_does_not_find() -> None:
     cases = list(schedule(Domain()))
     assert any(case.lead[:1] == (case.q_len,) and case.q_len == case.kv_len for case in cases)
     assert any(case.query_size != case.key_size for case in cases)
@@ -39,14 +40,14 @@ def test_the_schedule_meets_the_shapes_that_chance_does_not_find():
         assert any(size < length < size + 2 for length in lengths)
 
 
-def test_the_schedule_stays_in_its_domain():
+def test_the_schedule_stays_in_its_domain() -> None:
     domain = Domain(masks=("causal",), dtypes=("float64",), max_len=8)
     cases = list(schedule(domain))
     assert cases
     assert all(case in domain for case in cases)
 
 
-def test_cases_beyond_a_domain_are_scheduled_as_they_are_and_let_no_others_in():
+def test_cases_beyond_a_domain_are_scheduled_as_they_are_and_let_no_others_in() -> None:
     longer = Case((1,), 3, 150, mask="padding")
     domain = Domain(max_len=17, beyond=(longer,))
     found = [case for case in schedule(domain) if max(case.q_len, case.kv_len) > 17]
@@ -58,14 +59,14 @@ def test_cases_beyond_a_domain_are_scheduled_as_they_are_and_let_no_others_in():
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
-def test_every_query_has_a_key_left_but_for_the_empty_row(mask, lead):
+def test_every_query_has_a_key_left_but_for_the_empty_row(mask: Any, lead: Any) -> None:
     for seed in range(5):
         case = Case(lead, 4, 5, mask=mask, seed=seed).legal()
         rows = make_inputs(case).allowed.any(-1)
         assert bool(rows.all()) == (case.mask != "empty_row")
 
 
-def test_the_same_case_gives_the_same_tensors_and_the_three_differ():
+def test_the_same_case_gives_the_same_tensors_and_the_three_differ() -> None:
     case = Case((2,), 5, 5, 4, 4, 4, seed=3)
     first, second = make_inputs(case), make_inputs(case)
     assert torch.equal(first.query, second.query)
@@ -74,7 +75,7 @@ def test_the_same_case_gives_the_same_tensors_and_the_three_differ():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_changes_the_strides_and_not_the_shape(layout):
+def test_a_layout_changes_the_strides_and_not_the_shape(layout: Any) -> None:
     case = Case((2, 3), 4, 5, 6, 6, 6, layout=layout)
     tensor = make_inputs(case).key
     assert tensor.shape == (2, 3, 5, 6)
@@ -82,21 +83,21 @@ def test_a_layout_changes_the_strides_and_not_the_shape(layout):
     assert tensor.is_contiguous() == (layout == "contiguous")
 
 
-def test_near_overflow_overflows_float16_before_scaling_and_not_after():
+def test_near_overflow_overflows_float16_before_scaling_and_not_after() -> None:
     inputs = make_inputs(Case((), 4, 4, 64, 64, 4, regime="near_overflow", dtype="float64"))
     products = inputs.query @ inputs.key.mT
     assert bool((products > 65504).any())
     assert bool((products / math.sqrt(64) < 65504).all())
 
 
-def test_a_brief_schedule_meets_every_mask_layout_regime_and_lead_too():
+def test_a_brief_schedule_meets_every_mask_layout_regime_and_lead_too() -> None:
     full, brief = list(schedule(Domain())), list(schedule(Domain(), brief=True))
     assert len(brief) < len(full)
     for field in ("mask", "layout", "regime", "dtype", "lead"):
         assert {getattr(c, field) for c in brief} == {getattr(c, field) for c in full}
 
 
-def test_a_brief_schedule_has_all_lengths_but_of_four_shapes_and_longer_ones_than_each():
+def test_a_brief_schedule_has_all_lengths_but_of_four_shapes_and_longer_ones_than_each() -> None:
     full, brief = ({c.sizes for c in schedule(Domain(), brief=brief)} for brief in (False, True))
     assert brief < full
     left_out = {(sizes.q_len, sizes.kv_len) for sizes in full - brief}

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,7 +252,9 @@ def test_only_the_first_failure_of_a_subject_has_a_script(tmp_path: Path) -> Non
 
 
 def test_a_failure_that_has_no_script_is_told_all_the_same() -> None:
-    def attend(module, query, key, value, attn_mask=None, is_causal=False):  # type: ignore[no-untyped-def]
+    def attend(
+        module: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, is_causal: Any = False
+    ) -> Any:
         masked = is_causal or attn_mask is not None
         output = attnbench.attend(
             module, query, key, value, attn_mask=attn_mask, is_causal=is_causal, kernel="plain"

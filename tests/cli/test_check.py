@@ -114,7 +114,7 @@ def test_an_invariant_that_raises_is_an_error_and_no_finding() -> None:
     from attnbench.specs import Invariant
     from attnbench.subject.lookup import resolve
 
-    broken = Invariant(name="broken", check=lambda subject, case: 1 / 0)  # type: ignore[arg-type]
+    broken = Invariant(name="broken", check=lambda subject, case: 1 / 0)
     (subject,) = resolve(f"{HERE}/bad_subjects.py:RIGHT")
     found = run_invariant(subject, broken, PROFILES["quick"])
     assert found.status == "error"

@@ -1,5 +1,7 @@
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,12 +9,14 @@ from attnbench.cli import main
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_a_new_distribution_is_whole_and_names_itself_throughout(here, capsys):
+def test_a_new_distribution_is_whole_and_names_itself_throughout(
+    here: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["new", "my-scores"]) == 0
     written = {str(p.relative_to(here / "my-scores")) for p in here.rglob("*") if p.is_file()}
     assert written == {
@@ -30,13 +34,13 @@ def test_a_new_distribution_is_whole_and_names_itself_throughout(here, capsys):
     assert "attnbench check my_scores" in capsys.readouterr().out
 
 
-def test_its_scoring_function_can_be_named(here):
+def test_its_scoring_function_can_be_named(here: Any) -> None:
     assert main(["new", "my-scores", "--scoring", "warm_cosine", "--into", "sub/folder"]) == 0
     text = (here / "sub/folder/my-scores/my_scores/__init__.py").read_text()
     assert 'name="warm_cosine"' in text
 
 
-def test_what_it_writes_passes_its_own_tests_before_it_is_installed(here):
+def test_what_it_writes_passes_its_own_tests_before_it_is_installed(here: Any) -> None:
     main(["new", "my-scores"])
     code = (
         "import attnbench;"
@@ -56,19 +60,25 @@ def test_what_it_writes_passes_its_own_tests_before_it_is_installed(here):
 
 
 @pytest.mark.parametrize("name", ["my scores", "3d", "-x", "a/b", ""])
-def test_an_impossible_name_is_one_clear_error(here, capsys, name):
+def test_an_impossible_name_is_one_clear_error(
+    here: Any, capsys: pytest.CaptureFixture[str], name: Any
+) -> None:
     assert main(["new", "--", name]) == 2
     assert "cannot name a distribution" in capsys.readouterr().err
     assert list(here.iterdir()) == []
 
 
-def test_nothing_that_is_there_is_overwritten(here, capsys):
+def test_nothing_that_is_there_is_overwritten(
+    here: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "mine").mkdir()
     assert main(["new", "mine"]) == 2
     assert "is there already" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_error(here, capsys):
+def test_a_folder_that_cannot_be_written_is_one_clear_error(
+    here: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "file").write_text("")
     assert main(["new", "mine", "--into", "file"]) == 2
     assert "cannot write" in capsys.readouterr().err

@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +46,7 @@ SPECS = [
 """
 
 
-def attnbench(*arguments, cwd, **more):
+def attnbench(*arguments: Any, cwd: Any, **more: Any) -> Any:
     return subprocess.run(
         [*MAIN, *map(str, arguments)],
         cwd=cwd,
@@ -56,12 +58,14 @@ def attnbench(*arguments, cwd, **more):
     )
 
 
-def records(folder):
+def records(folder: Any) -> Any:
     (path,) = folder.glob("results/attnbench/*.jsonl")
     return list(store.read(path))
 
 
-def test_bench_records_every_case_and_a_resumed_run_measures_only_what_is_missing(tmp_path):
+def test_bench_records_every_case_and_a_resumed_run_measures_only_what_is_missing(
+    tmp_path: Path,
+) -> None:
     arguments = ("bench", "dot", "--set", "smoke", "--retries", "0", "--json")
     first = attnbench(*arguments, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -88,7 +92,9 @@ def test_bench_records_every_case_and_a_resumed_run_measures_only_what_is_missin
     assert len(json.loads(second.stdout)["records"]) == 6
 
 
-def test_a_subject_that_dies_hangs_or_hoards_is_recorded_so_and_the_run_goes_on(tmp_path):
+def test_a_subject_that_dies_hangs_or_hoards_is_recorded_so_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "bad.py").write_text(BAD)
     done = attnbench(
         "bench",
@@ -115,11 +121,13 @@ def test_a_subject_that_dies_hangs_or_hoards_is_recorded_so_and_the_run_goes_on(
     assert "ZeroDivisionError" in done.stdout
 
 
-def test_a_run_killed_at_any_moment_keeps_what_it_recorded_and_can_be_resumed(tmp_path):
+def test_a_run_killed_at_any_moment_keeps_what_it_recorded_and_can_be_resumed(
+    tmp_path: Path,
+) -> None:
     arguments = [*MAIN, "bench", "dot", "--set", "smoke", "--run", "mine", "--retries", "0"]
     path = store.run_path(tmp_path / "results" / "attnbench", "mine")
     chance = random.Random(1)
-    kept = []
+    kept: list[Any] = []
     for attempt in range(3):
         more = ["--resume"] if path.exists() else []
         process = subprocess.Popen(
@@ -144,7 +152,7 @@ def test_a_run_killed_at_any_moment_keeps_what_it_recorded_and_can_be_resumed(tm
     assert len(whole) == len({record.key for record in whole}) == 6
 
 
-def test_run_prints_one_table_about_the_users_own_inputs(tmp_path):
+def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (5, 7, 7))
     mask = torch.ones(5, 7, dtype=torch.bool)
@@ -181,7 +189,7 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path):
         (["bench", "dot", "--run", "../up"], "it names a file"),
     ],
 )
-def test_a_wrong_command_is_one_clear_error(tmp_path, arguments, complaint):
+def test_a_wrong_command_is_one_clear_error(tmp_path: Path, arguments: Any, complaint: Any) -> None:
     (tmp_path / "damaged.safetensors").write_bytes(b"hello")
     done = attnbench(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr

@@ -40,7 +40,7 @@ def test_parameters_require_gradients_again_after_a_check() -> None:
     make = subject.make
 
     class Kept(type(subject)):  # type: ignore[misc]  # to look at the module afterwards
-        def make(self, *sizes: int):  # type: ignore[no-untyped-def]
+        def make(self, *sizes: int) -> Any:
             kept.append(make(*sizes))
             return kept[-1]
 
@@ -63,7 +63,7 @@ class _Raises(torch.autograd.Function):
 
 class BackwardRaises(Attention):
     def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        cloned: Tensor = _Raises.apply(scores)  # type: ignore[no-untyped-call]
+        cloned: Tensor = _Raises.apply(scores)
         return super().hide(cloned, allowed)
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -8,10 +10,10 @@ import attnbench
 class Attention(nn.Module):
     """Right attention; a subclass changes what it does with a floating mask."""
 
-    def bias(self, mask, scores):
+    def bias(self, mask: Any, scores: Any) -> Any:
         return scores + mask
 
-    def forward(self, query, key, value, attn_mask=None):
+    def forward(self, query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
         scores = query @ key.mT / query.shape[-1] ** 0.5
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             scores = scores.masked_fill(~attn_mask, float("-inf"))
@@ -21,21 +23,21 @@ class Attention(nn.Module):
 
 
 class Dropped(Attention):
-    def bias(self, mask, scores):
+    def bias(self, mask: Any, scores: Any) -> Any:
         return scores.masked_fill(mask == float("-inf"), float("-inf"))
 
 
 class Flipped(Attention):
-    def bias(self, mask, scores):
+    def bias(self, mask: Any, scores: Any) -> Any:
         return scores - mask
 
 
 class Halved(Attention):
-    def bias(self, mask, scores):
+    def bias(self, mask: Any, scores: Any) -> Any:
         return scores + 0.5 * mask
 
 
-def outcome(make, invariant, laws=("pools_values",)):
+def outcome(make: Any, invariant: Any, laws: Any = ("pools_values",)) -> Any:
     spec = attnbench.MechanismSpec(
         name="mine", make=lambda q, k, v: make(), equal_sizes=True, laws=laws
     )
@@ -44,7 +46,7 @@ def outcome(make, invariant, laws=("pools_values",)):
 
 
 @pytest.mark.parametrize("invariant", ["large_bias_hides", "bias_is_added_to_scores"])
-def test_a_bias_that_is_added_passes(invariant):
+def test_a_bias_that_is_added_passes(invariant: Any) -> None:
     assert outcome(Attention, invariant).status == "passed"
 
 
@@ -58,11 +60,11 @@ def test_a_bias_that_is_added_passes(invariant):
         (Halved, "bias_is_added_to_scores"),
     ],
 )
-def test_a_bias_that_is_dropped_flipped_or_scaled_fails(make, invariant):
+def test_a_bias_that_is_dropped_flipped_or_scaled_fails(make: Any, invariant: Any) -> None:
     found = outcome(make, invariant)
     assert found.status == "failed"
     assert "added to the scores" in found.reason or "random floating mask" in found.reason
 
 
-def test_weights_that_may_be_means_over_heads_are_not_judged():
+def test_weights_that_may_be_means_over_heads_are_not_judged() -> None:
     assert outcome(Attention, "bias_is_added_to_scores", laws=()).status == "skipped"

@@ -69,9 +69,7 @@ class _ReadInOrder(torch.autograd.Function):
 
 class GradientReadInOrder(Attention):
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        output: Tensor = _ReadInOrder.apply(  # type: ignore[no-untyped-call]
-            super().pool(weights, value)
-        )
+        output: Tensor = _ReadInOrder.apply(super().pool(weights, value))
         return output
 
 

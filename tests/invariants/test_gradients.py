@@ -121,7 +121,7 @@ def _kernel(wrong: bool) -> KernelSpec:
         if masks.get("is_causal") and q_len != kv_len:  # torch aligns it to the top left
             masks = {"attn_mask": torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)}
         output = nn.functional.scaled_dot_product_attention(query, key, value, **masks)
-        result: Tensor = _Halved.apply(output) if wrong else output  # type: ignore[no-untyped-call]
+        result: Tensor = _Halved.apply(output) if wrong else output
         return result
 
     return KernelSpec(name="by_torch", scoring="scaled_dot", attend=attend)

@@ -153,7 +153,7 @@ def test_torchs_own_attention_is_not_accused_in_any_dtype(name: str) -> None:
     assert outcome.status == "passed", outcome.reason
 
 
-def test_a_masked_run_in_float64_may_be_off_by_a_unit_in_the_last_place():
+def test_a_masked_run_in_float64_may_be_off_by_a_unit_in_the_last_place() -> None:
     case = Case.from_id("b0d-L5-S3-Eq1-Ek1-Ev1-float64-cpu-key_row-contiguous-normal-s27")
     (subject,) = resolve("self_tanh/one_row")
     (invariant,) = select_invariants(["masked_runs_are_as_accurate"])

@@ -100,7 +100,7 @@ def test_the_floor_is_part_of_the_budget() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed):
+def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed: Any) -> None:
     case = Case((4, 4), 1, 1024, 64, 64, 64, seed=seed)  # dot: the largest weight is near 1
     (subject,) = resolve("dot")
     module, inputs = subject.build(case)
@@ -110,7 +110,7 @@ def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed):
     assert bool((oracle.floor() < 1e-4).all())
 
 
-def test_a_budget_that_acquits_early_leaves_gradients_on():
+def test_a_budget_that_acquits_early_leaves_gradients_on() -> None:
     oracle, _ = _oracle("hard", SMALL)
     first = next(oracle.sure_budgets())
     assert torch.is_grad_enabled()

@@ -9,6 +9,7 @@ import venv
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ class Result:
     def text(self) -> str:
         return f"exit code {self.code}\n{self.out}\n{self.err}"
 
-    def json(self):
+    def json(self) -> Any:
         return json.loads(self.out)
 
 
@@ -65,7 +66,7 @@ class Environment:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the sdist and of the wheel that was built from it."""
     source = tmp_path_factory.mktemp("source") / "attnbench"
     shutil.copytree(ROOT, source, ignore=LEFT_OUT)
@@ -87,7 +88,7 @@ def contents(wheel: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def environment(wheel: Path, tmp_path_factory) -> Environment:
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment with the wheel and what it needs, nothing else."""
     path = tmp_path_factory.mktemp("environment")
     venv.create(path, with_pip=True)

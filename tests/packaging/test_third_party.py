@@ -1,5 +1,8 @@
 """Real distributions of third parties, installed by pip beside the wheel and removed again."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tests.packaging.conftest import ROOT, Environment
@@ -9,7 +12,7 @@ WELL = "dot"  # a built-in that must go on working beside each of them
 
 
 @pytest.fixture
-def installed(environment: Environment, request, tmp_path):
+def installed(environment: Environment, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """Install the distributions that a test names, from a copy, and remove them afterwards."""
     import shutil
 
@@ -25,12 +28,12 @@ def subjects(environment: Environment) -> set[str]:
     return {row["subject"] for row in environment.attnbench("list", "--json", check=False).json()}
 
 
-def outcomes(report) -> dict[tuple[str, str], dict]:
+def outcomes(report: Any) -> dict[tuple[str, str], dict[str, Any]]:
     return {(o["subject"], o["invariant"]): o for o in report["outcomes"]}
 
 
 @pytest.mark.parametrize("installed", ["attn-extra"], indirect=True)
-def test_a_third_party_plugin_is_found_checked_and_benchmarked(installed):
+def test_a_third_party_plugin_is_found_checked_and_benchmarked(installed: Any) -> None:
     assert "cosine" in subjects(installed)
     report = installed.attnbench("check", "cosine", "--profile", "quick", "--json").json()
     found = outcomes(report)
@@ -43,7 +46,7 @@ def test_a_third_party_plugin_is_found_checked_and_benchmarked(installed):
 
 
 @pytest.mark.parametrize("installed", ["attn-extra"], indirect=True)
-def test_an_invariant_of_a_third_party_holds_the_built_ins_too(installed):
+def test_an_invariant_of_a_third_party_holds_the_built_ins_too(installed: Any) -> None:
     report = installed.attnbench(
         "check", WELL, "--invariant", "scores_are_finite", "--invariant", "symmetric", "--json"
     ).json()
@@ -53,14 +56,14 @@ def test_an_invariant_of_a_third_party_holds_the_built_ins_too(installed):
     assert found[WELL, "symmetric"]["reason"] == "law not declared"
 
 
-def test_nothing_is_left_of_a_plugin_that_was_removed(environment):
+def test_nothing_is_left_of_a_plugin_that_was_removed(environment: Any) -> None:
     assert "cosine" not in subjects(environment)
     names = {row["distribution"] for row in environment.attnbench("plugins", "--json").json()}
     assert names == {"attnbench"}
 
 
 @pytest.mark.parametrize("installed", [("attn-extra", "broken-duplicate")], indirect=True)
-def test_two_distributions_with_one_name_are_reached_by_distribution(installed):
+def test_two_distributions_with_one_name_are_reached_by_distribution(installed: Any) -> None:
     assert {"attn-extra:cosine", "broken-duplicate:cosine"} <= subjects(installed)
     bare = installed.attnbench("check", "cosine", check=False)
     assert bare.code == 2
@@ -83,7 +86,9 @@ FAIL_TO_LOAD = {
 @pytest.mark.parametrize(
     ("installed", "message"), FAIL_TO_LOAD.items(), indirect=["installed"], ids=FAIL_TO_LOAD
 )
-def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(installed, message):
+def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(
+    installed: Any, message: Any
+) -> None:
     listed = installed.attnbench("plugins", "--load", check=False)
     assert listed.code == 3
     assert message in listed.out
@@ -97,7 +102,7 @@ def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(installed, me
 
 
 @pytest.mark.parametrize("installed", ["broken-import"], indirect=True)
-def test_a_blocked_plugin_is_not_loaded(installed):
+def test_a_blocked_plugin_is_not_loaded(installed: Any) -> None:
     result = installed.attnbench(
         "plugins", "--load", "--json", ATTNBENCH_DISABLED_PLUGINS="broken-import"
     )
@@ -116,7 +121,9 @@ MISBEHAVE = {
 @pytest.mark.parametrize(
     ("installed", "expected"), MISBEHAVE.items(), indirect=["installed"], ids=MISBEHAVE
 )
-def test_a_subject_that_misbehaves_has_its_outcome_and_the_others_go_on(installed, expected):
+def test_a_subject_that_misbehaves_has_its_outcome_and_the_others_go_on(
+    installed: Any, expected: Any
+) -> None:
     subject, status, code, message = expected
     result = installed.attnbench(
         *("check", subject, WELL, "--profile", "quick", "--json"),

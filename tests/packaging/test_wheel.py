@@ -1,19 +1,20 @@
 import json
+from typing import Any
 
 
-def test_the_wheel_holds_the_two_packages_and_nothing_else(contents):
+def test_the_wheel_holds_the_two_packages_and_nothing_else(contents: Any) -> None:
     assert {name.split("/")[0].split("-")[0] for name in contents} == {
         "attnbench",
         "attnbench_plugins",
     }
 
 
-def test_the_wheel_is_typed_and_holds_its_data(contents):
+def test_the_wheel_is_typed_and_holds_its_data(contents: Any) -> None:
     assert {"attnbench/py.typed", "attnbench_plugins/py.typed"} <= set(contents)
     assert any(name.startswith("attnbench/templates/new/") for name in contents)
 
 
-def test_an_sdist_was_built_and_holds_the_licence(built):
+def test_an_sdist_was_built_and_holds_the_licence(built: Any) -> None:
     import tarfile
 
     (path,) = built.glob("*.tar.gz")
@@ -23,12 +24,12 @@ def test_an_sdist_was_built_and_holds_the_licence(built):
     assert any(name.endswith("/plugins/attnbench_plugins/additive.py") for name in names)
 
 
-def test_built_ins_are_found_in_the_installed_wheel(environment):
+def test_built_ins_are_found_in_the_installed_wheel(environment: Any) -> None:
     found = environment.attnbench("list", "--json").json()
     assert {"additive", "gaussian", "scaled_dot"} <= {row["subject"] for row in found}
 
 
-def test_the_main_job_runs_from_outside_the_checkout(environment):
+def test_the_main_job_runs_from_outside_the_checkout(environment: Any) -> None:
     result = environment.attnbench("run")
     assert "scaled_dot" in result.out
     records = list((environment.cwd / "results" / "attnbench").glob("*.jsonl"))

@@ -10,11 +10,11 @@ def attnbench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *arguments], capture_output=True, text=True)
 
 
-def test_torch_is_not_here():
+def test_torch_is_not_here() -> None:
     assert importlib.util.find_spec("torch") is None
 
 
-def test_the_package_and_the_registry_import():
+def test_the_package_and_the_registry_import() -> None:
     import attnbench
     from attnbench.registry.catalog import discover
 
@@ -22,13 +22,13 @@ def test_the_package_and_the_registry_import():
     assert {"additive", "scaled_dot"} <= {plugin.name for plugin in discover()}
 
 
-def test_plugins_are_listed():
+def test_plugins_are_listed() -> None:
     result = attnbench("plugins")
     assert result.returncode == 0, result.stderr
     assert "additive" in result.stdout
 
 
-def test_help_is_printed_for_every_command():
+def test_help_is_printed_for_every_command() -> None:
     from attnbench.cli import COMMANDS
 
     assert "check" in attnbench("--help").stdout
@@ -37,13 +37,13 @@ def test_help_is_printed_for_every_command():
         assert result.returncode == 0, result.stderr
 
 
-def test_loading_says_that_torch_is_missing():
+def test_loading_says_that_torch_is_missing() -> None:
     result = attnbench("plugins", "--load")
     assert result.returncode == 3
     assert "No module named 'torch'" in result.stdout
 
 
-def test_a_command_that_needs_torch_is_one_clear_error():
+def test_a_command_that_needs_torch_is_one_clear_error() -> None:
     result = attnbench("list")
     assert result.returncode in (2, 3)
     assert "torch" in result.stderr

@@ -6,6 +6,7 @@ A broken mechanism is the right one with one edit.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,13 +26,13 @@ from attnbench.subject.lookup import resolve
 
 
 class RowsTooLarge(LocalPredictiveAttention):
-    def forward(self, *args, return_weights=False, **options):
+    def forward(self, *args: Any, return_weights: Any = False, **options: Any) -> Any:
         output, weights = super().forward(*args, return_weights=True, **options)
         return (output, 3 * weights) if return_weights else output
 
 
 class WindowOffByOne(LocalMonotonicAttention):
-    def forward(self, *args, **options):
+    def forward(self, *args: Any, **options: Any) -> Any:
         self.window += 1  # the edges that the law asks for are those before and after the call
         try:
             return super().forward(*args, **options)
@@ -40,13 +41,13 @@ class WindowOffByOne(LocalMonotonicAttention):
 
 
 class WindowSharesOut(LocalMonotonicAttention):
-    def forward(self, *args, return_weights=False, **options):
+    def forward(self, *args: Any, return_weights: Any = False, **options: Any) -> Any:
         output, weights = super().forward(*args, return_weights=True, **options)
         return (output, weights / 2) if return_weights else output
 
 
 class LooksTooFarBack(KeyValueAttention):
-    def forward(self, *args, **options):
+    def forward(self, *args: Any, **options: Any) -> Any:
         self.window += 1
         try:
             return super().forward(*args, **options)
@@ -55,20 +56,31 @@ class LooksTooFarBack(KeyValueAttention):
 
 
 class PaddingLeaks(KeyValueAttention):
-    def forward(self, query, key, value, attn_mask=None, **options):
+    def forward(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any
+    ) -> Any:
         options.pop("valid_lens", None)
         return super().forward(query, key, value, **options)
 
 
 class RowsDiffer(StaticAttention):
-    def forward(self, *args, return_weights=False, **options):
+    def forward(self, *args: Any, return_weights: Any = False, **options: Any) -> Any:
         output, weights = super().forward(*args, return_weights=True, **options)
         weights = torch.cat([weights[..., :-1, :], weights[..., -1:, :].flip(-1)], -2)
         return (output, weights) if return_weights else output
 
 
 class PicksTwo(HardAttention):
-    def forward(self, query, key, value, attn_mask=None, *, return_weights=False, **options):
+    def forward(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        *,
+        return_weights: Any = False,
+        **options: Any,
+    ) -> Any:
         output, weights = attnbench.attend(
             self.scoring, query, key, value, attn_mask=attn_mask, return_weights=True, **options
         )
@@ -76,12 +88,12 @@ class PicksTwo(HardAttention):
 
 
 class SamplesEvenly(HardAttention):
-    def __init__(self, *sizes, **options):
+    def __init__(self, *sizes: Any, **options: Any) -> None:
         super().__init__(*sizes, **options)
         scoring = self.scoring
         self.scoring = Sharper(scoring)
 
-    def forward(self, *args, **options):
+    def forward(self, *args: Any, **options: Any) -> Any:
         self.scoring.factor = 2.0 if self.training else 1.0
         result = super().forward(*args, **options)
         self.scoring.factor = 1.0
@@ -89,16 +101,16 @@ class SamplesEvenly(HardAttention):
 
 
 class Sharper(torch.nn.Module):
-    def __init__(self, scoring):
+    def __init__(self, scoring: Any) -> None:
         super().__init__()
         self.scoring, self.factor = scoring, 1.0
 
-    def forward(self, query, key):
+    def forward(self, query: Any, key: Any) -> Any:
         return self.factor * self.scoring(query, key)
 
 
 class WrongLogProbability(HardAttention):
-    def forward(self, *args, **options):
+    def forward(self, *args: Any, **options: Any) -> Any:
         result = super().forward(*args, **options)
         if self.training:
             self.log_prob = self.log_prob / 2
@@ -106,7 +118,16 @@ class WrongLogProbability(HardAttention):
 
 
 class MovesBack(ForcedForwardAttention):
-    def forward(self, query, key, value, attn_mask=None, *, return_weights=False, **options):
+    def forward(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        *,
+        return_weights: Any = False,
+        **options: Any,
+    ) -> Any:
         scores = self.scoring(query, key)
         mask = masks.fold(
             attn_mask,
@@ -124,7 +145,7 @@ class MovesBack(ForcedForwardAttention):
 
 
 class TrainsAnotherChance(ForcedForwardAttention):
-    def forward(self, *args, return_weights=False, **options):
+    def forward(self, *args: Any, return_weights: Any = False, **options: Any) -> Any:
         output, weights = super().forward(*args, return_weights=True, **options)
         weights = weights.square() if self.training else weights
         return (output, weights) if return_weights else output
@@ -132,7 +153,7 @@ class TrainsAnotherChance(ForcedForwardAttention):
 
 class PenaltyWithoutIdentity(StructuredSelfAttention):
     @staticmethod
-    def penalty(weights):
+    def penalty(weights: Any) -> Any:
         return (weights @ weights.mT).square().sum((-2, -1))
 
 
@@ -169,7 +190,7 @@ def spec_of(broken: type) -> attnbench.MechanismSpec:
 
 
 @pytest.mark.parametrize(("law", "broken"), BROKEN, ids=[law for law, _ in BROKEN])
-def test_a_law_catches_what_breaks_it(law, broken):
+def test_a_law_catches_what_breaks_it(law: Any, broken: Any) -> None:
     right = spec_of(broken)
     spec = replace(
         right, make=broken, reference=None, laws=(*{*right.laws, law},), exempt={}, variants=()
@@ -178,14 +199,14 @@ def test_a_law_catches_what_breaks_it(law, broken):
 
 
 @pytest.mark.parametrize("law", [law for law, _ in BROKEN])
-def test_a_law_passes_a_right_mechanism_that_declares_it(law):
+def test_a_law_passes_a_right_mechanism_that_declares_it(law: Any) -> None:
     names = (subject for subject in attnbench.subjects() if "(" not in subject)
     declared = [name for name in names if law in getattr(attnbench.get(name), "laws", ())]
     assert declared
     assert status(declared[0], law) == "passed"
 
 
-def test_a_law_of_windows_says_what_a_module_without_one_lacks():
+def test_a_law_of_windows_says_what_a_module_without_one_lacks() -> None:
     spec = replace(attnbench.get("soft"), laws=("only_window_has_weight",), variants=())
     (outcome,) = attnbench.check(
         spec, profile="quick", invariants=["only_window_has_weight"]
@@ -194,7 +215,7 @@ def test_a_law_of_windows_says_what_a_module_without_one_lacks():
     assert "has no method edges(query, kv_len, seen)" in outcome.reason
 
 
-def test_each_exemption_of_a_mechanism_names_a_known_invariant_and_gives_a_reason():
+def test_each_exemption_of_a_mechanism_names_a_known_invariant_and_gives_a_reason() -> None:
     known = {invariant.name for invariant in select_invariants(None)}
     for name in attnbench.subjects():
         spec = attnbench.get(name.partition("(")[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -37,7 +39,9 @@ def inputs(query_size: int = 3, key_size: int = 3) -> tuple[torch.Tensor, torch.
 
 
 @pytest.mark.parametrize("name", SCORINGS)
-def test_every_row_of_the_table_is_a_scoring_function_with_formula_source_and_reference(name):
+def test_every_row_of_the_table_is_a_scoring_function_with_formula_source_and_reference(
+    name: Any,
+) -> None:
     spec = attnbench.get(name)
     assert spec.formula
     assert spec.source
@@ -45,36 +49,37 @@ def test_every_row_of_the_table_is_a_scoring_function_with_formula_source_and_re
 
 
 @pytest.mark.parametrize("name", SCORINGS)
-def test_a_reference_agrees_with_the_module_on_random_parameters(name):
+def test_a_reference_agrees_with_the_module_on_random_parameters(name: Any) -> None:
     module, (query, key) = made(name), inputs()
     with torch.no_grad():
         for parameter in module.parameters():  # a bias starts at 0, where it hides
             parameter.normal_()
     scores = module(query, key)
     reference = attnbench.get(name).reference
+    assert reference is not None
     expected = [[reference(module, q, k) for k in key[0].tolist()] for q in query[0].tolist()]
     torch.testing.assert_close(scores[0].detach(), torch.tensor(expected).double())
 
 
 @pytest.mark.parametrize("name", ["concat_linear", "concat_tanh_sum", "self_additive", "self_tanh"])
-def test_sizes_of_query_and_key_may_differ(name):
+def test_sizes_of_query_and_key_may_differ(name: Any) -> None:
     query, key = inputs(2, 7)
     assert made(name, 2, 7)(query, key).shape == (2, 4, 5)
 
 
 @pytest.mark.parametrize("name", ["dot", "scaled_dot", "gaussian"])
-def test_a_score_that_needs_equal_sizes_says_so(name):
+def test_a_score_that_needs_equal_sizes_says_so(name: Any) -> None:
     with pytest.raises(ShapeError, match="needs query_size == key_size, got 2 and 7"):
         made(name, 2, 7)
 
 
 @pytest.mark.parametrize("name", ["concat_tanh_sum", "self_additive"])
-def test_a_hidden_layer_without_units_is_an_error(name):
+def test_a_hidden_layer_without_units_is_an_error(name: Any) -> None:
     with pytest.raises(SpecError, match="hidden_size = 0, but is at least 1"):
         made(name, hidden_size=0)
 
 
-def test_concat_linear_is_a_linear_unit_over_the_concatenation():
+def test_concat_linear_is_a_linear_unit_over_the_concatenation() -> None:
     module, (query, key) = made("concat_linear", 2, 7), inputs(2, 7)
     with torch.no_grad():
         module.bias.fill_(0.5)
@@ -83,7 +88,7 @@ def test_concat_linear_is_a_linear_unit_over_the_concatenation():
     torch.testing.assert_close(module(query, key)[:, 1, 3], expected.squeeze(-1))
 
 
-def test_concat_tanh_sum_equals_additive_with_a_vector_of_equal_entries():
+def test_concat_tanh_sum_equals_additive_with_a_vector_of_equal_entries() -> None:
     concat, additive = made("concat_tanh_sum", 2, 7), made("additive", 2, 7)
     with torch.no_grad():
         additive.query_proj.weight.copy_(concat.weight[:, :2])
@@ -94,7 +99,7 @@ def test_concat_tanh_sum_equals_additive_with_a_vector_of_equal_entries():
 
 
 @pytest.mark.parametrize("name", ["self_additive", "self_tanh", "average"])
-def test_a_score_of_the_key_alone_is_in_the_querys_graph_with_a_gradient_of_zero(name):
+def test_a_score_of_the_key_alone_is_in_the_querys_graph_with_a_gradient_of_zero(name: Any) -> None:
     query, key = inputs()
     query[0, 0, 0] = torch.nan
     query.requires_grad_()
@@ -104,13 +109,13 @@ def test_a_score_of_the_key_alone_is_in_the_querys_graph_with_a_gradient_of_zero
     assert (gradient == 0).all()
 
 
-def test_average_gives_the_mean_of_the_values_that_are_left():
+def test_average_gives_the_mean_of_the_values_that_are_left() -> None:
     query, key = inputs()
     allowed = torch.tensor([True, False, True, True, False])
     output = attnbench.attend("average", query, key, key, attn_mask=allowed[None])
     torch.testing.assert_close(output, key[:, allowed].mean(1, keepdim=True).expand(2, 4, 3))
 
 
-def test_self_tanh_is_bounded_by_one():
+def test_self_tanh_is_bounded_by_one() -> None:
     query, key = inputs()
     assert (made("self_tanh")(query, key * 1e6).abs() <= 1).all()

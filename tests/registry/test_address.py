@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from attnbench.errors import AddressError
@@ -26,7 +28,7 @@ READ = {
 
 
 @pytest.mark.parametrize("text", READ)
-def test_an_address_is_read(text):
+def test_an_address_is_read(text: Any) -> None:
     assert parse_address(text) == READ[text]
 
 
@@ -47,12 +49,12 @@ def test_an_address_is_read(text):
         "x.py(a=1)",
     ],
 )
-def test_what_is_no_address_is_an_error_that_shows_the_forms(text):
+def test_what_is_no_address_is_an_error_that_shows_the_forms(text: Any) -> None:
     with pytest.raises(AddressError, match=r"distribution:name"):
         parse_address(text)
 
 
-def test_options_are_written_sorted_and_read_back():
+def test_options_are_written_sorted_and_read_back() -> None:
     options = {"scoring": "additive(hidden_size=3)", "num_heads": 2}
     text = "m" + format_options(options)
     assert text == "m(num_heads=2, scoring=additive(hidden_size=3))"

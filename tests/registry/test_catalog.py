@@ -1,4 +1,5 @@
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,11 @@ from attnbench.registry.catalog import Plugin, Registry, discover, load, registr
 from attnbench.registry.discovery import call_hooks
 
 
-def spec(name="cosine", **changes):
+def spec(name: Any = "cosine", **changes: Any) -> Any:
     return attnbench.ScoringSpec(name=name, make=lambda q, k: nn.Identity(), **changes)
 
 
-def plugin(name="p", distribution="dist", specs=(), **changes):
+def plugin(name: Any = "p", distribution: Any = "dist", specs: Any = (), **changes: Any) -> Any:
     return Plugin(
         **{
             "name": name,
@@ -28,11 +29,11 @@ def plugin(name="p", distribution="dist", specs=(), **changes):
     )
 
 
-def hooks(**functions):
+def hooks(**functions: Any) -> Any:
     return types.SimpleNamespace(__name__="namespace", **functions)
 
 
-def test_built_ins_come_in_through_entry_points():
+def test_built_ins_come_in_through_entry_points() -> None:
     assert {"additive", "gaussian", "scaled_dot", "bilinear", "vector_sum", "dot"} <= set(
         attnbench.subjects()
     )
@@ -40,17 +41,17 @@ def test_built_ins_come_in_through_entry_points():
     assert all(p.entry_point is not None for p in registry().plugins)
 
 
-def test_unknown_name_offers_the_nearest():
+def test_unknown_name_offers_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'additive'"):
         attnbench.get("aditive")
 
 
-def test_a_spec_has_no_options():
+def test_a_spec_has_no_options() -> None:
     with pytest.raises(AddressError, match="leave them out"):
         attnbench.get("additive(hidden_size=3)")
 
 
-def test_two_distributions_with_one_name_stay_loaded_and_are_reached_by_distribution():
+def test_two_distributions_with_one_name_stay_loaded_and_are_reached_by_distribution() -> None:
     first, second = spec(), spec()
     both = Registry(
         [
@@ -71,7 +72,7 @@ def test_two_distributions_with_one_name_stay_loaded_and_are_reached_by_distribu
     assert [address for address, _, _ in both.specs()] == ["attn-extra:cosine", "my-scores:cosine"]
 
 
-def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered():
+def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered() -> None:
     found = Registry([plugin(specs=[spec("good"), spec("bad", laws=("unit_varianc",))])])
     (failed,) = found.failures
     assert "bad names the law 'unit_varianc', which no plugin brings." in failed.message
@@ -79,22 +80,22 @@ def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered():
     assert found.specs() == []
 
 
-def test_an_unknown_law_is_excused_while_a_plugin_that_may_bring_it_is_blocked():
+def test_an_unknown_law_is_excused_while_a_plugin_that_may_bring_it_is_blocked() -> None:
     needs = spec(laws=("my_law",))
     absent = plugin("laws", "my-laws", status="blocked")
     assert Registry([plugin(specs=[needs], requires=("my-laws",)), absent]).failures == []
     assert Registry([plugin(specs=[needs]), absent]).failures != []
 
 
-def test_an_exemption_without_a_reason_fails_the_plugin():
+def test_an_exemption_without_a_reason_fails_the_plugin() -> None:
     found = Registry([plugin(specs=[spec(exempt={"unit_variance": " "})])])
     assert "exempt from 'unit_variance' without a reason" in found.failures[0].message
 
 
-def test_a_hook_needs_no_decorator_and_may_be_a_generator():
+def test_a_hook_needs_no_decorator_and_may_be_a_generator() -> None:
     mine = spec()
 
-    def attnbench_scorings():
+    def attnbench_scorings() -> Any:
         yield mine
 
     assert call_hooks(hooks(attnbench_scorings=attnbench_scorings)) == (mine,)
@@ -115,14 +116,16 @@ def test_a_hook_needs_no_decorator_and_may_be_a_generator():
     ],
     ids=["mistyped", "no iterable", "bare spec", "wrong item", "wrong hook", "no hook"],
 )
-def test_a_plugin_that_gives_something_else_is_an_error_that_says_what_to_do(namespace, message):
+def test_a_plugin_that_gives_something_else_is_an_error_that_says_what_to_do(
+    namespace: Any, message: Any
+) -> None:
     with pytest.raises(attnbench.AttnbenchError, match=message):
         call_hooks(namespace)
 
 
-def test_mistyped_marked_hook_is_an_error_too():
+def test_mistyped_marked_hook_is_an_error_too() -> None:
     @attnbench.hookimpl
-    def attnbench_kernel():
+    def attnbench_kernel() -> Any:
         return []
 
     with pytest.raises(attnbench.AttnbenchError, match="Did you mean 'attnbench_kernels'"):
@@ -132,17 +135,17 @@ def test_mistyped_marked_hook_is_an_error_too():
 class Entry:
     """An entry point that loads what it is given, or raises it."""
 
-    def __init__(self, value):
+    def __init__(self, value: Any) -> None:
         self.value = value
 
-    def load(self):
+    def load(self) -> Any:
         if isinstance(self.value, BaseException):
             raise self.value
         return self.value
 
 
 @pytest.mark.parametrize("error", [ImportError("no module"), SystemExit(3), ZeroDivisionError()])
-def test_a_plugin_that_fails_does_not_touch_the_others(error):
+def test_a_plugin_that_fails_does_not_touch_the_others(error: Any) -> None:
     good = plugin(
         "good", status="found", entry_point=Entry(hooks(attnbench_scorings=lambda: [spec()]))
     )
@@ -154,7 +157,7 @@ def test_a_plugin_that_fails_does_not_touch_the_others(error):
     assert found.get("cosine")
 
 
-def test_blocked_plugins_are_found_but_not_loaded(monkeypatch):
+def test_blocked_plugins_are_found_but_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNBENCH_DISABLED_PLUGINS", "additive, vector-sum")
     by_name = {p.name: p.status for p in discover()}
     assert by_name["additive"] == by_name["vector_sum"] == "blocked"
@@ -163,7 +166,7 @@ def test_blocked_plugins_are_found_but_not_loaded(monkeypatch):
         load().get("additive")
 
 
-def test_kernels_come_by_priority():
+def test_kernels_come_by_priority() -> None:
     kernels = [
         attnbench.KernelSpec(name=name, scoring="cosine", attend=torch.add, priority=priority)
         for name, priority in (("slow", 0), ("fast", 2), ("mid", 1))
@@ -173,7 +176,7 @@ def test_kernels_come_by_priority():
     assert found.get("cosine/fast") is kernels[1]
 
 
-def test_a_kernel_belongs_to_the_scoring_function_of_its_own_distribution():
+def test_a_kernel_belongs_to_the_scoring_function_of_its_own_distribution() -> None:
     first, second = spec(), spec()
     kernel = attnbench.KernelSpec(name="fast", scoring="cosine", attend=torch.add)
     found = Registry([plugin(specs=[first, kernel]), plugin("q", "other", [second])])
@@ -182,7 +185,7 @@ def test_a_kernel_belongs_to_the_scoring_function_of_its_own_distribution():
     assert found.kernels(second) == []
 
 
-def test_a_kernel_of_an_unknown_scoring_function_is_an_error():
+def test_a_kernel_of_an_unknown_scoring_function_is_an_error() -> None:
     kernel = attnbench.KernelSpec(name="fast", scoring="cosin", attend=torch.add)
     with pytest.raises(UnknownNameError, match="Did you mean 'cosine'"):
         Registry([plugin(specs=[spec(), kernel])]).scoring_for(kernel)

@@ -1,6 +1,8 @@
 import html
 import json
 import re
+from pathlib import Path
+from typing import Any, Never
 
 import pytest
 from markupsafe import Markup
@@ -14,7 +16,7 @@ from attnbench.report.page import SIGNS, render
 from attnbench.report.summary import curves, pareto, rows, slope
 
 
-def record(subject="scaled_dot", length=64, time=1e-3, **changes):
+def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **changes: Any) -> Any:
     return Record(
         **{
             "run": "r",
@@ -41,7 +43,7 @@ def record(subject="scaled_dot", length=64, time=1e-3, **changes):
     )
 
 
-def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_its_case():
+def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_its_case() -> None:
     table = rows(
         [record(time=t, process=i) for i, t in enumerate((1e-3, 2e-3, 9e-3))]
         + [record("slow", time=8e-3), record("slow", length=128, time=1.0)]
@@ -52,23 +54,23 @@ def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_
     assert by_key["slow", "L128"].ratio is None
 
 
-def test_contracts_and_devices_are_never_compared():
+def test_contracts_and_devices_are_never_compared() -> None:
     table = rows(
         [record(), record("slow", contract="another"), record("far", device_name="another")]
     )
     assert [row.ratio for row in table if row.record.subject != "scaled_dot"] == [None, None]
 
 
-def test_what_is_not_ok_has_no_time_and_no_place():
+def test_what_is_not_ok_has_no_time_and_no_place() -> None:
     (row,) = rows([record(status="unverified", reason="wrong")])
     assert (row.time_s, row.ranked, row.processes, row.reason) == (None, None, 0, "wrong")
 
 
-def test_slope_of_a_quadratic_is_two():
+def test_slope_of_a_quadratic_is_two() -> None:
     assert slope([(n, 3e-9 * n**2) for n in (64, 256, 1024)]) == pytest.approx(2.0)
 
 
-def test_curves_need_three_lengths():
+def test_curves_need_three_lengths() -> None:
     records = [record(length=n, time=n * 1e-6) for n in (64, 128, 256)] + [record("few")]
     ((title, family),) = curves(rows(records)).items()
     assert [curve.subject for curve in family] == ["scaled_dot"]
@@ -77,7 +79,7 @@ def test_curves_need_three_lengths():
 
 
 @pytest.mark.parametrize("status", ["void", "unsupported", None])
-def test_a_curve_is_dashed_across_a_length_without_a_valid_time_and_only_there(status):
+def test_a_curve_is_dashed_across_a_length_without_a_valid_time_and_only_there(status: Any) -> None:
     records = [
         record(name, length=n, time=n * 1e-6)
         for name in ("scaled_dot", "gappy")
@@ -96,19 +98,19 @@ def test_a_curve_is_dashed_across_a_length_without_a_valid_time_and_only_there(s
     assert "line.gap {" in page
 
 
-def test_a_curve_is_dashed_across_a_length_that_was_void_for_every_subject():
+def test_a_curve_is_dashed_across_a_length_that_was_void_for_every_subject() -> None:
     records = [record(length=n, time=n * 1e-6) for n in (64, 256, 512)]
     baseline, line = _lines(render([*records, record(length=128, status="void")]), "scaled_dot")
     assert (baseline, line) == (["base gap", "base"], ["main gap", "main"])
 
 
-def _lines(page, subject):
+def _lines(page: Any, subject: Any) -> Any:
     """Classes of the lines of a subject's panel, from left to right: the baseline's and its own."""
     (panel,) = re.findall(f'aria-label="time of {subject} over L = S">(.*?)</svg>', page)
     return tuple(re.findall(f'<line class="({css}[^"]*)"', panel) for css in ("base", "main"))
 
 
-def test_pareto_keeps_what_nothing_beats_in_time_memory_and_error_at_once():
+def test_pareto_keeps_what_nothing_beats_in_time_memory_and_error_at_once() -> None:
     group = rows(
         [
             record("fast", time=1e-3, peak_bytes=4096),
@@ -124,11 +126,11 @@ def test_pareto_keeps_what_nothing_beats_in_time_memory_and_error_at_once():
     ("seconds", "text"),
     [(None, "–"), (1.5, "1.5 s"), (2.346e-3, "2.35 ms"), (1e-6, "1 µs"), (3e-9, "3 ns")],
 )
-def test_times_have_a_unit(seconds, text):
+def test_times_have_a_unit(seconds: Any, text: Any) -> None:
     assert svg.seconds_text(seconds) == text
 
 
-def test_names_cannot_become_markup():
+def test_names_cannot_become_markup() -> None:
     hostile = "<script>alert(1)</script>"
     quoted = "a \"b\" 'c'.py:SPEC"
     page = render(
@@ -146,7 +148,7 @@ def test_names_cannot_become_markup():
     assert page.count("<script>") == 1
 
 
-def _matrix(page):
+def _matrix(page: Any) -> Any:
     """Contracts, cases, and the cells of each subject: pairs of text and title."""
     (table,) = re.findall('<table class="matrix">(.*?)</table>', page, re.S)
     top, head, *lines = re.findall("<tr>(.*?)</tr>", table)
@@ -161,7 +163,7 @@ def _matrix(page):
     return contracts, re.findall('<th title=".*?">(.*?)<small>', head), cells
 
 
-def test_the_matrix_shows_what_came_of_each_subject_at_each_case_in_the_order_of_sizes():
+def test_the_matrix_shows_what_came_of_each_subject_at_each_case_in_the_order_of_sizes() -> None:
     records = [
         record("b", 1024, 0.25),
         record("b", 128, 1.5e-3, status="void", reason='"busy" & <loud>'),
@@ -183,7 +185,7 @@ def test_the_matrix_shows_what_came_of_each_subject_at_each_case_in_the_order_of
     assert cells["a10"][0] == ("–", "a10, L=S=64, forward: unsupported: needs L = 8")
 
 
-def test_the_matrix_keeps_contracts_devices_and_masks_apart():
+def test_the_matrix_keeps_contracts_devices_and_masks_apart() -> None:
     records = [
         record(case="L64 causal", mask="causal", time=2e-3),
         record(case="L64 none"),
@@ -201,7 +203,7 @@ def test_the_matrix_keeps_contracts_devices_and_masks_apart():
     assert "<small>1, E 8</small><small>float32</small><small>causal</small>" in render(records)
 
 
-def test_every_status_has_a_sign_of_its_own_and_the_legend_names_those_that_occur():
+def test_every_status_has_a_sign_of_its_own_and_the_legend_names_those_that_occur() -> None:
     assert set(SIGNS) == set(STATUSES) - {"ok"}
     assert len(set(SIGNS.values())) == len(SIGNS)
     page = render([record(), *(record(status, 64, None, status=status) for status in SIGNS)])
@@ -211,7 +213,7 @@ def test_every_status_has_a_sign_of_its_own_and_the_legend_names_those_that_occu
     assert "<strong>V</strong>" not in render([record(), record("a", status="failed")])
 
 
-def test_subjects_that_share_a_formula_share_its_line_and_those_without_one_are_named():
+def test_subjects_that_share_a_formula_share_its_line_and_those_without_one_are_named() -> None:
     formulas = dict.fromkeys(["dot/fused", "dot"], ("qᵀk", "Luong")) | {"two": ("q < k", "")}
     page = render([record(name) for name in ("dot", "dot/fused", "two", "gone")], formulas=formulas)
     (section,) = re.findall('<section id="formulas">(.*?)</section>', page, re.S)
@@ -222,21 +224,21 @@ def test_subjects_that_share_a_formula_share_its_line_and_those_without_one_are_
     assert 'href="#formulas"' not in render([record()])
 
 
-def test_the_page_needs_no_network():
+def test_the_page_needs_no_network() -> None:
     page = render([record(length=n) for n in (64, 128, 256)])
     assert not re.findall(r'(?:src|href)="(?!#)', page)
     assert "@import" not in page
     assert "url(" not in page
 
 
-def test_every_status_and_contract_that_occurs_is_explained():
+def test_every_status_and_contract_that_occurs_is_explained() -> None:
     page = render([record(), record("x", status="out_of_memory", reason="needs 9 GiB")])
     assert "the case does not fit in this machine" in page
     assert "forward, warm cache, clock, 1 thread, v1" in page
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "results" / "attnbench" / "r.jsonl"
     for subject in ("scaled_dot", "additive", "gone"):
@@ -244,7 +246,9 @@ def folder(tmp_path, monkeypatch):
     return path
 
 
-def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(folder, capsys):
+def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(
+    folder: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     outcome = {"subject": "additive", "invariant": "i", "status": "failed", "reason": "off by 3"}
     folder.with_suffix(".checks.json").write_text(json.dumps({"outcomes": [outcome]}))
     assert main(["report", "-o", "sub/page.html"]) == 0
@@ -255,7 +259,9 @@ def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(folder, c
     assert "weights of gone" not in page
 
 
-def test_the_command_looks_formulas_up_and_does_without_those_that_are_not_installed(folder):
+def test_the_command_looks_formulas_up_and_does_without_those_that_are_not_installed(
+    folder: Any,
+) -> None:
     store.append(folder, record("additive(hidden_size=3)"))
     assert main(["report", "--no-heat-maps"]) == 0
     page = (folder.parents[2] / "report.html").read_text()
@@ -264,8 +270,10 @@ def test_the_command_looks_formulas_up_and_does_without_those_that_are_not_insta
     assert "without a formula: gone." in page
 
 
-def test_a_page_needs_nothing_but_records(folder, capsys, monkeypatch):
-    def ask(function, **arguments):
+def test_a_page_needs_nothing_but_records(
+    folder: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(function: Any, **arguments: Any) -> Never:
         raise UsageError("this command needs torch")
 
     monkeypatch.setattr("attnbench.cli.survey.ask", ask)
@@ -278,8 +286,8 @@ def test_a_page_needs_nothing_but_records(folder, capsys, monkeypatch):
     ("code", "maps", "warns"), [("1 / 0", True, False), ("import os; os._exit(7)", False, True)]
 )
 def test_a_recorded_subject_that_breaks_on_import_costs_the_page_only_heat_maps(
-    folder, capsys, code, maps, warns
-):
+    folder: Any, capsys: pytest.CaptureFixture[str], code: Any, maps: Any, warns: Any
+) -> None:
     (folder.parents[2] / "broken.py").write_text(code)
     store.append(folder, record("broken.py:SPEC"))
     assert main(["report"]) == 0
@@ -298,7 +306,9 @@ def test_a_recorded_subject_that_breaks_on_import_costs_the_page_only_heat_maps(
         (["-o", "results"], "cannot write results"),
     ],
 )
-def test_bad_input_is_one_clear_error(folder, capsys, arguments, message):
+def test_bad_input_is_one_clear_error(
+    folder: Any, capsys: pytest.CaptureFixture[str], arguments: Any, message: Any
+) -> None:
     (folder.parents[2] / "bad.jsonl").write_text("{}\n")
     assert main(["report", *arguments]) == 2
     assert message in capsys.readouterr().err

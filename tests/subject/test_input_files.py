@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,11 @@ from attnbench.saved_inputs import load_inputs, save_inputs
 TEXT = (Path(__file__).parents[2] / "LICENSE").read_text()
 
 
-def some(*shape):
+def some(*shape: Any) -> Any:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_layer_of_a_real_model_is_rebuilt_from_what_was_saved_of_it(tmp_path):
+def test_a_layer_of_a_real_model_is_rebuilt_from_what_was_saved_of_it(tmp_path: Path) -> None:
     """The README's way: hook the layer, project, split the heads, save; then put it together."""
     torch.manual_seed(0)
     size, heads = 32, 4
@@ -32,7 +33,7 @@ def test_a_layer_of_a_real_model_is_rebuilt_from_what_was_saved_of_it(tmp_path):
     attention = model.layers[1].self_attn
     seen = {}
 
-    def capture(module, args, kwargs, output):
+    def capture(module: Any, args: Any, kwargs: Any, output: Any) -> None:
         hidden = args[0]
         parts = nn.functional.linear(hidden, module.in_proj_weight, module.in_proj_bias)
         split = [t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in parts.chunk(3, -1)]
@@ -56,7 +57,7 @@ def test_a_layer_of_a_real_model_is_rebuilt_from_what_was_saved_of_it(tmp_path):
     assert (case.case.q_len, case.case.value_size, case.case.mask) == (length, 8, "boolean")
 
 
-def test_all_that_can_be_saved_comes_back(tmp_path):
+def test_all_that_can_be_saved_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "all.safetensors"
     q, k, v = some(2, 4, 3, 8), some(2, 2, 5, 6), some(2, 2, 5, 7)
     lens = torch.tensor([2, 5])
@@ -70,7 +71,7 @@ def test_all_that_can_be_saved_comes_back(tmp_path):
     assert saved(path).kv_heads == 2
 
 
-def test_two_files_of_the_same_shapes_are_two_cases(tmp_path):
+def test_two_files_of_the_same_shapes_are_two_cases(tmp_path: Path) -> None:
     ids = []
     for number in range(2):
         path = tmp_path / f"{number}.safetensors"
@@ -79,20 +80,20 @@ def test_two_files_of_the_same_shapes_are_two_cases(tmp_path):
     assert ids[0] != ids[1]
 
 
-def test_a_missing_file_is_named():
+def test_a_missing_file_is_named() -> None:
     with pytest.raises(InputsError, match=r"no file 'absent\.safetensors'"):
         load_inputs("absent.safetensors")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\xff" * 100])
-def test_a_damaged_file_says_how_to_save_it_again(tmp_path, content):
+def test_a_damaged_file_says_how_to_save_it_again(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "damaged.safetensors"
     path.write_bytes(content)
     with pytest.raises(InputsError, match="not a whole safetensors file"):
         load_inputs(path)
 
 
-def test_a_file_cut_short_is_damaged(tmp_path):
+def test_a_file_cut_short_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "cut.safetensors"
     save_inputs(path, *(some(30, 4) for _ in range(3)))
     path.write_bytes(path.read_bytes()[:-100])
@@ -100,18 +101,18 @@ def test_a_file_cut_short_is_damaged(tmp_path):
         load_inputs(path)
 
 
-def write(path, **tensors):
+def write(path: Any, **tensors: Any) -> Any:
     save_file(tensors, path)
     return path
 
 
-def test_a_lacking_tensor_is_named_and_what_is_there_too(tmp_path):
+def test_a_lacking_tensor_is_named_and_what_is_there_too(tmp_path: Path) -> None:
     path = write(tmp_path / "a.safetensors", query=some(3, 4), key=some(3, 4))
     with pytest.raises(InputsError, match="lacks value: it holds key, query"):
         load_inputs(path)
 
 
-def test_an_unknown_tensor_gets_the_nearest_name(tmp_path):
+def test_an_unknown_tensor_gets_the_nearest_name(tmp_path: Path) -> None:
     path = write(tmp_path / "a.safetensors", query=some(3, 4), keys=some(3, 4), value=some(3, 4))
     with pytest.raises(InputsError, match=r"unknown tensor 'keys'\. Did you mean 'key'"):
         load_inputs(path)
@@ -130,7 +131,9 @@ def test_an_unknown_tensor_gets_the_nearest_name(tmp_path):
         ({"valid_lens": torch.tensor([1, 9])}, "valid_lens holds 9"),
     ],
 )
-def test_tensors_that_do_not_fit_each_other_are_refused(tmp_path, changes, complaint):
+def test_tensors_that_do_not_fit_each_other_are_refused(
+    tmp_path: Path, changes: Any, complaint: Any
+) -> None:
     tensors = {"query": some(2, 3, 4), "key": some(2, 5, 4), "value": some(2, 5, 4), **changes}
     path = write(tmp_path / "a.safetensors", **tensors)
     with pytest.raises(InputsError, match=complaint) as error:

@@ -1,4 +1,6 @@
 import textwrap
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,19 +32,21 @@ NUMBER = 3
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path: Path) -> Any:
     path = tmp_path / "my scores (1).py"
     path.write_text(textwrap.dedent(FILE))
     return path
 
 
-def test_a_file_is_addressed_before_anything_is_installed(file):
+def test_a_file_is_addressed_before_anything_is_installed(file: Any) -> None:
     (subject,) = resolve(f"{file}:SPEC")
     assert (subject.name, subject.kind) == ("cosine", "scoring")
     assert attnbench.check(f"{file}:SPEC", profile="quick", invariants=["weights_sum_to_one"]).ok
 
 
-def test_an_iterable_of_specs_gives_a_subject_each_and_kernels_find_their_scoring(file):
+def test_an_iterable_of_specs_gives_a_subject_each_and_kernels_find_their_scoring(
+    file: Any,
+) -> None:
     assert [s.name for s in resolve(f"{file}:BOTH")] == ["cosine", "cosine/again"]
 
 
@@ -50,12 +54,12 @@ def test_an_iterable_of_specs_gives_a_subject_each_and_kernels_find_their_scorin
     ("attribute", "error", "message"),
     [("SPECS", UnknownNameError, "Did you mean 'SPEC'"), ("NUMBER", AddressError, "is 3, but")],
 )
-def test_a_wrong_attribute_is_an_error(file, attribute, error, message):
+def test_a_wrong_attribute_is_an_error(file: Any, attribute: Any, error: Any, message: Any) -> None:
     with pytest.raises(error, match=message):
         resolve(f"{file}:{attribute}")
 
 
-def test_a_missing_file_is_an_error_that_says_where_it_looked(tmp_path):
+def test_a_missing_file_is_an_error_that_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(AddressError, match=r"there is no file .*missing\.py"):
         resolve(f"{tmp_path}/missing.py:SPEC")
 
@@ -68,37 +72,39 @@ def test_a_missing_file_is_an_error_that_says_where_it_looked(tmp_path):
         ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_one_error_with_its_line(tmp_path, text, message):
+def test_a_file_that_cannot_be_imported_is_one_error_with_its_line(
+    tmp_path: Path, text: Any, message: Any
+) -> None:
     path = tmp_path / "broken.py"
     path.write_text(f"\n{text}\n")
     with pytest.raises(AddressError, match=rf"(?s)cannot be imported: {message}.*broken\.py:2"):
         resolve(f"{path}:SPEC")
 
 
-def test_a_missing_module_is_an_error():
+def test_a_missing_module_is_an_error() -> None:
     with pytest.raises(UnknownNameError, match="neither a distribution nor a module"):
         resolve("no_such_package.scores:SPEC")
 
 
-def test_what_is_neither_address_nor_spec_is_an_error():
+def test_what_is_neither_address_nor_spec_is_an_error() -> None:
     with pytest.raises(AddressError, match="an address or a spec, not 3"):
         resolve(3)
 
 
-def test_options_make_a_subject_of_its_own():
+def test_options_make_a_subject_of_its_own() -> None:
     (subject,) = resolve("additive(hidden_size=3)")
     assert subject.name == "additive(hidden_size=3)"
     assert subject.make(4, 5, 6).score_vector.shape == (3,)
 
 
-def test_an_option_that_is_not_there_is_an_error_at_once():
+def test_an_option_that_is_not_there_is_an_error_at_once() -> None:
     with pytest.raises(OptionError, match="Did you mean 'hidden_size'"):
         resolve("additive(hidden=3)")
 
 
-def test_the_identity_as_value_shows_the_weights_of_a_mechanism():
+def test_the_identity_as_value_shows_the_weights_of_a_mechanism() -> None:
     class Pooling(torch.nn.Module):
-        def forward(self, query, key, value, attn_mask=None):
+        def forward(self, query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
             return attnbench.attend("scaled_dot", query, key, value, attn_mask=attn_mask)
 
     spec = attnbench.MechanismSpec(
@@ -114,10 +120,12 @@ def test_the_identity_as_value_shows_the_weights_of_a_mechanism():
 
 
 @pytest.mark.parametrize("widest", [4, 100])
-def test_a_kernel_shows_its_weights_at_once_or_in_as_wide_values_as_it_takes(widest):
+def test_a_kernel_shows_its_weights_at_once_or_in_as_wide_values_as_it_takes(widest: Any) -> None:
     widths = []
 
-    def scaled_dot(module, query, key, value, attn_mask=None, is_causal=False):
+    def scaled_dot(
+        module: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, is_causal: Any = False
+    ) -> Any:
         widths.append(value.shape[-1])
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
 
@@ -157,7 +165,7 @@ SPEC = attnbench.ScoringSpec(
 """
 
 
-def test_a_bias_that_begins_at_zero_is_moved_so_that_its_use_is_seen(tmp_path):
+def test_a_bias_that_begins_at_zero_is_moved_so_that_its_use_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "twice.py"
     path.write_text(TWICE)
     (subject,) = resolve(f"{path}:SPEC")
@@ -171,14 +179,14 @@ def test_a_bias_that_begins_at_zero_is_moved_so_that_its_use_is_seen(tmp_path):
     assert "module.get_parameter" in failed[0].reproduce
 
 
-def test_of_single_numbers_a_zero_is_moved():
+def test_of_single_numbers_a_zero_is_moved() -> None:
     class Gate(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.gate = torch.nn.Parameter(torch.zeros(()))
             self.scale = torch.nn.Parameter(torch.ones(1))
 
-        def forward(self, query, key):
+        def forward(self, query: Any, key: Any) -> Any:
             return (query * self.scale) @ key.mT * (1 + self.gate)
 
     spec = attnbench.ScoringSpec(name="gate", make=lambda q, k: Gate(), equal_sizes=True)
@@ -188,15 +196,15 @@ def test_of_single_numbers_a_zero_is_moved():
     assert (module.gate.item() != 0, module.scale.tolist()) == (True, [1.0])
 
 
-def test_only_floating_parameters_that_are_there_are_moved():
+def test_only_floating_parameters_that_are_there_are_moved() -> None:
     class Odd(torch.nn.Module):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.lazy = torch.nn.LazyLinear(3)
             self.count = torch.nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
             self.bias = torch.nn.Parameter(torch.ones(3))
 
-        def forward(self, query, key):
+        def forward(self, query: Any, key: Any) -> Any:
             return query @ key.mT
 
     spec = attnbench.ScoringSpec(name="odd", make=lambda q, k: Odd(), equal_sizes=True)
@@ -204,7 +212,7 @@ def test_only_floating_parameters_that_are_there_are_moved():
     assert subject.constant_parameters == ("bias",)
 
 
-def test_building_a_case_twice_gives_the_same_module_and_inputs():
+def test_building_a_case_twice_gives_the_same_module_and_inputs() -> None:
     (subject,) = resolve("additive")
     case = attnbench.Case(seed=5)
     (first, a), (second, b) = subject.build(case), subject.build(case)
@@ -212,13 +220,13 @@ def test_building_a_case_twice_gives_the_same_module_and_inputs():
     assert torch.equal(subject.output(first, a), subject.output(second, b))
 
 
-def test_a_mechanism_makes_its_scoring_function_by_address():
+def test_a_mechanism_makes_its_scoring_function_by_address() -> None:
     assert make_scoring("additive(hidden_size=3)", 4, 5).score_vector.shape == (3,)
     with pytest.raises(UnknownNameError, match="Did you mean"):
         make_scoring("adittive", 4, 4)
 
 
-def test_an_invariant_that_a_kernel_has_no_case_for_is_skipped_with_its_reason():
+def test_an_invariant_that_a_kernel_has_no_case_for_is_skipped_with_its_reason() -> None:
     kernel = attnbench.KernelSpec(
         name="unmasked",
         scoring="scaled_dot",

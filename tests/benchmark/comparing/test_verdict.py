@@ -48,7 +48,7 @@ def record(run: str, process: int, time_s: float | None, **changes: object) -> R
         "versions": {"torch": "2.13.0"},
         **changes,
     }
-    return Record(**values)  # type: ignore[arg-type]
+    return Record(**values)
 
 
 def side(run: str, times: Sequence[float], **changes: object) -> list[Record]:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
@@ -12,21 +14,21 @@ from attnbench.subject.lookup import resolve
 CASE = Case((2, 3), 16, 24, 8, 8, 4)
 
 
-def call_of(name, direction="forward"):
+def call_of(name: Any, direction: Any = "forward") -> Any:
     (subject,) = resolve(name)
     module, inputs = BenchCase(CASE, direction).build(subject)
     return measured_call(subject, module, inputs, direction)
 
 
 @pytest.mark.parametrize("name", ["scaled_dot", "dot", "bilinear", "gaussian"])
-def test_matrix_products_are_those_that_torch_counts(name):
+def test_matrix_products_are_those_that_torch_counts(name: Any) -> None:
     call = call_of(name)
     with FlopCounterMode(display=False) as counter:
         call()
     assert count(call).matmul_operations == counter.get_total_flops()
 
 
-def test_the_counts_of_scaled_dot_are_those_of_its_formula():
+def test_the_counts_of_scaled_dot_are_those_of_its_formula() -> None:
     found = count(call_of("scaled_dot"))
     items, scores = 6, 6 * 16 * 24
     assert found.matmul_operations == 2 * scores * (8 + 4) == found.torch_matmul_operations
@@ -35,31 +37,31 @@ def test_the_counts_of_scaled_dot_are_those_of_its_formula():
     assert found.moved_bytes >= 4 * (items * (16 * 8 + 24 * 8 + 24 * 4 + 16 * 4) + 4 * scores)
 
 
-def test_a_backward_call_has_twice_the_products_more():
+def test_a_backward_call_has_twice_the_products_more() -> None:
     forward = count(call_of("scaled_dot")).matmul_operations
     assert count(call_of("scaled_dot", "forward_backward")).matmul_operations == 3 * forward
 
 
-def test_a_matrix_times_a_vector_counts_though_torch_does_not_count_it():
+def test_a_matrix_times_a_vector_counts_though_torch_does_not_count_it() -> None:
     matrix, vector = torch.ones(5, 7), torch.ones(7)
     found = count(lambda: matrix @ vector)
     assert (found.matmul_operations, found.torch_matmul_operations) == (70, 0)
 
 
-def test_fused_attention_counts_its_two_products_and_moves_no_scores():
+def test_fused_attention_counts_its_two_products_and_moves_no_scores() -> None:
     q, k, v = torch.ones(2, 3, 16, 8), torch.ones(2, 3, 24, 8), torch.ones(2, 3, 24, 8)
     found = count(lambda: functional.scaled_dot_product_attention(q, k, v))
     assert found.matmul_operations == 2 * 6 * 16 * 24 * (8 + 8)
     assert found.moved_bytes < 2 * 4 * (q.numel() * 2 + k.numel() + v.numel())
 
 
-def test_views_move_nothing_and_an_expanded_input_is_read_once():
+def test_views_move_nothing_and_an_expanded_input_is_read_once() -> None:
     row = torch.ones(1, 1000)
     assert count(lambda: row.expand(50, 1000).mT.unsqueeze(0)).moved_bytes == 0
     assert count(lambda: row.expand(50, 1000).sum()).moved_bytes == 4 * 1000 + 4
 
 
-def test_moving_data_is_no_operation():
+def test_moving_data_is_no_operation() -> None:
     x = torch.ones(10, 10)
     found = count(lambda: torch.cat([x.clone(), x]))
     assert found.operations == 0

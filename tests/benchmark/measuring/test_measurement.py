@@ -4,6 +4,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any, Never
 
 import pytest
 import torch
@@ -26,14 +27,16 @@ ALWAYS = Reading(math.inf, math.inf)
 
 
 @pytest.fixture(autouse=True)
-def _quiet_machine(monkeypatch):
+def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sentinels that always read the same, so that no test depends on how busy the machine is."""
-    monkeypatch.setattr(measurement.Sentinel, "read", lambda self: Reading(0.01, 0.001))
+    monkeypatch.setattr(
+        "attnbench.benchmark.measuring.measurement.Sentinel.read", lambda self: Reading(0.01, 0.001)
+    )
 
 
-def subject_of(forward, **more):
+def subject_of(forward: Any, **more: Any) -> Any:
     class Scoring(nn.Module):
-        def forward(self, query, key):
+        def forward(self, query: Any, key: Any) -> Any:
             return forward(query, key)
 
     spec = attnbench.ScoringSpec(name="under_test", make=lambda q, k: Scoring(), **more)
@@ -41,13 +44,13 @@ def subject_of(forward, **more):
     return subject
 
 
-def dot(query, key):
+def dot(query: Any, key: Any) -> Any:
     return query @ key.mT / 2
 
 
 @pytest.mark.parametrize("direction", ["forward", "forward_backward"])
 @pytest.mark.parametrize("name", ["scaled_dot", "additive", "local_monotonic"])
-def test_a_right_subject_is_ok_and_every_number_is_there(name, direction):
+def test_a_right_subject_is_ok_and_every_number_is_there(name: Any, direction: Any) -> None:
     (subject,) = resolve(name)
     case = BenchCase(SMALL.case, direction)
     record = measurement.measure(subject, case, QUICK)
@@ -67,8 +70,8 @@ def test_a_right_subject_is_ok_and_every_number_is_there(name, direction):
     assert record.measuring_s > 0 < record.overhead_s
 
 
-def test_a_subject_that_is_not_its_reference_is_measured_and_not_ranked():
-    def reference(module, q, k):
+def test_a_subject_that_is_not_its_reference_is_measured_and_not_ranked() -> None:
+    def reference(module: Any, q: Any, k: Any) -> Any:
         return math.fsum(a * b for a, b in zip(q, k, strict=True)) / 2
 
     record = measurement.measure(
@@ -82,21 +85,21 @@ def test_a_subject_that_is_not_its_reference_is_measured_and_not_ranked():
     assert right.status == "ok"
 
 
-def test_a_subject_that_rounds_on_its_way_is_not_ranked():
-    def rounds(query, key):
+def test_a_subject_that_rounds_on_its_way_is_not_ranked() -> None:
+    def rounds(query: Any, key: Any) -> Any:
         scores = dot(query, key)
         return scores.half().to(scores.dtype) if scores.dtype == torch.float32 else scores
 
     assert measurement.measure(subject_of(rounds), SMALL, QUICK).status == "unverified"
 
 
-def test_a_subject_that_returns_nan_is_unverified():
+def test_a_subject_that_returns_nan_is_unverified() -> None:
     record = measurement.measure(subject_of(lambda q, k: dot(q, k) * math.nan), SMALL, QUICK)
     assert record.status == "unverified"
 
 
-def test_a_subject_that_raises_has_failed_and_says_how():
-    def broken(query, key):
+def test_a_subject_that_raises_has_failed_and_says_how() -> None:
+    def broken(query: Any, key: Any) -> Never:
         raise ValueError("no such thing")
 
     record = measurement.measure(subject_of(broken), SMALL, QUICK)
@@ -104,7 +107,7 @@ def test_a_subject_that_raises_has_failed_and_says_how():
     assert record.time_s is None
 
 
-def test_a_case_that_does_not_fit_in_memory_is_recorded_as_such():
+def test_a_case_that_does_not_fit_in_memory_is_recorded_as_such() -> None:
     record = measurement.measure(
         subject_of(lambda q, k: dot(q, k) + torch.empty(2**50).sum()), SMALL, QUICK
     )
@@ -112,8 +115,8 @@ def test_a_case_that_does_not_fit_in_memory_is_recorded_as_such():
     assert "memory" in record.reason
 
 
-def test_a_case_that_a_subject_does_not_take_is_unsupported_and_never_run():
-    def never(query, key):
+def test_a_case_that_a_subject_does_not_take_is_unsupported_and_never_run() -> None:
+    def never(query: Any, key: Any) -> Never:
         raise AssertionError("it was run")
 
     subject = subject_of(never, dtypes=("float64",))
@@ -121,7 +124,7 @@ def test_a_case_that_a_subject_does_not_take_is_unsupported_and_never_run():
     assert (record.status, record.reason) == ("unsupported", "it supports float64")
 
 
-def test_a_busy_machine_makes_a_measurement_void():
+def test_a_busy_machine_makes_a_measurement_void() -> None:
     record = measurement.measure(subject_of(dot), SMALL, QUICK, quiet=Reading(0.005, 0.001))
     assert record.status == "void"
     assert "100.0% off" in record.reason
@@ -130,13 +133,13 @@ def test_a_busy_machine_makes_a_measurement_void():
     assert quiet.status == "ok"
 
 
-def test_shares_are_of_the_ceilings_that_the_sentinels_read():
+def test_shares_are_of_the_ceilings_that_the_sentinels_read() -> None:
     record = measurement.measure(subject_of(dot), SMALL, QUICK, quiet=Reading(0.01, 0.001))
     rate = record.moved_bytes / record.time_s / record.sentinel["bandwidth_bytes_per_s"]
     assert record.bandwidth_share == pytest.approx(rate)
 
 
-def test_the_number_of_threads_and_the_random_generator_are_left_as_they_were():
+def test_the_number_of_threads_and_the_random_generator_are_left_as_they_were() -> None:
     threads = torch.get_num_threads()
     torch.manual_seed(3)
     expected = torch.rand(4)
@@ -148,7 +151,7 @@ def test_the_number_of_threads_and_the_random_generator_are_left_as_they_were():
 
 @pytest.mark.parametrize("mask", ["none", "padding", "causal", "floating", "lengths_2d"])
 @pytest.mark.parametrize("name", ["scaled_dot", "additive", "soft"])
-def test_agreement_holds_a_part_of_a_large_case_against_the_reference(name, mask):
+def test_agreement_holds_a_part_of_a_large_case_against_the_reference(name: Any, mask: Any) -> None:
     (subject,) = resolve(name)
     module, inputs = subject.build(Case((3, 4), 40, 50, 8, 8, 8, mask=mask))
     output = subject.output(module, inputs)
@@ -160,7 +163,7 @@ def test_agreement_holds_a_part_of_a_large_case_against_the_reference(name, mask
     assert not agreement(subject, module, inputs, last).agrees
 
 
-def test_agreement_meets_grouped_heads_with_the_keys_that_they_share():
+def test_agreement_meets_grouped_heads_with_the_keys_that_they_share() -> None:
     (subject,) = resolve("scaled_dot")
     case = workload("llama3_8b_decode")
     case = BenchCase(case.case.replace(kv_len=64), kv_heads=case.kv_heads)
@@ -173,13 +176,13 @@ def test_agreement_meets_grouped_heads_with_the_keys_that_they_share():
 @pytest.mark.parametrize("mask", ["none", "padding", "causal", "floating"])
 @pytest.mark.parametrize("name", ["additive/factorised", "vector_sum/one_row", "soft", "hard"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gradients_of_a_right_subject_agree(name, mask, dtype):
+def test_gradients_of_a_right_subject_agree(name: Any, mask: Any, dtype: Any) -> None:
     (subject,) = resolve(name)
     case = subject.legal(Case((3, 2), 40, 50, 8, 8, 8, mask=mask, dtype=dtype))
     assert gradient_ratio(subject, *subject.build(case)) <= 1.0
 
 
-def test_gradients_of_grouped_heads_go_to_the_keys_that_they_share():
+def test_gradients_of_grouped_heads_go_to_the_keys_that_they_share() -> None:
     (subject,) = resolve("additive/factorised")
     case = workload("llama3_8b_decode")
     case = BenchCase(case.case.replace(kv_len=64), kv_heads=case.kv_heads)
@@ -190,16 +193,16 @@ class Wrong(torch.autograd.Function):
     """A right output whose gradient is off by a hundredth."""
 
     @staticmethod
-    def forward(ctx, tensor):
+    def forward(ctx: Any, tensor: Any) -> Any:
         return tensor.clone()
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> Any:
         return gradient * 1.01
 
 
-def test_a_subject_whose_gradients_are_wrong_is_unverified_in_that_direction_only():
-    def forward(query, key):
+def test_a_subject_whose_gradients_are_wrong_is_unverified_in_that_direction_only() -> None:
+    def forward(query: Any, key: Any) -> Any:
         return query @ (key if query.dtype == torch.float64 else Wrong.apply(key)).mT / 2
 
     subject = subject_of(forward)
@@ -212,14 +215,14 @@ def test_a_subject_whose_gradients_are_wrong_is_unverified_in_that_direction_onl
     assert "gradients are off" in record.reason
 
 
-def test_an_output_of_another_shape_does_not_agree():
+def test_an_output_of_another_shape_does_not_agree() -> None:
     (subject,) = resolve("scaled_dot")
     module, inputs = subject.build(SMALL.case)
     output = subject.output(module, inputs)
     assert agreement(subject, module, inputs, output[..., :1, :]).ratio == math.inf
 
 
-def test_sampling_goes_on_until_the_median_is_known_or_the_time_is_up():
+def test_sampling_goes_on_until_the_median_is_known_or_the_time_is_up() -> None:
     calls = []
     known = clock.sample(lambda: calls.append(0), CPU, Contract(target=0.5, min_s=0.0))
     assert len(known.samples_s) >= 7
@@ -228,7 +231,9 @@ def test_sampling_goes_on_until_the_median_is_known_or_the_time_is_up():
     assert sum(never.samples_s) * never.calls < 0.5
 
 
-def test_an_interruption_while_calls_are_counted_makes_no_sample_too_short(monkeypatch):
+def test_an_interruption_while_calls_are_counted_makes_no_sample_too_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     times = itertools.chain([0.004], itertools.repeat(1e-4))  # the first try is interrupted
     monkeypatch.setattr(clock, "_on_cpu", lambda call, calls, device, flush: [next(times)])
     found = clock.sample(lambda: None, CPU, Contract(target=1.0, cap_s=0.05))
@@ -262,8 +267,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's allocator")
-def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled():
-    def faults(how):
+def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled() -> None:
+    def faults(how: Any) -> Any:
         command = [sys.executable, "-c", FAULTS, how]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
@@ -271,26 +276,31 @@ def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled(
     assert faults("sampled") < 500
 
 
-def test_a_cold_sample_is_one_call_and_the_cache_is_flushed_outside_of_it(monkeypatch):
-    events = []
+def test_a_cold_sample_is_one_call_and_the_cache_is_flushed_outside_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+
+    def tick() -> int:
+        events.append("clock")
+        return len(events)
+
     monkeypatch.setattr(clock, "_flusher", lambda device: lambda: events.append("flush"))
-    monkeypatch.setattr(
-        clock.time, "perf_counter_ns", lambda: events.append("clock") or len(events)
-    )
+    monkeypatch.setattr("time.perf_counter_ns", tick)
     cold = Contract(cache="cold", target=1.0, min_samples=3, min_s=0.0)
     found = clock.sample(lambda: events.append("call"), CPU, cold)
     assert found.calls == 1
     assert events[:8] == ["flush", "clock", "call", "clock"] * 2
 
 
-def test_the_relative_error_of_a_median_falls_with_the_root_of_the_samples():
+def test_the_relative_error_of_a_median_falls_with_the_root_of_the_samples() -> None:
     few = [1.0, 1.1, 1.2, 1.3, 1.4] * 4
     assert clock.relative_error(few * 4) == pytest.approx(clock.relative_error(few) / 2)
     assert clock.relative_error([1.0] * 10) == 0
     assert clock.relative_error([1.0, 2.0]) == math.inf
 
 
-def test_the_relative_error_is_that_of_medians_of_normal_samples():
+def test_the_relative_error_is_that_of_medians_of_normal_samples() -> None:
     generator = torch.Generator().manual_seed(0)
     draws = 1 + 0.1 * torch.randn(2000, 101, generator=generator, dtype=torch.float64)
     spread = float(draws.median(dim=1).values.std())
@@ -298,7 +308,7 @@ def test_the_relative_error_is_that_of_medians_of_normal_samples():
     assert sum(estimates) / 200 == pytest.approx(spread, rel=0.05)
 
 
-def test_the_idle_reading_is_of_the_faster_half():
+def test_the_idle_reading_is_of_the_faster_half() -> None:
     readings = [Reading(t, 2 * t) for t in (1.0, 1.1, 5.0, 9.0)]
     assert idle(readings) == Reading(1.05, 2.1)
     assert Reading(1.0, 2.0).off(Reading(1.0, 1.6)) == pytest.approx(0.25)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -8,12 +10,12 @@ CPU = torch.device("cpu")
 MIB = 2**20
 
 
-def mebibytes(count):
+def mebibytes(count: Any) -> Any:
     return torch.zeros(count * MIB // 4)
 
 
-def test_the_peak_of_a_known_sequence_of_tensors_is_exact():
-    def call():
+def test_the_peak_of_a_known_sequence_of_tensors_is_exact() -> None:
+    def call() -> Any:
         first = mebibytes(3)
         second = mebibytes(5)  # 8 MiB alive
         del first
@@ -24,40 +26,42 @@ def test_the_peak_of_a_known_sequence_of_tensors_is_exact():
     assert peak_bytes(call, CPU) == 8 * MIB
 
 
-def test_what_was_alive_before_the_call_does_not_count():
+def test_what_was_alive_before_the_call_does_not_count() -> None:
     held = mebibytes(4)
     assert peak_bytes(lambda: held.add_(1).sum(), CPU) < 1024
     assert peak_bytes(lambda: held + 1, CPU) >= 4 * MIB
 
 
-def test_a_result_that_is_given_back_counts():
+def test_a_result_that_is_given_back_counts() -> None:
     assert peak_bytes(lambda: (mebibytes(1), mebibytes(1)), CPU) == 2 * MIB
 
 
-def test_a_temporary_inside_an_operator_counts():
+def test_a_temporary_inside_an_operator_counts() -> None:
     score = torch.zeros(2, 256, 256)
 
-    def call():
+    def call() -> Any:
         return (score + 1).softmax(-1).sum()
 
     assert peak_bytes(call, CPU) >= 2 * score.numel() * 4
 
 
-def test_a_backward_pass_keeps_what_it_needs():
+def test_a_backward_pass_keeps_what_it_needs() -> None:
     x = torch.zeros(MIB // 4, requires_grad=True)
 
-    def forward():
+    def forward() -> Any:
         with torch.no_grad():
             return x.exp().exp().exp().sum()
 
-    def backward():
+    def backward() -> Any:
         return torch.autograd.grad(x.exp().exp().exp().sum(), x)
 
     assert peak_bytes(forward, CPU) == 2 * MIB
     assert peak_bytes(backward, CPU) > 3 * MIB
 
 
-def test_an_allocation_beyond_the_limit_fails_inside_and_the_limit_is_gone_after(monkeypatch):
+def test_an_allocation_beyond_the_limit_fails_inside_and_the_limit_is_gone_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 512 * MIB)
     with limited(CPU):
         mebibytes(16)
@@ -67,7 +71,7 @@ def test_an_allocation_beyond_the_limit_fails_inside_and_the_limit_is_gone_after
     torch.empty(256 * MIB)
 
 
-def test_only_errors_about_memory_are_out_of_memory():
+def test_only_errors_about_memory_are_out_of_memory() -> None:
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert not is_out_of_memory(RuntimeError("sizes do not fit"))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
+from typing import Any, Never
 
 import pytest
 
@@ -30,7 +32,7 @@ for number in itertools.count():
 """
 
 
-def record(**changes):
+def record(**changes: Any) -> Any:
     fields = {
         "run": "r",
         "created": "2026-01-01T00:00:00+00:00",
@@ -45,7 +47,7 @@ def record(**changes):
     return Record(**{**fields, **changes})
 
 
-def test_a_record_comes_back_from_its_line_as_it_was(tmp_path):
+def test_a_record_comes_back_from_its_line_as_it_was(tmp_path: Path) -> None:
     whole = record(
         lead=(2, 4),
         samples_s=(0.1, 0.2),
@@ -57,11 +59,11 @@ def test_a_record_comes_back_from_its_line_as_it_was(tmp_path):
     assert list(store.read(tmp_path / "new" / "r.jsonl")) == [whole]
 
 
-def test_every_status_says_what_it_means():
+def test_every_status_says_what_it_means() -> None:
     assert all(STATUSES.values())
 
 
-def test_a_torn_last_line_is_left_out_and_the_next_record_takes_its_place(tmp_path):
+def test_a_torn_last_line_is_left_out_and_the_next_record_takes_its_place(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     store.append(path, record(case="1"))
     for cut in (1, 5, 40, 200):
@@ -73,7 +75,7 @@ def test_a_torn_last_line_is_left_out_and_the_next_record_takes_its_place(tmp_pa
     assert cases == ["1", "after 1", "after 5", "after 40", "after 200"]
 
 
-def test_a_whole_last_line_without_a_newline_is_kept(tmp_path):
+def test_a_whole_last_line_without_a_newline_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(record(case="1").to_json())
     store.append(path, record(case="2"))
@@ -89,7 +91,9 @@ def test_a_whole_last_line_without_a_newline_is_kept(tmp_path):
         ('{"format":"attnbench-record","schema":1}', "line 2, is damaged: it lacks run"),
     ],
 )
-def test_a_damaged_or_foreign_line_is_named_by_file_and_number(tmp_path, line, complaint):
+def test_a_damaged_or_foreign_line_is_named_by_file_and_number(
+    tmp_path: Path, line: Any, complaint: Any
+) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(f"{record().to_json()}\n{line}\n{record().to_json()}\n")
     with pytest.raises(RecordError, match=complaint) as error:
@@ -98,14 +102,16 @@ def test_a_damaged_or_foreign_line_is_named_by_file_and_number(tmp_path, line, c
 
 
 @pytest.mark.parametrize(("schema", "age"), [(SCHEMA + 1, "a newer"), (0, "an older")])
-def test_a_record_of_another_version_says_which_and_what_to_do(tmp_path, schema, age):
+def test_a_record_of_another_version_says_which_and_what_to_do(
+    tmp_path: Path, schema: Any, age: Any
+) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({**json.loads(record().to_json()), "schema": schema}) + "\n")
     with pytest.raises(RecordError, match=f"{age} attnbench"):
         list(store.read(path))
 
 
-def test_a_foreign_file_is_refused_and_not_changed_by_a_writer(tmp_path):
+def test_a_foreign_file_is_refused_and_not_changed_by_a_writer(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("not a record, and no newline")
     with pytest.raises(RecordError, match="not JSON"):
@@ -114,12 +120,14 @@ def test_a_foreign_file_is_refused_and_not_changed_by_a_writer(tmp_path):
     assert path.read_text().startswith("not a record, and no newline\n")
 
 
-def test_a_missing_file_is_a_clear_error(tmp_path):
+def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="No such file"):
         list(store.read(tmp_path / "absent.jsonl"))
 
 
-def test_no_space_left_takes_back_what_was_written_of_the_line(tmp_path, monkeypatch):
+def test_no_space_left_takes_back_what_was_written_of_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "r.jsonl"
     store.append(path, record(case="kept"))
     write = os.write
@@ -131,8 +139,10 @@ def test_no_space_left_takes_back_what_was_written_of_the_line(tmp_path, monkeyp
     assert [r.case for r in store.read(path)] == ["kept"]
 
 
-def test_a_folder_that_may_not_be_written_is_a_clear_error(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
+def test_a_folder_that_may_not_be_written_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Never:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "open", refuse)
@@ -142,13 +152,13 @@ def test_a_folder_that_may_not_be_written_is_a_clear_error(tmp_path, monkeypatch
         store.check_writable(tmp_path)
 
 
-def test_a_file_where_the_folder_should_be_is_a_clear_error(tmp_path):
+def test_a_file_where_the_folder_should_be_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     with pytest.raises(RecordError, match="cannot write"):
         store.check_writable(tmp_path / "results" / "attnbench")
 
 
-def test_two_writers_at_once_lose_nothing(tmp_path):
+def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     writers = [
         subprocess.Popen(
@@ -162,7 +172,9 @@ def test_two_writers_at_once_lose_nothing(tmp_path):
         assert [r.case for r in found if r.subject == name] == [str(n) for n in range(40)]
 
 
-def test_a_writer_killed_at_a_random_moment_loses_at_most_the_record_it_was_writing(tmp_path):
+def test_a_writer_killed_at_a_random_moment_loses_at_most_the_record_it_was_writing(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "r.jsonl"
     chance = random.Random(0)
     for attempt in range(4):
@@ -184,7 +196,7 @@ def test_a_writer_killed_at_a_random_moment_loses_at_most_the_record_it_was_writ
         assert len(cases) <= len(acknowledged) + 1
 
 
-def test_runs_have_names_that_sort_by_time_and_differ():
+def test_runs_have_names_that_sort_by_time_and_differ() -> None:
     names = [store.new_run() for _ in range(20)]
     assert len(set(names)) == 20
     assert all(name[:8].isdigit() for name in names)

@@ -63,7 +63,7 @@ class SoftmaxGradientWithoutSum(Attention):
     """A hand-written backward of softmax lacks the sum over the row."""
 
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        weights: Tensor = _Softmax.apply(hidden)  # type: ignore[no-untyped-call]  # torch's
+        weights: Tensor = _Softmax.apply(hidden)  # torch's
         return weights.masked_fill(~allowed, 0.0)
 
 
@@ -88,7 +88,7 @@ class GradientReadInOrder(Attention):
     """A transposed gradient is read as if it were contiguous."""
 
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        product: Tensor = _Product.apply(weights, value.to(weights.dtype))  # type: ignore[no-untyped-call]
+        product: Tensor = _Product.apply(weights, value.to(weights.dtype))
         return product
 
 
@@ -163,9 +163,7 @@ class OutputOverwrittenByBackward(Attention):
     """The backward pass takes the memory of the output for its own."""
 
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        output: Tensor = _Pooled.apply(  # type: ignore[no-untyped-call]
-            weights, value.to(weights.dtype)
-        )
+        output: Tensor = _Pooled.apply(weights, value.to(weights.dtype))
         return output
 
 
@@ -190,9 +188,7 @@ class SumKeptBetweenPasses(Attention):
     """A second backward pass goes on where the first ended."""
 
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        output: Tensor = _Summed.apply(  # type: ignore[no-untyped-call]
-            weights, value.to(weights.dtype)
-        )
+        output: Tensor = _Summed.apply(weights, value.to(weights.dtype))
         return output
 
 
@@ -285,9 +281,7 @@ class WorkspaceOfTheLastCall(Attention):
     """What the backward pass needs is overwritten by the next call."""
 
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        output: Tensor = _Kept.apply(  # type: ignore[no-untyped-call]
-            weights, value.to(weights.dtype)
-        )
+        output: Tensor = _Kept.apply(weights, value.to(weights.dtype))
         return output
 
 
@@ -321,5 +315,5 @@ class SecondDerivativesOfConstants(Attention):
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
         if not hidden.requires_grad:
             return super().normalise(hidden, allowed)
-        found: Tensor = _ConstantWeights.apply(hidden)  # type: ignore[no-untyped-call]
+        found: Tensor = _ConstantWeights.apply(hidden)
         return found.masked_fill(~allowed, 0.0)

@@ -175,7 +175,7 @@ class BackwardDropsOthers(Attention):
     def drop(self, weights: Tensor, dropout_p: float) -> Tensor:
         if not self.training or not dropout_p:
             return weights
-        dropped: Tensor = _DropsAnew.apply(weights, dropout_p)  # type: ignore[no-untyped-call]
+        dropped: Tensor = _DropsAnew.apply(weights, dropout_p)
         return dropped
 
 

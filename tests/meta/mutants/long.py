@@ -73,7 +73,7 @@ class SoftmaxGradientOfOneBlock(Attention):
     """A hand-written backward of softmax sums over its first block of keys only."""
 
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        weights: Tensor = _Softmax.apply(hidden)  # type: ignore[no-untyped-call]  # torch's
+        weights: Tensor = _Softmax.apply(hidden)  # torch's
         return weights.masked_fill(~allowed, 0.0)
 
 
@@ -217,7 +217,7 @@ class BackwardLosesTheLastWholeBlock(Attention):
     """Where whole blocks of 40 take all keys, the backward pass leaves out the last."""
 
     def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
-        scores = _LosesABlock.apply(scores)  # type: ignore[no-untyped-call]
+        scores = _LosesABlock.apply(scores)
         return super().hide(scores, allowed)
 
 

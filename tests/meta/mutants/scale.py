@@ -154,7 +154,7 @@ class KeyGradientHasTheUsualScale(Attention):
     """The gradient by the key takes 1/√E, whatever the scale."""
 
     def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        found: Tensor = _Product.apply(wide(query), wide(key), scale)  # type: ignore[no-untyped-call]
+        found: Tensor = _Product.apply(wide(query), wide(key), scale)
         return found
 
 
@@ -181,7 +181,7 @@ class ScaleKeptOnTheClass(Attention):
     """The backward pass takes the scale of the last call, which may be another module's."""
 
     def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        found: Tensor = _LastScale.apply(wide(query), wide(key), scale)  # type: ignore[no-untyped-call]
+        found: Tensor = _LastScale.apply(wide(query), wide(key), scale)
         return found
 
 

@@ -258,7 +258,7 @@ class IncomingGradientOverwritten(_Dot):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         scaled = widen(query) * query.shape[-1] ** -0.5
-        scores: Tensor = _Overwrites.apply(scaled, widen(key))  # type: ignore[no-untyped-call]
+        scores: Tensor = _Overwrites.apply(scaled, widen(key))
         return scores
 
 
@@ -280,7 +280,7 @@ class GradientReadAsContiguous(_Dot):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         scaled = widen(query) * query.shape[-1] ** -0.5
-        scores: Tensor = _ReadsOn.apply(scaled, widen(key))  # type: ignore[no-untyped-call]
+        scores: Tensor = _ReadsOn.apply(scaled, widen(key))
         return scores
 
 
@@ -300,7 +300,7 @@ class GradientAddedUpInFloat32(_Dot):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         scaled = widen(query) * query.shape[-1] ** -0.5
-        scores: Tensor = _NarrowSum.apply(scaled, widen(key))  # type: ignore[no-untyped-call]
+        scores: Tensor = _NarrowSum.apply(scaled, widen(key))
         return scores
 
 

@@ -196,6 +196,8 @@ class CopySharesParameters(Heads):
 class ProjectionKeptWithoutGradients(Heads):
     """Without gradients a projection is computed from weights kept of the first such call."""
 
+    kept: Tensor
+
     def project(self, linear: nn.Linear, tensor: Tensor) -> Tensor:
         if torch.is_grad_enabled() or linear is not self.query_proj:
             return super().project(linear, tensor)

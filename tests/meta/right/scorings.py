@@ -55,7 +55,7 @@ class Polynomial(nn.Module):
         return ((query * self.scale) @ key.mT + self.offset).square() * 0.5
 
 
-@torch.compile(backend="aot_eager", dynamic=True)  # type: ignore[untyped-decorator]
+@torch.compile(backend="aot_eager", dynamic=True)
 def _scored(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
     return ((query.unsqueeze(-2) + key.unsqueeze(-3)).tanh() * weight).sum(-1)
 

@@ -5,6 +5,8 @@ import platform
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +78,7 @@ print(_sums.last_path())
 """
 
 
-def script(source: str, cache, **environment: str) -> str:
+def script(source: str, cache: Any, **environment: str) -> str:
     """What a script prints in a process of its own, with a cache of compiled code of its own."""
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(cache)}
     run = subprocess.run(
@@ -89,13 +91,15 @@ def script(source: str, cache, **environment: str) -> str:
 
 
 def test_two_graphs_a_form_and_direction_serve_all_sizes_and_a_second_process_compiles_none(
-    tmp_path,
-):
+    tmp_path: Path,
+) -> None:
     assert script(SIZES_SCRIPT, tmp_path).split()[0] == "12"
     assert script(SIZES_SCRIPT, tmp_path).split() == ["12", "0"]
 
 
-def test_one_library_serves_all_sizes_and_dtypes_and_a_second_process_compiles_none(tmp_path):
+def test_one_library_serves_all_sizes_and_dtypes_and_a_second_process_compiles_none(
+    tmp_path: Path,
+) -> None:
     calls, compiler = tmp_path / "calls", tmp_path / "compiler"
     real = os.environ.get("CXX", "c++")
     compiler.write_text(f'#!/bin/sh\necho called >> {calls}\nexec {real} "$@"\n')
@@ -106,11 +110,13 @@ def test_one_library_serves_all_sizes_and_dtypes_and_a_second_process_compiles_n
 
 
 @pytest.mark.parametrize("compiler", ["/no/such/compiler", "/bin/false"])
-def test_without_a_working_compiler_it_runs_eagerly_and_says_so_once(tmp_path, compiler):
+def test_without_a_working_compiler_it_runs_eagerly_and_says_so_once(
+    tmp_path: Path, compiler: Any
+) -> None:
     assert script(FALLBACK_SCRIPT, tmp_path, CXX=compiler) == "eager 1"
 
 
-def test_a_compiler_without_openmp_gives_loops_of_one_thread(tmp_path):
+def test_a_compiler_without_openmp_gives_loops_of_one_thread(tmp_path: Path) -> None:
     compiler, real = tmp_path / "compiler", os.environ.get("CXX", "c++")
     compiler.write_text(f'#!/bin/sh\ncase "$*" in *-fopenmp*) exit 1;; esac\nexec {real} "$@"\n')
     compiler.chmod(0o755)
@@ -119,11 +125,11 @@ def test_a_compiler_without_openmp_gives_loops_of_one_thread(tmp_path):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these are flags of x86 compilers")
 @pytest.mark.parametrize("flag", ["-mno-avx512f", "-mno-avx"])
-def test_narrower_vectors_than_this_processor_has_give_the_same(tmp_path, flag):
+def test_narrower_vectors_than_this_processor_has_give_the_same(tmp_path: Path, flag: Any) -> None:
     compiler = f"{os.environ.get('CXX', 'g++')} {flag}"
     assert script(VECTORS_SCRIPT, tmp_path, CXX=compiler) == "native"
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path):
+def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "attnbench").write_text("in the way")
     assert script(NATIVE_SCRIPT, tmp_path) == "native"

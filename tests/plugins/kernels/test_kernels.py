@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def masking(kind: str, lead: tuple[int, ...], q_len: int, kv_len: int) -> dict[s
 
 
 def run(
-    module: nn.Module, tensors: list[Tensor], kernel: str, dtype: torch.dtype, masks: dict
+    module: nn.Module, tensors: list[Tensor], kernel: str, dtype: torch.dtype, masks: dict[str, Any]
 ) -> list[Tensor]:
     """The output, and the gradients of inputs, parameters and mask."""
     module = copy.deepcopy(module).to(dtype)
@@ -62,7 +63,9 @@ def run(
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("address", KERNELS)
-def test_kernel_and_plain_path_agree_in_output_and_all_gradients(address, mask, sizes):
+def test_kernel_and_plain_path_agree_in_output_and_all_gradients(
+    address: Any, mask: Any, sizes: Any
+) -> None:
     torch.manual_seed(0)
     scoring, kernel = address.split("/")
     lead, q_len, kv_len = sizes
@@ -83,7 +86,7 @@ def test_kernel_and_plain_path_agree_in_output_and_all_gradients(address, mask, 
 
 
 @pytest.mark.parametrize("address", KERNELS)
-def test_auto_takes_the_kernel_and_plain_serves_dropout(address):
+def test_auto_takes_the_kernel_and_plain_serves_dropout(address: Any) -> None:
     scoring, kernel = address.split("/")
     module = attnbench.get(scoring).make(4, 4)
     query, key, value = torch.randn(3, 2, 5, 4)
@@ -94,7 +97,7 @@ def test_auto_takes_the_kernel_and_plain_serves_dropout(address):
     attnbench.attend(module, query, key, value, dropout_p=0.5)
 
 
-def test_kernels_refuse_a_device_on_which_nothing_was_tried():
+def test_kernels_refuse_a_device_on_which_nothing_was_tried() -> None:
     spec = attnbench.get("additive")
     case = attnbench.Case(
         lead=(1,), q_len=2, kv_len=2, query_size=4, key_size=4, value_size=4,
@@ -106,7 +109,7 @@ def test_kernels_refuse_a_device_on_which_nothing_was_tried():
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's, of its own operator
-def test_the_gaussian_kernel_runs_under_vmap_with_parameters_that_are_trained():
+def test_the_gaussian_kernel_runs_under_vmap_with_parameters_that_are_trained() -> None:
     module = attnbench.get("gaussian").make(4, 4)
     tensors = [torch.randn(2, 3, 4) for _ in range(3)]
     got = torch.func.vmap(lambda *given: attnbench.attend(module, *given, kernel="differences"))(
@@ -115,7 +118,7 @@ def test_the_gaussian_kernel_runs_under_vmap_with_parameters_that_are_trained():
     torch.testing.assert_close(got, attnbench.attend(module, *tensors, kernel="plain"))
 
 
-def test_a_huge_key_hidden_from_some_queries_does_not_blur_the_others():
+def test_a_huge_key_hidden_from_some_queries_does_not_blur_the_others() -> None:
     module = attnbench.get("gaussian").make(4, 4)
     query, key, value = torch.randn(3, 1, 6, 4).double()
     key[0, 5] = 1e6
@@ -127,7 +130,7 @@ def test_a_huge_key_hidden_from_some_queries_does_not_blur_the_others():
     torch.testing.assert_close(got[:, :5].double(), expected[:, :5], rtol=1e-5, atol=1e-5)
 
 
-def test_keys_near_a_query_and_far_from_all_others_are_told_apart():
+def test_keys_near_a_query_and_far_from_all_others_are_told_apart() -> None:
     module = attnbench.get("gaussian").make(1, 1)
     query = torch.tensor([[1000.25], [-1000.25], [0.0]])
     key = torch.tensor([[1000.125], [1001.5], [-1000.5], [-1001.0]])
@@ -137,13 +140,13 @@ def test_keys_near_a_query_and_far_from_all_others_are_told_apart():
     torch.testing.assert_close(got.double(), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_bandwidth_of_each_feature_has_the_gradients_of_the_plain_path():
+def test_a_bandwidth_of_each_feature_has_the_gradients_of_the_plain_path() -> None:
     torch.manual_seed(0)
     module = attnbench.get("gaussian").make(5, 5, per_feature=True)
     torch.nn.init.uniform_(module.bandwidth, 0.2, 1.5)
     tensors = [torch.randn(2, length, 5, requires_grad=True) for length in (4, 7, 7)]
 
-    def run(kernel):
+    def run(kernel: Any) -> Any:
         output = attnbench.attend(module, *tensors, kernel=kernel)
         return output, *torch.autograd.grad(output.square().sum(), (*tensors, module.bandwidth))
 

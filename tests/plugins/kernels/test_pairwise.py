@@ -1,5 +1,7 @@
 """The pairwise kernels where they are special: their guards, their blocks, their loops."""
 
+from typing import Any
+
 import pytest
 import torch
 from attnbench_plugins.kernels import _native, _pairwise, _sums
@@ -8,7 +10,7 @@ from attnbench_plugins.kernels.additive_factorised import attend
 import attnbench
 
 
-def inputs(q_len=5, kv_len=7, lead=(2,), **options):
+def inputs(q_len: Any = 5, kv_len: Any = 7, lead: Any = (2,), **options: Any) -> Any:
     torch.manual_seed(0)
     module = attnbench.get("additive").make(6, 5, **options)
     return (
@@ -20,7 +22,7 @@ def inputs(q_len=5, kv_len=7, lead=(2,), **options):
 
 
 @pytest.fixture(params=["native", "eager"])
-def path(request, monkeypatch):
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The loops' path: the compiled library, or torch's operations as without a compiler."""
     if request.param == "eager":
         monkeypatch.setattr(_native, "library", lambda: None)
@@ -41,7 +43,14 @@ REGIMES = {  # sizes of a and b, and how far both are from the origin
 }
 
 
-def sides(regime, units, squares, dtype=torch.float32, items=2, kv_len=200):
+def sides(
+    regime: Any,
+    units: Any,
+    squares: Any,
+    dtype: Any = torch.float32,
+    items: Any = 2,
+    kv_len: Any = 200,
+) -> Any:
     """``a``, ``b`` and ``w``; far from the origin, yet near each other as the function sees it."""
     torch.manual_seed(0)
     a_size, b_size, offset = REGIMES[regime]
@@ -54,7 +63,7 @@ def sides(regime, units, squares, dtype=torch.float32, items=2, kv_len=200):
     return tuple(t.to(dtype) for t in (a, b, w))
 
 
-def pairs(a, b, w, squares):
+def pairs(a: Any, b: Any, w: Any, squares: Any) -> Any:
     """The function's value of each pair and unit, its slope in ``a``, and the weights."""
     a, b, w = a[:, :, None], b[:, None], w[:, None, None]
     if squares:
@@ -68,7 +77,9 @@ def pairs(a, b, w, squares):
 @pytest.mark.parametrize("squares", [False, True])
 @pytest.mark.parametrize("units", [1, 3, 16, 33, 128])
 @pytest.mark.parametrize("regime", REGIMES)
-def test_weights_are_as_exact_as_the_plain_form_in_float32(regime, units, squares, path):
+def test_weights_are_as_exact_as_the_plain_form_in_float32(
+    regime: Any, units: Any, squares: Any, path: Any
+) -> None:
     a, b, w = sides(regime, units, squares, items=16, kv_len=23)
     got = a.new_empty(*a.shape[:2], b.shape[1])
     _sums.attend(a, b, w, None, b.shape[1], squares, weights=got)
@@ -84,12 +95,14 @@ def test_weights_are_as_exact_as_the_plain_form_in_float32(regime, units, square
 @pytest.mark.parametrize("units", [1, 5, 16, 33])
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_slopes_are_as_exact_as_the_plain_form(regime, units, dtype, squares, path):
+def test_slopes_are_as_exact_as_the_plain_form(
+    regime: Any, units: Any, dtype: Any, squares: Any, path: Any
+) -> None:
     a, b, w = sides(regime, units, squares, dtype)
     g = torch.randn(2, 19, 200, dtype=dtype)
     g -= g.mean(-1, keepdim=True)
 
-    def plain(a, b, w, g):
+    def plain(a: Any, b: Any, w: Any, g: Any) -> Any:
         value, slope, _ = pairs(a, b, w, squares)
         slope = slope * g[..., None]
         return (
@@ -108,13 +121,15 @@ def test_slopes_are_as_exact_as_the_plain_form(regime, units, dtype, squares, pa
         assert (ours.double() - true).abs().max() <= 2 * error + 8 * ulp * size
 
 
-def test_a_block_too_wide_for_exponentials_takes_tanh_and_the_others_do_not(monkeypatch):
+def test_a_block_too_wide_for_exponentials_takes_tanh_and_the_others_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(_sums, "_FUSED_PAIRS", 8 * 16)
     module, query, key, value = inputs(q_len=32, kv_len=16, lead=(1,))
     query[0, :8], key[0, ::2] = query[0, :8] * 1e3, key[0, ::2] * 1e3
     native, forms = _native.attend, []
 
-    def noted(a, b, w, mask, visible, form, *others):
+    def noted(a: Any, b: Any, w: Any, mask: Any, visible: Any, form: Any, *others: Any) -> Any:
         forms.append(form)
         return native(a, b, w, mask, visible, form, *others)
 
@@ -129,12 +144,14 @@ def test_a_block_too_wide_for_exponentials_takes_tanh_and_the_others_do_not(monk
 @pytest.mark.parametrize("kept", [0, 2**23])
 @pytest.mark.parametrize("pairs", [1, 100, 300])
 @pytest.mark.parametrize("causal", [False, True])
-def test_blocks_change_nothing(monkeypatch, causal, pairs, kept):
+def test_blocks_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, causal: Any, pairs: Any, kept: Any
+) -> None:
     module, query, key, value = inputs(q_len=20, kv_len=33, lead=(2, 2))
     query.requires_grad_()
     key.requires_grad_()
 
-    def run():
+    def run() -> Any:
         output = attnbench.attend(module, query, key, value, kernel="factorised", is_causal=causal)
         return output, *torch.autograd.grad(output.square().sum(), (query, key))
 
@@ -146,12 +163,12 @@ def test_blocks_change_nothing(monkeypatch, causal, pairs, kept):
 
 
 @pytest.mark.parametrize("threads", [2, 5])
-def test_threads_change_nothing_but_rounding(threads):
+def test_threads_change_nothing_but_rounding(threads: Any) -> None:
     torch.manual_seed(0)
     a, b, value = torch.randn(1, 130, 20), torch.randn(1, 150, 20), torch.randn(1, 150, 7)
     leaves = [t.requires_grad_() for t in (a, b, torch.randn(20), value)]
 
-    def run():
+    def run() -> Any:
         output = _pairwise.pairwise_attention(*leaves, None, False)
         return output, *torch.autograd.grad(output.square().sum(), leaves)
 
@@ -169,7 +186,7 @@ def test_threads_change_nothing_but_rounding(threads):
             torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
-def peak_bytes(function) -> int:
+def peak_bytes(function: Any) -> int:
     """The most that was allocated at once beyond what there was, by the profiler's events."""
     with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
         function()
@@ -181,7 +198,7 @@ def peak_bytes(function) -> int:
     return most
 
 
-def test_long_sequences_need_no_tensor_of_all_pairs(monkeypatch):
+def test_long_sequences_need_no_tensor_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     size, units = 2048, 16
     torch.manual_seed(0)
     a, b, w = torch.randn(1, size, units), torch.randn(1, size, units), torch.randn(units)
@@ -190,7 +207,7 @@ def test_long_sequences_need_no_tensor_of_all_pairs(monkeypatch):
     monkeypatch.setattr(_sums, "_FUSED_PAIRS", 2**17)
     monkeypatch.setattr(_pairwise, "KEPT_PAIRS", 0)
 
-    def both():
+    def both() -> None:
         output = _pairwise.pairwise_attention(a, b, w, value, None, False)
         torch.autograd.grad(output.sum(), leaves)
 
@@ -198,7 +215,7 @@ def test_long_sequences_need_no_tensor_of_all_pairs(monkeypatch):
     assert peak_bytes(both) < size * size * 4 / 2
 
 
-def test_inputs_stay_as_they_were_and_any_layout_will_do():
+def test_inputs_stay_as_they_were_and_any_layout_will_do() -> None:
     module, query, key, value = inputs(lead=(2, 3))
     expected = attnbench.attend(module, query, key, value, kernel="factorised")
     strided = [t.mT.contiguous().mT for t in (query, key, value)]
@@ -209,7 +226,7 @@ def test_inputs_stay_as_they_were_and_any_layout_will_do():
 
 
 @pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_modes_change_nothing(guard):
+def test_modes_change_nothing(guard: Any) -> None:
     module, query, key, value = inputs()
     expected = attnbench.attend(module, query, key, value, kernel="plain")
     with guard():
@@ -219,7 +236,7 @@ def test_modes_change_nothing(guard):
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_second_derivative_is_refused_with_the_way_out():
+def test_a_second_derivative_is_refused_with_the_way_out() -> None:
     module, query, key, value = inputs()
     query.requires_grad_()
     output = attnbench.attend(module, query, key, value, kernel="factorised")
@@ -228,12 +245,12 @@ def test_a_second_derivative_is_refused_with_the_way_out():
         first.sum().backward()
 
 
-def test_vmap_over_inputs_parameters_and_gradients_equals_a_loop():
+def test_vmap_over_inputs_parameters_and_gradients_equals_a_loop() -> None:
     module, query, key, value = inputs(lead=(3, 2))
     mask = torch.randn(3, 1, 5, 7)
     scale = torch.randn(3)
 
-    def loss(query, key, value, mask, scale):
+    def loss(query: Any, key: Any, value: Any, mask: Any, scale: Any) -> Any:
         parameters = {name: p * scale for name, p in module.named_parameters()}
         call = lambda *args: torch.func.functional_call(  # noqa: E731
             _Call(module), {f"module.{n}": p for n, p in parameters.items()}, args
@@ -253,15 +270,15 @@ def test_vmap_over_inputs_parameters_and_gradients_equals_a_loop():
 
 
 class _Call(torch.nn.Module):
-    def __init__(self, module):
+    def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, query, key, value, mask=None):
+    def forward(self, query: Any, key: Any, value: Any, mask: Any = None) -> Any:
         return attend(self.module, query, key, value, mask)
 
 
-def test_it_sits_in_a_compiled_and_in_an_exported_model():
+def test_it_sits_in_a_compiled_and_in_an_exported_model() -> None:
     module, query, key, value = inputs()
     query.requires_grad_()
     model = _Call(module)
@@ -279,7 +296,7 @@ def test_it_sits_in_a_compiled_and_in_an_exported_model():
     torch.testing.assert_close(exported(*longer), model(*longer))
 
 
-def test_the_native_path_is_the_one_that_ran():
+def test_the_native_path_is_the_one_that_ran() -> None:
     module, query, key, value = inputs()
     attnbench.attend(module, query, key, value, kernel="factorised")
     assert _sums.last_path() == "native"

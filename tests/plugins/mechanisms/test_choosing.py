@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -25,13 +26,13 @@ def tensors(*lead: int, q_len: int = 3, kv_len: int = 5) -> list[torch.Tensor]:
     return [torch.randn(*lead, n, 4, generator=generator).double() for n in (q_len, kv_len, kv_len)]
 
 
-def test_hard_gives_the_value_of_the_likeliest_key():
+def test_hard_gives_the_value_of_the_likeliest_key() -> None:
     module, (query, key, value) = made("hard", scoring="dot"), tensors()
     best = (query @ key.T).argmax(-1)
     assert torch.equal(module(query, key, value), value[best])
 
 
-def test_hard_tells_small_scores_apart_beside_a_large_bias_on_another_key():
+def test_hard_tells_small_scores_apart_beside_a_large_bias_on_another_key() -> None:
     module, (query, key, value) = made("hard", scoring="dot").float(), tensors()
     query, key, value = query.float() / 1024, key.float(), value.float()
     bias = torch.zeros(3, 5)
@@ -41,7 +42,7 @@ def test_hard_tells_small_scores_apart_beside_a_large_bias_on_another_key():
     assert torch.equal(module(query, key, value, bias), value[best])
 
 
-def test_hard_in_training_has_the_gradient_of_soft():
+def test_hard_in_training_has_the_gradient_of_soft() -> None:
     module, given = made("hard").train(), tensors(2)
     value = given[2]
     _, weights = module(*given, return_weights=True)
@@ -51,7 +52,7 @@ def test_hard_in_training_has_the_gradient_of_soft():
     torch.testing.assert_close(got, wanted)
 
 
-def test_hard_keeps_the_log_probability_of_its_samples_in_training_only():
+def test_hard_keeps_the_log_probability_of_its_samples_in_training_only() -> None:
     module, given = made("hard"), tensors(2)
     module(*given)
     assert module.log_prob is None
@@ -60,14 +61,14 @@ def test_hard_keeps_the_log_probability_of_its_samples_in_training_only():
     torch.testing.assert_close(module.log_prob, (soft * weights.detach()).sum(-1).log())
 
 
-def test_hard_can_be_copied_and_pickled_after_a_call_in_training():
+def test_hard_can_be_copied_and_pickled_after_a_call_in_training() -> None:
     module = made("hard").train()
     module(*tensors(2))
     assert copy.deepcopy(module).log_prob is None
     assert pickle.loads(pickle.dumps(module)).log_prob is None
 
 
-def test_hard_never_samples_a_hidden_key():
+def test_hard_never_samples_a_hidden_key() -> None:
     module, given = made("hard").train(), tensors(500)
     mask = torch.tensor([[True, False, True, False, False]])
     _, weights = module(*given, attn_mask=mask, return_weights=True)
@@ -91,7 +92,7 @@ def recursion(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_parallel_form_is_the_recursion_and_has_its_gradient(masked):
+def test_the_parallel_form_is_the_recursion_and_has_its_gradient(masked: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(5, 9, generator=generator).double().requires_grad_()
     allowed = torch.ones(5, 9, dtype=torch.bool)
@@ -106,7 +107,7 @@ def test_the_parallel_form_is_the_recursion_and_has_its_gradient(masked):
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 100.0, 1e4])
-def test_the_parallel_form_is_finite_where_products_of_chances_underflow(size):
+def test_the_parallel_form_is_finite_where_products_of_chances_underflow(size: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = (size * torch.randn(20, 400, generator=generator)).requires_grad_()
     weights = expected(scores, None)
@@ -116,7 +117,7 @@ def test_the_parallel_form_is_finite_where_products_of_chances_underflow(size):
     assert (weights.sum(-1) <= 1 + 1e-5).all()
 
 
-def test_carried_is_a_linear_recurrence():
+def test_carried_is_a_linear_recurrence() -> None:
     stay, enter = torch.rand(2, 11, generator=torch.Generator().manual_seed(0)).double()
     x, wanted = 0.0, []
     for a, b in zip(stay.tolist(), enter.tolist(), strict=True):
@@ -126,7 +127,7 @@ def test_carried_is_a_linear_recurrence():
 
 
 @pytest.mark.parametrize("scores", list(itertools.product([-1.0, 1.0], repeat=6)))
-def test_the_hard_choice_walks_on_from_the_last_one(scores):
+def test_the_hard_choice_walks_on_from_the_last_one(scores: Any) -> None:
     table = torch.tensor(scores).reshape(2, 3)
     position, wanted = 0, []
     for row in table.tolist():
@@ -136,13 +137,13 @@ def test_the_hard_choice_walks_on_from_the_last_one(scores):
     assert forward_choice(table, None).tolist() == wanted
 
 
-def test_sharp_chances_make_training_and_evaluation_agree():
+def test_sharp_chances_make_training_and_evaluation_agree() -> None:
     module, (query, key, value) = made("forced_forward", scoring="dot"), tensors(2)
     hard = module(query * 1e4, key, value)
     torch.testing.assert_close(module.train()(query * 1e4, key, value), hard)
 
 
-def test_a_query_without_keys_leaves_the_position_of_the_ones_behind_it():
+def test_a_query_without_keys_leaves_the_position_of_the_ones_behind_it() -> None:
     module, given = made("forced_forward", offset=100.0), tensors()
     mask = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]).bool()
     for mode in (module.eval(), module.train()):
@@ -151,13 +152,13 @@ def test_a_query_without_keys_leaves_the_position_of_the_ones_behind_it():
         assert weights.argmax(-1)[[0, 2]].tolist() == [2, 2]
 
 
-def test_the_penalty_is_zero_for_orthonormal_rows_alone():
+def test_the_penalty_is_zero_for_orthonormal_rows_alone() -> None:
     assert orthonormality_penalty(torch.eye(4)[[2, 0]]) == 0
     assert orthonormality_penalty(torch.full((2, 4), 0.25)) > 0
     assert orthonormality_penalty(torch.eye(4)[[2, 2]]) == 2
 
 
-def test_the_penalty_drives_rows_apart():
+def test_the_penalty_drives_rows_apart() -> None:
     module, (_, states, _) = made("structured_self", rows=2), tensors()
     query = states[:2]
     optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
@@ -171,18 +172,18 @@ def test_the_penalty_drives_rows_apart():
     assert sorted(weights.argmax(-1).tolist()) != [weights.argmax(-1)[0]] * 2
 
 
-def test_structured_self_follows_its_formula():
+def test_structured_self_follows_its_formula() -> None:
     module, (_, states, _) = made("structured_self", rows=2), tensors()
     scores = module.row_vectors @ (module.key_proj.weight @ states.T).tanh()
     torch.testing.assert_close(module(states[:2], states, states), scores.softmax(-1) @ states)
 
 
-def test_a_query_with_another_number_of_rows_is_an_error():
+def test_a_query_with_another_number_of_rows_is_an_error() -> None:
     with pytest.raises(ShapeError, match="rows=2, but the query has 3"):
         made("structured_self", rows=2)(*tensors())
 
 
-def test_static_weighs_by_the_mean_query_and_its_rows_are_equal():
+def test_static_weighs_by_the_mean_query_and_its_rows_are_equal() -> None:
     module, (query, key, value) = made("static"), tensors(2)
     output, weights = module(query, key, value, return_weights=True)
     mean = query.mean(-2, keepdim=True)
@@ -191,7 +192,7 @@ def test_static_weighs_by_the_mean_query_and_its_rows_are_equal():
     assert torch.equal(weights, weights[:, :1].expand_as(weights))
 
 
-def test_concat_combine_has_the_tutorials_shapes():
+def test_concat_combine_has_the_tutorials_shapes() -> None:
     module = attnbench.get("concat_combine").make(64, 32, 64, slots=32, output_size=32)
     q, k, memory = torch.randn(1, 1, 32), torch.randn(1, 1, 32), torch.randn(1, 32, 64)
     output, weights = module(
@@ -201,7 +202,7 @@ def test_concat_combine_has_the_tutorials_shapes():
     assert weights.squeeze(1).shape == (1, 32)
 
 
-def test_concat_combine_follows_its_formula():
+def test_concat_combine_follows_its_formula() -> None:
     module, (query, key, value) = made("concat_combine", slots=5), tensors(2)
     weights = (query @ module.slot_proj.weight.T + module.slot_proj.bias).softmax(-1)
     both = torch.cat([query[..., :2], weights @ value], -1)
@@ -209,7 +210,7 @@ def test_concat_combine_follows_its_formula():
     torch.testing.assert_close(module(query, key, value), expected)
 
 
-def test_more_keys_than_slots_are_an_error():
+def test_more_keys_than_slots_are_an_error() -> None:
     with pytest.raises(ShapeError, match="slots=4, but the key has length 5; make it with slots=5"):
         made("concat_combine", slots=4)(*tensors())
 
@@ -226,6 +227,6 @@ def test_more_keys_than_slots_are_an_error():
         ("forced_forward", {"noise": -1.0}),
     ],
 )
-def test_an_option_that_cannot_be_is_one_clear_error(name, options):
+def test_an_option_that_cannot_be_is_one_clear_error(name: Any, options: Any) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
         made(name, **options)

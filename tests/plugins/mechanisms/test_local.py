@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ def tensors(*lead: int, q_len: int = 7, kv_len: int = 7, size: int = 4) -> list[
     ]
 
 
-def test_local_monotonic_equals_soft_under_a_window_mask():
+def test_local_monotonic_equals_soft_under_a_window_mask() -> None:
     module, given = made("local_monotonic", window=2), tensors(2, 3)
     slots = torch.arange(7)
     mask = (slots - slots.unsqueeze(-1)).abs() <= 2
@@ -38,7 +40,7 @@ def test_local_monotonic_equals_soft_under_a_window_mask():
 
 @pytest.mark.parametrize("scoring", ["additive", "gaussian", "vector_sum"])
 @pytest.mark.parametrize("name", LOCAL)
-def test_any_scoring_function_can_serve(name, scoring):
+def test_any_scoring_function_can_serve(name: Any, scoring: Any) -> None:
     subject = resolve(f"{name}(scoring={scoring})")[0]
     case = subject.legal(attnbench.Case((2,), 6, 6, 4, 4, 3, dtype="float64", mask="padding"))
     module, inputs = subject.build(case)
@@ -48,18 +50,18 @@ def test_any_scoring_function_can_serve(name, scoring):
     torch.testing.assert_close(output, expected.reshape(output.shape))
 
 
-def test_the_position_is_scaled_where_lengths_differ():
+def test_the_position_is_scaled_where_lengths_differ() -> None:
     _, weights = made("local_monotonic", window=0)(*tensors(q_len=3, kv_len=9), return_weights=True)
     assert weights.argmax(-1).tolist() == [1, 4, 7]
 
 
-def test_a_window_of_zero_leaves_one_key():
+def test_a_window_of_zero_leaves_one_key() -> None:
     query, key, value = tensors(2)
     assert torch.equal(made("local_monotonic", window=0)(query, key, value), value)
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_a_window_wider_than_the_keys_is_all_of_them(name):
+def test_a_window_wider_than_the_keys_is_all_of_them(name: Any) -> None:
     wide, wider, given = made(name, window=7), made(name, window=70), tensors(2)
     if name == "local_predictive":  # its Gaussian widens with the window
         _, weights = wider(*given, return_weights=True)
@@ -69,7 +71,7 @@ def test_a_window_wider_than_the_keys_is_all_of_them(name):
 
 
 @pytest.mark.parametrize("name", ["local_monotonic", "local_predictive"])
-def test_a_window_that_a_mask_empties_gives_zeros_and_finite_gradients(name):
+def test_a_window_that_a_mask_empties_gives_zeros_and_finite_gradients(name: Any) -> None:
     module, (query, key, value) = made(name, window=1), tensors(2)
     query.requires_grad_()
     mask = torch.zeros(7, 7, dtype=torch.bool)
@@ -85,7 +87,7 @@ def test_a_window_that_a_mask_empties_gives_zeros_and_finite_gradients(name):
 
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("window", [-1, 0])
-def test_a_window_that_cannot_be_is_an_error(name, window):
+def test_a_window_that_cannot_be_is_an_error(name: Any, window: Any) -> None:
     if (name, window) == ("local_monotonic", 0):
         return
     with pytest.raises(OptionError, match=f"{name}: window={window}.* at.least"):
@@ -93,13 +95,13 @@ def test_a_window_that_cannot_be_is_an_error(name, window):
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_lengths_of_zero_give_outputs_of_the_right_shape(name):
+def test_lengths_of_zero_give_outputs_of_the_right_shape(name: Any) -> None:
     q_len = 0 if name == "key_value" else 3
     assert made(name)(*tensors(2, q_len=q_len, kv_len=0)).shape == (2, q_len, 4)
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_causality_and_lengths_equal_the_mask_that_says_the_same(name):
+def test_causality_and_lengths_equal_the_mask_that_says_the_same(name: Any) -> None:
     module, given = made(name), tensors(2)
     lens = torch.tensor([3, 6])
     folded = torch.ones(7, 7, dtype=torch.bool).tril() & (torch.arange(7) < lens[:, None, None])
@@ -107,7 +109,7 @@ def test_causality_and_lengths_equal_the_mask_that_says_the_same(name):
     torch.testing.assert_close(got, module(*given, attn_mask=folded))
 
 
-def test_local_predictive_follows_its_formula_written_out_densely():
+def test_local_predictive_follows_its_formula_written_out_densely() -> None:
     module, (query, key, value) = made("local_predictive", window=3), tensors(2)
     p = 7 * (query @ module.position_proj.weight.T).tanh().matmul(module.position_vector).sigmoid()
     distance = torch.arange(7) - p.unsqueeze(-1)
@@ -116,21 +118,21 @@ def test_local_predictive_follows_its_formula_written_out_densely():
     torch.testing.assert_close(module(query, key, value), weights @ value)
 
 
-def test_the_predicted_position_is_reached_by_a_gradient():
+def test_the_predicted_position_is_reached_by_a_gradient() -> None:
     module = made("local_predictive")
     module(*tensors(2)).sum().backward()
     assert (module.position_proj.weight.grad != 0).any()
     assert (module.position_vector.grad != 0).any()
 
 
-def test_padding_does_not_move_the_predicted_position():
+def test_padding_does_not_move_the_predicted_position() -> None:
     module, (query, key, value) = made("local_predictive"), tensors(2)
     output = module(query, key, value, valid_lens=torch.tensor([4, 7]))
     alone = module(query[:1], key[:1, :4], value[:1, :4])
     torch.testing.assert_close(output[:1], alone)
 
 
-def test_key_value_follows_the_papers_equations():
+def test_key_value_follows_the_papers_equations() -> None:
     module, (key, _, value) = made("key_value", window=3), tensors()
     w_h, w_y = module.scoring.query_proj.weight, module.scoring.key_proj.weight
     w, w_r, w_x = module.scoring.score_vector, module.read_proj.weight, module.value_proj.weight
@@ -144,7 +146,7 @@ def test_key_value_follows_the_papers_equations():
         torch.testing.assert_close(output[t], torch.tanh(w_r @ read + w_x @ value[t]))
 
 
-def test_key_value_of_unequal_lengths_is_an_error():
+def test_key_value_of_unequal_lengths_is_an_error() -> None:
     with pytest.raises(
         ShapeError, match="self-attention, but the query has length 3 and the key 7"
     ):
@@ -152,7 +154,7 @@ def test_key_value_of_unequal_lengths_is_an_error():
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_memory_grows_with_the_length_and_not_with_its_square(name):
+def test_memory_grows_with_the_length_and_not_with_its_square(name: Any) -> None:
     def peak(length: int) -> int:
         module, given = made(name), tensors(1, q_len=length, kv_len=length)
         given[0].requires_grad_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -28,14 +29,14 @@ def tensors(*lead: int, q_len: int = 3, kv_len: int = 4) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_soft_equals_attend_with_its_scoring_function(scoring):
+def test_soft_equals_attend_with_its_scoring_function(scoring: Any) -> None:
     module, (query, key, value) = made("soft", scoring=scoring), tensors(2)
     expected = attnbench.attend(module.scoring, query, key, value, kernel="plain")
     torch.testing.assert_close(module(query, key, value), expected)
 
 
 @pytest.mark.parametrize("scoring", SCORINGS)
-def test_multi_head_equals_each_head_on_its_own(scoring):
+def test_multi_head_equals_each_head_on_its_own(scoring: Any) -> None:
     module, (query, key, value) = made("multi_head", scoring=scoring, heads=3), tensors(2)
     heads = []
     for head in range(3):
@@ -53,7 +54,7 @@ def test_multi_head_equals_each_head_on_its_own(scoring):
     torch.testing.assert_close(module(query, key, value), expected)
 
 
-def test_grouped_heads_equal_heads_with_repeated_projections():
+def test_grouped_heads_equal_heads_with_repeated_projections() -> None:
     grouped, full = made("multi_head", heads=6, kv_heads=2), made("multi_head", heads=6)
     state = grouped.state_dict()
     for name in ("key_proj.weight", "value_proj.weight"):
@@ -62,8 +63,8 @@ def test_grouped_heads_equal_heads_with_repeated_projections():
     torch.testing.assert_close(grouped(*tensors(2)), full(*tensors(2)))
 
 
-def test_multi_head_equals_torchs_where_torchs_is_right():
-    module = made("multi_head", 6, 6, 6, heads=2)
+def test_multi_head_equals_torchs_where_torchs_is_right() -> None:
+    module: Any = made("multi_head", 6, 6, 6, heads=2)
     theirs = torch.nn.MultiheadAttention(6, 2, bias=False, batch_first=True).double().eval()
     with torch.no_grad():
         parts = (module.query_proj, module.key_proj, module.value_proj)
@@ -79,7 +80,7 @@ def test_multi_head_equals_torchs_where_torchs_is_right():
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 4), (2, 1, 1, 4), (2, 1, 3, 4), (2, 5, 3, 4)])
-def test_masks_of_every_shape_mean_the_same_for_all_heads(shape):
+def test_masks_of_every_shape_mean_the_same_for_all_heads(shape: Any) -> None:
     module, (query, key, value) = made("multi_head", heads=3), tensors(2, 5)
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.6
     mask[..., 0] = True
@@ -93,7 +94,7 @@ def test_masks_of_every_shape_mean_the_same_for_all_heads(shape):
 
 
 @pytest.mark.parametrize("name", ["soft", "multi_head"])
-def test_nan_in_padding_reaches_no_output_and_no_parameter(name):
+def test_nan_in_padding_reaches_no_output_and_no_parameter(name: Any) -> None:
     module, (query, key, value) = made(name), tensors(2)
     lens = torch.tensor([2, 3])
     clean = module(query, key, value, valid_lens=lens)
@@ -106,7 +107,7 @@ def test_nan_in_padding_reaches_no_output_and_no_parameter(name):
 
 
 @pytest.mark.parametrize("name", ["soft", "multi_head"])
-def test_a_query_without_keys_gets_zeros_and_finite_gradients(name):
+def test_a_query_without_keys_gets_zeros_and_finite_gradients(name: Any) -> None:
     module, (query, key, value) = made(name), tensors(2)
     query.requires_grad_()
     output = module(query, key, value, valid_lens=torch.tensor([0, 2]))
@@ -117,7 +118,9 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients(name):
 
 @pytest.mark.parametrize("name", ["soft", "multi_head"])
 @pytest.mark.parametrize(("q_len", "kv_len"), [(0, 4), (3, 0), (0, 0)])
-def test_lengths_of_zero_give_outputs_of_the_right_shape(name, q_len, kv_len):
+def test_lengths_of_zero_give_outputs_of_the_right_shape(
+    name: Any, q_len: Any, kv_len: Any
+) -> None:
     output, weights = made(name)(*tensors(2, q_len=q_len, kv_len=kv_len), return_weights=True)
     assert output.shape == (2, q_len, 5)
     assert weights.shape == (2, q_len, kv_len)
@@ -125,7 +128,7 @@ def test_lengths_of_zero_give_outputs_of_the_right_shape(name, q_len, kv_len):
 
 
 @pytest.mark.parametrize("name", ["soft", "multi_head"])
-def test_dropout_acts_in_training_only_and_weights_are_those_before_it(name):
+def test_dropout_acts_in_training_only_and_weights_are_those_before_it(name: Any) -> None:
     module, given = made(name), tensors(2)
     plain, weights = module(*given, return_weights=True)
     torch.testing.assert_close(module(*given, dropout_p=0.5), plain)  # by a kernel
@@ -134,13 +137,13 @@ def test_dropout_acts_in_training_only_and_weights_are_those_before_it(name):
     torch.testing.assert_close(same, weights)
 
 
-def test_a_nested_address_gives_the_scoring_function_its_options():
+def test_a_nested_address_gives_the_scoring_function_its_options() -> None:
     module = resolve("multi_head(scoring=additive(hidden_size=3))")[0].make(4, 4, 4)
     assert module.scoring.score_vector.shape == (3,)
     assert made("soft", scoring="additive(hidden_size=3)").scoring.score_vector.shape == (3,)
 
 
-def test_a_copy_gives_the_same_output():
+def test_a_copy_gives_the_same_output() -> None:
     module, given = made("multi_head", scoring="additive"), tensors(2)
     assert torch.equal(copy.deepcopy(module)(*given), module(*given))
 
@@ -157,24 +160,26 @@ def test_a_copy_gives_the_same_output():
         ({"scoring": "multi_head"}, OptionError, "is not a scoring function"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_clear_error(options, error, message):
+def test_an_option_that_cannot_be_is_one_clear_error(
+    options: Any, error: Any, message: Any
+) -> None:
     with pytest.raises(error, match=message):
         made("multi_head", **options)
 
 
-def test_a_scoring_function_that_needs_equal_sizes_cannot_serve_other_ones():
+def test_a_scoring_function_that_needs_equal_sizes_cannot_serve_other_ones() -> None:
     with pytest.raises(ShapeError, match="dot needs query_size == key_size, got 6 and 3"):
         made("soft", 6, 3, 5, scoring="dot")
 
 
-def test_heads_make_sizes_equal_for_any_scoring_function():
+def test_heads_make_sizes_equal_for_any_scoring_function() -> None:
     module = made("multi_head", 6, 3, 5, scoring="gaussian")
     query, key, value = tensors(2)
     assert module(query, key[..., :3], value).shape == (2, 3, 5)
 
 
 @pytest.mark.parametrize("name", ["soft", "multi_head"])
-def test_features_other_than_the_module_was_made_for_are_an_error(name):
+def test_features_other_than_the_module_was_made_for_are_an_error(name: Any) -> None:
     query, key, value = tensors(2)
     with pytest.raises(
         ShapeError, match=r"made for query_size, key_size, value_size = \(6, 6, 5\)"
