@@ -27,6 +27,9 @@ __all__ = [
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """Every status; only the first and ``skipped`` let a report be ok."""
 
+_SHORT = 240
+"""Characters of an object's repr that pytest shows in a failed assertion."""
+
 CONTRACT = "keeps_the_contract"
 """The invariant that is run first: where it fails, no other may say anything."""
 
@@ -42,10 +45,11 @@ class Outcome:
         reason: why it was skipped, what was violated, or how many cases of each kind were seen.
         cases: how many cases it held or failed on.
         seconds: how long it took.
-        counterexample: id of the smallest case it failed on.
+        counterexample: id of the case it failed on.
         reproduce: a script in plain torch, or the command, that shows the failure again.
         error: how far off, as a multiple of what is allowed.
         diagnosis: known bugs that fail in just this pattern.
+        shrunk: whether the counterexample is the smallest that was found, all smaller ones tried.
     """
 
     subject: str
@@ -58,9 +62,10 @@ class Outcome:
     reproduce: str | None = None
     error: float | None = None
     diagnosis: str | None = None
+    shrunk: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckReport:
     """The outcomes of a check.
 
@@ -79,7 +84,7 @@ class CheckReport:
     def ok(self) -> bool:
         """Whether every outcome is passed or skipped, and at least one is passed."""
         statuses = {outcome.status for outcome in self.outcomes}
-        return statuses <= {"passed", "skipped"}
+        return "passed" in statuses and statuses <= {"passed", "skipped"}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -120,22 +125,38 @@ class CheckReport:
             tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         )
 
+    def __repr__(self) -> str:
+        """The counts and what is wrong first, short enough for pytest to show it whole."""
+        text = f"CheckReport({self._counted()}"
+        bad = self._bad()
+        if bad:
+            first = bad[0].reason.partition("\n")[0]
+            text += f"; {bad[0].status}: {bad[0].invariant} on {bad[0].subject}: {first}"
+        end = ") str(report) has the rest" if bad else ")"
+        return textwrap.shorten(text, _SHORT - len(end), placeholder=" ...") + end
+
     def __str__(self) -> str:
-        bad = [o for o in self.outcomes if o.status not in ("passed", "skipped")]
-        lines = [failure_text(outcome) + "\n" for outcome in bad]
-        lines.append(", ".join(f"{count} {status}" for status, count in self.counts.items()))
-        return "\n".join(lines)
+        lines = [failure_text(outcome) + "\n" for outcome in self._bad()]
+        return "\n".join([*lines, self._counted()])
+
+    def _bad(self) -> list[Outcome]:
+        return [o for o in self.outcomes if o.status not in ("passed", "skipped")]
+
+    def _counted(self) -> str:
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
+        return counts or "nothing checked"
 
 
 def failure_text(outcome: Outcome, statement: str = "") -> str:
-    """A failure, whole: property, values, smallest counterexample, diagnosis, how to reproduce."""
+    """A failure, whole: property, values, counterexample, diagnosis, how to reproduce."""
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
         lines.append(filled("property: ", statement))
     reason = outcome.reason.partition("\n  [")[0] if outcome.counterexample else outcome.reason
     lines.append(textwrap.indent(reason, "  "))
     if outcome.counterexample:
-        lines.append(f"  smallest counterexample: {case_in_words(outcome.counterexample)}")
+        which = "smallest counterexample" if outcome.shrunk else "counterexample"
+        lines.append(f"  {which}: {case_in_words(outcome.counterexample)}")
         lines.append(f"    case {outcome.counterexample}")
     if outcome.error is not None:
         lines.append(f"  error: {outcome.error:.3g} times what is allowed")

@@ -62,6 +62,7 @@ class _Run:
         self.failing: Case | None = None
         self.error: BaseException | None = None
         self.unjudged: str | None = None
+        self.shrunk = False
 
     def once(self, case: Case) -> None:
         """Run the check on one case; raises what it raises, or rejects the case."""
@@ -110,6 +111,7 @@ class _Run:
             self.failing = None
         except Exception as error:
             self.error = error
+            self.shrunk = shrink
 
     def _one_drawn(self, case: Case) -> None:
         self.failing = case
@@ -136,7 +138,8 @@ class _Run:
                         self.failing, self.error, progress = case, error, True
                         break
                 if time.monotonic() > until:
-                    break
+                    return
+        self.shrunk = not progress
 
 
 def run_invariant(
@@ -197,6 +200,7 @@ def run_invariant(
         text,
         cases=sum(run.seen.values()) or 1,
         counterexample=run.failing.id if run.failing else None,
+        shrunk=run.shrunk,
         error=getattr(run.error, "error", None),
     )
 

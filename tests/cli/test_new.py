@@ -47,7 +47,7 @@ def test_what_it_writes_passes_its_own_tests_before_it_is_installed(here: Any) -
         "from attnbench.registry.discovery import call_hooks; import my_scores;"
         "(spec,) = call_hooks(my_scores);"
         "report = attnbench.check(spec, profile='quick');"
-        "assert report.ok, report; print(report.counts)"
+        "assert report.ok, str(report); print(report.counts)"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
