@@ -56,6 +56,36 @@ def segfault() -> None:
     ctypes.string_at(0)
 
 
+class _Crashes(torch.nn.Module):
+    def forward(self) -> None:
+        ctypes.string_at(0)
+
+
+def segfault_deep_in_a_module() -> None:
+    module: torch.nn.Module = _Crashes()
+    for _ in range(20):
+        module = torch.nn.Sequential(module)
+        module.forward = lambda inner=module[0]: inner()  # type: ignore[method-assign]
+    module()
+
+
+def print_a_gigabyte(stream: str, times: int) -> str:
+    for _ in range(times):
+        print("x" * (2**30 // times), file=getattr(sys, stream))
+    return "printed"
+
+
+def print_much_and_leave() -> None:
+    print("x" * 2**24, file=sys.stderr)
+    print("the end", file=sys.stderr)
+    os._exit(7)
+
+
+def say_over_the_cap_and_leave() -> None:
+    print("over the cap", file=sys.stderr)
+    os._exit(7)
+
+
 def leave() -> None:
     os._exit(7)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError
+from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -55,9 +56,7 @@ def raised_text(subject: Subject, error: BaseException) -> str:
     said = str(error).strip().split("\n\n")[0]
     text = f"{subject.name} raised on a legal input: {type(error).__name__}: {said}"
     frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not {"torch", "attnbench", "hypothesis"} & set(Path(frame.filename).parts[-4:-1])
+        frame for frame in traceback.extract_tb(error.__traceback__) if is_own_code(frame.filename)
     ]
     if not frames:
         return text

@@ -6,9 +6,11 @@ import contextlib
 import gc
 import importlib
 import inspect
+import io
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from attnbench.processes.pool import Task
 
 __all__ = ["Descriptor", "serve"]
+
+_KEPT = 2**16
+"""Characters of a text written to standard error that are kept: the end is what is shown."""
 
 
 class Descriptor:
@@ -89,10 +94,32 @@ def _detach(log: int) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(log, 2)
-    faulthandler.enable()
+    sys.stdout, sys.stderr = _Brief(1, keep=0), _Brief(2, keep=_KEPT)
+    faulthandler.enable(all_threads=False)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+
+
+class _Brief(io.TextIOWrapper):
+    """A standard stream that keeps the end of each text: to encode a gigabyte takes two more.
+
+    Args:
+        number: of the file descriptor.
+        keep: characters of a text that are written.
+    """
+
+    def __init__(self, number: int, *, keep: int) -> None:
+        raw = io.FileIO(number, "w", closefd=False)
+        super().__init__(io.BufferedWriter(raw), "utf-8", "backslashreplace", write_through=True)
+        self._keep = keep
+
+    def write(self, text: str) -> int:
+        """Write the end of the text; the number of its characters, as if all were written."""
+        if self._keep:
+            super().write(text[-self._keep :])
+            self.flush()
+        return len(text)
 
 
 def _follow(sentinel: Any) -> None:

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import IO, Any, Literal
@@ -33,12 +33,12 @@ import psutil
 
 from attnbench import errors
 from attnbench.processes import child
+from attnbench.processes.tracebacks import last_words
 
 __all__ = ["GIB", "MEMORY_GIB", "Event", "Task", "Workers", "call", "cores", "warm_up"]
 
 GIB = 2**30
 MEMORY_GIB = 2.0
-_PRELOAD = ["torch"]
 _POLL_S = 0.05
 _LOG_BYTES = 2**20
 
@@ -76,6 +76,7 @@ class Event:
         value: what the function gave.
         reason: what happened, in a sentence, and the end of what the process wrote to its
             standard error.
+        over_memory: whether a ``crashed`` process was ended because it took too much memory.
     """
 
     task: Task
@@ -83,6 +84,7 @@ class Event:
     value: Any = None
     reason: str = ""
     error: errors.AttnbenchError | None = None
+    over_memory: bool = False
 
 
 class Workers:
@@ -155,15 +157,15 @@ def warm_up(*modules: str) -> None:
     """
     from multiprocessing import forkserver
 
-    _PRELOAD.extend(modules)
-    _context()
+    _context(modules)
     with _no_main():
         forkserver.ensure_running()
 
 
-def _context() -> Any:
+def _context(preload: Sequence[str] = ()) -> Any:
+    """The context of children; a server that is started from now on imports torch and modules."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
+    context.set_forkserver_preload(["torch", *preload])
     return context
 
 
@@ -183,7 +185,7 @@ class _Child:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
+        self.log: IO[bytes] = tempfile.TemporaryFile("a+b", prefix="attnbench-")  # noqa: SIM115 -- end()
         context = _context()
         self.receiver, sender = context.Pipe(duplex=False)
         # the server was started once, so that variables set since then have to travel
@@ -224,7 +226,7 @@ class _Child:
         if used > self.task.memory_gib * GIB:
             cap = self.task.memory_gib
             reason = f"its process took {used / GIB:.2f} GiB, over the cap of {cap:g} GiB"
-            yield Event(self.task, "crashed", reason=reason)
+            yield Event(self.task, "crashed", reason=reason, over_memory=True)
 
     def _memory(self) -> int:
         if os.fstat(self.log.fileno()).st_size > _LOG_BYTES:
@@ -245,13 +247,9 @@ class _Child:
             how = f"its process ended itself with exit code {code}"
         return how + self._told()
 
-    def _told(self, most: int = 12) -> str:
-        """The end of what the process wrote to its standard error, without our own frames."""
-        self.log.seek(0)
-        lines = self.log.read(_LOG_BYTES).decode(errors="replace").strip().splitlines()
-        ours = ("multiprocessing/", "attnbench/child_process.py", "<string>", "Extension modules:")
-        told = [line for line in lines if line.strip() and not any(o in line for o in ours)]
-        return "".join(f"\n  | {line}" for line in told[-most:])
+    def _told(self) -> str:
+        self.log.seek(max(0, os.fstat(self.log.fileno()).st_size - _LOG_BYTES))
+        return last_words(self.log.read(_LOG_BYTES).decode(errors="replace"))
 
     def end(self) -> None:
         """End the process, and those that it started."""

@@ -112,6 +112,45 @@ def test_a_segmentation_fault_crashed_and_names_the_line() -> None:
     assert "child_process" not in event.reason
 
 
+def test_a_crash_below_many_frames_still_names_the_users() -> None:
+    event = last(task("segfault_deep_in_a_module"))
+    assert "SIGSEGV" in event.reason
+    assert "worker_tasks.py" in event.reason
+    assert "in forward" in event.reason
+    assert "torch/nn/modules" not in event.reason
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("times", [1, 1024])
+def test_printing_a_gigabyte_neither_takes_its_memory_twice_nor_much_time(
+    stream: str, times: int
+) -> None:
+    gib = 1.0 if times == 1 else 0.1
+    event = run(task("print_a_gigabyte", memory_gib=0.6 + gib, stream=stream, times=times))[0]
+    assert (event.kind, event.value) == ("value", "printed"), event.reason
+
+
+def test_the_end_of_what_was_printed_is_kept() -> None:
+    event = last(task("print_much_and_leave"))
+    assert event.reason.splitlines()[-1] == "  | the end"
+
+
+def test_what_one_command_preloads_is_not_left_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from multiprocessing import forkserver
+
+    from attnbench.processes.pool import warm_up
+
+    asked: list[list[str]] = []
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: None)
+    monkeypatch.setattr(forkserver._forkserver, "set_forkserver_preload", asked.append)
+    monkeypatch.setattr(forkserver, "set_forkserver_preload", asked.append)
+    warm_up("json")
+    warm_up()
+    assert asked == [["torch", "json"], ["torch"]]
+
+
 def test_a_child_that_leaves_crashed_with_its_exit_code() -> None:
     event = last(task("leave"))
     assert (event.kind, event.reason) == (
@@ -124,6 +163,13 @@ def test_a_child_over_its_memory_crashed_and_says_the_cap() -> None:
     event = last(task("allocate", memory_gib=0.75))
     assert event.kind == "crashed"
     assert "over the cap of 0.75 GiB" in event.reason
+    assert event.over_memory
+
+
+def test_only_the_pool_says_that_a_child_was_over_its_memory() -> None:
+    event = last(task("say_over_the_cap_and_leave"))
+    assert "over the cap" in event.reason
+    assert not event.over_memory
 
 
 def test_the_run_goes_on_after_each_way_to_die() -> None:

@@ -163,7 +163,7 @@ class Session:
 
 def _ending(event: Event) -> dict[str, Any]:
     """Status and reason of a measurement whose process gave no record."""
-    if event.kind == "crashed" and "over the cap" in event.reason:
+    if event.over_memory:
         return {"status": "out_of_memory", "reason": event.reason}
     status = "failed" if event.kind == "raised" else event.kind
     return {"status": status, "reason": event.reason}

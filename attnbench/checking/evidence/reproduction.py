@@ -38,6 +38,7 @@ __all__ = ["reproduce", "with_evidence"]
 
 _TIME_LIMIT_S = 60
 _TRIES = 3  # failures of a subject for which a script is looked for
+_TOLD_BYTES = 2**16  # of what a script writes: its last line names the exception
 _LONGEST = 200  # lines; a longer script shows less than the message does
 
 
@@ -284,19 +285,23 @@ def _rendered(
 def _fails(script: str, expected: str) -> bool:
     """Whether a script, run in a clean process, ends with an exception of this name."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "reproduce.py"
+        path, said = Path(folder) / "reproduce.py", Path(folder) / "stderr"
         path.write_text(script, encoding="utf-8")
         try:
-            done = subprocess.run(  # noqa: S603 -- our own script, by our own interpreter
-                [sys.executable, str(path)],
-                capture_output=True,
-                text=True,
-                timeout=_TIME_LIMIT_S,
-                cwd=folder,
-                check=False,
-            )
+            with said.open("wb") as stderr:  # a pipe would keep in memory whatever it prints
+                done = subprocess.run(  # noqa: S603 -- our own script, by our own interpreter
+                    [sys.executable, str(path)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    timeout=_TIME_LIMIT_S,
+                    cwd=folder,
+                    check=False,
+                )
         except subprocess.TimeoutExpired:
             return False
-    last = done.stderr.strip().splitlines()[-1:] or [""]
-    name = last[0].partition(":")[0].rpartition(".")[2]
+        with said.open("rb") as stderr:
+            stderr.seek(max(0, said.stat().st_size - _TOLD_BYTES))
+            lines = stderr.read().decode(errors="replace").strip().splitlines()
+    name = (lines or [""])[-1].partition(":")[0].rpartition(".")[2]
     return done.returncode == 1 and name == expected

@@ -1,0 +1,58 @@
+"""What a child process said before it ended: its last lines, and the user's frames of a crash."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import sysconfig
+from pathlib import Path
+
+__all__ = ["is_own_code", "last_words"]
+
+_LIBRARIES = ("attnbench", "torch", "hypothesis", "pluggy")
+_FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+ in ')
+_LINES = 12
+_WIDTH = 200
+"""Characters of a line that are shown; a subject may write a megabyte without a newline."""
+
+
+@functools.cache
+def _libraries() -> tuple[Path, ...]:
+    """Folders of the packages whose frames say nothing about a subject."""
+    specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
+    return tuple(Path(spec.origin).resolve().parent for spec in specs if spec and spec.origin)
+
+
+@functools.cache
+def is_own_code(file: str) -> bool:
+    """Whether a frame's file belongs to the user, not to a library or to the standard library.
+
+    Folders are compared, not their names: a user's folder may be called ``torch``.
+    """
+    if file.startswith("<"):
+        return False
+    path = Path(file).resolve()
+    if any(path.is_relative_to(folder) for folder in _libraries()):
+        return False
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    if any(path.is_relative_to(folder) for folder in installed):
+        return True
+    return not path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve())
+
+
+def last_words(text: str) -> str:
+    """The end of what a process wrote to its standard error, each line behind a bar.
+
+    Of the stack that ``faulthandler`` writes, the innermost frame and the user's own are kept.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), len(lines))
+    before, dump = lines[:fatal], lines[fatal:]
+    frames = [(line, match["file"]) for line in dump if (match := _FRAME.match(line))]
+    crash = dump[:1] + [
+        line for i, (line, file) in enumerate(frames) if i == 0 or is_own_code(file)
+    ]
+    shown = before[-_LINES:] + crash[:_LINES]
+    cut = [line if len(line) <= _WIDTH else line[:_WIDTH] + " ..." for line in shown]
+    return "".join(f"\n  | {line}" for line in cut)
