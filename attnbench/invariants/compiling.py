@@ -194,7 +194,9 @@ def _vmapped(subject: Subject, case: Case) -> None:
     lambda: [
         "from torch._subclasses.fake_tensor import FakeTensorMode",
         "mode = FakeTensorMode()",
-        "state = {name: mode.from_tensor(t) for name, t in call.state_dict().items()}",
+        "tensors = list(call.named_parameters(remove_duplicate=False))",
+        "tensors += call.named_buffers(remove_duplicate=False)",
+        "state = {name: mode.from_tensor(t) for name, t in tensors}",
         "fakes = tuple(map(mode.from_tensor, (query, key, value)))",
         "with mode:",
         "    got = torch.func.functional_call(call, state, fakes, tie_weights=False)",
@@ -207,7 +209,12 @@ def _faked(subject: Subject, case: Case) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode  # brings the compiler: half a second
 
     mode = FakeTensorMode()
-    state: dict[str, Tensor] = {name: mode.from_tensor(t) for name, t in call.state_dict().items()}
+    # state_dict() leaves out buffers that are not persistent, such as rotary tables
+    tensors = (
+        *call.named_parameters(remove_duplicate=False),
+        *call.named_buffers(remove_duplicate=False),
+    )
+    state: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in tensors}
     with _told("a call with fake tensors"), mode:
         fakes = tuple(mode.from_tensor(tensor) for tensor in _tensors(base))
         got = torch.func.functional_call(call, state, fakes, tie_weights=False)

@@ -134,3 +134,19 @@ def test_tied_parameters_are_no_fault() -> None:
 
     found = run(mutant(Tied, reference=None), INVARIANTS["fake_tensors_tell_the_shape"])
     assert found.status == "passed", found.reason
+
+
+class Table(Attention):
+    """A table that is computed, not saved: a buffer that state_dict() leaves out."""
+
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        self.register_buffer("table", torch.zeros(1), persistent=False)
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights, value) + self.table.to(value.dtype)  # type: ignore[operator]
+
+
+def test_a_buffer_that_is_not_persistent_is_no_fault() -> None:
+    found = run(mutant(Table), INVARIANTS["fake_tensors_tell_the_shape"])
+    assert found.status == "passed", found.reason
