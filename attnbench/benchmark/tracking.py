@@ -96,7 +96,7 @@ def _error(prepared: Prepared) -> float:
     if not found.agrees:
         raise ValueError(
             f"{prepared.subject.name} is off by {found.error_abs:.3g}, {found.ratio:.3g} times "
-            f"what is allowed; see 'attnbench check {prepared.subject.name}'."
+            f"what is allowed; see: {prepared.subject.check_command}"
         )
     return found.ratio
 
@@ -109,7 +109,7 @@ def _sampled(prepared: Prepared, direction: str) -> dict[str, Any]:
         if slopes > 1.0:
             raise ValueError(
                 f"gradients of {prepared.subject.name} are off by {slopes:.3g} times what is "
-                f"allowed; see 'attnbench check {prepared.subject.name}'."
+                f"allowed; see: {prepared.subject.check_command}"
             )
     call = prepared.call(direction)
     call()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from attnbench.attention.attend import attend, scores_of
 from attnbench.cases.case import Case
 from attnbench.errors import DeviceError, DtypeError, ShapeError, UsageError
+from attnbench.registry.address import format_options
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, KernelSpec, MechanismSpec, ScoringSpec
 from attnbench.subject.tensors import Inputs, make_inputs
@@ -45,6 +47,12 @@ class Subject:
     scoring: ScoringSpec | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     address: str = ""
+
+    @property
+    def check_command(self) -> str:
+        """The command that checks it; a subject of a file is not found by its name."""
+        target = (self.address or self.name.partition("(")[0]) + format_options(self.options)
+        return shlex.join(["attnbench", "check", target])
 
     @property
     def maker(self) -> ScoringSpec | MechanismSpec:

@@ -163,7 +163,7 @@ def _agreement(
         if slopes
         else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
     )
-    reason = f"{off} what is allowed; 'attnbench check {subject.name}' says more"
+    reason = f"{off} what is allowed; see: {subject.check_command}"
     return {"status": "unverified", "reason": reason, **values}
 
 

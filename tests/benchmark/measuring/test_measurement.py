@@ -4,6 +4,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Never
 
 import pytest
@@ -83,6 +84,22 @@ def test_a_subject_that_is_not_its_reference_is_measured_and_not_ranked() -> Non
     assert "attnbench check under_test" in record.reason
     right = measurement.measure(subject_of(dot, reference=reference), SMALL, QUICK)
     assert right.status == "ok"
+
+
+def test_the_command_that_says_more_finds_a_subject_of_a_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "my scores.py"
+    file.write_text(
+        "import attnbench, torch\n"
+        "class Far(torch.nn.Module):\n"
+        "    def forward(self, query, key):\n"
+        "        scores = query @ key.mT\n"
+        "        return scores * (1 if query.dtype == torch.float64 else 2)\n"
+        "FAR = attnbench.ScoringSpec(name='far', make=lambda q, k: Far(), equal_sizes=True)\n"
+    )
+    (subject,) = resolve(f"{file}:FAR")
+    record = measurement.measure(subject, SMALL, QUICK)
+    assert record.status == "unverified"
+    assert record.reason.endswith(f"see: attnbench check '{file}:FAR'")
 
 
 def test_a_subject_that_rounds_on_its_way_is_not_ranked() -> None:
