@@ -57,7 +57,7 @@ def segfault() -> None:
 
 
 class _Crashes(torch.nn.Module):
-    def forward(self) -> None:
+    def forward(self, tensor: torch.Tensor) -> None:
         ctypes.string_at(0)
 
 
@@ -65,8 +65,7 @@ def segfault_deep_in_a_module() -> None:
     module: torch.nn.Module = _Crashes()
     for _ in range(20):
         module = torch.nn.Sequential(module)
-        module.forward = lambda inner=module[0]: inner()  # type: ignore[method-assign]
-    module()
+    module(torch.ones(1))
 
 
 def print_a_gigabyte(stream: str, times: int) -> str:

@@ -144,7 +144,7 @@ class Table(Attention):
         self.register_buffer("table", torch.zeros(1), persistent=False)
 
     def pool(self, weights: Tensor, value: Tensor) -> Tensor:
-        return super().pool(weights, value) + self.table.to(value.dtype)  # type: ignore[operator]
+        return super().pool(weights, value) + self.table.to(value.dtype)
 
 
 def test_a_buffer_that_is_not_persistent_is_no_fault() -> None:
