@@ -12,6 +12,7 @@ from attnbench.attention.calls import Call, check_features, prepare
 from attnbench.attention.dispatch import scoring_of
 from attnbench.attention.masks import Mask, causal_mask, fold, valid_lens_mask, window_mask
 from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
+from attnbench.attention.torch_internals import softmax_backward, transforms_active
 from attnbench.attention.windows import Band, band, last_slots
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES
 from attnbench.checking.profiles import current_profile
@@ -88,7 +89,9 @@ __all__ = [
     "select_items",
     "select_keys",
     "select_queries",
+    "softmax_backward",
     "softmax_weights",
+    "transforms_active",
     "unmasked",
     "valid_lens_mask",
     "window_mask",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnbench._signing import ORIGIN
 from attnbench.attention.masks import Mask
+from attnbench.attention.torch_internals import constant_for_compiler
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError, nearest
 from attnbench.registry.catalog import registry
@@ -46,14 +47,11 @@ A graph is guarded by what it reads here; what a call returns as a constant coul
 """
 
 
+@constant_for_compiler
 def _look_up(origin: str | None) -> None:
     """Put an origin into the table; a step of its own, which is not traced into a graph."""
     scoring = registry().made(origin)
     _KERNELS[origin] = scoring, () if scoring is None else tuple(registry().kernels(scoring))
-
-
-# what torch.compiler.assume_constant_result does; it would import the compiler, which takes 1 s
-_look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def scoring_of(module: nn.Module) -> ScoringSpec | None:

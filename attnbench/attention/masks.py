@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnbench.attention.torch_internals import is_concrete
 from attnbench.errors import DeviceError, MaskError
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "broadcast_mask",
     "causal_mask",
     "fold",
-    "is_concrete",
     "valid_lens_mask",
     "window_mask",
 ]
@@ -58,18 +58,6 @@ class Mask:
         if self.bias is None or self.allowed is None:
             return self.allowed if self.bias is None else self.bias
         return torch.where(self.allowed, self.bias, float("-inf"))
-
-
-def is_concrete(tensor: Tensor) -> bool:
-    """Whether values can be looked at: neither traced, nor fake, nor under ``vmap``."""
-    from torch._subclasses.fake_tensor import FakeTensor  # heavy, and not needed to import masks
-
-    return not (
-        torch.compiler.is_compiling()
-        or isinstance(tensor, FakeTensor)
-        or tensor.device.type == "meta"
-        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    )
 
 
 def causal_mask(q_len: int, kv_len: int, device: torch.device | str | None = None) -> Tensor:

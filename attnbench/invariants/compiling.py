@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.attention.torch_internals import fake_mode, graph_breaks
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.checking.evidence.script import transformed
@@ -86,12 +87,6 @@ def _own_code() -> Callable[..., Tensor]:
     return types.FunctionType(code, forward.__globals__)
 
 
-def _graph_breaks() -> int:
-    from torch._dynamo.utils import counters  # brings the compiler: a second
-
-    return sum(counters["graph_break"].values())
-
-
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     """What a transformation raises, told in one sentence; and its warnings kept quiet."""
@@ -128,11 +123,11 @@ def _compiled(subject: Subject, case: Case) -> None:
     expected = base.output
     with _told(f"torch.compile (backend {backend!r})"):
         call = functools.partial(torch.compile(_own_code(), backend=backend), _Call(base))
-        broken = _graph_breaks()
+        broken = graph_breaks()
         got = call(*_tensors(base))
         leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
         trained = call(*(tensor for _, tensor in leaves.tensors()))
-        if _graph_breaks() != broken:  # graphs of code that all subjects share, up to a limit
+        if graph_breaks() != broken:  # graphs of code that all subjects share, up to a limit
             torch.compiler.reset()
     assert base.output is expected
     base.expect(got.detach(), f"compiled ({backend}), output", "the call as it is")
@@ -206,9 +201,7 @@ def _faked(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     expected = base.output
     call = _Call(base)
-    from torch._subclasses.fake_tensor import FakeTensorMode  # brings the compiler: half a second
-
-    mode = FakeTensorMode()
+    mode = fake_mode()
     # state_dict() leaves out buffers that are not persistent, such as rotary tables
     tensors = (
         *call.named_parameters(remove_duplicate=False),

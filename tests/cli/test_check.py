@@ -33,7 +33,9 @@ def test_check_shows_one_row_a_subject_for_several() -> None:
 
 def test_check_tells_subjects_of_one_name_apart(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text("from bad_subjects import RIGHT\n")
+    path.write_text(
+        f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom bad_subjects import RIGHT\n"
+    )
     same = f"{path}:RIGHT"
     result = run("check", same, "bad_subjects.py:RIGHT", *SUM, "--json")
     name = result.json["outcomes"][0]["subject"].partition(" of ")[0]

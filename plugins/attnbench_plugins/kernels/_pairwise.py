@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.testing import softmax_backward, transforms_active
 from attnbench_plugins._widen import widen
 from attnbench_plugins.kernels._blocks import Block, blocks
 from attnbench_plugins.kernels._folding import fold, fold_mapped, fold_mask, unfold_mapped
@@ -114,7 +115,7 @@ def _backward(
         with torch.autocast(a.device.type, enabled=False):
             grad_value[block.items, :, block.keys].baddbmm_(outer.mT, weights)
             torch.bmm(outer, values.mT, out=g)
-        torch._softmax_backward_data(g, weights, -1, weights.dtype, grad_input=g)
+        softmax_backward(g, weights)
         more_b, more_w = slopes(
             g, queries, keys, vector, visible, squares, block.queries_of(grad_a)
         )
@@ -250,19 +251,14 @@ class _Backward(torch.autograd.Function):
         pass
 
 
-def _transformed() -> bool:
-    """Whether a transform of ``torch.func`` is at work; a compiler traces through those itself."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-
-
 def _run_forward(*args: Any) -> Any:
-    if _transformed():
+    if transforms_active():
         return _Forward.apply(*args)  # type: ignore[no-untyped-call]  # torch has no types here
     return _forward(*args)
 
 
 def _run_backward(*args: Any) -> Any:
-    if _transformed():
+    if transforms_active():
         return _Backward.apply(*args)  # type: ignore[no-untyped-call]  # torch has no types here
     return _backward(*args)
 

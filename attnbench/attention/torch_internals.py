@@ -1,0 +1,69 @@
+"""The calls of torch that are not public, each behind a name of its own.
+
+Whoever moves to another release of torch looks here first. Heavy modules are imported when they are
+used: the compiler takes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "constant_for_compiler",
+    "fake_mode",
+    "graph_breaks",
+    "is_concrete",
+    "softmax_backward",
+    "transforms_active",
+]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def is_concrete(tensor: Tensor) -> bool:
+    """Whether values can be looked at: neither traced, nor fake, nor under ``vmap``."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return not (
+        torch.compiler.is_compiling()
+        or isinstance(tensor, FakeTensor)
+        or tensor.device.type == "meta"
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def transforms_active() -> bool:
+    """Whether a transform of ``torch.func`` is at work; a compiler traces through those itself."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def constant_for_compiler(function: _Function) -> _Function:
+    """Have ``torch.compile`` call a function while it traces, and keep what it gives.
+
+    ``torch.compiler.assume_constant_result`` does this too, and imports the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # what the compiler reads
+    return function
+
+
+def softmax_backward(grad: Tensor, weights: Tensor) -> None:
+    """Turn the gradient of weights ``(..., L, S)`` into that of their scores, in place."""
+    torch._softmax_backward_data(grad, weights, -1, weights.dtype, grad_input=grad)
+
+
+def graph_breaks() -> int:
+    """How many graph breaks ``torch.compile`` has met in this process."""
+    from torch._dynamo.utils import counters
+
+    return sum(counters["graph_break"].values())
+
+
+def fake_mode() -> Any:
+    """A mode in which tensors have shapes and no values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
