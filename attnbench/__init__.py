@@ -22,7 +22,15 @@ from attnbench.errors import (
     UsageError,
 )
 from attnbench.hookspecs import hookimpl
-from attnbench.specs import Invariant, KernelSpec, MechanismSpec, ScoringSpec, Sizes
+from attnbench.specs import (
+    CacheSpec,
+    Invariant,
+    KernelSpec,
+    LayerSpec,
+    MechanismSpec,
+    ScoringSpec,
+    Sizes,
+)
 
 if TYPE_CHECKING:
     from attnbench.attention.attend import attend
@@ -47,6 +55,7 @@ _LAZY = {
 
 __all__ = [
     "AttnbenchError",
+    "CacheSpec",
     "Case",
     "CheckReport",
     "DeviceError",
@@ -56,6 +65,7 @@ __all__ = [
     "Invariant",
     "InvariantViolation",
     "KernelSpec",
+    "LayerSpec",
     "MaskError",
     "MechanismSpec",
     "OptionError",

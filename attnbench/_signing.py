@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.errors import OptionError, ShapeError, nearest
 
 if TYPE_CHECKING:
-    from attnbench.specs import MechanismSpec, ScoringSpec
+    from attnbench.specs import LayerSpec, MechanismSpec, ScoringSpec
 
 __all__ = ["MADE_FOR", "ORIGIN", "check_options", "option_names", "signed_make"]
 
@@ -20,8 +20,10 @@ ORIGIN = "attnbench_origin"
 MADE_FOR = "attnbench_sizes"
 """Attribute of a module that a spec made: the sizes it was made for."""
 
+_SIZES = {"scoring": ("query_size", "key_size"), "layer": ("size",)}
 
-def signed_make(spec: ScoringSpec | MechanismSpec, kind: str) -> Callable[..., Any]:
+
+def signed_make(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> Callable[..., Any]:
     """``make``, which checks sizes and options, and whose modules carry the spec's name.
 
     The name is text, so that it survives ``deepcopy`` and ``pickle``; with what made the module
@@ -45,14 +47,14 @@ def signed_make(spec: ScoringSpec | MechanismSpec, kind: str) -> Callable[..., A
     return signed
 
 
-def _check_sizes(spec: ScoringSpec | MechanismSpec, kind: str, sizes: tuple[int, ...]) -> None:
-    names = ("query_size", "key_size", "value_size")[: 2 if kind == "scoring" else 3]
+def _check_sizes(
+    spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str, sizes: tuple[int, ...]
+) -> None:
+    names = _SIZES.get(kind, ("query_size", "key_size", "value_size"))
     if len(sizes) != len(names):
-        raise ShapeError(
-            f"{spec.name} is made with {len(names)} sizes by position, "
-            f"{', '.join(names)}; got {sizes}."
-        )
-    if spec.equal_sizes and sizes[0] != sizes[1]:
+        count = f"{len(names)} sizes by position" if len(names) > 1 else "one size by position"
+        raise ShapeError(f"{spec.name} is made with {count}, {', '.join(names)}; got {sizes}.")
+    if getattr(spec, "equal_sizes", False) and sizes[0] != sizes[1]:
         raise ShapeError(
             f"{spec.name} needs query_size == key_size, got {sizes[0]} and {sizes[1]}; "
             "bilinear and additive score sizes that differ."

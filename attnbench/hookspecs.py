@@ -1,4 +1,4 @@
-"""The four hooks of an attnbench plugin: this page is the plugin author's manual.
+"""The hooks of an attnbench plugin: this page is the plugin author's manual.
 
 A plugin is a module, named by an entry point in the group ``attnbench``. It implements any of the
 hooks below, each of which returns an iterable of specs. A whole plugin::
@@ -47,7 +47,7 @@ from collections.abc import Iterable
 
 import pluggy
 
-from attnbench.specs import Invariant, KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 PROJECT = "attnbench"
 """Name of the pluggy project and of the entry-point group."""
@@ -81,6 +81,15 @@ def attnbench_mechanisms() -> Iterable[MechanismSpec]:  # type: ignore[empty-bod
 
     A mechanism meets masks, empty rows and padding itself, as DESIGN describes them. See
     :class:`attnbench.MechanismSpec`.
+    """
+
+
+@hookspec
+def attnbench_layers() -> Iterable[LayerSpec]:  # type: ignore[empty-body]  # a hook has no body
+    """Layers: modules on hidden states ``(B, L, E)``, with padding and perhaps a cache.
+
+    A self-attention block, a decoder layer or a whole model. See :class:`attnbench.LayerSpec` for
+    every field, and :class:`attnbench.CacheSpec` for what a cache can do.
     """
 
 

@@ -115,6 +115,9 @@ def planned(
     check_device(device)
     chosen = sorted(select_invariants(invariants), key=lambda one: one.name != CONTRACT)
     found = resolve(target)
+    if invariants is None:
+        kinds = {subject.kind for subject in found}
+        chosen = [one for one in chosen if kinds & set(one.kinds)]
     for subject in found:
         registry().validate(subject.spec, excused=isinstance(target, str) and ":" not in target)
         if dtypes is not None and not set(dtypes) & set(subject.dtypes):

@@ -46,14 +46,24 @@ class Work:
     restarts: int = _RESTARTS
 
 
-def works_of(pairs: Sequence[tuple[str, str]], invariants: Sequence[str]) -> list[Work]:
-    """A work for each address and subject; subjects of one name are called by their address too."""
+def works_of(
+    pairs: Sequence[tuple[str, str]],
+    invariants: Sequence[str],
+    of_subject: Mapping[str, Sequence[str]] | None = None,
+) -> list[Work]:
+    """A work for each address and subject; subjects of one name are called by their address too.
+
+    Args:
+        pairs: addresses and names of subjects.
+        invariants: names, in order.
+        of_subject: those that say something of a subject, by its name; all by default.
+    """
     count = Counter(subject for _, subject in pairs)
     return [
         Work(
             target,
             subject,
-            tuple(invariants),
+            tuple(n for n in invariants if of_subject is None or n in of_subject[subject]),
             subject if count[subject] == 1 else f"{subject} of {target}",
         )
         for target, subject in pairs

@@ -207,6 +207,8 @@ def run_invariant(
 
 def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
     """Why an invariant is skipped on a subject; ``None`` if it is run."""
+    if subject.kind not in invariant.kinds:
+        return f"it says nothing of a {subject.kind}"
     if invariant.name in subject.exempt:
         return f"exempt: {subject.exempt[invariant.name]}"
     if invariant.law and invariant.name not in subject.laws:

@@ -59,12 +59,33 @@ def subject_rows(targets: Sequence[str] | None, case_id: str | None = None) -> l
                 "source": maker.source,
                 "laws": list(maker.laws),
                 "dtypes": list(subject.dtypes),
-                "equal_sizes": maker.equal_sizes,
+                "equal_sizes": getattr(maker, "equal_sizes", False),
+                "layer": _layer(maker),
                 "exempt": dict(subject.exempt),
                 "kernels": _kernels(subject, case_id) if case_id else [],
             }
         )
     return rows
+
+
+def _layer(maker: Any) -> dict[str, Any] | None:
+    """What a layer's spec says of calls and caches; ``None`` for any other."""
+    from attnbench.specs import LayerSpec
+
+    if not isinstance(maker, LayerSpec):
+        return None
+    cache = maker.cache
+    return {
+        "causal": maker.causal,
+        "window": maker.window,
+        "accepts": list(maker.accepts),
+        "cache": None
+        if cache is None
+        else {
+            "operations": [n for n in ("select", "crop", "length") if getattr(cache, n)],
+            "capacity": cache.capacity,
+        },
+    }
 
 
 def invariant_rows() -> list[dict[str, Any]]:
@@ -118,17 +139,23 @@ def plan(
     from attnbench.subject.lookup import subjects
 
     pairs: list[tuple[str, str]] = []
-    chosen: list[Any] = []
+    statements: dict[str, str] = {}
+    of_subject: dict[str, list[str]] = {}
     every = targets is None
     targets = all_targets(profile) if targets is None else targets
     for target in targets:
         found, chosen = planned(
             target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
         )
-        pairs += [(target, subject.name) for subject in found]
+        statements |= {invariant.name: invariant.statement for invariant in chosen}
+        for subject in found:
+            pairs.append((target, subject.name))
+            named = invariants is not None
+            of_subject[subject.name] = [i.name for i in chosen if named or subject.kind in i.kinds]
     return {
         "subjects": list(dict.fromkeys(pairs)),
-        "invariants": [(invariant.name, invariant.statement) for invariant in chosen],
+        "invariants": list(statements.items()),
+        "of_subject": of_subject,
         "left_out": len(subjects()) - len(targets) if every else 0,
     }
 

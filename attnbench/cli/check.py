@@ -64,11 +64,11 @@ def command(
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])
-    works = parallel.works_of(plan["subjects"], list(statements))
+    works = parallel.works_of(plan["subjects"], list(statements), plan["of_subject"])
     found: list[Outcome] = []
     interrupted = False
     try:
-        with progress(len(works) * len(statements), "checking") as advance:
+        with progress(sum(len(work.invariants) for work in works), "checking") as advance:
             for outcome in parallel.run_checks(
                 parallel.dealt(works, jobs),
                 {**chosen, "seed": seed},

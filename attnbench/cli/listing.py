@@ -79,15 +79,37 @@ def _auto(kernels: list[dict[str, Any]]) -> str:
     return next((k["kernel"] for k in kernels if k["reason"] is None), "plain")
 
 
+def _sizes(row: dict[str, Any]) -> str:
+    if row["layer"] is not None:
+        return "one"
+    return "query_size == key_size" if row["equal_sizes"] else "may differ"
+
+
+def _layer_facts(layer: dict[str, Any]) -> dict[str, str]:
+    cache = "none"
+    if layer["cache"] is not None:
+        cache = ", ".join(["new", *layer["cache"]["operations"]])
+        if layer["cache"]["capacity"] is not None:
+            cache += f"; {layer['cache']['capacity']} slots"
+    return {
+        "causal": "yes" if layer["causal"] else "no",
+        "window": str(layer["window"] or "none"),
+        "accepts": ", ".join(layer["accepts"]) or "none",
+        "cache": cache,
+    }
+
+
 def _show(row: dict[str, Any], case: str) -> None:
     typer.echo(f"{row['subject']} ({row['kind']})")
     facts = {
         "formula": row["formula"],
         "source": row["source"],
-        "sizes": "query_size == key_size" if row["equal_sizes"] else "may differ",
+        "sizes": _sizes(row),
         "dtypes": ", ".join(row["dtypes"]),
         "laws": ", ".join(row["laws"]) or "none",
     }
+    if row["layer"] is not None:
+        facts |= _layer_facts(row["layer"])
     for name, text in facts.items():
         typer.echo(f"  {name:8}{text}")
     for name, reason in row["exempt"].items():

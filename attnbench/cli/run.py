@@ -99,7 +99,7 @@ def command(
         content["outcomes"] = [vars(outcome) for outcome in outcomes]  # type: ignore[assignment]
         print_json({**content, "records": benching.as_rows(records)})
     else:
-        _show(running.session.subjects, len(planned["invariants"]), outcomes, records)
+        _show(running.session.subjects, planned["of_subject"], outcomes, records)
         typer.echo(f"\nrecorded {len(records)} measurements in {running.path},")
         typer.echo(f"and {len(outcomes)} outcomes of checks in {checks}")
     if interrupted:
@@ -128,7 +128,10 @@ def _check(
     works = [
         work
         for start in range(0, len(names), _AT_ONCE)
-        for work in parallel.works_of(planned["subjects"], names[start : start + _AT_ONCE])
+        for work in parallel.works_of(
+            planned["subjects"], names[start : start + _AT_ONCE], planned["of_subject"]
+        )
+        if work.invariants
     ]
     until = time.monotonic() + seconds
     found = parallel.run_checks(
@@ -138,7 +141,7 @@ def _check(
         timeout_s=_INVARIANT_S,
         memory_gib=MEMORY_GIB,
     )
-    with progress(len(planned["subjects"]) * len(names), "checking") as advance:
+    with progress(sum(len(work.invariants) for work in works), "checking") as advance:
         for outcome in found:
             into.append(outcome)
             advance(1, f"{outcome.subject}: {outcome.invariant}")
@@ -159,7 +162,10 @@ status    ok: agreed with the reference on this very case and was measured on a 
 
 
 def _show(
-    subjects: Sequence[Any], invariants: int, outcomes: Iterable[Outcome], records: list[Record]
+    subjects: Sequence[Any],
+    invariants: Mapping[str, Sequence[str]],
+    outcomes: Iterable[Outcome],
+    records: list[Record],
 ) -> None:
     """One table: a row for each subject and case."""
     from attnbench.cli import benching
@@ -189,7 +195,7 @@ def _show(
         typer.echo(line)
 
 
-def _checks(outcomes: Iterable[Outcome], invariants: int) -> dict[str, str]:
+def _checks(outcomes: Iterable[Outcome], invariants: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """For each subject how many invariants hold, of how many that apply."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in outcomes:
@@ -198,5 +204,6 @@ def _checks(outcomes: Iterable[Outcome], invariants: int) -> dict[str, str]:
     for subject, counter in counts.items():
         seen = counter.total()
         text = f"{counter['passed']}/{seen - counter['skipped']}"
-        texts[subject] = text if seen >= invariants else f"{text} +{invariants - seen} not run"
+        left = len(invariants.get(subject, ())) - seen
+        texts[subject] = text if left <= 0 else f"{text} +{left} not run"
     return texts

@@ -9,7 +9,7 @@ from attnbench.cases.spaces import cases
 from attnbench.checking.faults import fault_at
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.specs import Invariant
+from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 
 __all__: list[str] = []
@@ -33,5 +33,6 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="Every legal call gives an output (..., L, Ev) in the query's dtype and on its "
         "device, without NaN, the same each time, and changes no input.",
         check=_keeps_the_contract,
+        kinds=KINDS,
         cases=lambda subject: cases(subject, masks=_MASKS, regimes=_REGIMES),
     )

@@ -13,7 +13,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
 from attnbench.invariants.toolkit.derivations import benign
 from attnbench.oracle.budget import Oracle
-from attnbench.specs import Invariant
+from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -58,15 +58,13 @@ class _Call(nn.Module):
         _ = base.output  # first of all: a subject may keep what it is transformed with
         self.module = base.module
         self.names = [name for name, _ in base.inputs.tensors()]
-        self.given: dict[str, Any] = {
-            name: None if name in self.names else value for name, value in vars(base.inputs).items()
-        }
+        self.given: Inputs = base.inputs.replace(**dict.fromkeys(self.names))
         self._run = base.subject.output
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """The output of the inputs' tensors, in the order of their names."""
-        named: dict[str, Any] = {**self.given, **dict(zip(self.names, tensors, strict=True))}
-        return self._run(self.module, Inputs(**named))
+        named = dict(zip(self.names, tensors, strict=True))
+        return self._run(self.module, self.given.replace(**named))
 
 
 def _tensors(base: Baseline) -> tuple[Tensor, ...]:
@@ -138,7 +136,7 @@ def _compiled(subject: Subject, case: Case) -> None:
 
 
 def _gradients_agree(base: Baseline, leaves: Inputs, output: Tensor, how: str) -> None:
-    names = ("query", "key", "value")
+    names = base.inputs.floating
     weight = torch.randn(output.shape, generator=base.generator).to(output)
     got = differentiate(output, [getattr(leaves, n) for n in names], weight)
     again = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
@@ -259,12 +257,14 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="compiled_equals_eager",
         statement="torch.compile changes neither output nor gradients.",
         check=_compiled,
+        kinds=KINDS,
         cases=_some(1),
     )
     yield Invariant(
         name="exported_equals_eager",
         statement="torch.export gives a program of the same output.",
         check=_exported,
+        kinds=KINDS,
         cases=_some(1),
     )
     yield Invariant(
@@ -283,12 +283,14 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="fake_tensors_tell_the_shape",
         statement="A call with fake tensors gives the shape, dtype and device of the real one.",
         check=_faked,
+        kinds=KINDS,
         cases=_some(4),
     )
     yield Invariant(
         name="autocast_agrees",
         statement="Under autocast the output is right within the narrower dtype's rounding.",
         check=_autocast,
+        kinds=KINDS,
         cases=lambda subject: benign(
             subject,
             masks=("none", "boolean", "floating", "padding"),

@@ -16,7 +16,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.derivations import ordinary
-from attnbench.specs import Invariant
+from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 
 __all__: list[str] = []
@@ -88,5 +88,6 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="copies_agree",
         statement="state_dict, deepcopy and pickle keep all that determines the output.",
         check=_copies_agree,
+        kinds=KINDS,
         cases=lambda subject: ordinary(subject, max_len=5, max_features=8),
     )

@@ -14,7 +14,7 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary
-from attnbench.specs import Invariant
+from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, make_inputs
 
@@ -214,6 +214,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="A call changes neither its inputs nor the memory that they are views of, and "
         "gives no part of them back.",
         check=_inputs_are_unchanged,
+        kinds=KINDS,
         cases=lambda subject: cases(subject, max_len=65, masks=ORDINARY_MASKS),
     )
     yield Invariant(
@@ -226,6 +227,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="gradient_modes_agree",
         statement="With gradients, under no_grad and under inference_mode the output is the same.",
         check=_gradient_modes_agree,
+        kinds=KINDS,
         cases=lambda subject: ordinary(
             subject,
             masks=(*ORDINARY_MASKS, "lengths_2d"),
@@ -236,5 +238,6 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="training_equals_evaluation",
         statement="Without dropout, training and evaluation give the same output.",
         check=_training_agrees,
+        kinds=KINDS,
         cases=ordinary,
     )

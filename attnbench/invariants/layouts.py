@@ -13,7 +13,7 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, same_gradient
 from attnbench.invariants.toolkit.derivations import ordinary
-from attnbench.specs import Invariant
+from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, lay_out
 
@@ -90,6 +90,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="layouts_agree",
         statement="Strides and offsets of the inputs do not change the output.",
         check=_layouts_agree,
+        kinds=KINDS,
         cases=lambda subject: ordinary(
             subject, layouts=tuple(name for name in LAYOUTS if name != "contiguous")
         ),

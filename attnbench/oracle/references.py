@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.specs import MechanismSpec
+from attnbench.specs import LayerSpec, MechanismSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -95,7 +95,7 @@ class Reference:
         self.subject = subject
         self.module, self.inputs = widened(module, inputs)
         self.allowed, self.bias = allowed_and_bias(self.inputs)
-        self._is_mechanism = isinstance(subject.spec, MechanismSpec)
+        self._is_mechanism = isinstance(subject.spec, MechanismSpec | LayerSpec)
         if not self._is_mechanism:
             # a slot that every query is kept from may hold NaN, which 0 times it would spread
             seen = self.allowed.any(-2).unsqueeze(-1)

@@ -137,7 +137,7 @@ class Registry:
         return spec
 
     def _unknown(self, name: str) -> str:
-        text = f"no scoring function, kernel or mechanism is called {name!r}. "
+        text = f"no scoring function, kernel, mechanism or layer is called {name!r}. "
         text += nearest(name, self._by_key)
         absent = [p for p in self.plugins if p.status in ("blocked", "failed")]
         if absent:

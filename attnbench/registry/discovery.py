@@ -20,11 +20,11 @@ import pluggy
 
 from attnbench import hookspecs
 from attnbench.errors import PluginError, nearest
-from attnbench.specs import Invariant, KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 __all__ = ["AnySpec", "Plugin", "Spec", "call_hooks", "discover", "load_plugin", "normalised"]
 
-Spec = ScoringSpec | MechanismSpec | KernelSpec
+Spec = ScoringSpec | MechanismSpec | KernelSpec | LayerSpec
 AnySpec = Spec | Invariant
 
 DISABLED_VARIABLE = "ATTNBENCH_DISABLED_PLUGINS"
@@ -32,6 +32,7 @@ HOOKS: dict[str, type[Any]] = {
     "attnbench_scorings": ScoringSpec,
     "attnbench_kernels": KernelSpec,
     "attnbench_mechanisms": MechanismSpec,
+    "attnbench_layers": LayerSpec,
     "attnbench_invariants": Invariant,
 }
 

@@ -4,17 +4,21 @@ Importing this package imports no torch, so that a plugin's metadata can be read
 """
 
 from attnbench.specs.common import DTYPES, KNOWN_LAWS, Sizes
-from attnbench.specs.invariant import Invariant
+from attnbench.specs.invariant import KINDS, Invariant
 from attnbench.specs.kernel import KernelSpec
+from attnbench.specs.layer_spec import CacheSpec, LayerSpec
 from attnbench.specs.mechanism import ACCEPTS, MechanismSpec
 from attnbench.specs.scoring import ScoringSpec
 
 __all__ = [
     "ACCEPTS",
     "DTYPES",
+    "KINDS",
     "KNOWN_LAWS",
+    "CacheSpec",
     "Invariant",
     "KernelSpec",
+    "LayerSpec",
     "MechanismSpec",
     "ScoringSpec",
     "Sizes",

@@ -12,6 +12,7 @@ from attnbench._signing import signed_make
 from attnbench.errors import SpecError, nearest
 
 if TYPE_CHECKING:
+    from attnbench.specs.layer_spec import LayerSpec
     from attnbench.specs.mechanism import MechanismSpec
     from attnbench.specs.scoring import ScoringSpec
 
@@ -25,6 +26,7 @@ __all__ = [
     "freeze_common",
     "freeze_mapping",
     "freeze_tuple",
+    "is_count",
     "require",
 ]
 
@@ -40,6 +42,7 @@ KNOWN_LAWS = (
     "bounded_by_one",
     "pools_values",
     "monotone_in_distance",
+    "left_padding_is_inert",
 )
 """Laws that may be declared from the start, whether or not the plugin that checks them is there."""
 
@@ -125,12 +128,17 @@ def freeze_mapping(spec: Any, kind: str, what: str) -> None:
     object.__setattr__(spec, what, MappingProxyType(dict(value)))
 
 
-def freeze_common(spec: ScoringSpec | MechanismSpec, kind: str) -> None:
-    """Hold the fields that scoring functions and mechanisms share to their types."""
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number of at least one."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> None:
+    """Hold the fields that scoring functions, mechanisms and layers share to their types."""
     check_name(kind, spec.name)
     check_callable(kind, spec.name, make=spec.make)
     for what in ("sizes", "reference"):
-        if getattr(spec, what) is not None:
+        if getattr(spec, what, None) is not None:
             check_callable(kind, spec.name, **{what: getattr(spec, what)})
     if spec.dtypes is not None:
         freeze_tuple(spec, kind, "dtypes")

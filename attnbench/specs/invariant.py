@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnbench.specs.common import check_callable, check_name
+from attnbench.specs.common import check_callable, check_name, check_names, freeze_tuple
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from attnbench.cases.case import Case
     from attnbench.subject.subject import Subject
 
-__all__ = ["Invariant"]
+__all__ = ["KINDS", "Invariant"]
+
+KINDS = ("scoring", "kernel", "mechanism", "layer")
+"""Kinds of subject."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,6 +32,8 @@ class Invariant:
         cases: ``cases(subject)`` gives a Hypothesis strategy of cases; the general one by default.
         applies: ``applies(subject)`` gives ``None``, or the reason why it says nothing of it.
         law: it holds only for subjects that declare it.
+        kinds: the kinds of subject that it says something of: of ``"scoring"``, ``"kernel"``,
+            ``"mechanism"`` and ``"layer"``; all but layers by default.
 
     Raises:
         SpecError: a field has the wrong type.
@@ -40,9 +45,12 @@ class Invariant:
     cases: Callable[[Subject], SearchStrategy[Case]] | None = None
     applies: Callable[[Subject], str | None] | None = None
     law: bool = False
+    kinds: tuple[str, ...] = KINDS[:3]
 
     def __post_init__(self) -> None:
         check_name("invariant", self.name)
+        freeze_tuple(self, "invariant", "kinds")
+        check_names("invariant", self.name, "kinds", self.kinds, KINDS)
         check_callable("invariant", self.name, check=self.check)
         for what in ("cases", "applies"):
             if getattr(self, what) is not None:

@@ -19,10 +19,13 @@ from attnbench.errors import AddressError, AttnbenchError, OptionError, UnknownN
 from attnbench.registry.address import Address, format_options, parse_address
 from attnbench.registry.catalog import Registry, registry
 from attnbench.registry.discovery import Spec, normalised
-from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 __all__ = ["get", "installed", "make_scoring", "resolve", "subjects"]
+
+_SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 
 def get(name: str) -> Spec:
@@ -58,7 +61,7 @@ def resolve(target: str | Spec) -> list[Subject]:
         UnknownNameError, DuplicateNameError, AddressError, OptionError: nothing or too much is
             meant, or an option is unknown.
     """
-    if isinstance(target, ScoringSpec | KernelSpec | MechanismSpec):
+    if isinstance(target, _SPECS):
         name = f"{target.scoring}/{target.name}" if isinstance(target, KernelSpec) else target.name
         return [_subject(target, name, name, {})]
     if not isinstance(target, str):
@@ -107,6 +110,8 @@ def _subject(
     check_options(name, spec.make, options)
     if isinstance(spec, ScoringSpec):
         return Subject(name, "scoring", spec, spec, options, address)
+    if isinstance(spec, LayerSpec):
+        return LayerSubject(name, "layer", spec, None, options, address)
     return Subject(name, "mechanism", spec, None, options, address)
 
 
@@ -121,22 +126,18 @@ def _resolve_attribute(address: Address, target: str) -> list[Subject]:
     assert address.source is not None
     module = _load_file(address.source) if address.is_file else _import(address.source, target)
     if not hasattr(module, address.name):
-        names = [
-            n
-            for n, v in vars(module).items()
-            if isinstance(v, ScoringSpec | KernelSpec | MechanismSpec)
-        ]
+        names = [n for n, v in vars(module).items() if isinstance(v, _SPECS)]
         raise UnknownNameError(
             f"{address.source} has no attribute {address.name!r}. {nearest(address.name, names)}"
         )
     value = getattr(module, address.name)
-    is_one = isinstance(value, ScoringSpec | KernelSpec | MechanismSpec)
+    is_one = isinstance(value, _SPECS)
     specs = [value] if is_one or not isinstance(value, Iterable) else list(value)
     for spec in specs:
-        if not isinstance(spec, ScoringSpec | KernelSpec | MechanismSpec):
+        if not isinstance(spec, _SPECS):
             raise AddressError(
-                f"{target} is {spec!r}, but should be a ScoringSpec, KernelSpec or MechanismSpec, "
-                "or an iterable of them."
+                f"{target} is {spec!r}, but should be a ScoringSpec, KernelSpec, MechanismSpec or "
+                "LayerSpec, or an iterable of them."
             )
     bare = target.partition("(")[0].strip() if address.options else target
     return [

@@ -1,4 +1,4 @@
-"""Subjects: what a check or a benchmark runs on, behind one face for all three kinds.
+"""Subjects: what a check or a benchmark runs on, behind one face for every kind.
 
 A :class:`Subject` is a scoring function (run by ``attend`` on its plain path), one of its kernels,
 or a mechanism, together with its options. :mod:`attnbench.subject.lookup` finds it by address.
@@ -22,7 +22,7 @@ from attnbench.cases.case import Case
 from attnbench.errors import DeviceError, DtypeError, ShapeError, UsageError
 from attnbench.registry.address import format_options
 from attnbench.registry.discovery import Spec
-from attnbench.specs import DTYPES, KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import DTYPES, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.subject.tensors import Inputs, make_inputs
 
 __all__ = ["Inputs", "Subject"]
@@ -34,7 +34,7 @@ class Subject:
 
     Args:
         name: its address.
-        kind: ``"scoring"``, ``"kernel"`` or ``"mechanism"``.
+        kind: ``"scoring"``, ``"kernel"``, ``"mechanism"`` or ``"layer"``.
         spec: what was declared.
         scoring: for a scoring function itself, for a kernel the one that it computes.
         options: keyword arguments for ``make``.
@@ -60,6 +60,7 @@ class Subject:
         if isinstance(self.spec, KernelSpec):
             assert self.scoring is not None
             return self.scoring
+        assert not isinstance(self.spec, LayerSpec)  # it has a class of its own
         return self.spec
 
     @property
@@ -159,7 +160,11 @@ class Subject:
         state = (*module.parameters(), *module.buffers())
         if case.device != "cpu" or any(t.is_floating_point() and t.dtype != dtype for t in state):
             module = module.to(dtype=dtype, device=case.device)  # as slow as making it
-        return module.eval(), make_inputs(case)
+        return module.eval(), self.inputs(case)
+
+    def inputs(self, case: Case) -> Inputs:
+        """The inputs of a case, from its seed."""
+        return make_inputs(case)
 
     def output(self, module: nn.Module, inputs: Inputs) -> Tensor:
         """The output ``(..., L, Ev)`` of a module from :meth:`build`."""

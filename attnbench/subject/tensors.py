@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class Inputs:
         enable_gqa: the heads of key and value divide the query's.
         scale: what a mechanism that takes it multiplies the scores by, instead of ``Eq ** -0.5``.
     """
+
+    floating: ClassVar[tuple[str, ...]] = ("query", "key", "value")
 
     query: Tensor
     key: Tensor

@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from attnbench.checking.evidence.lines import Unwritable
-from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 __all__ = ["Named", "named_attend", "named_make", "named_reference"]
 
-Spec = ScoringSpec | KernelSpec | MechanismSpec
+Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Named:
     text: str
 
 
-def named_make(spec: ScoringSpec | MechanismSpec) -> Named:
+def named_make(spec: ScoringSpec | MechanismSpec | LayerSpec) -> Named:
     """What makes a module.
 
     Raises:
@@ -106,7 +106,7 @@ def _importable_name(module: ModuleType) -> str:
 
 def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:
     """The specs that a module holds or its hooks give, with source text; ``@`` is the module."""
-    kinds = ScoringSpec | KernelSpec | MechanismSpec
+    kinds = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
     for name, value in list(vars(module).items()):
         if isinstance(value, kinds):
             yield f"@.{name}", value

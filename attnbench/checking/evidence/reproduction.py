@@ -31,6 +31,7 @@ from attnbench.checking.outcomes import Outcome
 from attnbench.checking.runner import seeded
 from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant, KernelSpec
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -82,21 +83,21 @@ def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Taped(Subject):
-    """A subject whose modules and calls are written on a tape."""
+class _Taping(Subject):
+    """What writes the modules and calls of a subject on a tape."""
 
     tape: Tape | None = None
     make_text: str = ""
 
-    def make(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
+    def make(self, *sizes: int) -> nn.Module:
         """A module as always, and the line that makes it."""
         assert self.tape is not None
         seed, self.tape.paused = _fresh_seed(), True
         try:
-            module = super().make(query_size, key_size, value_size)
+            module = super().make(*sizes)
         finally:
             self.tape.paused = False
-        sizes = (query_size, key_size, value_size)[: 3 if self.kind == "mechanism" else 2]
+        sizes = sizes[: {"mechanism": 3, "layer": 1}.get(self.kind, 2)]
         options = [f"{name}={value!r}" for name, value in self.options.items()]
         text = f"{self.make_text}({', '.join([*map(str, sizes), *options])})"
         self.tape.made_module(module, text, seed)
@@ -122,6 +123,16 @@ class _Taped(Subject):
         return module, inputs
 
 
+@dataclass(frozen=True, eq=False)
+class _Taped(_Taping):
+    """A scoring function, a kernel or a mechanism on a tape."""
+
+
+@dataclass(frozen=True, eq=False)
+class _TapedLayer(_Taping, LayerSubject):
+    """A layer on a tape."""
+
+
 def _fresh_seed() -> int | None:
     """What torch's global generator was seeded with; ``None`` if it was used since."""
     seed = torch.default_generator.initial_seed()
@@ -129,7 +140,7 @@ def _fresh_seed() -> int | None:
     return seed if torch.equal(torch.default_generator.get_state(), fresh) else None
 
 
-def _taped(subject: Subject, tape: Tape) -> tuple[_Taped, list[Named]]:
+def _taped(subject: Subject, tape: Tape) -> tuple[_Taping, list[Named]]:
     named = [named_make(subject.maker)]
     spec = subject.spec
     if isinstance(spec, KernelSpec):
@@ -141,7 +152,8 @@ def _taped(subject: Subject, tape: Tape) -> tuple[_Taped, list[Named]]:
 
         spec = replace(spec, attend=recorded)
     given = {f.name: getattr(subject, f.name) for f in fields(Subject)}
-    taped = _Taped(**{**given, "spec": spec}, tape=tape, make_text=named[0].text)
+    kind = _TapedLayer if isinstance(subject, LayerSubject) else _Taped
+    taped = kind(**{**given, "spec": spec}, tape=tape, make_text=named[0].text)
     vars(taped)["constant_parameters"] = subject.constant_parameters  # found without the tape
     return taped, named
 

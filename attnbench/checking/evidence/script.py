@@ -32,6 +32,10 @@ _OUTPUTS = {
         "result = self.module(query, key, value, attn_mask=attn_mask)",
         "return result[0] if isinstance(result, tuple) else result",
     ),
+    "layer": (
+        "result = self.module(query)",
+        "return result[0] if isinstance(result, tuple) else result",
+    ),
 }
 
 
@@ -175,7 +179,7 @@ _TENSORS = ("query", "key", "value")
 
 def _given(subject: Subject, case: Case, dtype: str) -> list[str]:
     """Lines that make ``module``, ``query``, ``key``, ``value`` and ``attn_mask``."""
-    count = 3 if subject.kind == "mechanism" else 2
+    count = {"mechanism": 3, "layer": 1}.get(subject.kind, 2)
     sizes = (case.query_size, case.key_size, case.value_size)
     lengths = (case.q_len, case.kv_len, case.kv_len)
     mask = "None"

@@ -1,0 +1,133 @@
+"""What a plugin declares of a layer, and of the cache that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from attnbench.specs.common import (
+    check_callable,
+    check_names,
+    freeze_common,
+    freeze_mapping,
+    freeze_tuple,
+    is_count,
+    require,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["LAYER_ACCEPTS", "CacheSpec", "LayerSpec"]
+
+LAYER_ACCEPTS = ("padding_mask", "cache")
+"""Keyword arguments that a layer's ``forward`` may take beyond ``hidden``."""
+
+LAYER_KEYS = ("positions", "hidden_slots", "internal_dtype", "gradients")
+"""Conventions that a layer may declare."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CacheSpec:
+    """What a layer keeps of the tokens it has seen, and what can be done with it.
+
+    Args:
+        new: ``new(module, batch_size)`` gives an empty cache.
+        select: ``select(cache, index)`` keeps the rows of a 1-D int64 tensor on the cache's device,
+            at least one, in its order, with repeats, also of a fresh cache.
+        crop: ``crop(cache, length)`` keeps the first slots, ``0 <= length <=`` what there is.
+        length: ``length(cache)`` is the number of slots appended and not cropped, with padding and
+            evicted ones.
+        capacity: slots that it can hold; a check keeps within it, and within 64 where it is
+            ``None``.
+
+    ``select`` and ``crop`` give the cache to go on with, after which the old one is not used, or
+    ``None`` if they changed it in place. An operation that is ``None`` is not tried. One that
+    raises ``NotImplementedError`` refuses, and leaves the cache as it was.
+
+    Raises:
+        SpecError: a field has the wrong type.
+    """
+
+    new: Callable[[Any, int], Any]
+    select: Callable[[Any, Tensor], Any] | None = None
+    crop: Callable[[Any, int], Any] | None = None
+    length: Callable[[Any], int] | None = None
+    capacity: int | None = None
+
+    def __post_init__(self) -> None:
+        for what in ("new", "select", "crop", "length"):
+            if what == "new" or getattr(self, what) is not None:
+                check_callable("spec", "CacheSpec", **{what: getattr(self, what)})
+        require(
+            self.capacity is None or is_count(self.capacity),
+            "spec",
+            "CacheSpec",
+            f"capacity should be a positive number of slots or None, not {self.capacity!r}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerSpec:
+    """A layer: maps hidden states ``(B, L, E)`` to hidden states, with padding and perhaps a cache.
+
+    Args:
+        name: its address; unique among subjects.
+        make: ``make(size, **options)``, E by position, gives an ``nn.Module`` whose
+            ``forward(hidden, padding_mask=None, cache=None)`` gives ``(B, L, E)``. The mask is
+            boolean ``(B, length + L)``, True for a real token, ``length`` being that of the cache.
+            Called with a cache, it gives the output of the new tokens and changes the cache in
+            place, or gives ``(output, cache)``.
+        causal: an output depends on its own and earlier positions only.
+        accepts: which of :data:`LAYER_ACCEPTS` its ``forward`` takes.
+        cache: how to make and change a cache, for a layer that accepts one.
+        window: an output depends on no more positions than this, its own among them.
+        sizes: ``sizes(size)`` gives the nearest legal E.
+        conventions: which of several usual meanings it follows: ``positions``, ``hidden_slots``,
+            ``internal_dtype`` and ``gradients``.
+        same_as: the address of another subject with which it agrees.
+        formula, source, dtypes, laws, exempt, variants: as in :class:`ScoringSpec`.
+
+    Raises:
+        SpecError: a field has the wrong type, or a name is unknown.
+    """
+
+    name: str
+    make: Callable[..., nn.Module]
+    causal: bool = False
+    accepts: tuple[str, ...] = ()
+    cache: CacheSpec | None = None
+    window: int | None = None
+    sizes: Callable[[int], int] | None = None
+    formula: str = ""
+    source: str = ""
+    dtypes: tuple[str, ...] | None = None
+    laws: tuple[str, ...] = ()
+    exempt: Mapping[str, str] = field(default_factory=dict)
+    conventions: Mapping[str, Any] = field(default_factory=dict)
+    same_as: str | None = None
+    variants: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze_common(self, "layer")
+        freeze_tuple(self, "layer", "accepts")
+        check_names("layer", self.name, "accepts", self.accepts, LAYER_ACCEPTS)
+        freeze_mapping(self, "layer", "conventions")
+        check_names("layer", self.name, "conventions", tuple(self.conventions), LAYER_KEYS)
+        self._check("causal", isinstance(self.causal, bool), "True or False")
+        self._check("window", self.window is None or is_count(self.window), "a number of positions")
+        self._check("cache", isinstance(self.cache, CacheSpec | None), "a CacheSpec")
+        self._check("same_as", isinstance(self.same_as, str | None), "an address")
+        require(
+            self.cache is None or "cache" in self.accepts,
+            "layer",
+            self.name,
+            "it has a cache, but does not accept one: write accepts=('cache',), with 'padding_mask'"
+            " where it takes that too",
+        )
+
+    def _check(self, what: str, right: bool, should: str) -> None:
+        value = getattr(self, what)
+        or_none = "" if what == "causal" else " or None"
+        require(right, "layer", self.name, f"{what} should be {should}{or_none}, not {value!r}")

@@ -1,0 +1,246 @@
+"""Layers as subjects: modules on hidden states, with padding and perhaps a cache.
+
+A case's first leading size is B, its ``q_len`` is L and its ``query_size`` is E; the other sizes
+follow from these. A cache is used through :class:`attnbench.CacheSpec` alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.errors import DtypeError, ShapeError
+from attnbench.specs import LayerSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs, lay_out
+
+__all__ = ["LAYER_MASKS", "LONGEST", "LayerInputs", "LayerSubject"]
+
+LAYER_MASKS = {
+    "none": "no mask",
+    "padding": "boolean (B, L), padding at the right",
+    "left_padding": "boolean (B, L), padding at the left",
+}
+"""Kinds of mask of a case of a layer; the second and third have an item without a real token."""
+
+LONGEST = 64
+"""Longest sequence that a layer is given, unless its cache says that it holds more."""
+
+_REGIMES = ("normal", "tiny", "equal_keys")
+"""Those in which every intermediate value stays finite; of ``equal_keys`` all tokens are equal."""
+
+
+class LayerInputs(Inputs):
+    """What a layer is called with.
+
+    Where the invariants that hold for every subject ask for query, key and value, each is
+    ``hidden``.
+
+    Args:
+        hidden: ``(B, L, E)``.
+        padding_mask: ``None`` or boolean ``(B, L)``, True for a real token.
+    """
+
+    floating: ClassVar[tuple[str, ...]] = ("hidden",)
+
+    def __init__(self, hidden: Any = None, padding_mask: Tensor | None = None) -> None:
+        super().__init__(hidden, hidden, hidden)
+        object.__setattr__(self, "padding_mask", padding_mask)
+
+    padding_mask: Tensor | None
+
+    @property
+    def hidden(self) -> Tensor:
+        """The hidden states."""
+        return self.query
+
+    def replace(self, **changes: Any) -> LayerInputs:
+        """The same inputs with some changed."""
+        return LayerInputs(**{"hidden": self.hidden, "padding_mask": self.padding_mask, **changes})
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and tensors, those that are there."""
+        yield "hidden", self.hidden
+        if self.padding_mask is not None:
+            yield "padding_mask", self.padding_mask
+
+    def map(self, change: Any) -> LayerInputs:
+        """The same inputs with ``change(hidden)``."""
+        return self.replace(hidden=change(self.hidden))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSubject(Subject):
+    """A layer, with its options; ``spec`` is a :class:`attnbench.LayerSpec`."""
+
+    spec: LayerSpec
+
+    @property
+    def maker(self) -> LayerSpec:  # type: ignore[override]  # what is made is a layer
+        """The spec whose ``make`` gives the module."""
+        return self.spec
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """Laws that it declares."""
+        return self.spec.laws
+
+    @property
+    def accepts(self) -> tuple[str, ...]:
+        """Keyword arguments that it takes beyond ``hidden``."""
+        return self.spec.accepts
+
+    @property
+    def capacity(self) -> int:
+        """Longest sequence that it may be given."""
+        cache = self.spec.cache
+        return LONGEST if cache is None or cache.capacity is None else cache.capacity
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The kinds of mask that it promises something of."""
+        if "padding_mask" not in self.accepts:
+            return ("none",)
+        left = "left_padding_is_inert" in self.laws
+        return ("none", "padding", "left_padding") if left else ("none", "padding")
+
+    def legal(self, case: Case) -> Case:
+        """The nearest case whose sizes, dtype, mask and values are legal here."""
+        size = case.query_size
+        if self.spec.sizes is not None:
+            known = inspect.signature(self.spec.sizes).parameters if self.options else ()
+            size = self.spec.sizes(size, **{k: v for k, v in self.options.items() if k in known})
+        length = min(case.q_len, self.capacity)
+        return case.replace(
+            lead=(case.lead[0] if case.lead else 1,),
+            q_len=length,
+            kv_len=length,
+            query_size=size,
+            key_size=size,
+            value_size=size,
+            dtype=case.dtype if case.dtype in self.dtypes else self.dtypes[0],
+            mask=case.mask if case.mask in self.masks else "none",
+            regime=case.regime if case.regime in _REGIMES else "normal",
+        ).legal()
+
+    def make(self, query_size: int, *_: int) -> nn.Module:
+        """A new module in float32 on the CPU, with parameters from torch's global generator.
+
+        Raises:
+            ShapeError: its own ``make`` raises; it is said how to declare which sizes are legal.
+        """
+        try:
+            return self.spec.make(query_size, **self.options)
+        except Exception as error:
+            told = f"make({query_size}) of {self.name} raised {type(error).__name__}: {error}"
+            if self.spec.sizes is None:
+                told += (
+                    "\n  Every E is legal unless the spec says otherwise: give "
+                    "sizes=lambda size: ..., the nearest legal one."
+                )
+            else:
+                told += f"\n  sizes gives {query_size} for a legal E."
+            raise ShapeError(told) from error
+
+    @functools.cached_property
+    def constant_parameters(self) -> tuple[str, ...]:
+        """As of every subject; none of a layer that cannot be made, which is told elsewhere."""
+        try:
+            return super().constant_parameters
+        except ShapeError:
+            return ()
+
+    def inputs(self, case: Case) -> LayerInputs:
+        """The inputs of a case, from its seed."""
+        generator = torch.Generator().manual_seed(case.seed)
+        shape = (case.lead[0], case.q_len, case.query_size)
+        hidden = torch.randn(shape, generator=generator, dtype=torch.float64)
+        if case.regime == "tiny":
+            hidden = hidden / 1024
+        elif case.regime == "equal_keys":
+            hidden = hidden[:, :1].expand(shape)
+        hidden = hidden.to(getattr(torch, case.dtype)).to(case.device)
+        mask = self._padding(case, generator)
+        return LayerInputs(lay_out(hidden, case.layout), mask)
+
+    def _padding(self, case: Case, generator: torch.Generator) -> Tensor | None:
+        if case.mask == "none":
+            return None
+        batch, length = case.lead[0], case.q_len
+        lengths = torch.randint(0, length + 1, (batch,), generator=generator)
+        # of several items one is full and the last may have one token or none
+        first = int(torch.randint(batch, (), generator=generator))
+        lengths[first] = length if batch > 1 else max(1, int(lengths[0]))
+        slots = torch.arange(length)
+        if case.mask == "left_padding":
+            slots = slots.flip(0)
+        return (slots < lengths[:, None]).to(case.device)
+
+    def output(self, module: nn.Module, inputs: Inputs) -> Tensor:
+        """The output ``(B, L, E)`` of one call without a cache; zeros at padded slots.
+
+        What a layer gives at padded slots is arbitrary, so that no comparison may see it.
+        """
+        assert isinstance(inputs, LayerInputs)
+        output, _ = self.call(module, inputs.hidden, inputs.padding_mask)
+        if inputs.padding_mask is None:
+            return output
+        return torch.where(inputs.padding_mask.unsqueeze(-1), output, output.new_zeros(()))
+
+    def call(
+        self,
+        module: nn.Module,
+        hidden: Tensor,
+        padding_mask: Tensor | None = None,
+        cache: object = None,
+    ) -> tuple[Tensor, Any]:
+        """One call: the output ``(B, L, E)`` as it comes, and the cache to go on with.
+
+        Raises:
+            ShapeError, DtypeError, DeviceError: the output is not what the contract says.
+        """
+        keywords: dict[str, Any] = {}
+        if padding_mask is not None:
+            keywords["padding_mask"] = padding_mask
+        if cache is not None:
+            keywords["cache"] = cache
+        result = module(hidden, **keywords)
+        if isinstance(result, tuple):
+            if len(result) != 2:
+                raise DtypeError(
+                    f"{self.name} returned a tuple of {len(result)}, but should return its output "
+                    "or (output, cache)."
+                )
+            result, given = result
+            cache = given if cache is not None and given is not None else cache
+        inputs = LayerInputs(hidden)
+        return self._held(result, inputs, hidden.shape[-1]), cache
+
+    def new_cache(self, module: nn.Module, batch_size: int) -> Any:
+        """An empty cache."""
+        assert self.spec.cache is not None
+        cache = self.spec.cache.new(module, batch_size)
+        if cache is None:
+            raise DtypeError(f"new of the cache of {self.name} gave None, not a cache.")
+        return cache
+
+    def select(self, cache: Any, index: Tensor) -> Any:
+        """The cache with these rows; the old one is not to be used again."""
+        assert self.spec.cache is not None
+        assert self.spec.cache.select is not None
+        given = self.spec.cache.select(cache, index)
+        return cache if given is None else given
+
+    def crop(self, cache: Any, length: int) -> Any:
+        """The cache with its first slots; the old one is not to be used again."""
+        assert self.spec.cache is not None
+        assert self.spec.cache.crop is not None
+        given = self.spec.cache.crop(cache, length)
+        return cache if given is None else given
