@@ -79,8 +79,8 @@ def attnbench_kernels() -> Iterable[KernelSpec]:  # type: ignore[empty-body]  # 
 def attnbench_mechanisms() -> Iterable[MechanismSpec]:  # type: ignore[empty-body]  # no body
     """Mechanisms: whole attentions, from query, key, value and mask to the output.
 
-    A mechanism meets masks, empty rows and padding itself, as DESIGN describes them. See
-    :class:`attnbench.MechanismSpec`.
+    A mechanism handles masks, empty rows and padding itself, as the manual's page on what attention
+    means says. See :class:`attnbench.MechanismSpec`.
     """
 
 

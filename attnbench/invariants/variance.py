@@ -65,7 +65,7 @@ def _unit_variance(subject: Subject, case: Case) -> None:
         error = float(spread.std()) / len(firsts) ** 0.5
         if STANDARD_ERRORS * error <= _WIDEST * variance or len(firsts) >= _MOST_MODULES:
             break
-    # a function scaled for large sizes is a little off at small ones; MECHANISMS names 0.82 at 1
+    # a function scaled for large sizes is a little off at small ones: a tanh gives 0.82 at size 1
     band = 0.05 if min(case.query_size, case.key_size) >= 16 else 0.2
     allowed = band + STANDARD_ERRORS * error
     if not abs(variance - 1.0) <= allowed:

@@ -1,7 +1,7 @@
 """Right implementations, by others and by hand: none is accused.
 
-A wrapper does what DESIGN asks of a mechanism and torch leaves to its caller: it silences slots
-that no query may see, and gives zeros for a query that may see none.
+A wrapper does what the contract asks of a mechanism and torch leaves to its caller: it silences
+slots that no query may see, and gives zeros for a query that may see none.
 """
 
 from __future__ import annotations

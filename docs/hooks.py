@@ -1,0 +1,83 @@
+"""What MkDocs builds from the sources: pictures, the command line, the list of invariants.
+
+Nothing here imports torch, so that the manual builds in an environment without it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ("attnbench/invariants", "plugins/attnbench_plugins/laws")
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add the pictures of the gallery, which lie beside the other results."""
+    for path in sorted((ROOT / "results" / "pictures").glob("*.png")):
+        files.append(File.generated(config, f"pictures/{path.name}", abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, **context: Any) -> str:
+    """Put what is generated where a page asks for it."""
+    for mark, generate in {
+        "<!-- commands -->": commands,
+        "<!-- invariants -->": invariants,
+    }.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, generate())
+    return markdown
+
+
+def commands() -> str:
+    """The help of every command, as Typer writes it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "typer", "attnbench.cli", "utils", "docs", "--name", "attnbench"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb"},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    return done.stdout.partition("\n## ")[2].join(["## ", ""])
+
+
+def invariants() -> str:
+    """Names and statements of all invariants and laws, one table a topic."""
+    tables = []
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).glob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            rows = sorted(_invariants_of(tree))
+            if rows:
+                title = (ast.get_docstring(tree) or path.stem).partition("\n")[0].rstrip(".")
+                lines = [f"| `{name}` | {statement}{law} |" for name, statement, law in rows]
+                head = f"## {path.stem.replace('_', ' ').capitalize()}\n\n{title}.\n"
+                tables.append("\n".join([head, "| name | what it says |", "|---|---|", *lines]))
+    return "\n\n".join(tables)
+
+
+def _invariants_of(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
+    """Name, statement, and a mark for a law, of each invariant that a module makes."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or _called(node) not in ("Invariant", "law", "Law"):
+            continue
+        given = {word.arg: word.value for word in node.keywords}
+        name, statement = given.get("name"), given.get("statement")
+        if isinstance(name, ast.Constant) and isinstance(statement, ast.Constant):
+            is_law = isinstance(law := given.get("law"), ast.Constant) and law.value is True
+            shown = str(statement.value).replace("|", "\\|")
+            yield str(name.value), shown, " *A law.*" if is_law else ""
+
+
+def _called(node: ast.Call) -> str:
+    """The last part of the name that is called."""
+    return ast.unparse(node.func).rpartition(".")[2]

@@ -1,1 +1,0 @@
-"""Built-in layers: self-attention with its caches, a file each."""
