@@ -22,7 +22,9 @@ class ScoringSpec:
         name: its address; unique among scoring functions and mechanisms.
         make: ``make(query_size, key_size, **options)``, sizes by position, gives an ``nn.Module``
             whose ``forward(query, key)`` maps ``(..., L, Eq)`` and ``(..., S, Ek)`` to scores
-            ``(..., L, S)``, in the dtype of the query or float32.
+            ``(..., L, S)``, in the dtype of the query or float32. The module may also have
+            ``project_key(key)``, which gives ``(..., S, h)``, and ``score_projected(query,
+            projected)``: a layer with a cache then projects a key once.
         formula: the score of one query ``q`` and one key ``k``, as one writes it.
         source: where it comes from: authors, year, identifier.
         equal_sizes: only ``query_size == key_size`` is legal.

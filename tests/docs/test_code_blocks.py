@@ -42,7 +42,9 @@ PAGES = [
 ]
 INFO = re.compile(r'[ \t]*(?P<language>[\w-]*)(?: +title="(?P<title>[^"]+)")?[^\n]*\n')
 
-INSTALLS = re.compile(r"(pip install|python3 -m venv|git clone|asv (run|continuous|publish)|pre-commit|tox)\b")
+INSTALLS = re.compile(
+    r"(pip install|python3 -m venv|git clone|asv (run|continuous|publish)|pre-commit|tox)\b"
+)
 """Commands that are not run here: they install, or measure for minutes.
 
 What they do is run elsewhere: ``.ci/run`` is README's second command, ``tests/packaging`` installs

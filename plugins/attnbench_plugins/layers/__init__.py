@@ -1,0 +1,1 @@
+"""Built-in layers: self-attention with its caches, a file each."""

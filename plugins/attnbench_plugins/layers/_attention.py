@@ -1,0 +1,104 @@
+"""Self-attention over hidden states: projections, positions, any scoring function, any cache."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench.testing import make_scoring
+from attnbench_plugins._projection import Projection
+from attnbench_plugins.layers._kept import over_kept, project_key
+from attnbench_plugins.layers._positions import Positions
+
+__all__ = ["SelfAttention", "legal_size"]
+
+
+def legal_size(size: int, heads: int = 4) -> int:
+    """The nearest number of features that splits into heads of an even size."""
+    return max(1, round(size / (2 * heads))) * 2 * heads
+
+
+class SelfAttention(nn.Module):
+    """Each token attends to itself and those before it, or to all; subclasses say more.
+
+    Args:
+        size: E, a multiple of ``2 * heads``.
+        scoring: address of a scoring function; it scores heads of E / heads features.
+        heads, kv_heads: heads of the query, and of key and value, each shared by a group of heads.
+    """
+
+    causal: ClassVar[bool] = True
+    window: ClassVar[int | None] = None
+    positioned: ClassVar[type[Positions]] = Positions
+
+    def __init__(
+        self, size: int, *, scoring: str = "scaled_dot", heads: int = 4, kv_heads: int = 2
+    ) -> None:
+        super().__init__()
+        if min(size, heads, kv_heads) < 1 or heads % kv_heads or size % (2 * heads):
+            raise attnbench.UsageError(
+                f"size={size}, heads={heads}, kv_heads={kv_heads}: choose kv_heads that divides "
+                "heads, and a size that is a multiple of 2 * heads."
+            )
+        self.heads, self.kv_heads, self.head_size = heads, kv_heads, size // heads
+        self.scoring = make_scoring(scoring, self.head_size, self.head_size)
+        self.positions = self.positioned(size, heads)
+        self.query_proj = Projection(size, size)
+        self.key_proj = Projection(size, kv_heads * self.head_size)
+        self.value_proj = Projection(size, kv_heads * self.head_size)
+        self.out_proj = Projection(size, size)
+        for proj in (self.query_proj, self.key_proj, self.value_proj, self.out_proj):
+            nn.init.normal_(proj.weight, std=size**-0.5)
+
+    def empty_slots(self, batch_size: int, slots: int) -> tuple[Tensor, Tensor]:
+        """Zeros of the sizes that a cache holds, ``(B, kv_heads, slots, ·)``."""
+        values = self.value_proj.weight.new_zeros(batch_size, self.kv_heads, slots, self.head_size)
+        with torch.no_grad():
+            return torch.zeros_like(project_key(self.scoring, values)), values
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        """Output ``(B, L, E)`` of hidden states ``(B, L, E)``; the cache then holds them too."""
+        past = 0 if cache is None else cache.length
+        slots = torch.arange(past + hidden.shape[1], device=hidden.device)
+        where = slots[None, past:]
+        if padding_mask is not None:
+            where = (padding_mask.cumsum(-1) - 1).clamp_min(0)[:, past:]
+            hidden = hidden.masked_fill(~padding_mask[:, past:, None], 0.0)
+        hidden = self.positions.embed(hidden, where)
+        query, key, value = (
+            proj(hidden).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+            for proj in (self.query_proj, self.key_proj, self.value_proj)
+        )
+        query, key = self.positions.turn(query, where), self.positions.turn(key, where)
+        scoring, first = self.scoring, 0
+        if cache is not None:
+            kept, value, first = cache.append(project_key(scoring, key), value)
+            scoring, key = (over_kept(scoring), kept) if past else (scoring, key)
+        heads = attnbench.attend(
+            scoring,
+            query.to(key.dtype),
+            key,
+            value.to(key.dtype),
+            enable_gqa=self.kv_heads < self.heads,
+            **self._masking(slots[past:], slots[first:], padding_mask),
+        )
+        output: Tensor = self.out_proj(heads.to(hidden.dtype).transpose(1, 2).flatten(2))
+        return output
+
+    def _masking(self, queries: Tensor, keys: Tensor, real: Tensor | None) -> dict[str, Any]:
+        """Which of the keys' slots the queries' see, and how far they are, as ``attend`` asks."""
+        distance = queries[:, None] - keys
+        bias = self.positions.bias(distance)
+        if real is None and bias is None and self.window is None:
+            return {"is_causal": self.causal}
+        limit = math.inf if self.window is None else self.window
+        allowed = (distance >= 0) & (distance < limit) if self.causal else distance.abs() < limit
+        if real is not None:
+            allowed = allowed & real[:, None, None, real.shape[-1] - len(keys) :]
+        return {"attn_mask": allowed if bias is None else bias.masked_fill(~allowed, -math.inf)}

@@ -1,0 +1,136 @@
+"""What a layer keeps of the tokens it has seen: keys and values, in three kinds of storage.
+
+Each gives the keys to attend to, in the order of their slots, and the slot of the first of them.
+Writes are out of place where a gradient is recorded, so that gradients reach the kept tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attnbench import CacheSpec
+
+__all__ = ["GROWING", "GrowingCache", "RotatingCache", "StaticCache", "bounded"]
+
+
+class GrowingCache:
+    """All tokens, in tensors that grow with them.
+
+    Args:
+        keys, values: ``(B, H, 0, E)``, of the sizes that a token takes.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ("keys", "values")
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values, self.length = keys, values, 0
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Keep ``(B, H, L, E)`` more; gives all keys and values, and the first one's slot."""
+        self.keys = torch.cat([self.keys.to(keys.dtype), keys], -2)
+        self.values = torch.cat([self.values.to(values.dtype), values], -2)
+        self.length += keys.shape[-2]
+        return self.keys, self.values, 0
+
+    def select(self, index: Tensor) -> None:
+        """Keep the rows of an index, in its order."""
+        self.keys, self.values = self.keys[index], self.values[index]
+
+    def crop(self, length: int) -> None:
+        """Keep the first slots."""
+        self.keys, self.values = self.keys[..., :length, :], self.values[..., :length, :]
+        self.length = length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return self.keys.nbytes + self.values.nbytes
+
+
+class StaticCache(GrowingCache):
+    """All tokens, in buffers that are as large from the start as they may become.
+
+    Args:
+        keys, values: ``(B, H, capacity, E)``.
+    """
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Keep ``(B, H, L, E)`` more; gives the filled part of the buffers, and 0."""
+        first, self.length = self.length, self.length + keys.shape[-2]
+        if self.length > self.keys.shape[-2]:
+            raise IndexError(f"{self.length} tokens, but the cache holds {self.keys.shape[-2]}.")
+        self.keys = _write(self.keys, keys, slice(first, self.length))
+        self.values = _write(self.values, values, slice(first, self.length))
+        return self.keys[..., : self.length, :], self.values[..., : self.length, :], 0
+
+    def crop(self, length: int) -> None:
+        """Keep the first slots; what later ones hold is written over."""
+        self.length = length
+
+
+class RotatingCache(GrowingCache):
+    """The latest tokens only: token ``i`` lies at ``i`` modulo the window.
+
+    Args:
+        keys, values: ``(B, H, window, E)``.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__(keys, values)
+        self.first = 0  # the oldest token that is held
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Keep ``(B, H, L, E)`` more; gives those held before and the new, and the first's slot."""
+        window, old, first = self.keys.shape[-2], self.length, self.first
+        self.length = old + keys.shape[-2]
+        self.first = max(first, self.length - window)
+        held = torch.arange(first, old, device=keys.device) % window
+        slots = torch.arange(max(old, self.first), self.length, device=keys.device)
+        given = []
+        for name, new in (("keys", keys), ("values", values)):
+            ring = getattr(self, name).to(new.dtype)
+            given.append(torch.cat([ring[..., held, :], new], -2))
+            setattr(self, name, _write(ring, new[..., slots - old, :], slots % window))
+        return given[0], given[1], first
+
+    def crop(self, length: int) -> None:
+        """Keep the first slots.
+
+        Raises:
+            NotImplementedError: a token that the next one sees was written over.
+        """
+        if self.first > max(0, length + 1 - self.keys.shape[-2]):
+            raise NotImplementedError(
+                f"slots before {self.first} are evicted, so a window that ends at {length} is gone"
+            )
+        self.length = length
+
+
+def _write(buffer: Tensor, new: Tensor, slots: Any) -> Tensor:
+    """The buffer ``(B, H, S, E)`` with ``new`` in some slots; another one under autograd."""
+    buffer = buffer.to(new.dtype)
+    buffer = buffer.clone() if torch.is_grad_enabled() else buffer
+    buffer[..., slots, :] = new
+    return buffer
+
+
+def _spec(kind: type[GrowingCache], slots: int, capacity: int | None) -> CacheSpec:
+    return CacheSpec(
+        new=lambda module, batch_size: kind(*module.empty_slots(batch_size, slots)),
+        select=lambda cache, index: cache.select(index),
+        crop=lambda cache, length: cache.crop(length),
+        length=lambda cache: cache.length,
+        capacity=capacity,
+    )
+
+
+GROWING = _spec(GrowingCache, 0, None)
+"""Holds any number of tokens."""
+
+
+def bounded(kind: type[GrowingCache], slots: int) -> CacheSpec:
+    """A cache in a buffer of some slots; a static one ends with them, a rotating one does not."""
+    return _spec(kind, slots, slots if kind is StaticCache else None)

@@ -1,0 +1,136 @@
+"""The built-in layers: what they keep, what they refuse, and that a cache changes no output."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from attnbench_plugins.layers import alibi, causal, encoder, learned, rotary, sliding_window, static
+from attnbench_plugins.scorings.additive import AdditiveScoring
+from torch import Tensor
+
+import attnbench
+from attnbench import LayerSpec
+
+SPECS = {
+    spec.name: spec
+    for module in (alibi, causal, learned, rotary, sliding_window, static)
+    for spec in module.attnbench_layers()
+}
+(ENCODER,) = encoder.attnbench_layers()
+SCORINGS = ("scaled_dot", "additive", "bilinear", "gaussian", "vector_sum", "self_tanh", "average")
+
+
+def made(spec: LayerSpec, **options: Any) -> tuple[Any, Any, Tensor]:
+    """A layer in evaluation, a cache for two rows, and 19 tokens."""
+    torch.manual_seed(5)
+    module = spec.make(16, **options).eval()
+    assert spec.cache is not None
+    return module, spec.cache.new(module, 2), torch.randn(2, 19, 16)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("scoring", SCORINGS)
+@torch.no_grad()
+def test_calls_with_a_cache_give_what_one_call_gives(name: str, scoring: str) -> None:
+    module, cache, hidden = made(SPECS[name], scoring=scoring)
+    real = torch.ones(2, 19, dtype=torch.bool)
+    real[1, :3] = False
+    parts, start = [], 0
+    for length in (2, 1, 5, 0, 9, 1, 1):
+        stop = start + length
+        parts.append(module(hidden[:, start:stop], real[:, :stop], cache))
+        start = stop
+    torch.testing.assert_close(torch.cat(parts, 1), module(hidden, real))
+    assert cache.length == 19
+
+
+@pytest.mark.parametrize("name", SPECS)
+@torch.no_grad()
+def test_padding_at_the_left_moves_no_position(name: str) -> None:
+    module, _, hidden = made(SPECS[name])
+    real = torch.arange(22) >= 3
+    padded = torch.cat([torch.full((2, 3, 16), torch.nan), hidden], 1)
+    torch.testing.assert_close(module(padded, real.expand(2, -1))[:, 3:], module(hidden))
+
+
+@pytest.mark.parametrize("name", SPECS)
+@torch.no_grad()
+def test_rows_and_crops_of_a_cache_are_those_of_the_sequences(name: str) -> None:
+    spec = SPECS[name]
+    assert spec.cache is not None
+    assert spec.cache.select is not None
+    assert spec.cache.crop is not None
+    module, cache, hidden = made(spec)
+    module(hidden[:, :6], cache=cache)
+    spec.cache.select(cache, torch.tensor([1, 1, 0]))
+    spec.cache.crop(cache, 4)
+    rows = torch.cat([hidden[[1, 1, 0], :4], torch.randn(3, 2, 16)], 1)
+    torch.testing.assert_close(module(rows[:, 4:], cache=cache), module(rows)[:, 4:])
+
+
+@torch.no_grad()
+def test_a_ring_refuses_to_crop_below_what_it_evicted_and_stays_as_it_was() -> None:
+    spec = SPECS["sliding_window_attention"]
+    assert spec.cache is not None
+    assert spec.cache.crop is not None
+    module, cache, hidden = made(spec)
+    module(hidden[:, :12], cache=cache)
+    twin = copy.deepcopy(cache)
+    with pytest.raises(NotImplementedError, match="slots before 4 are evicted"):
+        spec.cache.crop(cache, 10)
+    step = hidden[:, 12:13]
+    assert torch.equal(module(step, cache=cache), module(step, cache=twin))
+    assert cache.nbytes == 2 * 2 * 2 * 8 * 4 * 4  # keys, values; rows; heads; window; size; bytes
+
+
+def test_a_full_buffer_says_how_many_tokens_it_holds() -> None:
+    module, cache, hidden = made(SPECS["static_attention"])
+    with pytest.raises(IndexError, match="76 tokens, but the cache holds 64"):
+        module(hidden.repeat(1, 4, 1), cache=cache)
+
+
+@torch.no_grad()
+def test_a_step_projects_its_own_token_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, cache, hidden = made(SPECS["causal_attention"], scoring="additive")
+    module(hidden, cache=cache)
+    seen, project = [], AdditiveScoring.project_key
+
+    def counted(scoring: AdditiveScoring, key: Tensor) -> Tensor:
+        seen.append(key.shape[-2])
+        return project(scoring, key)
+
+    monkeypatch.setattr(AdditiveScoring, "project_key", counted)
+    module(hidden[:, :1], cache=cache)
+    assert seen == [1]
+    assert cache.keys.shape == (2, 2, 20, 16)  # hidden units of the score, not features of a head
+
+
+def test_gradients_through_a_cache_are_those_of_one_call() -> None:
+    for spec in SPECS.values():
+        module, cache, hidden = made(spec)
+        hidden.requires_grad_()
+        parts = [module(part, cache=cache) for part in hidden.split(7, 1)]
+        (apart,) = torch.autograd.grad(torch.cat(parts, 1).square().sum(), hidden)
+        (whole,) = torch.autograd.grad(module(hidden).square().sum(), hidden)
+        torch.testing.assert_close(apart, whole)
+
+
+@torch.no_grad()
+def test_an_encoder_sees_both_sides_and_no_padding() -> None:
+    torch.manual_seed(0)
+    module, hidden = ENCODER.make(16).eval(), torch.randn(1, 5, 16)
+    longer = torch.cat([hidden, torch.full((1, 2, 16), torch.inf)], 1)
+    real = torch.arange(7)[None] < 5
+    torch.testing.assert_close(module(longer, real)[:, :5], module(hidden))
+    other = hidden.clone()
+    other[:, -1] += 1.0
+    assert not torch.allclose(module(other)[:, 0], module(hidden)[:, 0])
+
+
+@pytest.mark.parametrize("options", [{"heads": 3}, {"kv_heads": 3}, {"heads": 0}])
+def test_a_size_that_does_not_split_into_heads_is_refused(options: dict[str, int]) -> None:
+    with pytest.raises(attnbench.UsageError, match="choose kv_heads that divides heads"):
+        SPECS["rotary_attention"].make(16, **options)
