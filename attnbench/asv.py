@@ -13,20 +13,32 @@ for its subject, and :data:`CASES` and :data:`DEVICES` only ever grow at their e
 with their subject when plugins come and go. A subject, a device or a contract that an older commit
 does not have gives ``n/a`` there.
 
+Each process gives one sample, and a benchmark has ten. asv tests two commits by their samples, and
+keeps them only if it is told to: ``asv run --record-samples``, or ``asv continuous``, which does so
+by itself. Without them ``asv compare`` compares medians by ``--factor`` alone. ``track_ratio`` is
+the time over that of torch's fused attention, taken in turn in the same process: noise that is
+common to both does not reach it, and it holds over commits that were measured on different days.
+
+``PYTHONHASHSEED`` belongs into ``matrix.env_nobuild`` of ``asv.conf.json``, where asv fixes it and
+writes it down. How busy the machine was is written to ``asv-load.jsonl`` beside asv's results.
+
 Importing this module runs no tensor operation, so that ``asv run --launch-method=forkserver`` may
 fork after it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from attnbench.benchmark.measuring.load import Load
 from attnbench.benchmark.tracking import TRACKED, VERSION, Tracked, prepare
 from attnbench.cases.case import Case
 from attnbench.errors import UsageError
@@ -38,14 +50,28 @@ CASES = {
     "8x4 heads, L=S=64": Case((8, 4), 64, 64, 64, 64, 64),
     "4 heads, L=S=256, causal": Case((1, 4), 256, 256, 64, 64, 64, mask="causal"),
     "4x4 heads, L=1, S=1024": Case((4, 4), 1, 1024, 64, 64, 64),
+    "4 heads, 256, bfloat16": Case((1, 4), 256, 256, 64, 64, 64, dtype="bfloat16"),
+    "4 heads, 64, float16": Case((1, 4), 64, 64, 64, 64, 64, dtype="float16"),
 }
 """Cases by name, in the order in which asv counts them: add at the end, never change one.
 
 The names are short, since asv's page shows some 24 characters of one.
 """
 
-DEVICES = ("cpu", "accelerator")
-"""``accelerator`` is what ``torch.accelerator`` finds. The order is kept likewise."""
+
+def _accelerator() -> str:
+    """``accelerator``, and its name where the system tells it without touching the device."""
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        for line in path.read_text(errors="replace").splitlines():
+            if line.startswith("Model:"):
+                return f"accelerator, {line.partition(':')[2].strip()}"
+    return "accelerator"
+
+
+DEVICES = ("cpu", _accelerator())
+"""What ``torch.accelerator`` finds comes second, with its name. The order is kept likewise."""
+
+LOADS = "asv-load.jsonl"
 
 # what asv looks up in a benchmark's module: a class of that name would be taken for a setting
 _ASV_NAMES = frozenset(
@@ -136,7 +162,10 @@ def _benchmark(
     """A method ``track_*``."""
 
     def benchmark(self: Any, case: str, device: str) -> Any:
-        return tracked.measure(self.prepared)
+        load = Load()
+        found = tracked.measure(self.prepared)
+        expected.write_load(name, case, device, load.read())
+        return found
 
     def setup(case: str, device: str) -> None:
         wanted = expected.version(name)
@@ -178,6 +207,23 @@ class _Expected:
         """The version of a benchmark ``class.method``; ``None`` if it is not known."""
         return self._versions().get(name)
 
+    def write_load(self, name: str, case: str, device: str, load: Mapping[str, float]) -> None:
+        """Write down how busy the machine was; not if this is no run of asv's."""
+        folder = _results(self._file)
+        if folder is None or not folder.parent.is_dir():
+            return
+        line = {
+            "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "commit": os.environ.get("ASV_COMMIT", ""),
+            "benchmark": self._prefix + name,
+            "case": case,
+            "device": device,
+            "pythonhashseed": os.environ.get("PYTHONHASHSEED", ""),
+            **load,
+        }
+        with contextlib.suppress(OSError), (folder.parent / LOADS).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
     def _versions(self) -> dict[str, str]:
         if self._found is None:
             prefix = self._prefix
@@ -189,22 +235,27 @@ class _Expected:
         return self._found
 
 
-def _written_down(file: str | None) -> Mapping[str, Any]:
-    """The content of asv's ``benchmarks.json``; empty where there is none."""
+def _results(file: str | None) -> Path | None:
+    """The folder of asv's results, from its configuration."""
     folders = [Path(os.environ["ASV_CONF_DIR"])] if "ASV_CONF_DIR" in os.environ else []
     folders += Path(file).resolve().parents if file else []
     for folder in folders:
         conf = next(
             (p for n in ("asv.conf.json", "asv.conf.jsonc") if (p := folder / n).is_file()), None
         )
-        if conf is None:
-            continue
-        # the file may have comments, which the standard library does not read
-        named = re.search(r'^\s*"results_dir"\s*:\s*"([^"]+)"', conf.read_text("utf-8"), re.M)
-        path = folder / (named[1] if named else "results") / "benchmarks.json"
-        try:
-            content = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
-    return {}
+        if conf is not None:
+            # the file may have comments, which the standard library does not read
+            pattern = r'^\s*"results_dir"\s*:\s*"([^"]+)"'
+            named = re.search(pattern, conf.read_text("utf-8"), re.MULTILINE)
+            return folder / (named[1] if named else "results")
+    return None
+
+
+def _written_down(file: str | None) -> Mapping[str, Any]:
+    """The content of asv's ``benchmarks.json``; empty where there is none."""
+    folder = _results(file)
+    try:
+        content = json.loads((folder / "benchmarks.json").read_text("utf-8")) if folder else {}
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

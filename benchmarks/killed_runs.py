@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 BENCH = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
-BENCH += ["bench", "dot", "--set", "smoke", "--retries", "0", "--run", "killed"]
+BENCH += ["bench", "dot", "--set", "smoke", "--run", "killed"]
 
 
 def main(kills: int) -> None:

@@ -32,14 +32,16 @@ def main(rounds: int) -> None:
     import torch
     from torch.utils.benchmark import Timer
 
-    from attnbench.benchmark.measuring.clock import sample
+    from attnbench.benchmark.measuring.blocks import low_quantile
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.measuring.measurement import measured_call
+    from attnbench.benchmark.measuring.slots import Timer as Slots
+    from attnbench.benchmark.measuring.slots import settled
     from attnbench.benchmark.workloads import BenchCase
     from attnbench.cases.case import Case
     from attnbench.subject.lookup import resolve
 
-    contract = Contract(cap_s=ROUND_S, min_s=ROUND_S)
+    contract = Contract()
     torch.set_num_threads(contract.threads)
     device = torch.device("cpu")
     points = [(name, Case((1, 4), n, n, 32, 32, 32)) for name in ADDRESSES for n in (128, 256)]
@@ -51,10 +53,12 @@ def main(rounds: int) -> None:
         call = measured_call(subject, module, inputs, "forward")
         timer = Timer("call()", globals={"call": call}, num_threads=contract.threads)
         call()
+        with settled(device):
+            slots = Slots(call, device, contract)
         pairs = []
         for number in range(rounds):
             takes = {
-                "ours": lambda call=call: sample(call, device, contract).quartiles_s[1],
+                "ours": lambda slots=slots: low_quantile([slots.slot() for _ in range(25)]),
                 "torch": lambda timer=timer: timer.blocked_autorange(min_run_time=ROUND_S).median,
             }
             order = ("ours", "torch") if number % 2 else ("torch", "ours")

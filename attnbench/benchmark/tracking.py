@@ -1,29 +1,33 @@
 """What the asv suite tracks: one function a quantity, each run in a process of its own.
 
 asv's test takes samples for independent, and those of one process are not. So each process gives
-two, the medians of its halves, and asv is told to start five processes: ten samples a side, the
-fewest with which its test can tell anything.
+one, and asv is told to start ten: the fewest with which its test can tell anything.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
-import statistics
+import random
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnbench.benchmark.measuring.agreement import agreement
-from attnbench.benchmark.measuring.clock import first_call, sample
+from attnbench.benchmark.measuring.blocks import low_quantile, pair_value, run_blocks
 from attnbench.benchmark.measuring.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
 from attnbench.benchmark.measuring.measurement import measured_call
 from attnbench.benchmark.measuring.memory import peak_bytes
+from attnbench.benchmark.measuring.slots import Timer, first_call, settled
 from attnbench.benchmark.workloads import BenchCase
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError
@@ -31,20 +35,21 @@ from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["PROCESSES", "TRACKED", "VERSION", "Prepared", "Tracked", "prepare"]
+__all__ = ["PROCESSES", "TRACKED", "VERSION", "Prepared", "Tracked", "first_call_s", "prepare"]
 
-VERSION = f"{CONTRACT_VERSION}.2"
+VERSION = f"{CONTRACT_VERSION}.3"
 """Numbers of another version are not compared by asv; raise the second part for this module."""
 
-PROCESSES = 5
+PROCESSES = 10
 
-_CONTRACT = Contract(min_samples=8, min_s=0.08)
+_CONTRACT = Contract(blocks=12)
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A subject and a case, ready to be measured."""
 
+    address: str
     subject: Subject
     case: BenchCase
     module: nn.Module
@@ -63,12 +68,17 @@ class Prepared:
 def prepare(address: str, case: Case, device: str) -> Prepared:
     """Make the module and the inputs of a subject at a case.
 
+    Args:
+        address: of the subject.
+        case: at which.
+        device: ``cpu``; anything else is the accelerator that torch finds.
+
     Raises:
         NotImplementedError: there is nothing to measure: the device or the subject is not there,
             or it does not take the case. asv shows ``n/a``.
     """
     torch.set_num_threads(_CONTRACT.threads)
-    if device == "accelerator":
+    if device != "cpu":
         found = torch.accelerator.current_accelerator(check_available=True)
         if found is None:
             raise NotImplementedError("there is no accelerator")
@@ -81,7 +91,7 @@ def prepare(address: str, case: Case, device: str) -> Prepared:
     reason = bench.reason_against(subjects[0])
     if reason is not None:
         raise NotImplementedError(f"{address} does not take this case: {reason}")
-    return Prepared(subjects[0], bench, *bench.build(subjects[0]))
+    return Prepared(address, subjects[0], bench, *bench.build(subjects[0]))
 
 
 def _error(prepared: Prepared) -> float:
@@ -101,8 +111,7 @@ def _error(prepared: Prepared) -> float:
     return found.ratio
 
 
-def _sampled(prepared: Prepared, direction: str) -> dict[str, Any]:
-    """The form in which a ``track_*`` benchmark hands asv samples, as if asv had taken them."""
+def _timer(prepared: Prepared, direction: str) -> Timer:
     _error(prepared)
     if direction != "forward":
         slopes = gradient_ratio(prepared.subject, prepared.module, prepared.inputs)
@@ -113,18 +122,53 @@ def _sampled(prepared: Prepared, direction: str) -> dict[str, Any]:
             )
     call = prepared.call(direction)
     call()
-    found = sample(call, prepared.device, _CONTRACT)
-    middle = math.ceil(len(found.samples_s) / 2)
-    halves = found.samples_s[:middle], found.samples_s[middle:]
-    return {"samples": [statistics.median(half) for half in halves], "number": found.calls}
+    return Timer(call, prepared.device, _CONTRACT)
+
+
+def _sample(value: float, number: int) -> dict[str, Any]:
+    """The form in which a ``track_*`` benchmark hands asv a sample, as if asv had taken it."""
+    return {"samples": [value], "number": number}
+
+
+def _timed(prepared: Prepared, direction: str) -> dict[str, Any]:
+    with settled(prepared.device):
+        timer = _timer(prepared, direction)
+        slots = [timer.slot() for _ in range(2 * _CONTRACT.blocks)]
+    return _sample(low_quantile(slots), timer.calls)
 
 
 def _time(prepared: Prepared) -> dict[str, Any]:
-    return _sampled(prepared, "forward")
+    return _timed(prepared, "forward")
 
 
 def _time_backward(prepared: Prepared) -> dict[str, Any]:
-    return _sampled(prepared, "forward_backward")
+    return _timed(prepared, "forward_backward")
+
+
+def _ratio(prepared: Prepared) -> dict[str, Any]:
+    """Time over that of torch's fused attention on the same tensors, in blocks."""
+    fused = _fused(prepared.inputs)
+    fused()
+    with settled(prepared.device):
+        timer = _timer(prepared, "forward")
+        base = Timer(fused, prepared.device, _CONTRACT, timer.clock)
+        chance = random.Random(os.getpid())  # noqa: S311 -- an order, not a secret
+        blocks = list(run_blocks(base.slot, timer.slot, _CONTRACT.blocks, chance))
+    return _sample(math.exp(pair_value(blocks)), timer.calls)
+
+
+def _fused(inputs: Inputs) -> Callable[[], Tensor]:
+    """Torch's fused attention; the query's features stand in for those of another size of key."""
+    mask = inputs.mask.as_tensor()
+    size = min(inputs.query.shape[-1], inputs.key.shape[-1])
+    query, key = inputs.query[..., :size].contiguous(), inputs.key[..., :size].contiguous()
+    value = inputs.value
+
+    def fused() -> Tensor:
+        with torch.no_grad():
+            return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    return fused
 
 
 def _peak_bytes(prepared: Prepared) -> int:
@@ -133,10 +177,41 @@ def _peak_bytes(prepared: Prepared) -> int:
     return peak_bytes(call, prepared.device)
 
 
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")
+_ALONE = """
+import json, sys
+sys.path[:], address, case, device = json.load(sys.stdin)
+from attnbench.benchmark import tracking
+print(tracking.first_call_s(address, case, device))
+"""
+
+
+def first_call_s(address: str, case: str, device: str) -> float:
+    """Seconds of the first call in this process.
+
+    Args:
+        address: of the subject.
+        case: its id.
+        device: as for :func:`prepare`.
+    """
+    prepared = prepare(address, Case.from_id(case), device)
+    return first_call(prepared.call(), prepared.device)
+
+
 def _compile_time(prepared: Prepared) -> dict[str, Any]:
-    # asv's working folder is new for each process: nothing that was compiled before is found
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.getcwd(), "compiled")
-    return {"samples": [first_call(prepared.call(), prepared.device)], "number": 1}
+    """The first call in a fresh process, whose compilers find nothing that was compiled before."""
+    case = prepared.case.case
+    told = json.dumps([sys.path, prepared.address, case.id, case.device])
+    with tempfile.TemporaryDirectory(prefix="attnbench-compiled-") as folder:
+        found = subprocess.run(  # noqa: S603 -- this Python, and code of our own
+            [sys.executable, "-c", _ALONE],
+            input=told,
+            env={**os.environ, **{name: os.path.join(folder, name) for name in _CACHES}},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return _sample(float(found.stdout.split()[-1]), 1)
 
 
 @dataclass(frozen=True)
@@ -161,12 +236,13 @@ class Tracked:
 TRACKED = {
     "track_time": Tracked("time, forward", "seconds", _time, PROCESSES),
     "track_time_backward": Tracked(
-        "time, forward and backward", "seconds", _time_backward, PROCESSES, False
+        "time, forward and backward", "seconds", _time_backward, PROCESSES
     ),
     "track_peak_bytes": Tracked("peak memory, forward", "bytes", _peak_bytes),
     "track_error": Tracked("error, of what is allowed", "", _error),
     "track_compile_time": Tracked(
         "first call, with what it compiles", "seconds", _compile_time, 2, False
     ),
+    "track_ratio": Tracked("time over torch's fused attention", "", _ratio, PROCESSES),
 }
 """Quantities by the name of their benchmark method."""

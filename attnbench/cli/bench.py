@@ -53,19 +53,26 @@ def command(
         typer.Option(
             "--processes",
             min=1,
-            help="Processes for each subject and case, in interleaved rounds; a verdict of "
-            "'attnbench compare' needs at least 5 a side.",
+            help="Processes that take every subject and case; a verdict of 'attnbench compare' on "
+            "recorded runs needs at least 5 a side.",
         ),
-    ] = 1,
+    ] = 3,
+    budget: Annotated[
+        float,
+        typer.Option(
+            "--budget",
+            min=0.0,
+            help="Seconds in which further processes begin, those for the widest rows last.",
+        ),
+    ] = 0.0,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Seconds that one measurement may take.")
+        float,
+        typer.Option("--timeout", min=0.1, help="Seconds that one row may take in a process."),
     ] = 120.0,
     retries: Annotated[
-        int,
-        typer.Option(
-            "--retries", min=0, help="How often one that a busy machine made void is repeated."
-        ),
-    ] = 2,
+        int | None,
+        typer.Option("--retries", min=0, hidden=True, help="Without effect: nothing is void."),
+    ] = None,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
     run: Annotated[
         str | None, typer.Option("--run", help="Name of the run; its file is called so, too.")
@@ -77,10 +84,10 @@ def command(
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
-    """Measure time, memory and error of subjects, each number in a process of its own.
+    """Measure time, memory and error of subjects, each in turn with scaled_dot.
 
-    Times are set against scaled_dot. Every measurement is recorded as it comes, so that a run that
-    was ended can be resumed.
+    A process passes over all rows in random order; the intervals come from several such processes.
+    Every row is recorded as it comes, so that a run that was ended can be resumed.
     """
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.records.record import Record
@@ -88,6 +95,12 @@ def command(
     from attnbench.cli.survey import load_plugins
     from attnbench.cli.tables import print_json
 
+    if retries is not None:
+        typer.echo(
+            "warning: --retries has no effect, since a busy machine makes nothing void; it goes "
+            "with 0.3.",
+            err=True,
+        )
     contract = Contract(cache=cache, threads=threads)
     if set_name is None and not workload and inputs is None:
         set_name = "default"
@@ -107,7 +120,7 @@ def command(
         contract=contract,
         processes=processes,
         timeout_s=timeout,
-        retries=retries,
+        budget_s=budget,
     )
     records: list[Record] = []
     interrupted = False
@@ -129,12 +142,13 @@ def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ign
     from attnbench.cli import benching
     from attnbench.cli.tables import print_table
 
-    titles = {(record.contract, record.case): benching.titled(record) for record in records}
+    titles = {record.case: benching.titled(record) for record in records}
     for key, rows in benching.ranked(records).items():
         print_table(rows, hide=("reason", "processes"), title=titles[key])
         for line in benching.reasons(rows):
             typer.echo(f"  {line}")
         typer.echo("")
     typer.echo(benching.LEGEND)
+    typer.echo(benching.busy_line(records))
     word = "interrupted after" if interrupted else "recorded"
     typer.echo(f"\n{word} {len(records)} measurements in {path}")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
-import statistics
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attnbench.benchmark.measuring.quiet import TOLERANCE
-from attnbench.benchmark.measuring.session import Planned, Session
+from attnbench.benchmark.grid import busy, half_width, scoring_of
+from attnbench.benchmark.measuring.session import Planned, Session, Taken
 from attnbench.benchmark.measuring.setting import Setting, here
+from attnbench.benchmark.measuring.takes import Take
 from attnbench.benchmark.records import store
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records.record import BASELINE, Record
 from attnbench.benchmark.workloads import BenchCase, cases_of
 from attnbench.cli.survey import ask, warm_up_children
 from attnbench.cli.tables import progress
@@ -29,6 +30,8 @@ __all__ = [
     "Place",
     "Running",
     "as_rows",
+    "busy_line",
+    "percent",
     "plan",
     "ranked",
     "reasons",
@@ -37,7 +40,6 @@ __all__ = [
     "titled",
 ]
 
-BASELINE = "scaled_dot"
 RESULTS = Path("results/attnbench")
 _MEASURING = "attnbench.benchmark.measuring.measurement"
 _PRELOAD = ("torch.fx.experimental.symbolic_shapes", _MEASURING)
@@ -52,21 +54,51 @@ class Running:
         session: what is measured.
         path: of the records.
         done: those that a resumed run already had.
+        left_out: installed subjects that are not measured.
     """
 
     session: Session
     path: Path
     done: tuple[Record, ...] = ()
+    left_out: tuple[str, ...] = ()
 
-    def measure(self, into: list[Record], what: str = "measuring") -> None:
-        """Measure and record; every record, those already there too, goes to a list as well."""
-        into += self.done
-        with progress(len(self.session), what) as advance:
-            advance(len(self.done), "")
-            for record in self.session.records(self.done):
-                store.append(self.path, record)
-                into.append(record)
-                advance(1, f"{record.subject}: {record.workload}")
+    def measure(self, into: list[Record]) -> None:
+        """Measure and record; the newest record of each row goes to a list as well.
+
+        Takes are kept beside the records until the session is complete, so that a run that was
+        ended goes on where it was.
+        """
+        found = {record.key: record for record in self.done}
+        into[:] = found.values()
+        journal = self.path.with_suffix(".partial")
+        taken = _read_journal(journal) if journal.exists() else []
+        with progress(self.session.processes * len(self.session), "measuring") as advance:
+            advance(len(taken), "")
+            for event in self.session.events(self.done, taken):
+                if isinstance(event, Taken):
+                    _add_to_journal(journal, event)
+                    advance(1, f"{event.subject}: {event.case}")
+                else:
+                    store.append(self.path, event)
+                    found[event.key] = event
+                    into[:] = found.values()
+        journal.unlink(missing_ok=True)
+
+
+def _add_to_journal(path: Path, taken: Taken) -> None:
+    line = {**vars(taken), "take": taken.take.as_data()}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _read_journal(path: Path) -> list[Taken]:
+    """The takes of a run that was ended; a line that was cut short is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            data = json.loads(line)
+            found.append(Taken(**{**data, "take": Take.of_data(data["take"])}))
+    return found
 
 
 @dataclass(frozen=True)
@@ -126,6 +158,7 @@ def plan(
     inputs: Path | None = None,
     devices: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
+    with_options: bool = True,
     **more: Any,
 ) -> Running:
     """Plan a session: find subjects, devices and cases.
@@ -138,6 +171,7 @@ def plan(
         inputs: a file of saved ones.
         devices: all that are there by default.
         dtypes: instead of those of the set.
+        with_options: whether subjects with options are measured too, if all are.
         more: further fields of :class:`~attnbench.benchmark.measuring.session.Session`.
 
     Raises:
@@ -153,9 +187,12 @@ def plan(
     setting = here(place.run, command=" ".join(["attnbench", *sys.argv[1:]]))
     if place.done:
         _same_setting(place.run, place.done[0], setting)
-    session = Session(subjects=_subjects(targets), cases=cases, setting=setting, **more)
-    wanted = session.keys()
-    return Running(session, place.path, tuple(r for r in place.done if r.key in wanted))
+    subjects = _subjects(targets)
+    left_out = () if with_options or targets else tuple(s for s in subjects if "(" in s.name)
+    subjects = [subject for subject in subjects if subject not in left_out]
+    session = Session(subjects=subjects, cases=cases, setting=setting, **more)
+    done = tuple(record for record in place.done if session.holds(record))
+    return Running(session, place.path, done, tuple(subject.name for subject in left_out))
 
 
 def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:
@@ -165,11 +202,14 @@ def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:
 
 
 def _subjects(targets: Sequence[str] | None) -> list[Planned]:
-    """The subjects asked for, and the baseline that their times are set against."""
+    """The subjects asked for, the baseline, and the scoring functions of kernels."""
     rows = ask("subject_rows", targets=targets or None)
-    if targets and all(row["subject"] != BASELINE for row in rows):
+    names = {row["subject"] for row in rows}
+    kernels = [row for row in rows if row["kind"] == "kernel" and row["target"] == row["subject"]]
+    needed = [BASELINE, *dict.fromkeys(scoring_of(row["subject"]) for row in kernels)]
+    for name in reversed([name for name in needed if targets and name not in names]):
         with contextlib.suppress(UnknownNameError):  # without built-in plugins there is none
-            rows = [*ask("subject_rows", targets=[BASELINE]), *rows]
+            rows = [*ask("subject_rows", targets=[name]), *rows]
     planned = [Planned(row["target"], row["subject"], row["kind"]) for row in rows]
     return list(dict.fromkeys(planned))
 
@@ -179,18 +219,20 @@ def _place(results: Path, run: str | None, *, resume: bool) -> Place:
         raise UsageError(f"--run {run}: it names a file; use letters, digits, '_', '-' and '.'.")
     if not resume:
         run = run or store.new_run()
-        if store.run_path(results, run).exists():
+        path = store.run_path(results, run)
+        if path.exists() or path.with_suffix(".partial").exists():
             raise UsageError(f"run {run!r} is there already: add --resume, or choose another name.")
         return Place(store.run_path(results, run), run)
     if run is None:
-        runs = sorted(results.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+        files = (*results.glob("*.jsonl"), *results.glob("*.partial"))
+        runs = sorted(files, key=lambda path: path.stat().st_mtime)
         if not runs:
             raise UsageError(f"there is no run to resume in {results}; leave --resume out.")
         run = runs[-1].stem
     path = store.run_path(results, run)
-    if not path.exists():
+    if not path.exists() and not path.with_suffix(".partial").exists():
         raise UsageError(f"there is no run {run!r} in {results}; leave --resume out.")
-    return Place(path, run, tuple(store.read(path)))
+    return Place(path, run, tuple(store.read(path)) if path.exists() else ())
 
 
 def _same_setting(run: str, first: Record, now: Setting) -> None:
@@ -208,13 +250,14 @@ def _same_setting(run: str, first: Record, now: Setting) -> None:
 
 
 LEGEND = """\
-time_ms   median time of one call; q1_ms and q3_ms are quartiles, of the samples of a process, or
-          of the medians of several processes
-x_dot     time over that of scaled_dot under the same contract
-peak_MiB  most memory of tensors during a call beyond inputs and parameters
+× dot     time over that of scaled_dot, measured in turn in the same processes; ± is half the width
+          of its 95 % interval, from processes
+gain      of a kernel: how many times faster than its scoring function
+time_ms   a low quantile of a call's times, the median over processes
+peak_MiB  most memory during a call beyond inputs and parameters
 error     largest error against float64 as a multiple of what is allowed: up to 1 is agreement
-band_%    bytes that its operators move a second, of this machine's measured copy bandwidth
-matmul_%  matrix products a second, of this machine's measured rate
+roof_%    the least time in which this machine could move inputs and results and do the matrix
+          products, of the time it took
 first_ms  first call in a process, with whatever it compiles
 Only rows with status ok are ranked, fastest first; the others say why below."""
 
@@ -231,48 +274,43 @@ def titled(record: Record) -> str:
     )
 
 
-def ranked(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Rows to print for each contract and case: the ranked ones first, fastest first."""
-    groups: dict[tuple[str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+def ranked(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
+    """Rows to print for each case: the ranked ones first, fastest first."""
+    groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        groups[record.contract, record.case][record.subject].append(record)
-    tables = {}
-    for key, by_subject in groups.items():
-        rows = {name: _row(name, group) for name, group in by_subject.items()}
-        base = rows.get(BASELINE, {})
-        for row in rows.values():
-            if row["status"] == base.get("status") == "ok":
-                row["x_dot"] = row["time_ms"] / base["time_ms"]
-        tables[key] = sorted(
-            rows.values(), key=lambda row: (row["status"] != "ok", row["time_ms"] or 0.0)
-        )
-    return tables
-
-
-def _row(subject: str, records: Sequence[Record]) -> dict[str, Any]:
-    good = [record for record in records if record.status == "ok"]
-    status = "ok" if good else Counter(r.status for r in records).most_common(1)[0][0]
-    used = good or [record for record in records if record.status == status]
-    one = used[-1]
-    times = [record.time_s for record in used if record.time_s is not None]
-    low, high = one.time_q1_s, one.time_q3_s
-    if len(times) > 1:
-        low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+        groups[record.case].append(record)
     return {
-        "subject": subject,
-        "time_ms": _scaled(statistics.median(times), 1e3) if times else None,
-        "q1_ms": _scaled(low, 1e3),
-        "q3_ms": _scaled(high, 1e3),
-        "x_dot": None,
-        "peak_MiB": _scaled(one.peak_bytes, 2**-20),
-        "error": one.error_ratio,
-        "band_%": _scaled(one.bandwidth_share, 100),
-        "matmul_%": _scaled(one.matmul_share, 100),
-        "first_ms": _scaled(one.first_call_s, 1e3),
-        "processes": len(used),
-        "status": status,
-        "reason": one.reason,
+        case: [_row(record) for record in sorted(group, key=_place_of)]
+        for case, group in groups.items()
     }
+
+
+def _place_of(record: Record) -> tuple[bool, float]:
+    return record.status != "ok", record.ratio or record.time_s or 0.0
+
+
+def _row(record: Record) -> dict[str, Any]:
+    return {
+        "subject": record.subject,
+        "× dot": record.ratio,
+        "±": percent(half_width(record)),
+        "gain": record.gain,
+        "time_ms": _scaled(record.time_s, 1e3),
+        "peak_MiB": _scaled(record.peak_bytes, 2**-20),
+        "error": record.error_ratio,
+        "roof_%": _scaled(record.roofline_share, 100),
+        "first_ms": _scaled(record.first_call_s, 1e3),
+        "processes": len(record.process_times_s),
+        "status": record.status,
+        "reason": record.reason,
+    }
+
+
+def percent(share: float | None) -> str:
+    """A share in percent, as short as it can be told."""
+    if share is None:
+        return "-"
+    return f"{share:.1%}" if share < 0.0995 else f"{min(share, 9.99):.0%}"
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
@@ -280,21 +318,26 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def reasons(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Why rows are not ranked: one line for all that a busy machine made void, and one each."""
+    """Why rows are not ranked, one line for each reason."""
     found: dict[str, list[str]] = defaultdict(list)
-    void = 0
     for row in rows:
-        if row["status"] == "void":
-            void += 1
-        elif row["reason"]:
+        if row["reason"]:
             found[f"{row['status']}: {row['reason'].splitlines()[0]}"].append(row["subject"])
-    lines = [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
-    if void:
-        lines.append(
-            f"{void} void: the machine was busy (a sentinel was more than {TOLERANCE:.0%} off its "
-            "idle value); measure again when it is idle"
-        )
-    return lines
+    return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
+
+
+def busy_line(records: Iterable[Record]) -> str:
+    """How busy the machine was, in a sentence."""
+    load = busy(records)
+    if not load:
+        return ""
+    line = (
+        f"Others kept {load['others_cores']:.1f} of {load['cores']:.0f} cores busy meanwhile, and "
+        f"{load.get('disturbed_share', 0.0):.0%} of the slots were disturbed"
+    )
+    if load.get("stolen_share", 0.0) >= 0.005:
+        line += f"; a hypervisor took {load['stolen_share']:.1%} of the time"
+    return f"{line}. A busy machine widens the intervals."
 
 
 def statuses_of(records: Iterable[Record]) -> list[str]:

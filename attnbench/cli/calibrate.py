@@ -59,7 +59,7 @@ def command(
     }
     taken: list[Record] = []
     interrupted = False
-    for number in range(runs):
+    for _ in range(runs):
         # what a run is off by as a whole is part of the noise; the runs of another day add to it
         running = benching.plan(
             benching.start(**chosen, results=results / FOLDER),
@@ -69,11 +69,14 @@ def command(
             contract=Contract(cache=cache, threads=threads),
             processes=processes,
         )
+        found: list[Record] = []
         try:
-            running.measure(taken, f"run {number + 1} of {runs}")
+            running.measure(found)
         except KeyboardInterrupt:
             interrupted = True
             break
+        finally:
+            taken += found
     machine = dict(here().machine)
     known = [record for record in read_calibration(results) if dict(record.machine) == machine]
     wanted = {key_of(record): record for record in taken}
@@ -112,7 +115,7 @@ def _row(
     from attnbench.benchmark.comparing.calibration import key_of
     from attnbench.benchmark.comparing.verdict import MIN_PROCESSES, visible_effect
 
-    times = [r.time_s for r in records if key_of(r) == key and r.status == "ok" and r.time_s]
+    times = [t for r in records if key_of(r) == key and r.status == "ok" for t in r.process_times_s]
     count = max(processes, MIN_PROCESSES)
     seen = visible_effect(noise, MIN_PROCESSES, MIN_PROCESSES, alternated=True)
     apart = visible_effect(noise, count, count, alternated=False)

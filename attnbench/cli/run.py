@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 
 _RESULTS = Path("results/attnbench")
 _INVARIANT_S = 60.0
-_CHECKS_S = 100.0
+_CHECKS_S = 60.0
+_MEASURING_S = 45.0
 _AT_ONCE = 8
 
 
@@ -51,19 +51,28 @@ def command(
             help="Time for the checks; what is not checked by then is shown as such.",
         ),
     ] = _CHECKS_S,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds",
+            min=0.0,
+            help="Time for the measurements; three processes take every row in any case.",
+        ),
+    ] = _MEASURING_S,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
-    """Check every subject, measure it on a small grid, and print one table.
+    """Check every subject, measure it on a small grid, and show all on one screen.
 
     The checks are those of 'attnbench check --profile quick', the times those of 'attnbench bench
-    --set run'; both commands say more.
+    --set run'; both commands say more. Other work on the machine widens the intervals.
     """
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.checking import parallel
     from attnbench.checking.outcomes import CheckReport
     from attnbench.cli import benching
+    from attnbench.cli.first_screen import content, show
     from attnbench.cli.survey import ask, load_plugins
     from attnbench.cli.tables import print_json
 
@@ -78,7 +87,9 @@ def command(
         set_name=set_name,
         inputs=inputs,
         devices=device,
+        with_options=False,
         contract=Contract(threads=threads),
+        budget_s=seconds,
     )
     options = {"profile": "quick", "device": "cpu", "dtypes": None}
     planned = ask("plan", targets=targets or None, invariants=None, **options)
@@ -94,14 +105,23 @@ def command(
     report = CheckReport(tuple(outcomes), "quick", None, notes)
     checks = running.path.with_suffix(".checks.json")
     checks.write_text(report.to_json() + "\n", encoding="utf-8")
+    told = content(
+        records,
+        outcomes,
+        planned["of_subject"],
+        running.left_out,
+        own_inputs=inputs is not None,
+    )
     if as_json:
-        content = {"file": str(running.path), "checks_file": str(checks)}
-        content["outcomes"] = [vars(outcome) for outcome in outcomes]  # type: ignore[assignment]
-        print_json({**content, "records": benching.as_rows(records)})
+        files = {"file": str(running.path), "checks_file": str(checks)}
+        lists = {
+            "outcomes": [vars(outcome) for outcome in outcomes],
+            "records": benching.as_rows(records),
+        }
+        print_json({**files, **told, **lists})
     else:
-        _show(running.session.subjects, planned["of_subject"], outcomes, records)
-        typer.echo(f"\nrecorded {len(records)} measurements in {running.path},")
-        typer.echo(f"and {len(outcomes)} outcomes of checks in {checks}")
+        show(told, records, [planned.name for planned in running.session.subjects])
+        typer.echo(f"Recorded in {running.path}, and the checks in {checks.name}.")
     if interrupted:
         return INTERRUPTED
     failed = any(row["status"] == "failed" for row in plugins)
@@ -148,62 +168,3 @@ def _check(
             if time.monotonic() > until:
                 found.close()  # type: ignore[attr-defined]
                 break
-
-
-_LEGEND = """\
-checks    invariants that hold, of those that say something of the subject ('attnbench check' says
-          which do not); with +n not run, n were left when the time for checks was up; subjects
-          with options are left to 'attnbench check'
-time_ms   median time of one forward call; x_dot is that over the time of scaled_dot
-peak_MiB  most memory of tensors during the call beyond inputs and parameters
-error     largest error against float64 as a multiple of what is allowed: up to 1 is agreement
-status    ok: agreed with the reference on this very case and was measured on a quiet machine;
-          only then is it ranked"""
-
-
-def _show(
-    subjects: Sequence[Any],
-    invariants: Mapping[str, Sequence[str]],
-    outcomes: Iterable[Outcome],
-    records: list[Record],
-) -> None:
-    """One table: a row for each subject and case."""
-    from attnbench.cli import benching
-    from attnbench.cli.tables import print_table
-
-    checks = _checks(outcomes, invariants)
-    by_case = {(record.contract, record.case): record for record in records}
-    rows, measured = [], []
-    for key, found in benching.ranked(records).items():
-        measured += found
-        record = by_case[key]
-        for row in found:
-            place = "" if record.device == "cpu" else f" on {record.device}"
-            rows.append(
-                {
-                    "subject": row["subject"],
-                    "checks": checks.get(row["subject"], "not run"),
-                    "case": f"{record.workload}{place}",
-                    **{n: row[n] for n in ("time_ms", "x_dot", "peak_MiB", "error", "status")},
-                }
-            )
-    print_table(rows, empty="Nothing was measured.")
-    for line in benching.reasons(measured):
-        typer.echo(line)
-    typer.echo("\n" + _LEGEND + "\n")
-    for line in dict.fromkeys(benching.titled(record) for record in by_case.values()):
-        typer.echo(line)
-
-
-def _checks(outcomes: Iterable[Outcome], invariants: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """For each subject how many invariants hold, of how many that apply."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for outcome in outcomes:
-        counts[outcome.subject][outcome.status] += 1
-    texts = {}
-    for subject, counter in counts.items():
-        seen = counter.total()
-        text = f"{counter['passed']}/{seen - counter['skipped']}"
-        left = len(invariants.get(subject, ())) - seen
-        texts[subject] = text if left <= 0 else f"{text} +{left} not run"
-    return texts

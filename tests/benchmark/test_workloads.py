@@ -92,7 +92,7 @@ def test_a_contract_says_all_that_makes_numbers_comparable() -> None:
     }
     assert len(names) == 16
     assert Contract().name("forward", "cuda:0") == Contract().name("forward", "cuda:1")
-    assert Contract(target=0.01).name("forward", "cpu") not in names
+    assert Contract(slot_s=0.01).name("forward", "cpu") not in names
 
 
 @pytest.mark.parametrize("changes", [{"cache": "lukewarm"}, {"threads": 0}])

@@ -50,7 +50,7 @@ def noise_of(records: Iterable[Record]) -> Mapping[Key, Noise]:
     runs: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record.status == "ok" and record.time_s:
-            runs[key_of(record)][record.run].append(math.log(record.time_s))
+            runs[key_of(record)][record.run] += map(math.log, record.process_times_s)
     found = {key: _noise(list(logs.values())) for key, logs in runs.items()}
     return {key: noise for key, noise in found.items() if noise is not None}
 

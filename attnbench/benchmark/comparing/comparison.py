@@ -121,7 +121,7 @@ def _pair(key: Key, a: Sequence[Record], b: Sequence[Record], noise: Noise | Non
     if taken_in_turn(*starts):
         means = [tuple(_mean_s(run) for run in side.values()) for side in runs]
         return Pair(key, means[0], means[1], True, noise)
-    times = [tuple(r.time_s for r in side if r.time_s) for side in (a, b)]
+    times = [tuple(t for r in side for t in r.process_times_s) for side in (a, b)]
     return Pair(key, times[0], times[1], False, noise)
 
 
@@ -133,7 +133,7 @@ def _by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def _mean_s(records: Iterable[Record]) -> float:
-    return statistics.geometric_mean([r.time_s for r in records if r.time_s])
+    return statistics.geometric_mean([t for r in records for t in r.process_times_s])
 
 
 def _by_row(records: Iterable[Record]) -> dict[Key, list[Record]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attnbench.benchmark.measuring.blocks import QUANTILE
 from attnbench.errors import UsageError, nearest
 
-__all__ = ["CACHES", "DIRECTIONS", "Contract"]
+__all__ = ["CACHES", "CPU_CLOCK", "DIRECTIONS", "EVENT_CLOCK", "WALL_CLOCK", "Contract"]
 
 DIRECTIONS = {
     "forward": "the output, without a graph",
@@ -16,11 +17,15 @@ DIRECTIONS = {
 
 CACHES = {
     "warm": "the same inputs call after call",
-    "cold": "a buffer larger than the last cache is written before each sample of one call",
+    "cold": "a buffer larger than the last cache is written before each slot of one call",
 }
-"""The state of the caches before a sample."""
+"""The state of the caches before a slot."""
 
-VERSION = 2
+CPU_CLOCK = "thread CPU time"
+WALL_CLOCK = "wall clock"
+EVENT_CLOCK = "device events"
+
+VERSION = 3
 """Raised when a contract of the same name would give other numbers."""
 
 
@@ -28,20 +33,18 @@ VERSION = 2
 class Contract:
     """How a number is taken.
 
-    A sample is the mean time of some consecutive calls, at least ``sample_s`` together (one call
-    with a cold cache). Samples are taken until the standard error of their median is below
-    ``target``, or ``cap_s`` has passed. On a CPU, freed blocks of up to 32 MiB stay with the
-    process, as all do on an accelerator, and the clock is the system's monotonic one; on an
-    accelerator its own events, which are read after the last sample: nothing waits in between.
+    A slot is the mean time of consecutive calls that take ``slot_s`` together, or of one longer
+    call (of one call with a cold cache). A subject and its baseline take slots in turn, in blocks
+    of four, in one process after another. The ratio of a process is the median over its blocks, its
+    time a low quantile of its slots. On a CPU, freed blocks of up to 32 MiB stay with the process,
+    as all do on an accelerator.
 
     Args:
         cache: a key of :data:`CACHES`.
         threads: of torch within an operator.
-        target: the relative standard error of the median to be reached.
-        min_samples: fewest samples, unless ``cap_s`` has passed after 3.
-        min_s: least time spent on samples.
-        cap_s: time after which no further sample is begun.
-        sample_s: least time of a sample.
+        slot_s: time of a slot.
+        blocks: most blocks of a row in a process.
+        cap_s: time after which a row gets no further block in a process.
 
     Raises:
         UsageError: a field that cannot be.
@@ -49,24 +52,50 @@ class Contract:
 
     cache: str = "warm"
     threads: int = 1
-    target: float = 0.02
-    min_samples: int = 7
-    min_s: float = 0.05
-    cap_s: float = 1.0
-    sample_s: float = 0.001
+    slot_s: float = 0.004
+    blocks: int = 8
+    cap_s: float = 0.3
 
     def __post_init__(self) -> None:
         if self.cache not in CACHES:
             raise UsageError(
                 f"no cache state is called {self.cache!r}. {nearest(self.cache, CACHES)}"
             )
-        if self.threads < 1:
-            raise UsageError(f"threads = {self.threads}, but is at least 1.")
+        for name, least in (("threads", 1), ("blocks", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} = {getattr(self, name)}, but is at least {least}.")
+        for name in ("slot_s", "cap_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} = {getattr(self, name)}, but is above 0.")
 
-    def name(self, direction: str, device: str) -> str:
-        """The name of the contract for a direction and a device; equal names, equal meaning."""
-        clock = "clock" if device.partition(":")[0] == "cpu" else "events"
+    def clock(self, device: str) -> str:
+        """The clock on a device, for a call that neither waits nor has threads of its own."""
+        if device.partition(":")[0] != "cpu":
+            return EVENT_CLOCK
+        return CPU_CLOCK if self.threads == 1 else WALL_CLOCK
+
+    def name(self, direction: str, device: str, clock: str = "") -> str:
+        """The name of the contract for a direction and a device; equal names, equal meaning.
+
+        Args:
+            direction: a key of :data:`DIRECTIONS`.
+            device: the torch device.
+            clock: if it is not the usual one.
+        """
         threads = f"{self.threads} thread" + ("s" if self.threads > 1 else "")
-        sampling = f"rse {self.target:.1%} cap {self.cap_s:g} s"
-        parts = (direction, f"{self.cache} cache", clock, threads, sampling, f"v{VERSION}")
+        sampling = f"{self.blocks} blocks of slots of {self.slot_s * 1e3:g} ms"
+        parts = (
+            direction,
+            f"{self.cache} cache",
+            clock or self.clock(device),
+            threads,
+            sampling,
+            f"cap {self.cap_s:g} s",
+            f"quantile {QUANTILE:g}",
+            f"v{VERSION}",
+        )
         return ", ".join(parts)
+
+    def names(self, direction: str, device: str) -> set[str]:
+        """The names that records of this contract may have: a call may need the wall clock."""
+        return {self.name(direction, device, clock) for clock in ("", WALL_CLOCK)}

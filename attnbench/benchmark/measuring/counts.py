@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-__all__ = ["Counts", "count"]
+from attnbench.benchmark.measuring.sentinel import Ceilings
+
+__all__ = ["Counts", "count", "roofline_s"]
 
 _MOVES = frozenset(
     (
@@ -59,6 +61,7 @@ _MOVES = frozenset(
         "slice_backward",
     )
 )
+_KNOWN = frozenset(("aten", "prim", "prims"))
 _NOTHING = frozenset(
     (
         "empty",
@@ -86,12 +89,29 @@ class Counts:
         moved_bytes: read and written by its operators.
         torch_matmul_operations: by torch's ``FlopCounterMode`` formulas: the same, but for those
             that it does not know (matrix times vector; fused attention on a CPU).
+        opaque: whether an operator was called that torch does not bring, and whose operations are
+            therefore unknown.
     """
 
     operations: int
     matmul_operations: int
     moved_bytes: int
     torch_matmul_operations: int
+    opaque: bool = False
+
+
+def roofline_s(counts: Counts, compulsory_bytes: int, limits: Ceilings) -> float | None:
+    """The least time in which the machine could do it; ``None`` if the operations are unknown.
+
+    Args:
+        counts: of the call.
+        compulsory_bytes: that every way to compute the result reads or writes.
+        limits: of the machine.
+    """
+    if counts.opaque:
+        return None
+    moving = compulsory_bytes / limits.bytes_per_s
+    return max(moving, counts.matmul_operations / limits.operations_per_s)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -132,6 +152,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations = self.products = self.torch_products = self.moved = 0
+        self.opaque = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -142,6 +163,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         packet = getattr(func, "overloadpacket", func)
+        self.opaque |= getattr(func, "namespace", "aten") not in _KNOWN
         name = str(getattr(packet, "__name__", packet))
         if getattr(func, "is_view", False) or name in _NOTHING:
             return result
@@ -171,4 +193,5 @@ def count(call: Callable[[], object]) -> Counts:
         matmul_operations=counter.products,
         moved_bytes=counter.moved,
         torch_matmul_operations=counter.torch_products,
+        opaque=counter.opaque,
     )

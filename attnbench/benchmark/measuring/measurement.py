@@ -2,42 +2,141 @@
 
 from __future__ import annotations
 
-import contextlib
+import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnbench.attention.attend import attend
 from attnbench.benchmark.measuring.agreement import agreement
-from attnbench.benchmark.measuring.clock import first_call, sample
+from attnbench.benchmark.measuring.blocks import Block, Slot, run_blocks
 from attnbench.benchmark.measuring.contract import Contract
-from attnbench.benchmark.measuring.counts import count
+from attnbench.benchmark.measuring.counts import count, roofline_s
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
+from attnbench.benchmark.measuring.jobs import Job
+from attnbench.benchmark.measuring.load import Load, stolen_ticks
 from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak_bytes
-from attnbench.benchmark.measuring.quiet import TOLERANCE, Reading, idle
-from attnbench.benchmark.measuring.sentinel import Sentinel
+from attnbench.benchmark.measuring.sentinel import Ceilings, ceilings
 from attnbench.benchmark.measuring.setting import Setting, fields_of, processor_name
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.measuring.slots import Timer, first_call, settled
+from attnbench.benchmark.measuring.takes import Take, summed_up
+from attnbench.benchmark.records.record import BASELINE, Record
 from attnbench.benchmark.workloads import BenchCase
+from attnbench.errors import AttnbenchError
 from attnbench.registry.catalog import registry
+from attnbench.specs import KernelSpec
 from attnbench.subject.devices import available_devices, check_device
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = [
-    "device_name",
-    "devices",
-    "measure",
-    "measure_address",
-    "measured_call",
-    "sentinel_readings",
-]
+__all__ = ["Bench", "device_name", "devices", "measure", "measured_call", "take_rows"]
 
 Call = Callable[[], Any]
+_BASELINES_HELD = 4
+
+
+class Bench:
+    """What the rows of a process share: baselines, ceilings, and the null kernel.
+
+    Args:
+        contract: of every number.
+        baseline: address of the baseline.
+        seed: of the order of the slots.
+    """
+
+    def __init__(self, contract: Contract, *, baseline: str = BASELINE, seed: int = 0) -> None:
+        self.contract = contract
+        self.chance = random.Random(seed)  # noqa: S311 -- an order, not a secret
+        self._baseline = _only(baseline)
+        self._held: OrderedDict[tuple[str, str], Timer | None] = OrderedDict()
+        self._ceilings: dict[tuple[str, str], Ceilings] = {}
+        self._null: dict[tuple[str, str], float] = {}
+        self._load = Load()
+
+    def baseline(self, case: BenchCase, clock: str) -> Timer | None:
+        """The timer of the baseline at a case; ``None`` where the baseline does not take it."""
+        key = case.id, clock
+        if key not in self._held:
+            while len(self._held) >= _BASELINES_HELD:
+                self._held.popitem(last=False)
+            self._held[key] = self._timer(case, clock)
+        self._held.move_to_end(key)
+        return self._held[key]
+
+    def _timer(self, case: BenchCase, clock: str) -> Timer | None:
+        subject = self._baseline
+        if subject is None or case.reason_against(subject) is not None:
+            return None
+        module, inputs = case.build(subject)
+        call = measured_call(subject, module, inputs, case.direction)
+        call()
+        return Timer(call, torch.device(case.case.device), self.contract, clock)
+
+    def ceilings(self, case: BenchCase) -> Ceilings:
+        """The machine's bandwidth and rate of matrix products, read once a process."""
+        key = case.case.device, case.case.dtype
+        if key not in self._ceilings:
+            self._ceilings[key] = ceilings(torch.device(key[0]), getattr(torch, key[1]))
+        return self._ceilings[key]
+
+    def null_s(self, case: BenchCase, clock: str) -> float | None:
+        """Time of a call through ``attend`` of a kernel that computes nothing."""
+        subject = self._baseline
+        if subject is None or subject.scoring is None or case.direction != "forward":
+            return None
+        key = case.id, clock
+        if key not in self._null:
+            if case.reason_against(subject) is not None:
+                return None
+            module, inputs = case.build(subject)
+            shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+            output = torch.zeros(shape, dtype=inputs.query.dtype, device=inputs.query.device)
+            call = _null_call(subject, module, inputs, output)
+            call()
+            timer = Timer(call, torch.device(case.case.device), self.contract, clock)
+            self._null[key] = min(timer.slot().seconds for _ in range(3))
+        return self._null[key]
+
+    def load(self) -> dict[str, float]:
+        """How busy the machine was since this process began to measure."""
+        return self._load.read()
+
+
+def _only(address: str) -> Subject | None:
+    try:
+        (found,) = resolve(address)
+    except AttnbenchError:
+        return None  # without built-in plugins there is no baseline
+    return found
+
+
+def _null_call(subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor) -> Call:
+    assert subject.scoring is not None
+    kernel = KernelSpec(
+        name="null", scoring=subject.scoring.name, attend=lambda *args, **more: output
+    )
+
+    def null() -> Tensor:
+        with torch.no_grad():
+            return attend(
+                module,
+                inputs.query,
+                inputs.key,
+                inputs.value,
+                attn_mask=inputs.attn_mask,
+                valid_lens=inputs.valid_lens,
+                is_causal=inputs.is_causal,
+                enable_gqa=inputs.enable_gqa,
+                kernel=kernel,
+            )
+
+    return null
 
 
 def measure(
@@ -46,95 +145,129 @@ def measure(
     contract: Contract,
     *,
     setting: Setting | None = None,
-    quiet: Reading | None = None,
+    bench: Bench | None = None,
 ) -> Record:
-    """The record of one measurement, whatever happens in it.
+    """The record of one measurement in this process alone, whatever happens in it.
 
     Args:
         subject: what is measured.
         case: at which case; a subject that does not take it is recorded as ``unsupported``.
         contract: how.
         setting: of the run.
-        quiet: the sentinels on the idle machine; the faster of those read here by default, so that
-            only a change during the measurement makes it void.
+        bench: of several measurements in this process.
     """
     setting = setting or Setting()
-    fields = fields_of(case, contract, setting, subject=subject.name, kind=subject.kind)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(contract.threads)
     started = time.perf_counter()
-    spent = _Spent()
+    found = take(subject, case, bench or Bench(contract))
+    fields = fields_of(case, contract, setting, subject=subject.name, kind=subject.kind)
+    fields["contract"] = contract.name(case.direction, case.case.device, found.clock)
+    total = time.perf_counter() - started
+    return Record(**{**fields, **summed_up([found])}, overhead_s=total - found.measuring_s)
+
+
+def take(
+    subject: Subject, case: BenchCase, bench: Bench, *, look: bool = True, clock: str = ""
+) -> Take:
+    """What this process gives of a row, whatever happens in it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(bench.contract.threads)
+    started = time.perf_counter()
     try:
-        fields["device_name"] = device_name(torch.device(case.case.device))
+        device = torch.device(case.case.device)
+        facts = {"device_name": device_name(device)}
         reason = case.reason_against(subject)
         if reason is not None:
-            found: dict[str, Any] = {"status": "unsupported", "reason": reason}
-        else:
-            with torch.random.fork_rng(devices=[]):
-                found = _measured(subject, case, contract, quiet, spent)
+            return Take("unsupported", reason, facts)
+        with torch.random.fork_rng(devices=[]), limited(device):
+            found = _taken(subject, case, bench, look=look, clock=clock)
+        return replace(found, facts={**facts, **found.facts})
     except Exception as error:
         if is_out_of_memory(error):
-            found = {"status": "out_of_memory", "reason": _first_line(error)}
+            status, reason = "out_of_memory", _first_line(error)
         else:
-            found = {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+            status, reason = "failed", f"{type(error).__name__}: {error}"
+        return Take(status, reason, measuring_s=time.perf_counter() - started)
     finally:
         torch.set_num_threads(threads)
-    total = time.perf_counter() - started
-    times = {"measuring_s": spent.seconds, "overhead_s": total - spent.seconds}
-    return Record(**{**fields, **found, **times})
 
 
-class _Spent:
-    """Adds up the time spent on measuring."""
+def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock: str) -> Take:
+    device, contract = torch.device(case.case.device), bench.contract
+    module, inputs = case.build(subject)
+    call = measured_call(subject, module, inputs, case.direction)
+    started = time.perf_counter()
+    first_s = first_call(call, device)
+    facts: dict[str, Any] = {}
+    status, reason = "ok", ""
+    if look:
+        facts = {"first_call_s": first_s, **_agreement(subject, module, inputs, case.direction)}
+        status, reason = facts.pop("status"), facts.pop("reason")
+        facts["peak_bytes"] = peak_bytes(call, device)
+        counts = count(call)
+        facts["operations"] = counts.operations
+        facts["matmul_operations"] = counts.matmul_operations
+        facts["compulsory_bytes"] = _compulsory_bytes(module, inputs, call)
+    with settled(device):
+        timer = Timer(call, device, contract, clock)
+        base = bench.baseline(case, timer.clock) if status == "ok" else None
+        timing = time.perf_counter()
+        blocks, slots = _blocks(timer, base, bench) if base else ([], _slots(timer))
+        timing = time.perf_counter() - timing
+    if look:
+        limits = bench.ceilings(case)
+        floor = roofline_s(counts, facts["compulsory_bytes"], limits)
+        seconds = min(slot.seconds for slot in slots)
+        facts["roofline_share"] = None if floor is None else floor / seconds
+        facts["sentinel"] = {
+            "bandwidth_bytes_per_s": limits.bytes_per_s,
+            "matmul_operations_per_s": limits.operations_per_s,
+        }
+    return Take(
+        status=status,
+        reason=reason,
+        facts=facts,
+        clock=timer.clock,
+        calls=timer.calls,
+        slots=tuple(slots),
+        blocks=tuple(blocks),
+        null_s=bench.null_s(case, timer.clock) if look else None,
+        timing_s=timing,
+        measuring_s=time.perf_counter() - started,
+        load=bench.load(),
+    )
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
 
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - started
+def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[Slot]]:
+    """Blocks with the baseline as side A, at least one; and the slots of side B."""
+    contract, blocks = timer.contract, []
+    until = time.perf_counter() + contract.cap_s
+    stolen = stolen_ticks()
+    for block in run_blocks(base.slot, timer.slot, contract.blocks, bench.chance):
+        before, stolen = stolen, stolen_ticks()
+        if stolen > before:
+            block = Block(block.order, tuple(replace(s, disturbed=True) for s in block.slots))
+        blocks.append(block)
+        if time.perf_counter() > until:
+            break
+    return blocks, [slot for block in blocks for slot in block.side("B")]
 
 
-def _measured(
-    subject: Subject, case: BenchCase, contract: Contract, quiet: Reading | None, spent: _Spent
-) -> dict[str, Any]:
-    device = torch.device(case.case.device)
-    with spent.measuring():
-        sentinel = Sentinel(device, getattr(torch, case.case.dtype))
-    with limited(device):
-        module, inputs = case.build(subject)
-        call = measured_call(subject, module, inputs, case.direction)
-        with spent.measuring():
-            found: dict[str, Any] = {"first_call_s": first_call(call, device)}
-            found |= _agreement(subject, module, inputs, case.direction)
-            found["peak_bytes"] = peak_bytes(call, device)
-            counts = count(call)
-            before = sentinel.read()
-            sampled = sample(call, device, contract)
-            after = sentinel.read()
-    low, middle, high = sampled.quartiles_s
-    quiet = quiet or idle([before, after])
-    found |= {
-        "time_s": middle,
-        "time_q1_s": low,
-        "time_q3_s": high,
-        "samples_s": sampled.samples_s,
-        "calls": sampled.calls,
-        "relative_error": sampled.relative_error,
-        "operations": counts.operations,
-        "matmul_operations": counts.matmul_operations,
-        "moved_bytes": counts.moved_bytes,
-    }
-    found |= _shares(sentinel, quiet, before, after, found)
-    off = max(before.off(quiet), after.off(quiet))
-    if found["status"] == "ok" and off > TOLERANCE:
-        found["status"] = "void"
-        found["reason"] = f"a sentinel was {off:.1%} off its idle value; measure on an idle machine"
-    return found
+def _slots(timer: Timer) -> list[Slot]:
+    """Slots without a baseline."""
+    until = time.perf_counter() + timer.contract.cap_s
+    slots = [timer.slot()]
+    while len(slots) < 2 * timer.contract.blocks and time.perf_counter() < until:
+        slots.append(timer.slot())
+    return slots
+
+
+def _compulsory_bytes(module: nn.Module, inputs: Inputs, call: Call) -> int:
+    """Bytes that no way to compute the result can do without: what goes in, and what comes out."""
+    given = [tensor for _, tensor in inputs.tensors()]
+    given += [*module.parameters(), *module.buffers()]
+    result = call()
+    made = [result] if isinstance(result, Tensor) else [t for t in result if t is not None]
+    return sum(t.numel() * t.element_size() for t in (*given, *made))
 
 
 def _agreement(
@@ -157,7 +290,7 @@ def _agreement(
         "error_rows": found.rows,
     }
     if max(found.ratio, slopes) <= 1.0:
-        return {"status": "ok", **values}
+        return {"status": "ok", "reason": "", **values}
     off = (
         f"gradients are off those of float64 by up to {slopes:.3g} times"
         if slopes
@@ -165,28 +298,6 @@ def _agreement(
     )
     reason = f"{off} what is allowed; see: {subject.check_command}"
     return {"status": "unverified", "reason": reason, **values}
-
-
-def _shares(
-    sentinel: Sentinel, quiet: Reading, before: Reading, after: Reading, found: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the sentinels said, and which share of the machine's ceilings the subject used."""
-    bandwidth = sentinel.moved_bytes / quiet.copy_s
-    rate = sentinel.operations / quiet.matmul_s
-    return {
-        "bandwidth_share": found["moved_bytes"] / found["time_s"] / bandwidth,
-        "matmul_share": found["matmul_operations"] / found["time_s"] / rate,
-        "sentinel": {
-            "copy_before_s": before.copy_s,
-            "copy_after_s": after.copy_s,
-            "copy_idle_s": quiet.copy_s,
-            "matmul_before_s": before.matmul_s,
-            "matmul_after_s": after.matmul_s,
-            "matmul_idle_s": quiet.matmul_s,
-            "bandwidth_bytes_per_s": bandwidth,
-            "matmul_operations_per_s": rate,
-        },
-    }
 
 
 def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> Call:
@@ -201,11 +312,13 @@ def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction
     leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
     wanted = [leaves.query, leaves.key, leaves.value]
     wanted += [parameter for parameter in module.parameters() if parameter.requires_grad]
-    seed = torch.ones((), dtype=inputs.query.dtype, device=inputs.query.device)
+    shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+    # dense, as a loss hands it back: an expanded one makes kernels copy it, or is slower to read
+    upstream = torch.ones(shape, dtype=inputs.query.dtype, device=inputs.query.device)
 
     def forward_backward() -> tuple[Tensor, ...]:
         output = subject.output(module, leaves)
-        return torch.autograd.grad(output, wanted, seed.expand_as(output), allow_unused=True)
+        return torch.autograd.grad(output, wanted, upstream, allow_unused=True)
 
     return forward_backward
 
@@ -219,26 +332,27 @@ def device_name(device: torch.device) -> str:
     return str(name(device)) if name else device.type
 
 
-def sentinel_readings(device: str, dtype: str, threads: int, number: int) -> list[Reading]:
-    """Some readings of the sentinels, from which the idle one is taken."""
-    torch.set_num_threads(threads)
-    sentinel = Sentinel(torch.device(device), getattr(torch, dtype))
-    return [sentinel.read() for _ in range(number)]
+def take_rows(
+    jobs: Sequence[Job], contract: Contract, seed: int
+) -> Iterator[tuple[int, Take | None]]:
+    """What a process of a run does: take rows one after another.
 
+    Args:
+        jobs: in the order in which they are taken.
+        contract: of every number.
+        seed: of the order of slots.
 
-def measure_address(
-    target: str,
-    subject: str,
-    case: BenchCase,
-    contract: Contract,
-    setting: Setting,
-    quiet: Reading | None,
-) -> Record:
-    """:func:`measure` for a child process: the subject of that name at an address."""
-    (found,) = [candidate for candidate in resolve(target) if candidate.name == subject]
-    versions = {**setting.versions, **_distribution(found)}
-    setting = replace(setting, versions=versions)
-    return measure(found, case, contract, setting=setting, quiet=quiet)
+    Yields:
+        The number of a job and ``None`` when it begins, then the number and what was taken.
+    """
+    bench = Bench(contract, seed=seed)
+    for number, job in enumerate(jobs):
+        yield number, None
+        (subject,) = [found for found in resolve(job.target) if found.name == job.subject]
+        found = take(subject, job.case, bench, look=job.look, clock=job.clock)
+        if job.look:
+            found = replace(found, facts={**found.facts, "versions": _distribution(subject)})
+        yield number, found
 
 
 def _distribution(subject: Subject) -> dict[str, str]:

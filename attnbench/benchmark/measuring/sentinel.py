@@ -1,76 +1,68 @@
-"""Sentinels: a fixed copy and a fixed matrix product that say whether the machine is quiet.
-
-They are timed in the process and with the threads of the measurement, right before and after it.
-The same readings give the machine's ceilings: its bandwidth and its rate of matrix products.
-"""
+"""Sentinels: a fixed copy and a fixed matrix product that give the machine's ceilings."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
-from attnbench.benchmark.measuring.clock import cache_bytes
-from attnbench.benchmark.measuring.quiet import Reading
+from attnbench.benchmark.measuring.slots import cache_bytes
 
-__all__ = ["Sentinel"]
+__all__ = ["Ceilings", "ceilings"]
+
+_TIMES = 5
 
 
-class Sentinel:
-    """The buffers of the sentinels on one device.
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device can do at most, as far as these two show it.
 
-    The copy is from a buffer as large as the last cache to another (256 MiB on an accelerator), so
-    that it goes through memory.
+    Args:
+        bytes_per_s: read and written by a copy through memory.
+        operations_per_s: of a matrix product, in one dtype.
+    """
+
+    bytes_per_s: float
+    operations_per_s: float
+
+
+def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilings:
+    """Time both a few times; the fastest counts, since what disturbs them makes them slower.
+
+    The copy is from a buffer as large as the last cache to another, between 16 and 128 MiB on a CPU
+    and 256 MiB on an accelerator, so that it goes through memory.
 
     Args:
         device: where.
         dtype: of the matrix product, since ceilings differ by dtype.
     """
+    on_cpu = device.type == "cpu"
+    size = min(max(cache_bytes(), 2**24), 2**27) if on_cpu else 2**28
+    side = 512 if on_cpu else 4096
+    source = torch.ones(size // 4, dtype=torch.int32, device=device)
+    target = torch.ones_like(source)
+    left = torch.ones(side, side, dtype=dtype, device=device)
+    out = torch.empty_like(left)
+    copy_s = _fastest(lambda: target.copy_(source), device)
+    product_s = _fastest(lambda: torch.mm(left, left, out=out), device)
+    return Ceilings(2 * size / copy_s, 2 * side**3 / product_s)
 
-    def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        on_cpu = device.type == "cpu"
-        size = min(max(cache_bytes(), 2**24), 2**27) if on_cpu else 2**28
-        self.device, self.side = device, 512 if on_cpu else 4096
-        self._from = torch.ones(size // 4, dtype=torch.int32, device=device)
-        self._to = torch.ones_like(self._from)
-        self._left = torch.ones(self.side, self.side, dtype=dtype, device=device)
-        self._out = torch.empty_like(self._left)
-        self._matmul()  # the first one sets libraries up
-        self._copy()
 
-    def read(self) -> Reading:
-        """Time each three times; their medians."""
-        copies, products = zip(
-            *((self._timed(self._copy), self._timed(self._matmul)) for _ in range(3)), strict=True
-        )
-        return Reading(statistics.median(copies), statistics.median(products))
+def _fastest(call: Callable[[], object], device: torch.device) -> float:
+    call()  # the first one sets libraries up
+    return min(_timed(call, device) for _ in range(_TIMES))
 
-    def _copy(self) -> None:
-        self._to.copy_(self._from)
 
-    def _matmul(self) -> None:
-        torch.mm(self._left, self._left, out=self._out)
-
-    def _timed(self, call: Callable[[], None]) -> float:
-        if self.device.type == "cpu":
-            started = time.perf_counter()
-            call()
-            return time.perf_counter() - started
-        start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
-        start.record()
+def _timed(call: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cpu":
+        started = time.perf_counter()
         call()
-        end.record()
-        torch.accelerator.synchronize(self.device)
-        return start.elapsed_time(end) / 1e3
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes that the copy reads and writes."""
-        return 2 * self._from.numel() * self._from.element_size()
-
-    @property
-    def operations(self) -> int:
-        """Operations of the matrix product."""
-        return 2 * int(self.side) ** 3
+        return time.perf_counter() - started
+    start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    torch.accelerator.synchronize(device)
+    return start.elapsed_time(end) / 1e3

@@ -1,30 +1,35 @@
-"""A session: subjects measured at cases in interleaved rounds, each number in a process of its own.
+"""A session: rows taken by one process after another, for as long as a time budget lasts.
 
-In each round every subject is measured once at every case, before the next round begins: what a
-machine does over time meets all subjects alike. This process imports no torch.
+A process passes over the rows in random order and pairs each with the baseline. Three such passes
+come first, and more while the budget holds a whole one; what is left goes to the widest rows. This
+process imports no torch.
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.memory_limits import available_bytes
-from attnbench.benchmark.measuring.quiet import Reading, idle
 from attnbench.benchmark.measuring.setting import Setting, fields_of
+from attnbench.benchmark.measuring.takes import Take, gain_of, ratio_of, summed_up
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.workloads import BenchCase
-from attnbench.processes.pool import GIB, Event, Task, Workers, call
+from attnbench.processes.pool import GIB, Event, Task, Workers
 
-__all__ = ["Planned", "Session"]
+__all__ = ["Planned", "Session", "Taken"]
 
-_INSIDE = "attnbench.benchmark.measuring.measurement"
-_IDLE_READINGS = 8
+_INSIDE = "attnbench.benchmark.measuring.measurement:take_rows"
 _ONCE = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
+_MOST_PASSES = 60
+_LEAST_WIDTH = 0.005
+"""Rows narrower than this share get no further pass."""
 
 
 @dataclass(frozen=True)
@@ -42,137 +47,223 @@ class Planned:
     kind: str
 
 
+@dataclass(frozen=True)
+class Taken:
+    """A take of a session, as it is kept until its row is complete.
+
+    Args:
+        subject: name of the subject.
+        case: id of the case.
+        number: of the pass, from 0.
+        take: what it gave.
+    """
+
+    subject: str
+    case: str
+    number: int
+    take: Take
+
+
+@dataclass
+class _Row:
+    """A subject at a case, and what each pass gave of it so far."""
+
+    planned: Planned
+    case: BenchCase
+    by_pass: dict[int, Take] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def takes(self) -> list[Take]:
+        """In the order of the passes."""
+        return [self.by_pass[number] for number in sorted(self.by_pass)]
+
+    @property
+    def clock(self) -> str:
+        """The clock that its first process chose."""
+        return next((take.clock for take in self.takes if take.clock), "")
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further process can add to it."""
+        return bool(self.takes) and self.takes[-1].status in _ONCE
+
+    @property
+    def width(self) -> float:
+        """Half width of its ratio; infinite as long as nothing is known."""
+        found = ratio_of([take for take in self.takes if take.slots])
+        return float("inf") if found is None else found.half_width
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """What is measured, and how.
 
     Args:
-        subjects: in the order in which a round takes them; each round begins one later.
-        cases: in order.
+        subjects: what is measured.
+        cases: at which each is.
         contract: of every number.
         setting: of the run.
-        processes: rounds: processes for each subject and case.
-        timeout_s: longest time for one measurement.
-        retries: how often one that a busy machine made void is repeated; of all together, no more
-            than a tenth or ten.
+        processes: fewest passes over all rows.
+        budget_s: time within which further passes begin.
+        timeout_s: longest time for one row in one process.
+        seed: of the orders.
     """
 
     subjects: Sequence[Planned]
     cases: Sequence[BenchCase]
     contract: Contract
     setting: Setting
-    processes: int = 1
+    processes: int = 3
+    budget_s: float = 0.0
     timeout_s: float = 120.0
-    retries: int = 2
+    seed: int = 0
 
     def __len__(self) -> int:
-        """How many records it gives."""
-        return self.processes * len(self.cases) * len(self.subjects)
+        """How many rows it measures."""
+        return len(self.cases) * len(self.subjects)
 
-    def keys(self) -> set[tuple[str, str, str, int]]:
-        """The keys of its records."""
-        return {
-            (self.contract.name(c.direction, c.case.device), planned.name, c.id, process)
-            for process, c, planned in self._order()
-        }
+    def holds(self, record: Record) -> bool:
+        """Whether a record is one of this session's rows, under its contract."""
+        return any(
+            record.case == case.id
+            and record.contract in self.contract.names(case.direction, case.case.device)
+            and any(record.subject == planned.name for planned in self.subjects)
+            for case in self.cases
+        )
 
-    def records(self, done: Collection[Record] = ()) -> Iterator[Record]:
-        """Measure, and give each record as it comes.
+    def events(
+        self, done: Collection[Record] = (), taken: Collection[Taken] = ()
+    ) -> Iterator[Taken | Record]:
+        """Measure: give each take as it comes, and a row's record once it has all that it needs.
 
-        A measurement that a busy machine made void is repeated, a few times in a session. What was
-        not to be measured in one round is left out of the later ones.
+        A record of the same row that comes later has more takes, and replaces the earlier one.
 
         Args:
-            done: records of the same run, which are not measured again.
+            done: records of the same run, whose rows are not measured again.
+            taken: takes of the same run, of rows that are not complete.
         """
-        known = {record.key for record in done}
-        hopeless = {record.key[:3] for record in done if record.status in _ONCE}
-        readings: dict[tuple[str, str], list[Reading]] = defaultdict(list)
-        repeats = max(10, len(self) // 10)
-        for process, case, planned in self._order():
-            contract = self.contract.name(case.direction, case.case.device)
-            row = contract, planned.name, case.id
-            if (*row, process) in known or row in hopeless:
-                continue
-            quiet = readings[case.case.device, case.case.dtype]
-            if not quiet:
-                quiet += self._idle_readings(case)
-            for attempt in range(self.retries + 1):
-                record = self._measured(planned, case, process, idle(quiet) if quiet else None)
-                quiet += _readings(record)
-                if record.status != "void" or attempt == self.retries or repeats == 0:
-                    break
-                repeats -= 1
-            if record.status in _ONCE:
-                hopeless.add(row)
-            yield record
+        known = {(record.subject, record.case) for record in done}
+        rows = [
+            _Row(planned, case)
+            for case in self.cases
+            for planned in self.subjects
+            if (planned.name, case.id) not in known
+        ]
+        by_name = {(row.planned.name, row.case.id): row for row in rows}
+        for one in taken:
+            if (one.subject, one.case) in by_name:
+                by_name[one.subject, one.case].by_pass[one.number] = one.take
+        started = time.monotonic()
+        for number in range(self.processes):
+            chosen = [row for row in rows if not row.ended and number not in row.by_pass]
+            begun, last = time.monotonic(), number == self.processes - 1
+            for one in self._passed(chosen, number):
+                yield one
+                row = by_name[one.subject, one.case]
+                if (last or row.ended) and row.planned.kind != "kernel":
+                    yield self._record(row, rows)
+            whole_s = time.monotonic() - begun
+        yield from (self._record(row, rows) for row in rows if row.planned.kind == "kernel")
+        improved = yield from self._more(rows, started + self.budget_s, whole_s)
+        yield from (self._record(row, rows) for row in improved)
 
-    def _order(self) -> Iterator[tuple[int, BenchCase, Planned]]:
-        for process in range(self.processes):
-            first = process % max(1, len(self.subjects))
-            for case in self.cases:
-                for planned in (*self.subjects[first:], *self.subjects[:first]):
-                    yield process, case, planned
+    def _more(
+        self, rows: Sequence[_Row], until: float, whole_s: float
+    ) -> Generator[Taken, None, list[_Row]]:
+        """Further passes while there is time, the last over the widest rows; gives those taken."""
+        improved: dict[int, _Row] = {}
+        for number in range(self.processes, _MOST_PASSES):
+            left = until - time.monotonic()
+            chosen = [row for row in rows if not row.ended and row.width > _LEAST_WIDTH]
+            if left < whole_s:
+                chosen = _widest(chosen, left)
+            if not chosen:
+                break
+            yield from self._passed(chosen, number)
+            improved |= {id(row): row for row in chosen}
+        return [row for row in rows if id(row) in improved]
 
-    def _idle_readings(self, case: BenchCase) -> list[Reading]:
-        arguments = {
-            "device": case.case.device,
-            "dtype": case.case.dtype,
-            "threads": self.contract.threads,
-            "number": _IDLE_READINGS,
-        }
-        found: list[Reading] = call(Task("sentinels", f"{_INSIDE}:sentinel_readings", arguments))
-        return found
+    def _passed(self, rows: Sequence[_Row], number: int) -> Iterator[Taken]:
+        """One pass: one process, and another one after each row that ended it."""
+        waiting = list(rows)
+        random.Random(f"{self.seed} {number}").shuffle(waiting)  # noqa: S311 -- no secret
+        while waiting:
+            count = 0
+            for row, found, seconds in self._process(waiting, number):
+                count += 1
+                row.by_pass[number] = found
+                row.seconds = seconds
+                yield Taken(row.planned.name, row.case.id, number, found)
+            del waiting[: max(count, 1)]
 
-    def _measured(
-        self, planned: Planned, case: BenchCase, process: int, quiet: Reading | None
-    ) -> Record:
-        setting = replace(self.setting, process=process)
+    def _process(self, rows: Sequence[_Row], number: int) -> Iterator[tuple[_Row, Take, float]]:
+        jobs = [
+            Job(row.planned.target, row.planned.name, row.case, not row.takes, row.clock)
+            for row in rows
+        ]
         arguments: dict[str, Any] = {
-            "target": planned.target,
-            "subject": planned.name,
-            "case": case,
+            "jobs": jobs,
             "contract": self.contract,
-            "setting": setting,
-            "quiet": quiet,
+            "seed": self.seed + number,
         }
         task = Task(
-            planned.name,
-            f"{_INSIDE}:measure_address",
+            rows[0].planned.name,
+            _INSIDE,
             arguments,
             timeout_s=self.timeout_s,
             memory_gib=available_bytes() / GIB,
             threads=self.contract.threads,
         )
-        started = time.perf_counter()
-        record: Record | None = None
+        at, since = 0, time.perf_counter()
         with Workers() as workers:
             workers.submit(task)
             for event in workers.events():
                 if event.kind == "value":
-                    record = event.value
+                    at, found = event.value
+                    if found is not None:
+                        yield rows[at], found, time.perf_counter() - since
+                        since, at = time.perf_counter(), at + 1
                 elif event.kind != "done":
-                    fields = fields_of(
-                        case, self.contract, setting, subject=planned.name, kind=planned.kind
-                    )
-                    record = Record(**fields, **_ending(event))
-        assert record is not None
-        elapsed = time.perf_counter() - started
-        return replace(record, overhead_s=elapsed - (record.measuring_s or 0.0))
+                    yield rows[at], _ending(event), time.perf_counter() - since
+
+    def _record(self, row: _Row, rows: Sequence[_Row]) -> Record:
+        fields = fields_of(
+            row.case, self.contract, self.setting, subject=row.planned.name, kind=row.planned.kind
+        )
+        point = row.case
+        fields["contract"] = self.contract.name(point.direction, point.case.device, row.clock)
+        found = summed_up(row.takes)
+        found["versions"] = {**fields["versions"], **found.pop("versions", {})}
+        found["overhead_s"] = max(0.0, row.seconds - row.takes[-1].measuring_s)
+        found["gain"] = self._gain(row, rows)
+        return Record(**{**fields, **found})
+
+    def _gain(self, row: _Row, rows: Sequence[_Row]) -> float | None:
+        if row.planned.kind != "kernel":
+            return None
+        name = scoring_of(row.planned.name)
+        for other in rows:
+            if other.planned.name == name and other.case == row.case:
+                both = sorted(set(row.by_pass) & set(other.by_pass))
+                pairs = [row.by_pass[n] for n in both], [other.by_pass[n] for n in both]
+                found = gain_of(*pairs)
+                return None if found is None else found.ratio
+        return None
 
 
-def _ending(event: Event) -> dict[str, Any]:
-    """Status and reason of a measurement whose process gave no record."""
+def _widest(rows: Sequence[_Row], seconds: float) -> list[_Row]:
+    """The rows with the widest intervals that fit into some seconds."""
+    found, used = [], 1.0  # to start a process
+    for row in sorted(rows, key=lambda row: -row.width):
+        if row.width > _LEAST_WIDTH and used + row.seconds <= seconds:
+            found.append(row)
+            used += row.seconds
+    return found
+
+
+def _ending(event: Event) -> Take:
+    """What is known of a row at which its process ended."""
     if event.over_memory:
-        return {"status": "out_of_memory", "reason": event.reason}
-    status = "failed" if event.kind == "raised" else event.kind
-    return {"status": status, "reason": event.reason}
-
-
-def _readings(record: Record) -> list[Reading]:
-    found = record.sentinel
-    if not found:
-        return []
-    return [
-        Reading(found[f"copy_{when}_s"], found[f"matmul_{when}_s"]) for when in ("before", "after")
-    ]
+        return Take("out_of_memory", event.reason)
+    return Take("failed" if event.kind == "raised" else event.kind, event.reason)

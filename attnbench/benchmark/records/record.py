@@ -14,7 +14,10 @@ from typing import Any
 
 from attnbench.errors import RecordError
 
-__all__ = ["FORMAT", "SCHEMA", "STATUSES", "Record"]
+__all__ = ["BASELINE", "FORMAT", "SCHEMA", "STATUSES", "Record"]
+
+BASELINE = "scaled_dot"
+"""The subject that every other one, and itself, is paired with."""
 
 SCHEMA = 1
 """Version of the record's fields; raised when one is removed or changes its meaning."""
@@ -22,10 +25,10 @@ SCHEMA = 1
 FORMAT = "attnbench-record"
 
 STATUSES = {
-    "ok": "agreed with the reference on this case, and was measured on a quiet machine",
+    "ok": "agreed with the reference on this case",
     "unverified": "did not agree with the reference on this case, or could not be held against it; "
     "not ranked",
-    "void": "the machine was busy: a sentinel was more than 10 % off its idle value; not ranked",
+    "void": "the machine was busy, when an older attnbench measured; not ranked",
     "unsupported": "the subject does not take this case; not measured",
     "out_of_memory": "the case does not fit in this machine's memory; not measured",
     "timeout": "the time limit passed; not measured",
@@ -37,16 +40,17 @@ STATUSES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One measurement: one process, one subject, one case, one contract.
+    """One measurement: one subject, one case, one contract, and the processes that took it.
 
-    Times are of one call, in seconds; a call is what ``direction`` says.
+    Times are of one call, in seconds; a call is what ``direction`` says. A later record of the same
+    :attr:`key` in a run holds all that an earlier one did, and replaces it.
 
     Args:
         run: id of the run, which is also the name of its file.
-        process: number of the process within the run, from 0: its round. Processes of one subject
-            and case are independent of each other; samples within one are not.
+        process: 0; an older attnbench wrote a record for each process, and numbered them.
         created: when, ISO 8601 in UTC.
-        contract: name of the contract, :class:`attnbench.benchmark.measuring.contract.Contract`.
+        contract: name of the contract; see
+            :class:`attnbench.benchmark.measuring.contract.Contract`.
         subject: its address.
         kind: ``scoring``, ``kernel`` or ``mechanism``.
         case: stable id of the case.
@@ -58,23 +62,36 @@ class Record:
         cache: ``warm`` or ``cold``.
         status: a key of :data:`STATUSES`.
         reason: why it is not ``ok``.
-        time_s: median of the samples.
-        time_q1_s, time_q3_s: their quartiles.
-        samples_s: each sample: the mean time of ``calls`` consecutive calls.
-        calls: calls in a sample.
-        relative_error: standard error of the median over the median; the contract says its target.
+        baseline: what it was paired with; ``None`` without a ratio.
+        ratio: its time over the baseline's, both measured in turn in the same processes.
+        ratio_low, ratio_high: the 95 % interval of the ratio, from processes (from blocks, if there
+            was one process only).
+        ratios: the ratio of each process.
+        gain: of a kernel: its scoring function's time over its own.
+        time_s: median over processes of a low quantile of slots, as the contract says; of an older
+            contract the median of the samples.
+        time_q1_s, time_q3_s: quartiles over three processes or more, else over slots.
+        times_s: the time of each process.
+        samples_s: each slot: the mean time of ``calls`` consecutive calls.
+        calls: calls in a slot.
+        null_s: time of a call that computes nothing: what it costs to get to a kernel.
+        relative_error: of an older contract: standard error of the median over the median.
         first_call_s: the first call in the process, with whatever it compiles.
-        peak_bytes: most bytes of tensors alive during a call beyond those before it; inputs and
-            parameters are not in it.
+        peak_bytes: most bytes alive during a call beyond those before it; inputs and parameters are
+            not in it.
         error_abs: largest absolute error of the output against float64.
         error_ratio: largest error over what is allowed of it; above 1 is not agreement.
         error_rows: query rows that were compared.
         operations: arithmetic operations that the call executes, of all kinds.
-        matmul_operations: those in matrix products, by torch's ``FlopCounterMode``.
-        moved_bytes: bytes that its operators read and write.
-        bandwidth_share: ``moved_bytes`` a second over the machine's measured copy bandwidth.
-        matmul_share: ``matmul_operations`` a second over its measured rate of matrix products.
-        sentinel: readings around the measurement and their idle values, seconds and rates.
+        matmul_operations: those in matrix products.
+        compulsory_bytes: of inputs, parameters and results: what every way to compute it moves.
+        roofline_share: the least time in which the machine could move ``compulsory_bytes`` and do
+            ``matmul_operations``, over the time; ``None`` if the operations are unknown.
+        moved_bytes, bandwidth_share, matmul_share: of older records: bytes that the operators read
+            and write, and shares of the machine's ceilings.
+        sentinel: the machine's ceilings; in older records also readings around the measurement.
+        load: how many cores others kept busy meanwhile, of how many; shares of slots that were
+            disturbed, and of time that a hypervisor took.
         inputs: path and SHA-256 of the file of saved inputs, if the case is one.
         threads: of torch within an operator.
         machine: node, system, processor, cores, memory.
@@ -82,8 +99,9 @@ class Record:
         versions: of python, torch, attnbench, and the subject's distribution.
         commit: git commit of the working directory, with ``+dirty`` if it was changed; or ``""``.
         command: the command line that made it.
-        measuring_s: time spent on measuring: first call, memory, counts, error, sentinels, samples.
-        overhead_s: time spent beyond that: starting the process, making module and inputs.
+        timing_s: time spent in slots.
+        measuring_s: time spent on measuring: first call, memory, counts, error, slots.
+        overhead_s: time spent beyond that in the last process: making module and inputs.
     """
 
     run: str
@@ -109,11 +127,19 @@ class Record:
     seed: int = 0
     cache: str = "warm"
     reason: str = ""
+    baseline: str | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    ratios: tuple[float, ...] = ()
+    gain: float | None = None
     time_s: float | None = None
     time_q1_s: float | None = None
     time_q3_s: float | None = None
+    times_s: tuple[float, ...] = ()
     samples_s: tuple[float, ...] = ()
     calls: int = 1
+    null_s: float | None = None
     relative_error: float | None = None
     first_call_s: float | None = None
     peak_bytes: int | None = None
@@ -122,10 +148,13 @@ class Record:
     error_rows: int = 0
     operations: int | None = None
     matmul_operations: int | None = None
+    compulsory_bytes: int | None = None
+    roofline_share: float | None = None
     moved_bytes: int | None = None
     bandwidth_share: float | None = None
     matmul_share: float | None = None
     sentinel: Mapping[str, float] = field(default_factory=dict)
+    load: Mapping[str, float] = field(default_factory=dict)
     inputs: Mapping[str, str] | None = None
     threads: int = 1
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -133,13 +162,19 @@ class Record:
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""
     command: str = ""
+    timing_s: float | None = None
     measuring_s: float | None = None
     overhead_s: float | None = None
     schema: int = SCHEMA
 
     @property
+    def process_times_s(self) -> tuple[float, ...]:
+        """The time of each process, of an older record too."""
+        return self.times_s or (() if self.time_s is None else (self.time_s,))
+
+    @property
     def key(self) -> tuple[str, str, str, int]:
-        """What a resumed run does not measure again: contract, subject, case and process."""
+        """What names a measurement in a run: contract, subject, case and process."""
         return self.contract, self.subject, self.case, self.process
 
     def to_json(self) -> str:
@@ -182,7 +217,7 @@ class Record:
         if content["status"] not in STATUSES:
             raise RecordError(f"{where} has the unknown status {content['status']!r}.")
         values = {name: value for name, value in content.items() if name in known}
-        for name in ("lead", "samples_s"):
+        for name in ("lead", "samples_s", "times_s", "ratios"):
             if name in values:
                 values[name] = tuple(values[name])
         return cls(**values)

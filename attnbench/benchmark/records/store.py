@@ -123,6 +123,8 @@ def _write_whole(descriptor: int, line: bytes, size: int) -> None:
 def read(path: Path) -> Iterator[Record]:
     """The records of a file; an unfinished last line is left out.
 
+    A record that a later one replaces is left out, too: the later one stands in its place.
+
     Raises:
         RecordError: the file cannot be read, or a line is damaged, foreign, older or newer.
     """
@@ -130,6 +132,10 @@ def read(path: Path) -> Iterator[Record]:
         content = path.read_bytes()
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}.") from None
+    yield from {(r.run, *r.key): r for r in _lines(path, content)}.values()
+
+
+def _lines(path: Path, content: bytes) -> Iterator[Record]:
     lines = content.split(b"\n")
     torn = lines.pop()  # what follows the last newline: nothing, or a record cut short
     for number, line in enumerate(lines, 1):

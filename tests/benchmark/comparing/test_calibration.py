@@ -28,7 +28,7 @@ class Measured:
     processes: int
     status: str
 
-    def measure(self, into: list[Record], what: str) -> None:
+    def measure(self, into: list[Record]) -> None:
         number = next(NUMBERS)
         times = np.exp(np.random.default_rng(number).normal(0, 0.01, self.processes)).tolist()
         for process, time_s in enumerate(times):

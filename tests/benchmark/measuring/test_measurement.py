@@ -3,6 +3,8 @@ import math
 import platform
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Never
@@ -12,27 +14,17 @@ import torch
 from torch import nn
 
 import attnbench
-from attnbench.benchmark.measuring import clock, measurement
+from attnbench.benchmark.measuring import measurement, slots
 from attnbench.benchmark.measuring.agreement import ROWS, agreement
-from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.measuring.contract import CPU_CLOCK, WALL_CLOCK, Contract
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
-from attnbench.benchmark.measuring.quiet import Reading, idle
 from attnbench.benchmark.workloads import BenchCase, workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
 
 CPU = torch.device("cpu")
-QUICK = Contract(target=1.0, min_samples=3, min_s=0.0, cap_s=0.2)
+QUICK = Contract(blocks=3, slot_s=1e-4, cap_s=0.05)
 SMALL = BenchCase(Case((2, 2), 8, 8, 4, 4, 4))
-ALWAYS = Reading(math.inf, math.inf)
-
-
-@pytest.fixture(autouse=True)
-def _quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sentinels that always read the same, so that no test depends on how busy the machine is."""
-    monkeypatch.setattr(
-        "attnbench.benchmark.measuring.measurement.Sentinel.read", lambda self: Reading(0.01, 0.001)
-    )
 
 
 def subject_of(forward: Any, **more: Any) -> Any:
@@ -59,13 +51,19 @@ def test_a_right_subject_is_ok_and_every_number_is_there(name: Any, direction: A
     assert (record.subject, record.case, record.direction) == (name, case.id, direction)
     assert record.contract == QUICK.name(direction, "cpu")
     assert 0 < record.time_q1_s <= record.time_s <= record.time_q3_s
-    assert len(record.samples_s) >= 3
+    assert len(record.samples_s) == 2 * QUICK.blocks
+    assert record.baseline == "scaled_dot"
+    assert record.ratio_low <= record.ratio <= record.ratio_high
+    assert record.ratios == (record.ratio,)
+    assert record.times_s == (record.time_s,)
     assert record.first_call_s > 0
     assert record.peak_bytes > 2 * 2 * 8 * 8 * 4
     assert record.error_ratio <= 1
     assert record.error_rows == 2 * 2 * 8
     assert record.operations > record.matmul_operations > 0
-    assert record.bandwidth_share > 0
+    assert record.compulsory_bytes >= 4 * 2 * 2 * 8 * 4 * 4
+    assert record.roofline_share > 0
+    assert record.load["cores"] >= 1
     assert record.sentinel["bandwidth_bytes_per_s"] > 0
     assert record.device_name
     assert record.measuring_s > 0 < record.overhead_s
@@ -141,19 +139,67 @@ def test_a_case_that_a_subject_does_not_take_is_unsupported_and_never_run() -> N
     assert (record.status, record.reason) == ("unsupported", "it supports float64")
 
 
-def test_a_busy_machine_makes_a_measurement_void() -> None:
-    record = measurement.measure(subject_of(dot), SMALL, QUICK, quiet=Reading(0.005, 0.001))
-    assert record.status == "void"
-    assert "100.0% off" in record.reason
-    assert record.time_s > 0
-    quiet = measurement.measure(subject_of(dot), SMALL, QUICK, quiet=Reading(0.0095, 0.00105))
-    assert quiet.status == "ok"
+def test_what_is_not_ranked_has_no_ratio() -> None:
+    wrong = measurement.measure(subject_of(lambda q, k: dot(q, k) * math.nan), SMALL, QUICK)
+    never = measurement.measure(subject_of(dot, dtypes=("float64",)), SMALL, QUICK)
+    for record in (wrong, never):
+        assert record.status != "ok"
+        assert (record.baseline, record.ratio, record.ratio_low, record.ratio_high) == (None,) * 4
+        assert record.ratios == ()
 
 
-def test_shares_are_of_the_ceilings_that_the_sentinels_read() -> None:
-    record = measurement.measure(subject_of(dot), SMALL, QUICK, quiet=Reading(0.01, 0.001))
-    rate = record.moved_bytes / record.time_s / record.sentinel["bandwidth_bytes_per_s"]
-    assert record.bandwidth_share == pytest.approx(rate)
+def test_more_work_in_the_call_is_a_larger_ratio() -> None:
+    def scaled(query: Any, key: Any) -> Any:
+        return query @ key.mT / query.shape[-1] ** 0.5
+
+    def nine_times(query: Any, key: Any) -> Any:
+        return torch.stack([scaled(query, key) for _ in range(9)]).amax(0)
+
+    case = BenchCase(Case((1, 2), 256, 256, 64, 64, 64))
+    bench = measurement.Bench(Contract(blocks=12, slot_s=2e-3, cap_s=2.0))
+    once, more = (
+        measurement.measure(subject_of(f), case, bench.contract, bench=bench)
+        for f in (scaled, nine_times)
+    )
+    assert once.ratio < 2.0 < more.ratio
+
+
+def test_the_roofline_share_is_of_what_every_way_to_compute_it_needs() -> None:
+    record = measurement.measure(subject_of(dot), SMALL, QUICK)
+    moving = record.compulsory_bytes / record.sentinel["bandwidth_bytes_per_s"]
+    computing = record.matmul_operations / record.sentinel["matmul_operations_per_s"]
+    fastest = min(record.samples_s)
+    assert record.roofline_share == pytest.approx(max(moving, computing) / fastest)
+
+
+def test_there_is_no_roofline_share_where_operations_are_unknown() -> None:
+    (subject,) = resolve("additive/factorised")
+    record = measurement.measure(subject, SMALL, QUICK)
+    assert record.status == "ok"
+    assert record.roofline_share is None
+
+
+def test_the_gradient_handed_in_is_dense() -> None:
+    seen = []
+
+    class Watch(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: Any) -> Any:
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            seen.append(gradient.stride())
+            return gradient
+
+    class Mechanism(nn.Module):
+        def forward(self, query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
+            return Watch.apply(query.softmax(-1) + value)
+
+    (subject,) = resolve(attnbench.MechanismSpec(name="m", make=lambda *sizes: Mechanism()))
+    module, inputs = SMALL.build(subject)
+    measurement.measured_call(subject, module, inputs, "forward_backward")()
+    assert seen == [(2 * 8 * 4, 8 * 4, 4, 1)]
 
 
 def test_the_number_of_threads_and_the_random_generator_are_left_as_they_were() -> None:
@@ -161,7 +207,9 @@ def test_the_number_of_threads_and_the_random_generator_are_left_as_they_were() 
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    measurement.measure(subject_of(dot), SMALL, Contract(threads=threads + 1, cap_s=0.01))
+    measurement.measure(
+        subject_of(dot), SMALL, Contract(threads=threads + 1, blocks=1, slot_s=1e-4)
+    )
     assert torch.get_num_threads() == threads
     assert torch.rand(4).equal(expected)
 
@@ -239,22 +287,52 @@ def test_an_output_of_another_shape_does_not_agree() -> None:
     assert agreement(subject, module, inputs, output[..., :1, :]).ratio == math.inf
 
 
-def test_sampling_goes_on_until_the_median_is_known_or_the_time_is_up() -> None:
+def timer(call: Any, **more: Any) -> Any:
+    return slots.Timer(call, CPU, Contract(**{"slot_s": 1e-3, **more}))
+
+
+def test_a_call_so_short_is_repeated_within_a_slot() -> None:
     calls = []
-    known = clock.sample(lambda: calls.append(0), CPU, Contract(target=0.5, min_s=0.0))
-    assert len(known.samples_s) >= 7
-    assert known.calls > 100  # a call so short is repeated within a sample
-    never = clock.sample(lambda: None, CPU, Contract(target=0.0, cap_s=0.05, sample_s=1e-4))
-    assert sum(never.samples_s) * never.calls < 0.5
+    found = timer(lambda: calls.append(0))
+    assert found.calls > 100
+    before = len(calls)
+    found.slot()
+    assert len(calls) - before == found.calls
 
 
-def test_an_interruption_while_calls_are_counted_makes_no_sample_too_short(
+def test_a_call_longer_than_a_slot_is_a_slot() -> None:
+    x = torch.ones(700, 700)
+    found = timer(lambda: x @ x, slot_s=1e-5)
+    assert found.calls == 1
+
+
+def test_an_interruption_while_calls_are_counted_makes_no_slot_too_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times = itertools.chain([0.004], itertools.repeat(1e-4))  # the first try is interrupted
-    monkeypatch.setattr(clock, "_on_cpu", lambda call, calls, device, flush: [next(times)])
-    found = clock.sample(lambda: None, CPU, Contract(target=1.0, cap_s=0.05))
-    assert found.calls * 1e-4 >= 0.001
+    monkeypatch.setattr(slots.Timer, "_by_clock", lambda self, calls: next(times))
+    found = timer(lambda: None)
+    assert found.calls * 1e-4 >= 0.0009
+
+
+def test_one_thread_is_timed_by_its_own_clock_and_what_waits_or_has_threads_is_not() -> None:
+    x = torch.ones(64, 64)
+    assert timer(lambda: x @ x).clock == CPU_CLOCK
+    assert timer(lambda: time.sleep(1e-4)).clock == WALL_CLOCK
+    assert timer(lambda: x @ x, threads=2).clock == WALL_CLOCK
+
+    def elsewhere() -> Any:
+        thread = threading.Thread(target=lambda: [x @ x for _ in range(50)])
+        thread.start()
+        thread.join()
+
+    assert timer(elsewhere).clock == WALL_CLOCK
+    names = {Contract().name("forward", "cpu", clock) for clock in (CPU_CLOCK, WALL_CLOCK)}
+    assert len(names) == 2
+
+
+def test_a_sleep_counts_by_the_wall_clock() -> None:
+    assert timer(lambda: time.sleep(2e-3)).slot().seconds >= 2e-3
 
 
 FAULTS = """
@@ -263,18 +341,17 @@ import sys
 
 import torch
 
-from attnbench.benchmark.measuring import clock
-from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.measuring import slots
 
 
 def call():
     return [torch.ones(19 * 2**18) for _ in range(3)]  # 19 MiB each: imports free none so large
 
 
-contract = Contract(target=1.0, min_samples=3, min_s=0.0, cap_s=0.01)
 if sys.argv[1] == "sampled":
-    clock.sample(call, torch.device("cpu"), contract)
-for _ in range(3):
+    with slots.settled(torch.device("cpu")):
+        pass
+for _ in range(6):
     call()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):
@@ -293,7 +370,7 @@ def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled(
     assert faults("sampled") < 500
 
 
-def test_a_cold_sample_is_one_call_and_the_cache_is_flushed_outside_of_it(
+def test_a_cold_slot_is_one_call_and_the_cache_is_flushed_outside_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events: list[str] = []
@@ -302,33 +379,24 @@ def test_a_cold_sample_is_one_call_and_the_cache_is_flushed_outside_of_it(
         events.append("clock")
         return len(events)
 
-    monkeypatch.setattr(clock, "_flusher", lambda device: lambda: events.append("flush"))
-    monkeypatch.setattr("time.perf_counter_ns", tick)
-    cold = Contract(cache="cold", target=1.0, min_samples=3, min_s=0.0)
-    found = clock.sample(lambda: events.append("call"), CPU, cold)
+    monkeypatch.setattr(slots, "_flusher", lambda device: lambda: events.append("flush"))
+    found = timer(lambda: events.append("call"), cache="cold")
+    monkeypatch.setattr("time.thread_time_ns", tick)
+    events.clear()
+    found.slot()
     assert found.calls == 1
-    assert events[:8] == ["flush", "clock", "call", "clock"] * 2
+    assert events == ["flush", "clock", "call", "clock"]
 
 
-def test_the_relative_error_of_a_median_falls_with_the_root_of_the_samples() -> None:
-    few = [1.0, 1.1, 1.2, 1.3, 1.4] * 4
-    assert clock.relative_error(few * 4) == pytest.approx(clock.relative_error(few) / 2)
-    assert clock.relative_error([1.0] * 10) == 0
-    assert clock.relative_error([1.0, 2.0]) == math.inf
-
-
-def test_the_relative_error_is_that_of_medians_of_normal_samples() -> None:
-    generator = torch.Generator().manual_seed(0)
-    draws = 1 + 0.1 * torch.randn(2000, 101, generator=generator, dtype=torch.float64)
-    spread = float(draws.median(dim=1).values.std())
-    estimates = [clock.relative_error(row) for row in draws[:200].tolist()]
-    assert sum(estimates) / 200 == pytest.approx(spread, rel=0.05)
-
-
-def test_the_idle_reading_is_of_the_faster_half() -> None:
-    readings = [Reading(t, 2 * t) for t in (1.0, 1.1, 5.0, 9.0)]
-    assert idle(readings) == Reading(1.05, 2.1)
-    assert Reading(1.0, 2.0).off(Reading(1.0, 1.6)) == pytest.approx(0.25)
-    assert Reading(1.0, 0.8).off(Reading(1.0, 1.0)) == pytest.approx(0.2)
-    assert Reading(1.5, 2.0).off(Reading(1.0, 2.0)) == pytest.approx(0.5)
-    assert Reading(0.5, 2.0).off(Reading(1.0, 2.0)) == 0.0
+def test_contracts_that_measure_otherwise_have_other_names() -> None:
+    changes = [
+        {"cache": "cold"},
+        {"threads": 2},
+        {"slot_s": 0.001},
+        {"blocks": 4},
+        {"cap_s": 1.0},
+    ]
+    names = {Contract(**change).name("forward", "cpu") for change in [{}, *changes]}
+    assert len(names) == 6
+    assert "thread CPU time" in Contract().name("forward", "cpu")
+    assert "events" in Contract().name("forward", "cuda:0")

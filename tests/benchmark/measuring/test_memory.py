@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -8,6 +10,24 @@ from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak
 
 CPU = torch.device("cpu")
 MIB = 2**20
+
+
+OWN = """
+import numpy as np
+import torch
+from attnbench.benchmark.measuring.memory import peak_bytes
+
+held = torch.zeros(2**18)
+
+
+def call():
+    own = np.ones(24 * 2**20, dtype=np.uint8)
+    return held + float(own[-1])
+
+
+call()
+print(peak_bytes(call, torch.device("cpu")))
+"""
 
 
 def mebibytes(count: Any) -> Any:
@@ -43,6 +63,13 @@ def test_a_temporary_inside_an_operator_counts() -> None:
         return (score + 1).softmax(-1).sum()
 
     assert peak_bytes(call, CPU) >= 2 * score.numel() * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is Linux's to tell")
+def test_what_a_loop_allocates_itself_counts() -> None:
+    command = [sys.executable, "-c", OWN]  # elsewhere other tests' freed memory would be reused
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == pytest.approx(25 * MIB, rel=0.1)
 
 
 def test_a_backward_pass_keeps_what_it_needs() -> None:

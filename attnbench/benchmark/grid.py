@@ -1,0 +1,153 @@
+"""The grid: one run at a glance, subjects in lines and cases in columns. Imports no torch.
+
+Kernels stand beneath the scoring function that they compute; mechanisms come last.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnbench.benchmark.records.record import BASELINE, Record
+
+__all__ = [
+    "OVERHEAD",
+    "Grid",
+    "Line",
+    "busy",
+    "grid",
+    "half_width",
+    "overhead_share",
+    "scoring_of",
+]
+
+OVERHEAD = 0.2
+"""The share of a call's time from which its overhead is marked."""
+
+Column = tuple[str, str]
+"""Device and case."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the grid.
+
+    Args:
+        subject: its address.
+        kind: ``scoring``, ``kernel`` or ``mechanism``.
+        name: as it is shown: a kernel beneath its scoring function goes without its name.
+        beneath: whether it is such a kernel.
+        cells: the record of each column, if there is one.
+    """
+
+    subject: str
+    kind: str
+    name: str
+    beneath: bool
+    cells: tuple[Record | None, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Columns and lines.
+
+    Args:
+        columns: device and case of each column.
+        titles: of the columns.
+        lines: in the order in which they are shown.
+    """
+
+    columns: tuple[Column, ...]
+    titles: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def grid(records: Iterable[Record]) -> Grid:
+    """The grid of the records of a run."""
+    records = list(records)
+    examples = {(record.device, record.case): record for record in records}
+    columns = sorted(examples, key=lambda column: _place(examples[column]))
+    cells = {(record.subject, record.device, record.case): record for record in records}
+    kinds = {record.subject: record.kind for record in records}
+    lines = [
+        Line(
+            subject=subject,
+            kind=kinds[subject],
+            name=subject.rpartition("/")[2] if beneath else subject,
+            beneath=beneath,
+            cells=tuple(cells.get((subject, *column)) for column in columns),
+        )
+        for subject, beneath in _ordered(kinds)
+    ]
+    titles = tuple(_title(examples[column], list(examples.values())) for column in columns)
+    return Grid(tuple(columns), titles, tuple(lines))
+
+
+def scoring_of(kernel: str) -> str:
+    """The address of the scoring function of a kernel's address, its options kept."""
+    name, bracket, options = kernel.partition("(")
+    return name.rpartition("/")[0] + bracket + options
+
+
+def _ordered(kinds: dict[str, str]) -> list[tuple[str, bool]]:
+    """Subjects, and whether each stands beneath the one before."""
+    found: list[tuple[str, bool]] = []
+    scorings = [name for name, kind in kinds.items() if kind == "scoring"]
+    for name in sorted(scorings, key=lambda name: (name != BASELINE, name)):
+        found.append((name, False))
+        kernels = [n for n, k in kinds.items() if k == "kernel" and scoring_of(n) == name]
+        found += [(kernel, True) for kernel in sorted(kernels)]
+    placed = {name for name, _ in found}
+    rest = sorted(name for name in kinds if name not in placed)
+    return found + [
+        (n, False) for kind in ("kernel", "mechanism") for n in rest if kinds[n] == kind
+    ]
+
+
+def _place(record: Record) -> tuple[Any, ...]:
+    workload = [
+        (p.isdigit(), int(p) if p.isdigit() else 0, p) for p in re.split(r"(\d+)", record.workload)
+    ]
+    return (
+        record.device,
+        record.dtype,
+        workload,
+        record.mask != "none",
+        record.mask,
+        record.direction,
+    )
+
+
+def _title(record: Record, others: Sequence[Record]) -> str:
+    """What tells a column from the others."""
+    parts = [record.workload or record.case]
+    for name, usual in (("mask", "none"), ("direction", "forward"), ("dtype", ""), ("device", "")):
+        value = getattr(record, name)
+        if len({getattr(other, name) for other in others}) > 1 and value != usual:
+            parts.append(str(value))
+    return ", ".join(parts)
+
+
+def half_width(record: Record) -> float | None:
+    """Half the width of a ratio's interval, as a share of the ratio."""
+    if not record.ratio_low or not record.ratio_high:
+        return None
+    return math.expm1(math.log(record.ratio_high / record.ratio_low) / 2)
+
+
+def overhead_share(record: Record) -> float | None:
+    """Which share of a call is spent on getting to the kernel."""
+    if not record.null_s or not record.time_s or record.kind == "mechanism":
+        return None
+    return min(1.0, record.null_s / record.time_s)
+
+
+def busy(records: Iterable[Record]) -> dict[str, float]:
+    """How busy the machine was while some records were measured, on average."""
+    loads = [record.load for record in records if record.load]
+    names = dict.fromkeys(name for load in loads for name in load)
+    return {n: statistics.fmean(load[n] for load in loads if n in load) for n in names}

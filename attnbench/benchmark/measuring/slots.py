@@ -1,0 +1,185 @@
+"""Slots: some milliseconds of consecutive calls, timed as a whole.
+
+Where one thread computes, the clock is that thread's CPU time: it stands still while another
+process has the core. A call that computes in threads of its own, or waits, is timed by the wall
+clock instead. On an accelerator the clock is its events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from attnbench.benchmark.measuring.blocks import Slot
+from attnbench.benchmark.measuring.contract import CPU_CLOCK, EVENT_CLOCK, WALL_CLOCK, Contract
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["Timer", "cache_bytes", "first_call", "settled"]
+
+Call = Callable[[], object]
+_MOST_CALLS = 1_000_000
+_OWN_THREADS = 1.1
+"""CPU time of the process over that of the thread, above which a call has threads of its own."""
+_WAITING = 0.5
+"""Voluntary switches a call, above which it waits for something."""
+
+
+def cache_bytes() -> int:
+    """Size of the largest cache of the processor; 32 MiB where the system does not say."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        unit = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+        sizes.append(int(text.rstrip("KM")) * unit)
+    return max(sizes, default=32 * 2**20)
+
+
+def first_call(call: Call, device: torch.device) -> float:
+    """Seconds of a first call, until its result is there: with whatever it compiles."""
+    started = time.perf_counter()
+    result = call()
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    elapsed = time.perf_counter() - started
+    del result
+    return elapsed
+
+
+_SETTLED_BYTES = 31 * 2**20
+"""The largest block that glibc adapts to has 32 MiB, with what it adds to one."""
+
+
+@contextlib.contextmanager
+def settled(device: torch.device) -> Iterator[None]:
+    """Time within this: without garbage collection, and with the allocator as in a longer run.
+
+    glibc takes a block above a threshold from the system at each call and hands it back, and to
+    touch new memory may take longer than the call does. The threshold rises to the largest such
+    block that was freed. Until then it depends on what else ran in a process how long a call takes:
+    up to six times as long as in the next one was seen.
+    """
+    if device.type == "cpu":
+        torch.empty(_SETTLED_BYTES, dtype=torch.uint8)
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@dataclass
+class Timer:
+    """Takes slots of one call.
+
+    Args:
+        call: what is timed; it has been made before.
+        device: where it computes.
+        contract: how.
+        clock: one of the contract's clocks; the one that fits the call by default.
+    """
+
+    call: Call
+    device: torch.device
+    contract: Contract
+    clock: str = ""
+    calls: int = field(default=1, init=False)
+    seconds: float = field(default=math.inf, init=False)
+
+    def __post_init__(self) -> None:
+        cold = self.contract.cache == "cold"
+        self._flush = _flusher(self.device) if cold else None
+        self.clock = self.clock or self._fitting_clock()
+        self.calls = self._filling()
+
+    def slot(self) -> Slot:
+        """Take one slot."""
+        if self._flush:
+            self._flush()
+        if self.device.type != "cpu":
+            return Slot(self._by_events(self.calls))
+        before = _switches()
+        seconds = self._by_clock(self.calls)
+        return Slot(seconds, _switches() > before)
+
+    def _fitting_clock(self) -> str:
+        clock = self.contract.clock(self.device.type)
+        if clock != CPU_CLOCK:
+            return clock
+        waits = _waits()
+        wall, own, all_ = time.perf_counter(), time.thread_time(), time.process_time()
+        count = 0
+        while count < 3 or time.perf_counter() - wall < self.contract.slot_s:
+            self.call()
+            count += 1
+            if count >= _MOST_CALLS or time.perf_counter() - wall > self.contract.cap_s:
+                break
+        own, all_ = time.thread_time() - own, time.process_time() - all_
+        several = all_ > _OWN_THREADS * own + 1e-4
+        return WALL_CLOCK if several or _waits() - waits > _WAITING * count else CPU_CLOCK
+
+    def _filling(self) -> int:
+        """How many calls fill a slot; more and more until they do, which warms everything up, too.
+
+        The fastest of three tries counts: one that was interrupted would make the slots too short.
+        """
+        measure = self._by_clock if self.device.type == "cpu" else self._by_events
+        calls, wanted = 1, self.contract.slot_s
+        while calls < _MOST_CALLS:
+            each = measure(calls)
+            if each * calls < 20 * wanted:
+                each = min(each, *(measure(calls) for _ in range(2)))
+            self.seconds = each
+            if each * calls >= 0.9 * wanted or self._flush:
+                break
+            calls = max(2 * calls, min(_MOST_CALLS, int(wanted / max(each, 1e-9)) + 1))
+        return max(1, min(calls, round(wanted / max(self.seconds, 1e-9)))) if not self._flush else 1
+
+    def _by_clock(self, calls: int) -> float:
+        now = time.thread_time_ns if self.clock == CPU_CLOCK else time.perf_counter_ns
+        call, repeat = self.call, range(calls)
+        started = now()
+        for _ in repeat:
+            call()
+        return max(now() - started, 1) / calls / 1e9
+
+    def _by_events(self, calls: int) -> float:
+        assert self.clock == EVENT_CLOCK
+        start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(calls):
+            self.call()
+        end.record()
+        torch.accelerator.synchronize(self.device)
+        return start.elapsed_time(end) / 1e3 / calls
+
+
+def _switches() -> int:
+    """How often this thread was preempted so far; 0 where the system does not say."""
+    who = getattr(resource, "RUSAGE_THREAD", None)
+    return 0 if who is None else resource.getrusage(who).ru_nivcsw
+
+
+def _waits() -> int:
+    """How often this thread gave up its core to wait for something; 0 if it is not known."""
+    who = getattr(resource, "RUSAGE_THREAD", None)
+    return 0 if who is None else resource.getrusage(who).ru_nvcsw
+
+
+def _flusher(device: torch.device) -> Call:
+    """A function that writes a buffer of four times the last cache (256 MiB on an accelerator)."""
+    size = 4 * cache_bytes() if device.type == "cpu" else 256 * 2**20
+    buffer = torch.empty(size // 4, dtype=torch.int32, device=device)
+    return buffer.zero_

@@ -1,0 +1,226 @@
+"""The first screen of ``attnbench run``: what is wrong, the grid, and what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grid, half_width, overhead_share
+from attnbench.benchmark.records.record import Record
+from attnbench.cli import benching
+from attnbench.cli.tables import console
+
+if TYPE_CHECKING:
+    from attnbench.checking.outcomes import Outcome
+
+__all__ = ["content", "show"]
+
+_OVERHEAD_SIGN = "°"
+_SIGNS = {
+    "unsupported": "–",
+    "unverified": "wrong",
+    "out_of_memory": "no memory",
+    "timeout": "timeout",
+    "failed": "failed",
+    "crashed": "crashed",
+    "void": "void",
+}
+
+
+def checks_of(
+    outcomes: Iterable[Outcome], invariants: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """For each subject how many invariants hold, of how many that apply, and which do not."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    wrong: dict[str, list[str]] = defaultdict(list)
+    for outcome in outcomes:
+        counts[outcome.subject][outcome.status] += 1
+        if outcome.status not in ("passed", "skipped"):
+            wrong[outcome.subject].append(f"{outcome.invariant} {outcome.status}")
+    return {
+        subject: {
+            "passed": counter["passed"],
+            "of": counter.total() - counter["skipped"],
+            "not_run": max(0, len(invariants.get(subject, ())) - counter.total()),
+            "wrong": wrong[subject],
+        }
+        for subject, counter in counts.items()
+    }
+
+
+def wrong_lines(checks: Mapping[str, Mapping[str, Any]], records: Iterable[Record]) -> list[str]:
+    """What is wrong, a line a subject."""
+    found = []
+    for subject, row in checks.items():
+        if row["wrong"]:
+            some = ", ".join(row["wrong"][:3])
+            more = f" and {len(row['wrong']) - 3} more" if len(row["wrong"]) > 3 else ""
+            found.append(f"{subject}: {some}{more}; attnbench check '{subject}'")
+    for record in records:
+        if record.status not in ("ok", "unsupported"):
+            reason = (record.reason.splitlines() or [""])[0]
+            found.append(f"{record.subject} at {record.workload}: {record.status}: {reason}")
+    return found
+
+
+def left_out(subjects: Sequence[str], unchecked: int, *, own_inputs: bool) -> list[dict[str, str]]:
+    """What a run leaves out, and the command that does it."""
+    found = []
+    if subjects:
+        found.append(
+            {
+                "what": f"{len(subjects)} subjects with options",
+                "command": f"attnbench bench '{subjects[0]}'",
+            }
+        )
+    if unchecked:
+        found.append(
+            {
+                "what": f"{unchecked} checks for which the time was up",
+                "command": "attnbench run --check-seconds 600",
+            }
+        )
+    found.append(
+        {"what": "the other cases of each check", "command": "attnbench check --profile default"}
+    )
+    if not own_inputs:
+        what = "masks, backward passes and real workloads"
+        found.append({"what": what, "command": "attnbench bench --set default"})
+    return found
+
+
+def next_commands(wrong: Sequence[str], records: Sequence[Record]) -> list[str]:
+    """What to try next."""
+    if wrong:
+        return [f"attnbench check '{wrong[0].partition(':')[0].partition(' at ')[0]}'"]
+    named = [r.subject for r in records if r.status == "ok" and r.baseline != r.subject]
+    return [
+        "attnbench report",
+        f"attnbench compare HEAD '{named[0]}'" if named else "attnbench new",
+    ]
+
+
+def content(
+    records: Sequence[Record],
+    outcomes: Sequence[Outcome],
+    invariants: Mapping[str, Sequence[str]],
+    options_left_out: Sequence[str],
+    *,
+    own_inputs: bool,
+) -> dict[str, Any]:
+    """All that the screen says, as plain data."""
+    checks = checks_of(outcomes, invariants)
+    wrong = wrong_lines(checks, records)
+    unchecked = sum(row["not_run"] for row in checks.values())
+    return {
+        "wrong": wrong,
+        "checks": checks,
+        "left_out": left_out(options_left_out, unchecked, own_inputs=own_inputs),
+        "next": next_commands(wrong, records),
+        "busy": benching.busy_line(records),
+    }
+
+
+def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[str]) -> None:
+    """Print the screen.
+
+    Args:
+        told: from :func:`content`.
+        records: the newest of each row.
+        subjects: all that were to be measured, for those without a record.
+    """
+    out = console()
+    wrong = told["wrong"]
+    if wrong:
+        out.print(f"[bold red]Wrong:[/] {_escaped(wrong[0])}")
+        for line in wrong[1:8]:
+            out.print(f"       {_escaped(line)}")
+        if len(wrong) > 8:
+            out.print(f"       and {len(wrong) - 8} more; attnbench check")
+    found = grid(records)
+    if found.lines:
+        _print_grid(found, told["checks"])
+    missing = [name for name in subjects if name not in {line.subject for line in found.lines}]
+    if missing:
+        print(f"Not measured: {', '.join(missing)}.")
+    processes = sorted(len(record.ratios) for record in records if record.ratios)
+    counts = f"{processes[0]} to {processes[-1]}" if processes else "no"
+    print(
+        "× dot: time of a forward call over that of scaled_dot, in turn in the same process;\n"
+        f"  ± half its 95 % interval, from {counts} processes\n"
+        "gain: of a kernel over its own scoring function\n"
+        "MiB: memory during the call beyond inputs and parameters\n"
+        "checks: invariants that hold, of those that apply; + not run\n"
+        f"{_OVERHEAD_SIGN} overhead is at least a fifth of the call: {_overhead(records)}"
+    )
+    if told["busy"]:
+        print(told["busy"])
+    print("Left out: " + "; ".join(f"{row['what']} ({row['command']})" for row in told["left_out"]))
+    print("Next: " + "   ".join(told["next"]))
+
+
+def _overhead(records: Sequence[Record]) -> str:
+    times = [record.null_s for record in records if record.null_s]
+    if not times:
+        return "not measured"
+    return f"{min(times) * 1e6:.0f} µs, by a kernel that computes nothing"
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _print_grid(found: Grid, checks: Mapping[str, Mapping[str, Any]]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    table.add_column("checks", justify="right")
+    for title in found.titles:
+        table.add_column(f"{title}\n× dot", justify="right")
+        table.add_column("\n±", justify="right")
+        table.add_column("\ngain", justify="right")
+        table.add_column("\nMiB", justify="right")
+    kind = "scoring"
+    for line in found.lines:
+        if line.kind == "mechanism" and kind != "mechanism":
+            table.add_section()
+            kind = "mechanism"
+        name = f"  {line.name}" if line.beneath else line.name
+        cells = [cell for record in line.cells for cell in _cells(record)]
+        row = checks.get(line.subject)
+        style = "bold red" if _is_wrong(line, row) else ""
+        table.add_row(*(Text(cell, style=style) for cell in (name, _checks_cell(row), *cells)))
+    console().print(table)
+
+
+def _is_wrong(line: Line, checks: Mapping[str, Any] | None) -> bool:
+    bad = any(r is not None and r.status not in ("ok", "unsupported") for r in line.cells)
+    return bad or bool(checks and checks["wrong"])
+
+
+def _checks_cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "not run"
+    rest = f" +{row['not_run']}" if row["not_run"] else ""
+    return f"{row['passed']}/{row['of']}{rest}"
+
+
+def _cells(record: Record | None) -> tuple[str, str, str, str]:
+    """Ratio, its half width, gain and memory."""
+    if record is None:
+        return "", "", "", ""
+    memory = "" if record.peak_bytes is None else f"{record.peak_bytes / 2**20:.3g}"
+    if record.status != "ok":
+        return _SIGNS.get(record.status, record.status), "", "", memory
+    if record.ratio is None:
+        return f"{(record.time_s or 0) * 1e3:.3g} ms", "", "", memory
+    share = overhead_share(record)
+    sign = _OVERHEAD_SIGN if share is not None and share >= OVERHEAD else ""
+    gain = "" if record.gain is None else f"{record.gain:.3g}×"
+    return f"{record.ratio:.3g}{sign}", benching.percent(half_width(record)), gain, memory

@@ -1,0 +1,75 @@
+"""Takes: what several processes say together."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from attnbench.benchmark.measuring.blocks import Block, Slot
+from attnbench.benchmark.measuring.takes import Take, gain_of, interval, ratio_of, summed_up
+
+
+def take(ratio: float, *, blocks: int = 4, seconds: float = 1.0, **more: object) -> Take:
+    a, b = Slot(seconds), Slot(seconds * ratio)
+    made = tuple(Block("ABBA", (a, b, b, a)) for _ in range(blocks))
+    slots = tuple(slot for one in made for slot in one.side("B"))
+    return Take("ok", blocks=made, slots=slots, **more)
+
+
+def test_the_interval_holds_the_truth_in_95_of_100() -> None:
+    chance = random.Random(0)
+    held = 0
+    for _ in range(1000):
+        found = interval([math.log(2) + chance.gauss(0, 0.1) for _ in range(4)])
+        held += found.low <= 2 <= found.high
+    assert 930 <= held <= 970
+
+
+def test_an_interval_over_processes_is_not_one_over_their_blocks() -> None:
+    """Each process is off by something of its own, which its blocks do not show."""
+    found = ratio_of([take(1.9), take(2.1), take(2.0)])
+    assert found is not None
+    assert found.ratio == pytest.approx(2.0, rel=0.01)
+    assert found.low < 1.9
+    assert found.high > 2.1
+
+
+def test_of_one_process_the_interval_is_over_its_blocks() -> None:
+    blocks = []
+    for n in range(8):
+        a, b = Slot(1.0), Slot(2.0 + 0.1 * n)
+        blocks.append(Block("ABBA", (a, b, b, a)))
+    found = ratio_of([Take("ok", blocks=tuple(blocks))])
+    assert found is not None
+    assert 1.8 < found.low < found.ratio < found.high < 3.0
+
+
+def test_of_one_block_no_interval_is_told() -> None:
+    record = summed_up([take(2.0, blocks=1)])
+    assert record["ratio"] == pytest.approx(2.0)
+    assert "ratio_low" not in record
+
+
+def test_the_gain_of_a_kernel_is_from_the_ratios_of_both() -> None:
+    kernel = [take(0.5), take(0.6), take(0.55)]
+    scoring = [take(1.0), take(1.2), take(1.1)]
+    found = gain_of(kernel, scoring)
+    assert found is not None
+    assert found.ratio == pytest.approx(2.0)
+    assert found.half_width < 1e-6  # what is common to both in a process cancels
+
+
+def test_times_are_medians_over_processes_and_all_are_kept() -> None:
+    record = summed_up([take(2.0, seconds=s) for s in (1.0, 3.0, 2.0)])
+    assert record["times_s"] == (2.0, 6.0, 4.0)
+    assert record["time_s"] == 4.0
+    assert record["time_q1_s"] <= record["time_s"] <= record["time_q3_s"]
+    assert record["ratios"] == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_a_process_that_ended_otherwise_gives_the_row_its_status() -> None:
+    record = summed_up([take(2.0), Take("crashed", "its process was ended by SIGSEGV")])
+    assert (record["status"], record["reason"]) == ("crashed", "its process was ended by SIGSEGV")
+    assert "ratio" not in record
