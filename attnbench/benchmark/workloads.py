@@ -60,6 +60,8 @@ class BenchCase:
 
     def reason_against(self, subject: Subject) -> str | None:
         """Why a subject does not take this case; ``None`` if it does."""
+        if subject.kind == "layer":
+            return "it is a layer, and benchmarks call attention with query, key and value"
         if self.case.dtype not in subject.dtypes:
             return f"it supports {', '.join(subject.dtypes)}"
         if subject.maker.equal_sizes and self.case.query_size != self.case.key_size:

@@ -202,8 +202,12 @@ def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:
 
 
 def _subjects(targets: Sequence[str] | None) -> list[Planned]:
-    """The subjects asked for, the baseline, and the scoring functions of kernels."""
+    """The subjects asked for, the baseline, and the scoring functions of kernels.
+
+    Of all that are installed, layers are left out: no case of a benchmark is one of theirs.
+    """
     rows = ask("subject_rows", targets=targets or None)
+    rows = [row for row in rows if targets or row["kind"] != "layer"]
     names = {row["subject"] for row in rows}
     kernels = [row for row in rows if row["kind"] == "kernel" and row["target"] == row["subject"]]
     needed = [BASELINE, *dict.fromkeys(scoring_of(row["subject"]) for row in kernels)]

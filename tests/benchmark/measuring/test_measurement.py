@@ -139,6 +139,16 @@ def test_a_case_that_a_subject_does_not_take_is_unsupported_and_never_run() -> N
     assert (record.status, record.reason) == ("unsupported", "it supports float64")
 
 
+def test_a_layer_is_not_measured_and_says_why() -> None:
+    def make(size: int) -> nn.Module:
+        raise AssertionError("it was made")
+
+    (subject,) = resolve(attnbench.LayerSpec(name="layer", make=make))
+    record = measurement.measure(subject, SMALL, QUICK)
+    assert record.status == "unsupported"
+    assert "it is a layer" in record.reason
+
+
 def test_what_is_not_ranked_has_no_ratio() -> None:
     wrong = measurement.measure(subject_of(lambda q, k: dot(q, k) * math.nan), SMALL, QUICK)
     never = measurement.measure(subject_of(dot, dtypes=("float64",)), SMALL, QUICK)
