@@ -15,7 +15,7 @@ from typing import Any
 from attnbench.checking.evidence.lines import Unwritable
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
-__all__ = ["Named", "named_attend", "named_make", "named_reference"]
+__all__ = ["Named", "named_attend", "named_cache", "named_make", "named_reference"]
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
@@ -61,6 +61,15 @@ def named_attend(spec: KernelSpec) -> Named:
     return _named(spec, spec.attend, "attend")
 
 
+def named_cache(spec: LayerSpec, operation: str) -> Named:
+    """What makes or changes a cache: ``new``, ``select``, ``crop`` or ``length``.
+
+    Raises:
+        Unwritable: it can neither be imported nor written out.
+    """
+    return _named(spec, getattr(spec.cache, operation), f"cache.{operation}")
+
+
 def _named(spec: Spec, function: Callable[..., Any], field: str) -> Named:
     module = sys.modules.get(getattr(function, "__module__", type(function).__module__))
     if module is None:
@@ -73,7 +82,9 @@ def _named(spec: Spec, function: Callable[..., Any], field: str) -> Named:
         return Named((*path, f"from {known_as} import {name}"), name)
     imports = (*path, f"import {known_as}")
     for text, other in _specs(module):
-        same = getattr(other, field, None)
+        same: Any = other
+        for part in field.split("."):
+            same = getattr(same, part, None)
         if other is spec or getattr(same, "__wrapped__", same) is function:
             return Named(imports, f"{text.replace('@', known_as)}.{field}")
     return _written_out(function)
@@ -110,10 +121,11 @@ def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:
     for name, value in list(vars(module).items()):
         if isinstance(value, kinds):
             yield f"@.{name}", value
-        elif isinstance(value, list | tuple):
-            for index, item in enumerate(value):
+        elif isinstance(value, list | tuple | dict):
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            for index, item in pairs:
                 if isinstance(item, kinds):
-                    yield f"@.{name}[{index}]", item
+                    yield f"@.{name}[{index!r}]", item
         elif name.startswith("attnbench_") and callable(value):
             found = value()
             for index, item in enumerate(found if isinstance(found, Iterable) else ()):

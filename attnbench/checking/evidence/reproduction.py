@@ -24,13 +24,19 @@ from torch import nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.evidence.lines import Step, Unwritable
-from attnbench.checking.evidence.naming import Named, named_attend, named_make, named_reference
+from attnbench.checking.evidence.naming import (
+    Named,
+    named_attend,
+    named_cache,
+    named_make,
+    named_reference,
+)
 from attnbench.checking.evidence.script import unsettling
 from attnbench.checking.evidence.tape import Tape
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.runner import seeded
 from attnbench.errors import InvariantViolation
-from attnbench.specs import Invariant, KernelSpec
+from attnbench.specs import Invariant, KernelSpec, LayerSpec
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -213,6 +219,15 @@ def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, st
     return _rendered(title, message, named, steps, end, tape), expected
 
 
+_CACHE_CALLS = {
+    "new": " new(",
+    "select": "(select, ",
+    "crop": "(crop, ",
+    "length": " length(",
+}
+"""How lines call the operations of a cache."""
+
+
 def _definitions(subject: Subject, named: list[Named], lines: Sequence[str]) -> list[str]:
     """What an invariant's own lines may call: ``make``, ``attend`` and ``reference``."""
     options = "".join(f", {name}={value!r}" for name, value in subject.options.items())
@@ -222,6 +237,11 @@ def _definitions(subject: Subject, named: list[Named], lines: Sequence[str]) -> 
     if any("reference(" in line for line in lines):
         named.append(named_reference(subject.maker))
         texts["reference"] = named[-1].text
+    if isinstance(subject.spec, LayerSpec) and subject.spec.cache is not None:
+        for name, call in _CACHE_CALLS.items():
+            if any(call in line for line in lines):
+                named.append(named_cache(subject.spec, name))
+                texts[name] = named[-1].text
     return [f"{name} = {text}" for name, text in texts.items() if name != text]
 
 

@@ -173,6 +173,10 @@ class Block(nn.Module):
             cache.length += new
         return hidden
 
+    def rotated(self, tensor: Tensor, own: Tensor) -> Tensor:
+        """Queries or keys, rotated by their positions."""
+        return _rotated(tensor, own[None])
+
     def _attend(
         self,
         layer: int,
@@ -189,7 +193,7 @@ class Block(nn.Module):
         key = heads(self.keys[layer](hidden), self.groups)
         value = heads(self.values[layer](hidden), self.groups)
         if self.kind == "rotary":
-            query, key = (_rotated(tensor, own[None]) for tensor in (query, key))
+            query, key = (self.rotated(tensor, own) for tensor in (query, key))
         if cache is not None:
             key, value = cache.append(layer, key, value)
         key, value = (tensor.repeat_interleave(2, 1) for tensor in (key, value))

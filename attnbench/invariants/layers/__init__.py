@@ -1,0 +1,1 @@
+"""The invariants on layers and their caches, by topic, and what only they share."""

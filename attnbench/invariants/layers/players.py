@@ -1,0 +1,346 @@
+"""Playing a program: each step is done with a cache, and its output compared with one call.
+
+What a call with a cache gives should be what one call on the whole sequences gives. Where it is
+not, the same chunks are put through a cache to which nothing else was done: if that gives the same
+wrong output, the cause lies in how calls are cut, and not in what else was done.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.checking.faults import raised_text
+from attnbench.errors import AttnbenchError
+from attnbench.invariants.layers.programs import MOST_ROWS, Program, Step, in_words
+from attnbench.invariants.layers.rounding import floor_of, rounding_of, worst_place
+from attnbench.subject.layer import LayerSubject
+
+__all__ = ["TOKENS", "FoundError", "Player", "Stage"]
+
+TOKENS = 192
+"""Columns of the tokens that the chunks are cut from."""
+
+
+class FoundError(Exception):
+    """What a program showed to be wrong.
+
+    Args:
+        program: up to the step that showed it.
+        message: what was found, in a sentence.
+        place: row, slot from the end and feature of the last output; ``None`` where it was no
+            output that was wrong.
+        values: what is there and what should be.
+        tolerance: what is allowed.
+        error: how far off, as a multiple of that.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        message: str,
+        place: tuple[int, ...] | None = None,
+        values: tuple[float, float] = (0.0, 0.0),
+        tolerance: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.program, self.message, self.place = program, message, place
+        self.values, self.tolerance = values, tolerance
+        gap = abs(values[0] - values[1])
+        self.error = gap / tolerance if place is not None and tolerance else None
+
+
+class Stage:
+    """What all programs of one case share: a module as it was made, and tokens.
+
+    Args:
+        subject: a layer with a cache.
+        case: its seed gives the parameters and the tokens.
+    """
+
+    def __init__(self, subject: LayerSubject, case: Case) -> None:
+        self.subject, self.case = subject, case
+        self._module, _ = subject.build(case.replace(lead=(1,), q_len=1, kv_len=1, mask="none"))
+        generator = torch.Generator().manual_seed(case.seed)
+        shape = (MOST_ROWS, TOKENS, case.query_size)
+        tokens = torch.randn(shape, generator=generator, dtype=torch.float64)
+        self.tokens = tokens.to(getattr(torch, case.dtype)).to(case.device)
+
+    def module(self) -> nn.Module:
+        """A module that no call was made with."""
+        try:
+            return copy.deepcopy(self._module)
+        except Exception:  # which copies_agree tells of
+            case = self.case.replace(lead=(1,), q_len=1, kv_len=1, mask="none")
+            return self.subject.build(case)[0]
+
+    def one_call(
+        self, module: nn.Module, hidden: Tensor, padding_mask: Tensor | None = None
+    ) -> Tensor:
+        """The outputs of one call without a cache."""
+        with torch.no_grad():
+            return self.subject.call(module, hidden, padding_mask)[0]
+
+
+@dataclass
+class _Track:
+    """One sequence with its cache."""
+
+    cache: Any
+    seen: Tensor
+    pads: tuple[int, ...]
+    cuts: list[int] = field(default_factory=list)
+
+    @property
+    def mask(self) -> Tensor | None:
+        """``(B, length)``, True for a real token; ``None`` without padding."""
+        if not self.pads:
+            return None
+        pads = torch.tensor(self.pads, device=self.seen.device)
+        slots = torch.arange(self.seen.shape[1], device=self.seen.device)
+        return slots >= pads[:, None]
+
+
+class Player:
+    """Plays one program, and raises :class:`FoundError` where an output is wrong.
+
+    Args:
+        stage: of the case.
+        judged: which property is held: ``split``, ``rows``, ``rollback``, ``owner``, ``fresh``,
+            ``alone`` or ``ledger``. What another property is the cause of is passed by.
+    """
+
+    def __init__(self, stage: Stage, judged: str) -> None:
+        self.stage, self.subject, self.judged = stage, stage.subject, judged
+        self.module, self._reference = stage.module(), stage.module()
+        self.tracks: list[_Track] = []
+        self.program: list[Step] = []
+        self.over = False
+        self._next = 0
+
+    def play(self, step: Step) -> None:
+        """Do one step; nothing more is done once another property was seen to be violated."""
+        if self.over:
+            return
+        self.program.append(step)
+        with torch.no_grad():
+            try:
+                self._play(step)
+            except (FoundError, AttnbenchError):
+                raise
+            except Exception as error:
+                if self._raises_anyway(step):
+                    self.over = True
+                    return
+                told = raised_text(self.subject, error)
+                raise FoundError(tuple(self.program), f"{told}{self._after()}") from error
+
+    def _raises_anyway(self, step: Step) -> bool:
+        """Whether the same calls raise where nothing was done that the property is about."""
+        if self.judged == "split" or step.kind != "append":
+            return False
+        track = self.tracks[step.track]
+        mask = None if self.judged == "alone" else track.mask
+        return self.judged == "ledger" or self._twin(track, track.seen, mask) is None
+
+    def _after(self) -> str:
+        return f"\n  in the calls: {in_words(tuple(self.program))}"
+
+    def _play(self, step: Step) -> None:
+        if step.kind == "begin":
+            seen = self.stage.tokens[: step.count, :0]
+            cache = self.subject.new_cache(self.module, step.count)
+            self.tracks.append(_Track(cache, seen, step.rows))
+            return
+        if step.kind == "without":
+            self._without(step)
+            return
+        track = self.tracks[step.track]
+        if step.kind == "append":
+            self._append(step, track)
+        elif step.kind == "fork":
+            other = copy.deepcopy(track.cache)
+            self.tracks.append(_Track(other, track.seen, track.pads, list(track.cuts)))
+        elif step.kind == "select":
+            self._select(step, track)
+        elif step.kind == "crop":
+            self._crop(step, track)
+        if self.judged == "ledger":
+            self._count(track)
+
+    def chunk(self, rows: int, count: int) -> Tensor:
+        """The next tokens, ``(rows, count, E)``; each row its own."""
+        if self._next + count > TOKENS:
+            self._next = 0
+        start, self._next = self._next, self._next + count
+        return self.stage.tokens[:rows, start : start + count].clone()
+
+    def _append(self, step: Step, track: _Track) -> None:
+        if track.seen.shape[1] + step.count > self.subject.capacity:
+            return  # a crop was refused
+        hidden = self.chunk(track.seen.shape[0], step.count)
+        track.seen = torch.cat([track.seen, hidden], 1)
+        track.cuts.append(step.count)
+        got, track.cache = self.subject.call(self.module, hidden, track.mask, track.cache)
+        if self.judged == "alone":
+            self._judge_alone(track, got)
+        elif self.judged != "ledger":
+            self._judge(track, got)
+
+    def _select(self, step: Step, track: _Track) -> None:
+        if max(step.rows) >= track.seen.shape[0]:
+            return  # a selection was refused
+        index = torch.tensor(step.rows, device=track.seen.device)
+        try:
+            track.cache = self.subject.select(track.cache, index)
+        except NotImplementedError:
+            return
+        track.seen = track.seen[index]
+        track.pads = tuple(track.pads[row] for row in step.rows) if track.pads else ()
+
+    def _crop(self, step: Step, track: _Track) -> None:
+        if step.count > track.seen.shape[1]:
+            return
+        try:
+            track.cache = self.subject.crop(track.cache, step.count)
+        except NotImplementedError:
+            return
+        track.seen = track.seen[:, : step.count]
+        kept, cuts = step.count, []
+        for cut in track.cuts:
+            cuts.append(min(cut, kept))
+            kept -= cuts[-1]
+        track.cuts = [cut for cut in cuts if cut]
+
+    def _without(self, step: Step) -> None:
+        hidden = self.chunk(2, step.count)
+        got = self.stage.one_call(self.module, hidden)
+        expected = self.stage.one_call(self.stage.module(), hidden)
+        real = torch.ones(got.shape, dtype=torch.bool)
+        self._compare(
+            got,
+            expected,
+            lambda: rounding_of(self.subject, self.stage.module(), hidden),
+            real,
+            "the output of the call without a cache",
+            "the same call on a new module",
+        )
+
+    def _count(self, track: _Track) -> None:
+        spec = self.subject.spec.cache
+        assert spec is not None
+        assert spec.length is not None
+        said, held = spec.length(track.cache), track.seen.shape[1]
+        if type(said) is not int or said != held:
+            raise FoundError(
+                tuple(self.program),
+                f"length(cache) = {said!r}, but should be {held}: the slots appended and not "
+                f"cropped{self._after()}",
+            )
+
+    def _judge(self, track: _Track, got: Tensor) -> None:
+        """Hold an output against one call on the sequences so far."""
+        count = got.shape[1]
+        expected = self.stage.one_call(self._reference, track.seen, track.mask)[:, -count:]
+        real = torch.ones(got.shape[:2], dtype=torch.bool, device=got.device)
+        if track.mask is not None:
+            real = track.mask[:, -count:]
+        real = real.unsqueeze(-1)
+        floor = floor_of(self.subject, expected)
+        if worst_place(got, expected, floor, real) is None:
+            return
+        fresh = self.stage.one_call(self.stage.module(), track.seen, track.mask)[:, -count:]
+        if worst_place(got, fresh, floor, real) is None:
+            self._reference = self.stage.module()  # calls without a cache had left something in it
+            return
+
+        def allowed() -> Tensor:
+            module = self.stage.module()
+            return rounding_of(self.subject, module, track.seen, track.mask)[:, -count:]
+
+        if self.judged != "split":
+            twin = self._twin(track, track.seen, track.mask)
+            if twin is None or worst_place(got, twin, allowed(), real) is None:
+                self.over = True  # it is how calls are cut that matters, and not what was done
+                return
+            if worst_place(twin, fresh, allowed(), real) is not None:
+                fresh = twin
+        self._compare(got, fresh, allowed, real, "output", "one call on the same sequences")
+
+    def _twin(self, track: _Track, seen: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The last output of the same chunks through a cache to which nothing else was done."""
+        module, start = self.stage.module(), 0
+        output = None
+        try:
+            cache = self.subject.new_cache(module, seen.shape[0])
+            for cut in track.cuts:
+                end = start + cut
+                part = None if mask is None else mask[:, :end]
+                output, cache = self.subject.call(module, seen[:, start:end], part, cache)
+                start = end
+        except Exception:  # told by what is about calls that are cut
+            return None
+        return output
+
+    def _judge_alone(self, track: _Track, got: Tensor) -> None:
+        """Hold each row of a padded batch against the row alone, without padding."""
+        count, total = got.shape[1], track.seen.shape[1]
+        for row, pad in enumerate(track.pads or (0,) * track.seen.shape[0]):
+            own = track.seen[row : row + 1, pad:]
+            new = min(count, total - pad)
+            if new < 1:
+                continue  # an item without a real token is compared with nothing
+            expected = self.stage.one_call(self.stage.module(), own)[:, -new:]
+            mine = got[row : row + 1, -new:]
+            real = torch.ones(mine.shape, dtype=torch.bool)
+            if worst_place(mine, expected, floor_of(self.subject, expected), real) is None:
+                continue
+            allowed = rounding_of(self.subject, self.stage.module(), own)[:, -new:]
+            if worst_place(mine, expected, allowed, real) is None:
+                continue
+            whole = self.stage.one_call(self.stage.module(), track.seen, track.mask)
+            if worst_place(whole[row : row + 1, -new:], expected, allowed, real) is not None:
+                self.over = True  # without a cache it is wrong, too
+                return
+            self._compare(
+                mine,
+                expected,
+                lambda allowed=allowed: allowed,
+                real,
+                f"output of row {row}",
+                "the row alone, without padding",
+                row=row,
+            )
+
+    def _compare(
+        self,
+        got: Tensor,
+        expected: Tensor,
+        allowed: Any,
+        real: Tensor,
+        what: str,
+        other: str,
+        row: int = 0,
+    ) -> None:
+        if worst_place(got, expected, floor_of(self.subject, expected), real) is None:
+            return
+        limits = allowed().expand(got.shape)
+        place = worst_place(got, expected, limits, real)
+        if place is None:
+            return
+        values = got[place].item(), expected[place].item()
+        tolerance = float(limits[place])
+        at = (place[0] + row, place[1] - got.shape[1], place[2])
+        raise FoundError(
+            tuple(self.program),
+            f"{what}{list(place)} = {values[0]:.6g}, but {other} has {values[1]:.6g} "
+            f"(± {tolerance:.2g}){self._after()}",
+            at,
+            values,
+            tolerance,
+        )

@@ -1,0 +1,166 @@
+"""Programs: what is done with the caches of one layer, step by step, as plain data.
+
+Hypothesis draws them, the schedule lists them, and a failing one is made shorter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+__all__ = ["MOST_ROWS", "Program", "Step", "in_words", "legalised", "shorter", "shortest", "steps"]
+
+MOST_ROWS = 6
+"""Rows that a cache may have after a selection with repeats."""
+
+_LIMIT_S = 6.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that is done.
+
+    Args:
+        kind: ``begin`` a sequence with a cache of its own, ``append`` a chunk, ``select`` rows,
+            ``crop`` slots, ``fork`` by ``copy.deepcopy``, or a call ``without`` a cache.
+        track: number of the sequence, in the order in which they began.
+        count: tokens of a chunk or a call, slots kept, or rows begun.
+        rows: those selected; for ``begin`` the padded slots at the left of each row, or nothing.
+    """
+
+    kind: str
+    track: int = 0
+    count: int = 0
+    rows: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" of cache {self.track}" if self.track else ""
+        match self.kind:
+            case "begin":
+                pads = f" with {list(self.rows)} padded slots at the left" if any(self.rows) else ""
+                return f"begin {self.count} row{'s' * (self.count != 1)}{pads}"
+            case "append":
+                return f"append {self.count}" + (f" to cache {self.track}" if self.track else "")
+            case "select":
+                return f"select rows {list(self.rows)}{where}"
+            case "crop":
+                return f"crop to {self.count}{where}"
+            case "fork":
+                return f"deepcopy cache {self.track}"
+            case _:
+                return f"call without a cache on {self.count}"
+
+
+Program = tuple[Step, ...]
+
+
+def steps(
+    rows: int, *parts: int | str | tuple[int, ...] | Step, pads: Sequence[int] = ()
+) -> Program:
+    """A program of one sequence, in short: a number appends, a tuple selects, ``-n`` crops to n.
+
+    ``"0"`` crops to nothing, and a word is a step of that kind.
+    """
+    found = [Step("begin", count=rows, rows=tuple(pads))]
+    for part in parts:
+        if isinstance(part, Step):
+            found.append(part)
+        elif isinstance(part, tuple):
+            found.append(Step("select", rows=part))
+        elif isinstance(part, str):
+            found.append(Step("crop") if part == "0" else Step(part, count=2))
+        else:
+            found.append(Step("append", count=part) if part > 0 else Step("crop", count=-part))
+    return tuple(found)
+
+
+def in_words(program: Program) -> str:
+    """A program as one would tell it."""
+    return ", ".join(map(str, program))
+
+
+def legalised(program: Iterable[Step], capacity: int) -> Program:
+    """The same program with what is not legal made so or left out."""
+    found: list[Step] = []
+    rows: list[int] = []
+    lengths: list[int] = []
+    for step in program:
+        if step.kind == "begin":
+            pads = tuple(step.rows[: step.count])
+            rows.append(step.count)
+            lengths.append(0)
+            found.append(replace(step, rows=pads if any(pads) else ()))
+            continue
+        if step.kind == "without":
+            if rows:
+                found.append(step)
+            continue
+        if step.track >= len(rows):
+            continue
+        track = step.track
+        if step.kind == "append":
+            step = replace(step, count=min(step.count, capacity - lengths[track]))
+            if step.count < 1:
+                continue
+            lengths[track] += step.count
+        elif step.kind == "select":
+            chosen = tuple(row for row in step.rows if row < rows[track])[:MOST_ROWS]
+            if not chosen:
+                continue
+            step = replace(step, rows=chosen)
+            rows[track] = len(chosen)
+        elif step.kind == "crop":
+            step = replace(step, count=min(step.count, lengths[track]))
+            lengths[track] = step.count
+        elif step.kind == "fork":
+            if len(rows) > 3:
+                continue
+            rows.append(rows[track])
+            lengths.append(lengths[track])
+        found.append(step)
+    return tuple(found)
+
+
+def _size(program: Program) -> tuple[int, int, int]:
+    rows = sum(sum(s.rows) + len(s.rows) for s in program)
+    return len(program), sum(s.count for s in program), rows
+
+
+def shorter(program: Program) -> Iterator[Program]:
+    """Programs with one step less, or with one step that does less."""
+    for place in reversed(range(1, len(program))):
+        yield (*program[:place], *program[place + 1 :])
+    for place, step in enumerate(program):
+        least = 0 if step.kind == "crop" else 1
+        for count in sorted({least, 2, step.count // 2, step.count - 1}):
+            if least <= count < step.count:
+                yield (*program[:place], replace(step, count=count), *program[place + 1 :])
+        for other in _fewer(step):
+            yield (*program[:place], replace(step, rows=other), *program[place + 1 :])
+
+
+def _fewer(step: Step) -> Iterator[tuple[int, ...]]:
+    rows = step.rows
+    if step.kind == "select":
+        for place in range(len(rows)):
+            if len(rows) > 1:
+                yield (*rows[:place], *rows[place + 1 :])
+    for place, row in enumerate(rows):
+        if row > 0:
+            yield (*rows[:place], row - 1, *rows[place + 1 :])
+
+
+def shortest(program: Program, capacity: int, fails: Callable[[Program], bool]) -> Program:
+    """The shortest program found that still fails, one change after the other."""
+    until, progress = time.monotonic() + _LIMIT_S, True
+    while progress:
+        progress = False
+        for candidate in shorter(program):
+            candidate = legalised(candidate, capacity)
+            if time.monotonic() > until:
+                return program
+            if candidate and _size(candidate) < _size(program) and fails(candidate):
+                program, progress = candidate, True
+                break
+    return program

@@ -1,0 +1,96 @@
+"""What rounding may change of a layer's output: outputs that should be one differ by no more.
+
+A difference is held against what one unit in the last place, at every parameter, at the hidden
+states and at every submodule's output, changes.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.subject.layer import LayerSubject
+
+__all__ = ["eps_of", "floor_of", "rounding_of", "worst_place"]
+
+_UNITS = 4.0
+_DRAWS = 16
+
+
+def eps_of(subject: LayerSubject, dtype: torch.dtype) -> float:
+    """One unit in the last place, relative: of the dtype, or of a wider-spaced internal one."""
+    internal = subject.spec.conventions.get("internal_dtype")
+    own = torch.finfo(dtype).eps
+    return max(own, torch.finfo(getattr(torch, internal)).eps) if internal else own
+
+
+def floor_of(subject: LayerSubject, expected: Tensor) -> float:
+    """What two computations of one thing may always differ by: some units of the largest value."""
+    if not expected.numel():
+        return 0.0
+    largest = float(expected.detach().double().abs().nan_to_num(0.0, 0.0, 0.0).amax())
+    return 32 * eps_of(subject, expected.dtype) * max(largest, 1e-30)
+
+
+def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
+    """The index at which two tensors differ most beyond what is allowed; ``None`` if nowhere.
+
+    Args:
+        got, expected: ``(B, L, E)``.
+        allowed: broadcasts to them.
+        real: boolean, broadcasts to them: where they are compared.
+    """
+    if not got.numel():
+        return None
+    gap = (got.detach().cpu().double() - expected.detach().cpu().double()).abs()
+    excess = gap.nan_to_num(nan=float("inf")) / torch.as_tensor(allowed, dtype=torch.float64)
+    excess = torch.where(real.cpu(), excess, 0.0).expand(got.shape)
+    worst = int(excess.flatten().argmax())
+    if float(excess.flatten()[worst]) <= 1.0:
+        return None
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), tuple(got.shape)))
+
+
+def rounding_of(
+    subject: LayerSubject, module: nn.Module, hidden: Tensor, padding_mask: Tensor | None = None
+) -> Tensor:
+    """``(B, L, 1)``: what an output of one call without a cache may be off by.
+
+    Args:
+        subject: whose module is called.
+        module: is copied.
+        hidden: ``(B, L, E)``.
+        padding_mask: ``(B, L)``.
+    """
+    eps = eps_of(subject, hidden.dtype)
+    signs = torch.Generator().manual_seed(0)
+
+    def moved(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        up = torch.randint(2, tensor.shape, generator=signs).mul_(2).sub_(1)
+        return tensor * (1 + eps * up.to(tensor))
+
+    def hook(_: nn.Module, __: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return moved(output)
+        if type(output) is tuple:
+            return tuple(moved(o) if isinstance(o, Tensor) else o for o in output)
+        return output
+
+    with torch.no_grad():
+        still, _ = subject.call(copy.deepcopy(module), hidden, padding_mask)
+        largest = torch.zeros(still.shape, dtype=torch.float64)
+        for _ in range(_DRAWS):
+            other = copy.deepcopy(module)
+            for parameter in other.parameters():
+                parameter.copy_(moved(parameter))
+            for part in other.modules():
+                part.register_forward_hook(hook)
+            output, _ = subject.call(other, moved(hidden), padding_mask)
+            change = (output.double() - still.double()).abs().nan_to_num(0.0).cpu()
+            largest = torch.maximum(largest, change)
+    return _UNITS * largest.amax(-1, keepdim=True) + floor_of(subject, still)

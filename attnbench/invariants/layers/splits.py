@@ -1,0 +1,142 @@
+"""Invariants on calls with a cache: what they give, however a sequence is cut into calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.checking.faults import raised_text
+from attnbench.errors import AttnbenchError, InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.layers.programs import Program, Step, steps
+from attnbench.invariants.layers.stages import (
+    cache_cases,
+    cache_invariant,
+    has_cache,
+    near_window,
+)
+from attnbench.specs import Invariant
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+
+__all__: list[str] = []
+
+
+def _contract(subject: Subject, case: Case) -> None:
+    assert isinstance(subject, LayerSubject)
+    if subject.spec.cache is None:
+        raise InvariantViolation(
+            f"{subject.name} accepts a cache, but its spec has none to give it: declare "
+            "cache=CacheSpec(new=...), or leave 'cache' out of accepts"
+        )
+    module, _ = subject.build(case)
+    generator = torch.Generator().manual_seed(case.seed)
+    shape = (case.lead[0], 9, case.query_size)
+    hidden = torch.randn(shape, generator=generator, dtype=torch.float64)
+    hidden = hidden.to(getattr(torch, case.dtype)).to(case.device)
+    first, second = (_outputs(subject, module, hidden) for _ in range(2))
+    for name, one, two in zip(("3", "1 more", "5 more"), first, second, strict=True):
+        if not bool(one.isfinite().all()):
+            place = (~one.isfinite()).nonzero()[0].tolist()
+            raise InvariantViolation(
+                f"with a cache, output{place} of the call on {name} tokens = "
+                f"{one[tuple(place)].item()}, but should be finite for finite inputs"
+            )
+        if not torch.allclose(one.double(), two.double(), rtol=1e-3, atol=1e-5):
+            raise InvariantViolation(
+                f"the output of the call on {name} tokens differs the second time, with another "
+                f"new cache: {one.flatten()[0].item():.6g}, then {two.flatten()[0].item():.6g}"
+            )
+
+
+def _outputs(subject: LayerSubject, module: nn.Module, hidden: Tensor) -> list[Tensor]:
+    told = "new of its cache"
+    outputs, capacity = [], subject.capacity
+    try:
+        cache = subject.new_cache(module, hidden.shape[0])
+        for start, end in ((0, 3), (3, 4), (4, 9)):
+            told = f"the call with a cache on {end - start} tokens after {start}"
+            chunk = hidden[:, start : min(end, capacity)].clone()
+            if not chunk.shape[1]:
+                chunk = hidden[:, :0].clone()
+                outputs.append(chunk)
+                continue
+            before = chunk.clone()
+            with torch.no_grad():
+                output, cache = subject.call(module, chunk, None, cache)
+            outputs.append(output)
+            if not torch.equal(chunk, before):
+                raise InvariantViolation(f"{told} changed hidden, but should leave it as it is")
+    except InvariantViolation:
+        raise
+    except AttnbenchError as error:
+        raise InvariantViolation(f"{told}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise InvariantViolation(f"{told}: {raised_text(subject, error)}") from error
+    return outputs
+
+
+def _accepts_cache(subject: Subject) -> str | None:
+    return None if "cache" in subject.accepts else "it has no cache"
+
+
+def _cuts(subject: LayerSubject) -> list[Program]:
+    w = near_window(subject)
+    once = [1] * (2 * w + 2)
+    return [
+        steps(2, 3, 1, 1, 2),
+        steps(2, *once),
+        steps(3, 5, 5, 5, 5),
+        steps(1, 12, *[1] * 7),
+        steps(2, w, w, w, 1),
+        steps(2, w - 1 or 1, 1, 1, 1, w + 1),
+        steps(1, w + 1, 1, 1),
+        steps(2, 2 * w + 1, 1, 2, 1),
+        steps(1, *[2] * (w + 2)),
+        steps(2, 1, w + 2, 1),
+        steps(1, 17, 1, 5, 1),
+        steps(1, 2, 1, 1),
+        steps(3, 9, 6, 6, 1, 1),
+    ]
+
+
+def _with_calls_between(subject: LayerSubject) -> list[Program]:
+    w = near_window(subject)
+    between = Step("without", count=5)
+    return [
+        steps(2, 3, between, 1, 1),
+        steps(2, 4, 1, between, 2, Step("without", count=1), 1),
+        steps(1, w + 2, between, 1, between, 3),
+        steps(2, between, 5, Step("without", count=2)),
+    ]
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on cached calls."""
+    yield Invariant(
+        name="cached_calls_keep_the_contract",
+        statement="A call with a new cache gives finite outputs (B, L, E) of the new tokens, the "
+        "same each time, and changes nothing but the cache.",
+        check=_contract,
+        kinds=("layer",),
+        cases=cache_cases,
+        applies=_accepts_cache,
+    )
+    yield cache_invariant(
+        "calls_may_be_cut_anywhere",
+        "However a sequence is cut into calls with a cache, the outputs equal those of one call.",
+        "split",
+        _cuts,
+        has_cache,
+    )
+    yield cache_invariant(
+        "calls_without_cache_leave_none",
+        "A call without a cache, between calls with one, neither sees them nor is seen by them.",
+        "fresh",
+        _with_calls_between,
+        has_cache,
+    )

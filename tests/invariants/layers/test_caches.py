@@ -1,0 +1,152 @@
+"""The invariants on caches tell right layers from those with one mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import CacheSpec, LayerSpec
+from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.invariants.layers import cache_operations, splits
+from attnbench.invariants.layers.programs import legalised, shortest, steps
+from attnbench.subject.lookup import resolve
+from tests.invariant_runs import by_name
+from tests.meta.right.broken_layers import BROKEN, KILLERS
+from tests.meta.right.layers import RIGHT_LAYERS
+
+INVARIANTS = by_name(cache_operations, splits)
+
+
+def outcome(spec: LayerSpec, invariant: str) -> attnbench.Outcome:
+    (subject,) = resolve(spec)
+    with seeded():
+        return run_invariant(subject, INVARIANTS[invariant], PROFILES["quick"])
+
+
+@pytest.mark.parametrize("invariant", INVARIANTS)
+@pytest.mark.parametrize("name", ["causal_static", "ring", "learned_growing"])
+def test_a_right_cache_is_not_accused(name: str, invariant: str) -> None:
+    found = outcome(RIGHT_LAYERS[name], invariant)
+    assert found.status == "passed", found.reason
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_one_mistake_has_one_name(name: str) -> None:
+    failed = [i for i in INVARIANTS if outcome(BROKEN[name], i).status == "failed"]
+    if name == "rolls_early":  # a crop brings back what the ring has lost
+        failed.remove("cropped_slots_are_forgotten")
+    assert failed == [KILLERS[name]]
+
+
+@pytest.mark.parametrize("name", ["positions_restart", "keeps_the_buffer", "selects_both_ways"])
+def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path) -> None:
+    report = attnbench.check(BROKEN[name], profile="quick", invariants=[KILLERS[name]])
+    (found,) = report.outcomes
+    assert found.reproduce is not None
+    assert found.reproduce.count("call(module") <= 5
+    script = tmp_path / "script.py"
+    script.write_text(found.reproduce)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "AssertionError" in done.stderr
+    assert done.stdout.startswith("got ")
+
+
+def test_a_failing_program_is_told_in_words() -> None:
+    found = outcome(BROKEN["keys_only"], "selected_rows_go_on_as_their_sequences")
+    assert "in the calls: begin 2 rows, append 1, select rows [1], append 1" in found.reason
+
+
+def test_an_operation_that_is_not_there_is_said_not_to_be_tried() -> None:
+    spec = RIGHT_LAYERS["causal_growing"]
+    assert spec.cache is not None
+    bare = attnbench.LayerSpec(
+        name="bare",
+        make=spec.make,
+        causal=True,
+        accepts=("cache",),
+        sizes=spec.sizes,
+        cache=CacheSpec(new=spec.cache.new),
+    )
+    found = outcome(bare, "cropped_slots_are_forgotten")
+    assert (found.status, found.reason) == ("skipped", "not tried: its CacheSpec has no crop")
+
+
+def test_an_operation_that_always_refuses_is_no_failure() -> None:
+    def refuse(cache: object, length: int) -> None:
+        raise NotImplementedError("a cache of this kind cannot be cropped")
+
+    spec = RIGHT_LAYERS["causal_growing"]
+    assert spec.cache is not None
+    refusing = LayerSpec(
+        name="refusing",
+        make=spec.make,
+        causal=True,
+        accepts=("cache",),
+        sizes=spec.sizes,
+        cache=CacheSpec(new=spec.cache.new, crop=refuse),
+    )
+    found = outcome(refusing, "cropped_slots_are_forgotten")
+    assert found.status == "skipped"
+    assert found.reason.startswith("refused: crop raises NotImplementedError: a cache of this kind")
+
+
+class Plain(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, cache: object = None) -> Tensor:
+        return self.linear(hidden)
+
+
+def broken_new(module: nn.Module, batch_size: int) -> object:
+    raise RuntimeError("no memory for 1 row")
+
+
+@pytest.mark.parametrize(
+    ("cache", "told"),
+    [
+        (None, "plain accepts a cache, but its spec has none to give it"),
+        (CacheSpec(new=broken_new), "new of its cache: plain raised on a legal input: Runtime"),
+        (CacheSpec(new=lambda module, rows: None), "new of the cache of plain gave None"),
+    ],
+)
+def test_a_cache_that_cannot_be_had_is_told_once(cache: CacheSpec | None, told: str) -> None:
+    spec = LayerSpec(name="plain", make=Plain, accepts=("cache",), cache=cache)
+    found = outcome(spec, "cached_calls_keep_the_contract")
+    assert found.status == "failed"
+    assert told in found.reason
+    assert outcome(spec, "calls_may_be_cut_anywhere").status == "skipped"
+
+
+def test_the_shortest_program_that_fails_is_found() -> None:
+    program = steps(3, 7, (2, 0), 5, -9, 4)
+
+    def fails(candidate: object) -> bool:
+        return any(step.kind == "crop" for step in candidate)  # type: ignore[attr-defined]
+
+    assert shortest(program, 64, fails) == steps(1, "0")
+
+
+def test_a_program_keeps_within_the_capacity() -> None:
+    program = legalised(steps(2, 30, 30, 30, -70, 9), 48)
+    assert [step.count for step in program] == [2, 30, 18, 48]
+
+
+def test_rows_that_are_not_there_are_not_selected() -> None:
+    assert legalised(steps(2, 1, (3, 1, 2), (2,)), 9) == steps(2, 1, (1,))
+
+
+def test_a_cache_is_looked_at_without_threads_of_random_numbers() -> None:
+    before = torch.random.get_rng_state()
+    attnbench.check(
+        RIGHT_LAYERS["causal_plain"], profile="quick", invariants=["cached_calls_keep_the_contract"]
+    )
+    assert torch.equal(torch.random.get_rng_state(), before)
