@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "COMPILING",
     "CONTRACT",
     "STATUSES",
     "CheckReport",
@@ -32,6 +33,9 @@ _SHORT = 240
 
 CONTRACT = "keeps_the_contract"
 """The invariant that is run first: where it fails, no other may say anything."""
+
+COMPILING = ("exported_equals_eager", "compiled_equals_eager")
+"""The invariants that are run last: each compiles for seconds."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,8 @@ class Work:
         subject: its name, since an address may hold several subjects.
         invariants: names, in order.
         label: what its outcomes call it.
+        late: names of those that are run when every subject has been through the others.
+        broken: whether the contract failed.
         restarts: how often it may be begun again.
     """
 
@@ -43,6 +45,8 @@ class Work:
     subject: str
     invariants: tuple[str, ...]
     label: str
+    late: tuple[str, ...] = ()
+    broken: bool = False
     restarts: int = _RESTARTS
 
 
@@ -50,6 +54,8 @@ def works_of(
     pairs: Sequence[tuple[str, str]],
     invariants: Sequence[str],
     of_subject: Mapping[str, Sequence[str]] | None = None,
+    *,
+    late: Collection[str] = (),
 ) -> list[Work]:
     """A work for each address and subject; subjects of one name are called by their address too.
 
@@ -57,17 +63,17 @@ def works_of(
         pairs: addresses and names of subjects.
         invariants: names, in order.
         of_subject: those that say something of a subject, by its name; all by default.
+        late: those that are left until every subject has been through the others.
     """
     count = Counter(subject for _, subject in pairs)
-    return [
-        Work(
-            target,
-            subject,
-            tuple(n for n in invariants if of_subject is None or n in of_subject[subject]),
-            subject if count[subject] == 1 else f"{subject} of {target}",
-        )
-        for target, subject in pairs
-    ]
+    works = []
+    for target, subject in pairs:
+        names = [n for n in invariants if of_subject is None or n in of_subject[subject]]
+        first = tuple(name for name in names if name not in late)
+        last = tuple(name for name in names if name in late)
+        label = subject if count[subject] == 1 else f"{subject} of {target}"
+        works.append(Work(target, subject, first or last, label, late=last if first else ()))
+    return works
 
 
 def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
@@ -82,8 +88,13 @@ def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
     for work in works:
         first = tuple(name for name in work.invariants if name == CONTRACT)
         rest = [name for name in work.invariants if name != CONTRACT]
-        hands = [rest[part::parts] for part in range(parts)]
-        found += [replace(work, invariants=(*first, *hand)) for hand in hands if hand] or [work]
+        hands = [(rest[part::parts], work.late[part::parts]) for part in range(parts)]
+        shares = [
+            replace(work, invariants=(*first, *(hand or late)), late=late if hand else ())
+            for hand, late in hands
+            if hand or late
+        ]
+        found += shares or [work]
     return found
 
 
@@ -137,27 +148,33 @@ def _outcomes(
     number = event.task.name
     work = left[number]
     if event.kind == "value":
-        rest = tuple(name for name in work.invariants if name != event.value.invariant)
-        left[number] = replace(work, invariants=rest)
-        yield _repeatable(replace(event.value, subject=work.label), event.task)
+        outcome: Outcome = event.value
+        rest = tuple(name for name in work.invariants if name != outcome.invariant)
+        broken = work.broken or (outcome.invariant == CONTRACT and outcome.status == "failed")
+        left[number] = replace(work, invariants=rest, broken=broken)
+        yield _repeatable(replace(outcome, subject=work.label), event.task)
         return
     if event.kind == "done" or not work.invariants:
+        if work.late:  # a new process is told by the contract itself that it is broken
+            again = (CONTRACT, *work.late) if work.broken else work.late
+            submit(number, replace(work, invariants=again, late=()))
         return
     status = "error" if event.kind == "raised" else event.kind
     current, rest = work.invariants[0], work.invariants[1:]
     seconds = event.task.timeout_s if status == "timeout" else 0.0
     ended = Outcome(work.label, current, status, event.reason, seconds=seconds)
     yield _repeatable(ended, event.task)
-    if not rest:
-        return
     if event.kind == "raised" or not work.restarts:
         reason = f"not run: {_RESTARTS + 1} processes of the subject ended, the last in {current}"
         if event.kind == "raised":
             reason = f"not run, for the reason given at {current}"
-        for name in rest:
+        for name in (*rest, *work.late):
             yield Outcome(work.label, name, status, reason)
-        return
-    submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))
+    elif rest:
+        submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))
+    elif work.late:
+        left_over = replace(work, invariants=work.late, late=(), restarts=work.restarts - 1)
+        submit(number, left_over)
 
 
 def _repeatable(outcome: Outcome, task: Task) -> Outcome:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.checking.api import outcomes_of, planned
+from attnbench.checking.api import check_options, outcomes_of, planned
 from attnbench.checking.faults import unusable
 from attnbench.checking.outcomes import CONTRACT, Outcome, failure_text
 from attnbench.checking.runner import seeded, skip_reason
@@ -89,6 +89,7 @@ def checks_of(
     pairs = []
     for target in targets:
         subjects, chosen = planned(target, profile=profile, invariants=invariants)
+        check_options(subjects)
         pairs += [(s, Check(invariant, profile, seed)) for s in subjects for invariant in chosen]
     return pairs
 

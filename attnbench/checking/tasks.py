@@ -11,7 +11,7 @@ from typing import Any
 
 from attnbench.checking.outcomes import Outcome
 
-__all__ = ["loaded_plugins", "outcomes", "plan", "subject_rows"]
+__all__ = ["loaded_plugins", "make", "outcomes", "plan", "subject_rows"]
 
 
 def loaded_plugins() -> list[dict[str, Any]]:
@@ -158,6 +158,18 @@ def plan(
         "of_subject": of_subject,
         "left_out": len(subjects()) - len(targets) if every else 0,
     }
+
+
+def make(target: str) -> None:
+    """Make the subjects of an address, so that an option with a wrong value raises.
+
+    Raises:
+        AttnbenchError: an option is wrong.
+    """
+    from attnbench.checking.api import check_options
+    from attnbench.subject.lookup import resolve
+
+    check_options(resolve(target))
 
 
 def outcomes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,8 @@ import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import AsJson, Device, Jobs, Memory, Profile, Seed, Strict, Targets
-from attnbench.processes.pool import MEMORY_GIB
+from attnbench.cli.outputs import check_writable, write_file
+from attnbench.processes.pool import MEMORY_GIB, cores
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
@@ -17,7 +19,7 @@ _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 def command(
     targets: Targets = None,
     jobs: Jobs = 0,
-    profile: Profile = "default",
+    profile: Profile = "quick",
     seed: Seed = None,
     dtype: Annotated[
         list[str] | None, typer.Option("--dtype", help="A dtype to look at; may be repeated.")
@@ -51,24 +53,31 @@ def command(
     the others go on.
     """
     from attnbench.checking import parallel
+    from attnbench.checking.estimate import default_profile
     from attnbench.checking.evidence.diagnosis import diagnosed
-    from attnbench.checking.outcomes import CheckReport, Outcome
-    from attnbench.cli import outcome_tables
-    from attnbench.cli.survey import ask, load_plugins
-    from attnbench.cli.tables import progress
-    from attnbench.errors import UsageError
+    from attnbench.checking.outcomes import COMPILING, CheckReport, Outcome
+    from attnbench.cli.outcome_tables import Screen, junit_xml
+    from attnbench.cli.survey import ask, check_options, load_plugins
+    from attnbench.cli.tables import print_line, progress
 
-    if junit is not None and not junit.resolve().parent.is_dir():
-        raise UsageError(f"--junit {junit}: there is no folder {junit.resolve().parent}.")
+    started = time.monotonic()
+    if junit is not None:
+        check_writable(junit, "--junit")
     plugins = load_plugins(strict=strict, preload=parallel.PRELOAD)
+    check_options(targets or ())
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])
-    works = parallel.works_of(plan["subjects"], list(statements), plan["of_subject"])
+    works = parallel.works_of(
+        plan["subjects"], list(statements), plan["of_subject"], late=COMPILING
+    )
+    labels, names = [work.label for work in works], list(statements)
+    expected = {work.label: len(work.invariants) + len(work.late) for work in works}
+    screen = None if as_json else Screen(expected, statements, verbose=verbose)
     found: list[Outcome] = []
     interrupted = False
     try:
-        with progress(sum(len(work.invariants) for work in works), "checking") as advance:
+        with progress(sum(expected.values()), "checking") as advance:
             for outcome in parallel.run_checks(
                 parallel.dealt(works, jobs),
                 {**chosen, "seed": seed},
@@ -77,25 +86,29 @@ def command(
                 memory_gib=memory,
             ):
                 found.append(outcome)
+                if screen is not None:
+                    screen.add(outcome)
                 advance(1, f"{outcome.subject}: {outcome.invariant}")
     except KeyboardInterrupt:
         interrupted = True
-    labels, names = [work.label for work in works], list(statements)
     found.sort(key=lambda found: (labels.index(found.subject), names.index(found.invariant)))
     notes = []
     if interrupted:
         notes.append(f"interrupted after {len(found)} outcomes")
-    if plan["left_out"]:
-        notes.append(f"{plan['left_out']} subjects with options left to --profile default")
     report = CheckReport(diagnosed(found), profile, seed, tuple(notes))
-    if junit is not None:
-        outcome_tables.write_junit(report, junit)
-    if as_json:
+    elapsed = time.monotonic() - started
+    if screen is None:
         print(report.to_json())
     else:
-        every = verbose or len(works) == 1
-        outcome_tables.show(report, statements, every=every, laws=verbose)
+        screen.end(report, elapsed)
+        if profile == "quick" and found and not interrupted:
+            more = plan["left_out"]
+            print_line(default_profile(found, elapsed, jobs=jobs or cores(), left_out=more))
+    if junit is not None:
+        write_file(junit, junit_xml(report), "--junit")
     if interrupted:
         return INTERRUPTED
     statuses = [outcome.status for outcome in found]
+    if "passed" not in statuses:
+        statuses.append("inconclusive")  # all skipped: nothing is known of any subject
     return exit_code(statuses, plugin_failed=any(row["status"] == "failed" for row in plugins))

@@ -1,90 +1,133 @@
-"""How the outcomes of a check are shown: tables, failures whole, and JUnit XML."""
+"""How the outcomes of a check are shown: as they come, failures whole, and as JUnit XML."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from attnbench.checking.outcomes import STATUSES, CheckReport, Outcome, failure_text, filled
-from attnbench.cli.tables import print_table
+from attnbench.cli.tables import print_line
 
-__all__ = ["show", "write_junit"]
+__all__ = ["Screen", "junit_xml"]
 
 _GOOD = ("passed", "skipped")
+_MOST = 12
+"""Invariants that are named where many fail for one reason."""
+_STATUS_WIDTH = max(map(len, STATUSES))
 
 
-def show(
-    report: CheckReport, statements: Mapping[str, str], *, every: bool, laws: bool = False
-) -> None:
-    """Print a report: a table, each failure whole, and a summary.
+class Screen:
+    """Prints outcomes as they come.
+
+    Of one subject, each outcome is a line; of several, each subject is one, once it is through.
+    What is wrong is shown at once: the first failure of a subject whole, one with another cause by
+    its values, one with the same cause by its name.
 
     Args:
-        report: what to show.
+        subjects: how many outcomes each will have, by its label.
         statements: of the invariants, by name.
-        every: show a row an outcome instead of a row a subject.
-        laws: show the laws that a subject does not declare, too.
+        verbose: show every outcome of every subject, also laws that it does not declare, and every
+            failure whole.
     """
-    rows = _rows(report, laws=laws) if every else _counts(report)
-    print_table(rows, empty="No subject, nothing checked.")
-    bad = [outcome for outcome in report.outcomes if outcome.status not in _GOOD]
-    for alike in _alike(bad):
-        if alike[0].reason.startswith("not run"):
-            print(f"{alike[0].subject}: {len(alike)} more invariants were {alike[0].reason}\n")
-            continue
-        print(failure_text(alike[0], statements.get(alike[0].invariant, "")))
-        if alike[1:]:
-            print(filled("and for the same reason: ", ", ".join(o.invariant for o in alike[1:])))
-        print()
-    counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
-    print("; ".join([counts or "nothing checked", *report.notes]))
+
+    def __init__(
+        self, subjects: Mapping[str, int], statements: Mapping[str, str], *, verbose: bool = False
+    ) -> None:
+        self._expected, self._statements, self._verbose = subjects, statements, verbose
+        self._each = verbose or len(subjects) == 1
+        self._named = len(subjects) > 1
+        self._subject_width = max(map(len, subjects), default=0)
+        self._width = max(map(len, statements), default=0)
+        self._found: dict[str, list[Outcome]] = defaultdict(list)
+        self._causes: dict[tuple[str, str, str], list[str]] = {}
+
+    def add(self, outcome: Outcome) -> None:
+        """Show an outcome."""
+        found = self._found[outcome.subject]
+        found.append(outcome)
+        same = self._same_as(outcome) if outcome.status not in _GOOD else None
+        if self._each and (self._verbose or outcome.reason != "law not declared"):
+            self._line(outcome, f"for the same reason as {same}" if same else "")
+        if outcome.status not in _GOOD and (same is None or self._verbose):
+            self._wrong(outcome)
+        if not self._each and len(found) == self._expected[outcome.subject]:
+            self._subject(outcome.subject, found)
+
+    def end(self, report: CheckReport, seconds: float) -> None:
+        """Show what only the whole report says: subjects cut short, diagnoses, and the counts."""
+        for subject, found in self._found.items():
+            if not self._each and len(found) < self._expected[subject]:
+                self._subject(subject, found)
+        for outcome in report.outcomes:
+            if outcome.diagnosis:
+                print_line(filled("diagnosis: ", f"{outcome.subject} {outcome.diagnosis}").strip())
+        counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
+        print_line("; ".join([f"{counts or 'nothing checked'} in {seconds:.0f} s", *report.notes]))
+
+    def _same_as(self, outcome: Outcome) -> str | None:
+        """An earlier invariant that said the same of the subject but for numbers."""
+        key = outcome.subject, outcome.status, _cause(outcome)
+        names = self._causes.setdefault(key, [])
+        names.append(outcome.invariant)
+        return names[0] if len(names) > 1 else None
+
+    def _line(self, outcome: Outcome, told: str) -> None:
+        name = f"{outcome.subject:{self._subject_width}}  " if self._named else ""
+        line = f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant:{self._width}}"
+        if outcome.status == "passed":
+            told = f"{outcome.seconds:6.2f} s  {outcome.cases:3} cases: {outcome.reason}"
+        elif outcome.status == "skipped":
+            told = _first_line(outcome)
+        print_line(f"{line}  {told}".rstrip(), outcome.status)
+
+    def _subject(self, subject: str, found: Sequence[Outcome]) -> None:
+        counts = CheckReport(tuple(found)).counts
+        status = "passed" if set(counts) <= set(_GOOD) else "failed"
+        for (name, _, _), (first, *others) in self._causes.items():
+            if name == subject and others:
+                more = f" and {len(others) - _MOST} more" if len(others) > _MOST else ""
+                told = ", ".join(others[:_MOST]) + more
+                print_line(filled(f"for the same reason as {first}: ", told) + "\n")
+        told = ", ".join(f"{count} {status}" for status, count in counts.items())
+        seconds = sum(outcome.seconds for outcome in found)
+        cases = sum(outcome.cases for outcome in found)
+        word = "ok" if status == "passed" else "see above"
+        print_line(
+            f"{word:9}  {subject:{self._subject_width}}  {seconds:6.1f} s  {cases} cases: {told}",
+            status,
+        )
+
+    def _wrong(self, outcome: Outcome) -> None:
+        known = [o for o in self._found[outcome.subject] if o.status not in _GOOD][:-1]
+        if self._verbose or not known:
+            print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
+            return
+        if not self._each:
+            print_line(f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}")
+        print_line(f"  {_short(outcome)}\n")
 
 
-def _rows(report: CheckReport, *, laws: bool) -> list[dict[str, Any]]:
-    several = len({outcome.subject for outcome in report.outcomes}) > 1
-    return [
-        {
-            **({"subject": o.subject} if several else {}),
-            "invariant": o.invariant,
-            "status": o.status,
-            "cases": o.cases or None,
-            "time_s": o.seconds if o.status != "skipped" else None,
-            "": o.reason.splitlines()[0] if o.status in _GOOD and o.reason else "see below",
-        }
-        for o in report.outcomes
-        if laws or o.reason != "law not declared"
-    ]
+def _first_line(outcome: Outcome) -> str:
+    return outcome.reason.partition("\n")[0]
 
 
-def _counts(report: CheckReport) -> list[dict[str, Any]]:
-    rows = []
-    shown = [s for s in STATUSES if report.counts.get(s) or s in ("passed", "failed", "skipped")]
-    for subject, group in itertools.groupby(report.outcomes, key=lambda o: o.subject):
-        outcomes = list(group)
-        row: dict[str, Any] = {"subject": subject}
-        row |= {status: sum(o.status == status for o in outcomes) or None for status in shown}
-        row["cases"] = sum(o.cases for o in outcomes)
-        row["time_s"] = sum(o.seconds for o in outcomes)
-        row[""] = "ok" if all(o.status in _GOOD for o in outcomes) else "see below"
-        rows.append(row)
-    return rows
+def _short(outcome: Outcome) -> str:
+    """The values that a failure showed and the case, or why its process ended."""
+    text = _first_line(outcome)
+    return f"{text}\n  case {outcome.counterexample}" if outcome.counterexample else text
 
 
-def _alike(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """Outcomes of one subject that say the same but for numbers, together."""
-    groups: dict[tuple[str, str, str], list[Outcome]] = {}
-    for outcome in outcomes:
-        cause = outcome.reason.partition("\n  because ")[2] or outcome.reason
-        cause = re.sub(r"-?\d[\d.e+-]*|\[.*?\]", "#", cause.partition("\n  [")[0])
-        groups.setdefault((outcome.subject, outcome.status, cause), []).append(outcome)
-    return list(groups.values())
+def _cause(outcome: Outcome) -> str:
+    """What is said of a failure, without its numbers."""
+    cause = outcome.reason.partition("\n  because ")[2] or outcome.reason
+    return re.sub(r"-?\d[\d.e+-]*|\[.*?\]", "#", cause.partition("\n  [")[0])
 
 
-def write_junit(report: CheckReport, path: Path) -> None:
-    """Write a report as JUnit XML: a suite a subject, a test case an invariant."""
+def junit_xml(report: CheckReport) -> bytes:
+    """A report as JUnit XML: a suite a subject, a test case an invariant."""
     root = ElementTree.Element("testsuites", name="attnbench")
     for subject, group in itertools.groupby(report.outcomes, key=lambda o: o.subject):
         outcomes = list(group)
@@ -115,7 +158,8 @@ def write_junit(report: CheckReport, path: Path) -> None:
             if outcome.status != "skipped":
                 said.text = _legal(failure_text(outcome))
     ElementTree.indent(root)
-    ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+    content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return content
 
 
 def _legal(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -13,10 +14,11 @@ from attnbench.errors import AttnbenchError, PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
 
-__all__ = ["StrictError", "ask", "load_plugins"]
+__all__ = ["StrictError", "ask", "check_options", "load_plugins"]
 
 _INSIDE = "attnbench.checking.tasks"
 _LOAD_S = 120.0
+_MAKE_S = 20.0
 
 
 class StrictError(AttnbenchError):
@@ -34,6 +36,21 @@ def ask(function: str, **arguments: Any) -> Any:
     if importlib.util.find_spec("torch") is None:
         raise UsageError("this command needs torch, which is not installed: pip install torch.")
     return call(Task(function, f"{_INSIDE}:{function}", arguments, timeout_s=_LOAD_S))
+
+
+def check_options(targets: Sequence[str]) -> None:
+    """Make the subjects whose addresses have options, each in a child, for a value that is wrong.
+
+    A child that hangs, dies or raises anything else is left to the command, which says so of that
+    subject alone.
+
+    Raises:
+        AttnbenchError: an option is unknown, or a name that is its value.
+    """
+    for target in targets:
+        if target.rstrip().endswith(")"):
+            with contextlib.suppress(PluginError):
+                call(Task(target, f"{_INSIDE}:make", {"target": target}, timeout_s=_MAKE_S))
 
 
 def warm_up_children(*modules: str) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["console", "print_json", "print_table", "progress"]
+__all__ = ["console", "print_json", "print_line", "print_table", "progress"]
 
 _STYLES = {
     "ok": "green",
@@ -36,6 +36,20 @@ def console(*, stderr: bool = False) -> Any:
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     return Console(stderr=stderr, width=None if terminal else 1000, highlight=False)
+
+
+def print_line(text: str, status: str = "") -> None:
+    """Print text, in the colour of a status on a terminal; a long line is the terminal's to wrap.
+
+    It goes through ``sys.stdout``, which a progress bar redirects while it is shown.
+    """
+    style = _STYLES.get(status)
+    if style and sys.stdout.isatty():
+        screen = console()
+        with screen.capture() as captured:
+            screen.print(text, style=style, markup=False, soft_wrap=True, end="")
+        text = captured.get()
+    print(text, flush=True)
 
 
 def print_json(content: object) -> None:
@@ -113,7 +127,15 @@ def progress(
         TimeElapsedColumn(),
         TextColumn("{task.fields[now]}"),
     )
-    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    # lines that are printed meanwhile go above the bar; those of a pipe stay in the pipe
+    shared = sys.stdout.isatty()
+    bar = Progress(
+        *columns,
+        console=console(stderr=True),
+        transient=True,
+        redirect_stdout=shared,
+        redirect_stderr=shared,
+    )
     task = bar.add_task(what, total=total, now="")
     due, shown = time.monotonic() + after_s, False
 

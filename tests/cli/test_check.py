@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+
+import pytest
 
 import attnbench
 from attnbench.checking.api import all_targets
@@ -19,16 +24,15 @@ def test_check_shows_each_outcome_of_one_subject() -> None:
     assert "scheduled, 25 drawn" in result.out
     assert "law not declared" not in result.out
     assert "law not declared" in run("check", *arguments, "--verbose").out
-    assert result.out.splitlines()[-1] == "1 passed, 1 skipped"
+    assert result.out.splitlines()[-2].startswith("1 passed, 1 skipped in ")
     assert result.err == ""
 
 
 def test_check_shows_one_row_a_subject_for_several() -> None:
     result = run("check", "scaled_dot", "additive", *SUM)
-    assert [line.split()[0] for line in result.out.splitlines() if line.endswith("ok ")] == [
-        "scaled_dot",
-        "additive",
-    ]
+    rows = [line.split() for line in result.out.splitlines() if line.startswith("ok ")]
+    assert sorted(row[1] for row in rows) == ["additive", "scaled_dot"]
+    assert all(" ".join(row[-2:]) == "1 passed" for row in rows)
 
 
 def test_check_tells_subjects_of_one_name_apart(tmp_path: Path) -> None:
@@ -100,14 +104,15 @@ def test_without_a_usable_answer_one_outcome_fails_and_the_rest_are_not_run() ->
 
 
 def test_a_failure_is_shown_whole_and_its_cause_once() -> None:
-    arguments = ("--profile", "quick", *SUM, "--invariant", "pools_values")
+    arguments = ("-j", "1", *SUM, "--invariant", "pools_values")
     result = run("check", "bad_subjects.py:RAISES", *arguments)
     assert result.code == 1
     assert "FAILED RaisesForOneQuery: weights_sum_to_one" in result.out
     assert "property: " in result.out
     assert "smallest counterexample: leading sizes none, L=1" in result.out
     assert result.out.count("IndexError: too few queries") < 3
-    assert "and for the same reason: pools_values" in result.out
+    rows = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert "failed pools_values for the same reason as weights_sum_to_one" in rows
     assert "Traceback" not in result.out
 
 
@@ -164,10 +169,9 @@ def test_quick_leaves_subjects_with_options_to_other_profiles_and_says_so() -> N
     assert set(names) & set(all_targets("quick")) == {"static"}
     law = ("--invariant", "bounded_by_one")
     result = run("check", *law, "--profile", "quick")
-    assert result.out.splitlines()[-1].endswith("subjects with options left to --profile default")
-    named = run("check", *law, "--profile", "quick", "static(scoring=scaled_dot)")
-    assert "left to" not in named.out
-    assert "left to" not in run("check", *law).out
+    assert "more subjects with options" in result.out.splitlines()[-1]
+    assert "more subjects" not in run("check", *law, "static(scoring=scaled_dot)").out
+    assert "--profile default" not in run("check", *law, "dot", "--profile", "default").out
 
 
 def test_a_kernel_that_runs_nothing_is_no_success() -> None:
@@ -183,3 +187,57 @@ def test_a_failure_says_how_what_is_meant_so_is_exempt() -> None:
     arguments = ("--profile", "quick", "--invariant", "pools_values")
     shown = run("check", "bad_subjects.py:RAISES", *arguments).out
     assert 'by design? exempt={"pools_values": "why"} in the spec skips it' in shown
+
+
+def test_the_profile_is_quick_unless_another_is_named() -> None:
+    arguments = ("dot", "--invariant", "weights_sum_to_one", "--json")
+    assert run("check", *arguments).json["profile"] == "quick"
+
+
+def test_where_everything_is_skipped_nothing_is_known() -> None:
+    result = run("check", "dot", "--invariant", "scale_multiplies_scores", "--json")
+    assert (result.json["counts"], result.json["ok"], result.code) == ({"skipped": 1}, False, 4)
+
+
+def test_outcomes_are_shown_as_they_come_and_failures_at_once() -> None:
+    targets = ("bad_subjects.py:SHAPE", "bad_subjects.py:HANGS")
+    code = "import sys; from attnbench.cli import main; sys.exit(main())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "check", *targets, *SUM, "-j", "1"],
+        stdout=subprocess.PIPE,
+        cwd=HERE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        shown = [first, *iter(process.stdout.readline, "\n")]
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[0]
+    assert first.startswith("FAILED WrongShape: weights_sum_to_one")
+    assert any("counterexample" in line for line in shown)
+    assert "1 failed" in rest
+
+
+def test_later_failures_of_a_subject_are_brief_unless_all_is_asked_for() -> None:
+    names = ("unit_variance", "weights_sum_to_one", "output_lies_within_values")
+    chosen = [text for name in names for text in ("--invariant", name)]
+    brief = run("check", "bad_subjects.py:SHAPE", *chosen, "-j", "1").out
+    whole = run("check", "bad_subjects.py:SHAPE", *chosen, "-j", "1", "--verbose").out
+    assert brief.count("property: ") == brief.count("reproduce:") == 1
+    assert whole.count("property: ") == whole.count("reproduce:") > 1
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "."], ids=["full", "folder"])
+def test_a_file_for_junit_that_cannot_be_written_is_one_line_and_loses_nothing(path: str) -> None:
+    result = run("check", "dot", *SUM, "--junit", path)
+    assert result.code == 2
+    assert len(result.err.splitlines()) == 1
+    assert result.err.startswith(f"attnbench: --junit {path}: ")
+    assert ("1 passed" in result.out) is (path == "/dev/full")  # a folder is found out before
+
+
+def test_a_wrong_value_of_an_option_is_one_line() -> None:
+    result = run("check", "dot", "multi_head(scoring=additve)")
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert "Did you mean 'additive'" in result.err

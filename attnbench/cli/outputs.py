@@ -1,0 +1,56 @@
+"""Files that commands write: tried before the work begins, and no empty file left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attnbench.errors import UsageError
+
+__all__ = ["check_writable", "write_file"]
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Make sure that a file can be written, before much is done for it.
+
+    Args:
+        path: of the file, which need not be there.
+        option: that names it, for the message.
+
+    Raises:
+        UsageError: there is no such folder, or it may not be written to.
+    """
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {folder}.")
+    if path.is_dir():
+        raise UsageError(f"{option} {path}: that is a folder; name a file in it.")
+    is_new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(path, option, error) from None
+
+
+def write_file(path: Path, content: bytes, option: str) -> None:
+    """Write a file; a new one that could not be written whole is removed.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    is_new = not path.exists()
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+    except OSError as error:
+        if is_new:
+            path.unlink(missing_ok=True)
+        raise _unwritable(path, option, error) from None
+
+
+def _unwritable(path: Path, option: str, error: OSError) -> UsageError:
+    return UsageError(
+        f"{option} {path}: cannot write this file: {error.strerror or error}. Name another place."
+    )

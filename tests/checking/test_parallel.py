@@ -1,0 +1,62 @@
+"""In which order invariants run in child processes, and what is said when one ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import attnbench
+from attnbench.checking.api import planned
+from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
+from attnbench.checking.parallel import dealt, run_checks, works_of
+from attnbench.errors import OptionError, UnknownNameError
+from tests.cli_runs import HERE
+
+NAMES = (CONTRACT, "weights_sum_to_one", "exported_equals_eager")
+OPTIONS: dict[str, Any] = {"profile": "quick", "device": "cpu", "dtypes": None, "seed": None}
+
+
+def outcomes(*targets: str, jobs: int = 1) -> list[Outcome]:
+    pairs = [(target, planned(target)[0][0].name) for target in targets]
+    works = dealt(works_of(pairs, NAMES, late=COMPILING), jobs)
+    return list(run_checks(works, OPTIONS, jobs=jobs, timeout_s=120.0, memory_gib=2.0))
+
+
+def test_what_compiles_runs_last_within_a_subject_and_over_all_of_them() -> None:
+    order = [invariant.name for invariant in planned("dot")[1]]
+    assert order[0] == CONTRACT
+    assert set(order[-2:]) == set(COMPILING)
+    found = [(o.subject, o.invariant) for o in outcomes("dot", "scaled_dot")]
+    assert [name for _, name in found[-2:]] == ["exported_equals_eager"] * 2
+    assert len(found) == len(set(found)) == 6
+
+
+def test_a_broken_contract_holds_for_what_runs_later_too() -> None:
+    found = {o.invariant: o for o in outcomes(f"{HERE}/bad_subjects.py:SHAPE")}
+    assert found[CONTRACT].status == "failed"
+    assert found["exported_equals_eager"].reason.startswith("not run: keeps_the_contract failed")
+
+
+def test_a_subject_that_kills_its_process_has_an_outcome_for_what_runs_later_too() -> None:
+    found = outcomes(f"{HERE}/bad_subjects.py:KILLS")
+    assert [(o.invariant, o.status) for o in found] == [(name, "crashed") for name in NAMES]
+
+
+def test_no_invariant_is_lost_when_one_subject_is_dealt() -> None:
+    for names in (NAMES, NAMES[:1], NAMES[2:], ("a", *COMPILING), (CONTRACT, *COMPILING)):
+        for jobs in (1, 2, 3):
+            works = dealt(works_of([("x", "x")], names, late=COMPILING), jobs)
+            run = [name for work in works for name in (*work.invariants, *work.late)]
+            assert sorted(set(run)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [("multi_head(scoring=additve)", UnknownNameError), ("multi_head(scoring=soft)", OptionError)],
+)
+def test_a_wrong_value_of_an_option_is_an_error_and_no_finding(
+    address: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=r"multi_head\(scoring="):
+        attnbench.check(address, profile="quick", invariants=[CONTRACT])
