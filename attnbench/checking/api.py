@@ -117,10 +117,9 @@ def check_options(subjects: Iterable[Subject]) -> None:
     for subject in subjects:
         if not subject.options:
             continue
-        sizes = subject.legal(Case()).sizes
         try:
             with torch.random.fork_rng(devices=[]):
-                subject.make(sizes.query_size, sizes.key_size, sizes.value_size)
+                subject.build(subject.legal(Case()))
         except (OptionError, UnknownNameError, DuplicateNameError, UsageError) as error:
             raise type(error)(f"{subject.name}: {error}") from None
         except Exception:  # noqa: S112 -- a failure, which the first invariant tells whole
