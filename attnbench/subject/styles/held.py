@@ -1,0 +1,148 @@
+"""Caches of modules that know no cache of attnbench's: passed in, handed back, or kept inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnbench.specs import CacheSpec
+
+__all__ = ["KEPT", "TUPLES", "Held", "held_cache"]
+
+KEPT = ("argument", "returned", "module")
+"""Where a module has its cache: in an argument, in what it hands back, or in itself."""
+
+_OWN = vars(nn.Module()).keys()
+
+
+class Held:
+    """What a module keeps, and of how many tokens.
+
+    Args:
+        value: the module's own cache; of ``kept="module"`` the state of its parts.
+        module: the module whose state it is, which copies of the cache share.
+    """
+
+    def __init__(self, value: Any, module: nn.Module | None = None) -> None:
+        self.value, self.module, self.length = value, module, 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Held:
+        twin = Held(copy.deepcopy(self.value, memo), self.module)
+        twin.length = self.length
+        return twin
+
+    def take(self, result: Any, returned: bool) -> None:
+        """Go on with the cache that a call handed back, if it did."""
+        others = list(result[1:]) if isinstance(result, tuple | list) else []
+        named = getattr(result, "past_key_values", None)
+        others = others if named is None else [named]
+        alike = [x for x in others if x is not None and _alike(x, self.value)]
+        if alike:
+            self.value = alike[-1]
+        elif returned and others:
+            self.value = others[-1]
+
+    @contextmanager
+    def installed(self) -> Iterator[nn.Module]:
+        """Inside, the module has this cache; behind it, what it had before."""
+        module = self.module
+        assert module is not None
+        rest = _state(module)
+        _install(module, self.value)
+        try:
+            yield module
+        finally:
+            self.value = _state(module)
+            _install(module, rest)
+
+
+def _alike(value: Any, cache: Any) -> bool:
+    return cache is not None and not isinstance(value, Tensor) and type(value) is type(cache)
+
+
+def _state(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """What the parts of a module hold beside parameters and parts: buffers and plain attributes."""
+    return {
+        path: {
+            **{k: v for k, v in vars(part).items() if k not in _OWN or k == "_buffers"},
+            "_buffers": dict(part._buffers),
+        }
+        for path, part in module.named_modules()
+    }
+
+
+def _install(module: nn.Module, state: dict[str, dict[str, Any]]) -> None:
+    for path, part in module.named_modules():
+        for name in [k for k in vars(part) if k not in _OWN and k not in state[path]]:
+            delattr(part, name)
+        for name, value in state[path].items():
+            vars(part)[name] = dict(value) if name == "_buffers" else value
+
+
+def _fresh(spec: CacheSpec, module: nn.Module, batch_size: int) -> Held:
+    """The state of a module that is ready for a batch; the module itself stays as it was."""
+    held = Held(copy.deepcopy(_state(module)), module)
+    with held.installed():
+        spec.new(module, batch_size)
+    return held
+
+
+def _select_tuples(value: Any, index: Tensor) -> Any:
+    if isinstance(value, Tensor):
+        return value.index_select(0, index)
+    return None if value is None else type(value)(_select_tuples(v, index) for v in value)
+
+
+def _crop_tuples(value: Any, length: int) -> Any:
+    if isinstance(value, Tensor):
+        return value[..., :length, :]
+    return None if value is None else type(value)(_crop_tuples(v, length) for v in value)
+
+
+TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_select_tuples, crop=_crop_tuples)
+"""Nested tuples or lists of ``(B, ..., slots, features)``; ``None`` at first."""
+
+
+def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:
+    """The cache of a module as one of a layer."""
+    if spec is None and kept == "returned":
+        spec = TUPLES
+    if spec is None:
+        return None
+    known = spec
+
+    def new(module: Any, batch_size: int) -> Held:
+        if kept == "module":
+            return _fresh(known, module.module, batch_size)
+        return Held(known.new(module.module, batch_size))
+
+    def ask(operation: Any, held: Held, *arguments: Any) -> Any:
+        if kept != "module":
+            return operation(held.value, *arguments)
+        with held.installed() as module:
+            return operation(module, *arguments)
+
+    def change(operation: Any, held: Held, argument: Any) -> Held:
+        given = ask(operation, held, argument)
+        held.value = held.value if given is None or kept == "module" else given
+        return held
+
+    def select(held: Held, index: Tensor) -> Held:
+        return change(known.select, held, index)
+
+    def crop(held: Held, length: int) -> Held:
+        change(known.crop, held, length)
+        held.length = length
+        return held
+
+    return CacheSpec(
+        new=new,
+        select=None if spec.select is None else select,
+        crop=None if spec.crop is None else crop,
+        length=None if spec.length is None else lambda held: ask(known.length, held),
+        capacity=spec.capacity,
+    )

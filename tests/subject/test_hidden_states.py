@@ -1,0 +1,239 @@
+"""Modules on hidden states as people write them: the adapter finds how each is called."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench import CacheSpec, UsageError
+from attnbench.adapters import layer
+
+EVEN = {"sizes": lambda size: max(2, size // 2 * 2)}
+
+
+class Heads(nn.Module):
+    """Causal attention of two heads, to be called in several ways."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(size, size) for _ in range(4))
+
+    def split(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        return tuple(m(hidden).unflatten(-1, (2, -1)).transpose(1, 2) for m in self.maps[:3])
+
+    def pooled(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+        past = k.shape[2] - q.shape[2]
+        scores = q @ k.mT / math.sqrt(q.shape[-1]) + bias
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(past + 1)
+        low = torch.finfo(scores.dtype).min
+        weights = scores.masked_fill(later, low).clamp_min(low).softmax(-1)
+        output: Tensor = self.maps[3]((weights @ v).transpose(1, 2).flatten(2))
+        return output
+
+
+class Causal(Heads):
+    """Always causal."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.pooled(*self.split(x))
+
+
+class Additive(Heads):
+    """An additive mask, and tuples of keys and values that come and go."""
+
+    def forward(
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None = None,
+        layer_past: Any = None,
+        use_cache: bool = False,
+    ) -> Any:
+        q, k, v = self.split(x)
+        if layer_past is not None:
+            k, v = torch.cat([layer_past[0], k], 2), torch.cat([layer_past[1], v], 2)
+        output = self.pooled(q, k, v, 0.0 if attention_mask is None else attention_mask)
+        return output, (k, v) if use_cache else None
+
+
+class Ones(Heads):
+    """A mask of 1 and 0."""
+
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        assert set(attention_mask.unique().tolist()) <= {0, 1}
+        bias = (1.0 - attention_mask.to(x.dtype)) * torch.finfo(x.dtype).min
+        return self.pooled(*self.split(x), bias[:, None, None])
+
+
+class Inside(Heads):
+    """The cache is in the module, and positions come as a number of tokens seen."""
+
+    kept: Tensor | None
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.register_buffer("kept", None, persistent=False)
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor, start_pos: int, use_cache: bool = False) -> Tensor:
+        q, k, v = self.split(x)
+        if use_cache:
+            self.seen.append(start_pos)
+            self.kept = (
+                torch.stack([k, v])
+                if self.kept is None
+                else torch.cat([self.kept, torch.stack([k, v])], 3)
+            )
+            k, v = self.kept
+        return self.pooled(q, k, v)
+
+    def reset(self) -> None:
+        self.kept, self.seen = None, []
+
+    def reorder(self, index: Tensor) -> None:
+        self.kept = self.kept if self.kept is None else self.kept[:, index]
+
+    def crop(self, length: int) -> None:
+        self.kept = self.kept if self.kept is None else self.kept[..., :length, :]
+
+
+INSIDE = CacheSpec(
+    new=lambda module, batch_size: module.reset(),
+    select=lambda module, index: module.reorder(index),
+    crop=lambda module, length: module.crop(length),
+    length=lambda module: 0 if module.kept is None else module.kept.shape[3],
+)
+
+
+class Box:
+    """A cache that a call hands back; another one from it."""
+
+    def __init__(self, parts: tuple[Tensor, ...] = (), wrong: bool = False) -> None:
+        self.parts, self.wrong = parts, wrong
+
+
+class HandsBack(Heads):
+    """Gives ``(output, weights, cache)``; its cache is handed back, and not changed in place."""
+
+    def forward(self, x: Tensor, cache: Box | None = None) -> Any:
+        q, k, v = self.split(x)
+        if cache is None:
+            return self.pooled(q, k, v), None, None
+        if cache.parts:
+            k, v = torch.cat([cache.parts[0], k], 2), torch.cat([cache.parts[1], v], 2)
+        return self.pooled(q, k, v), q @ k.mT, Box((k, v * 0 if cache.wrong else v), cache.wrong)
+
+
+SPECS = {
+    "additive": layer(Additive, form="additive", kept="returned", **EVEN),
+    "inside": layer(Inside, kept="module", cache=INSIDE, **EVEN),
+    "handed back": layer(HandsBack, cache=CacheSpec(new=lambda module, batch_size: Box()), **EVEN),
+}
+
+
+def outputs(spec: Any, cache: Any, module: nn.Module, hidden: Tensor) -> Tensor:
+    parts = [module(hidden[:, a:b], cache=cache) for a, b in ((0, 3), (3, 4), (4, 6))]
+    return torch.cat(parts, 1)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@torch.no_grad()
+def test_a_cache_is_used_wherever_a_module_keeps_it(name: str) -> None:
+    spec = SPECS[name]
+    torch.manual_seed(0)
+    module, hidden = spec.make(8), torch.randn(2, 6, 8)
+    cache = spec.cache.new(module, 2)
+    torch.testing.assert_close(outputs(spec, cache, module, hidden), module(hidden))
+    assert spec.causal
+    assert "cache" in spec.accepts
+
+
+@torch.no_grad()
+def test_a_corrupted_cache_that_is_handed_back_is_the_one_used_next() -> None:
+    new = CacheSpec(new=lambda module, batch_size: Box(wrong=True))
+    spec = layer(HandsBack, cache=new)
+    module, hidden = spec.make(8), torch.randn(2, 6, 8)
+    assert spec.cache is not None
+    given = outputs(spec, spec.cache.new(module, 2), module, hidden)
+    assert not torch.allclose(given, module(hidden), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["additive", "inside"])
+@torch.no_grad()
+def test_rows_crops_and_copies_of_a_cache_are_its_own(name: str) -> None:
+    cache_spec, module, hidden = SPECS[name].cache, SPECS[name].make(8), torch.randn(2, 5, 8)
+    assert cache_spec is not None
+    cache, other = cache_spec.new(module, 2), cache_spec.new(module, 2)
+    module(hidden[:, :4], cache=cache)
+    twin = copy.deepcopy(cache)
+    module(hidden[:, 4:], cache=twin)
+    cache = cache_spec.select(cache, torch.tensor([1, 0, 1]))  # type: ignore[misc]
+    cache = cache_spec.crop(cache, 2)  # type: ignore[misc]
+    rows = hidden[[1, 0, 1]]
+    torch.testing.assert_close(module(rows[:, 2:3], cache=cache), module(rows[:, :3])[:, 2:])
+    torch.testing.assert_close(module(hidden, cache=other), module(hidden))
+
+
+@torch.no_grad()
+def test_a_cache_inside_is_put_in_and_taken_out_with_the_number_of_tokens_seen() -> None:
+    module, hidden = SPECS["inside"].make(8), torch.randn(1, 6, 8)
+    assert SPECS["inside"].cache is not None
+    cache = SPECS["inside"].cache.new(module, 1)
+    outputs(SPECS["inside"], cache, module, hidden)
+    assert module.module.kept is None
+    assert SPECS["inside"].cache.length is not None
+    assert SPECS["inside"].cache.length(cache) == 6
+    state = cache.value[""]
+    assert state["seen"] == [0, 3, 4]
+
+
+@pytest.mark.parametrize("spec", [layer(Ones), layer(Additive, form="additive")])
+@torch.no_grad()
+def test_padding_comes_in_the_form_that_a_module_takes(spec: Any) -> None:
+    module, hidden = spec.make(8), torch.randn(2, 5, 8)
+    real = torch.arange(5) < torch.tensor([[5], [3]])
+    changed = hidden.masked_fill(~real[..., None], 9.0)
+    torch.testing.assert_close(module(hidden, real)[real], module(changed, real)[real])
+    assert spec.accepts == ("padding_mask",)
+
+
+@torch.no_grad()
+def test_layers_of_torch_are_found_out_from_their_signature() -> None:
+    made = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    spec = layer(made)
+    module, hidden = spec.make(8).eval(), torch.randn(2, 4, 8)
+    real = torch.arange(4) < torch.tensor([[4], [2]])
+    wanted = made.eval()(hidden, src_key_padding_mask=~real)
+    torch.testing.assert_close(module(hidden, real), wanted)
+    assert (spec.name, spec.accepts, spec.causal) == (
+        "TransformerEncoderLayer",
+        ("padding_mask",),
+        False,
+    )
+
+
+def test_a_module_without_padding_or_cache_accepts_neither() -> None:
+    assert layer(Causal, causal=True).accepts == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"form": "triangle"}, "'triangle' is none of boolean, ones, padding, additive"),
+        ({"kept": "drawer"}, "'drawer' is none of argument, returned, module"),
+    ],
+)
+def test_an_unknown_form_or_place_is_refused(given: dict[str, str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        layer(Causal, **given)
+
+
+def test_an_argument_that_is_not_there_is_told_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"no argument 'attention_masc'.*attention_mask"):
+        layer(Additive, mask="attention_masc").make(8)
+    with pytest.raises(UsageError, match="Causal takes none of cache, past_key_values"):
+        layer(Causal, kept="returned").make(8)
