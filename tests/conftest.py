@@ -5,8 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hypothesis import settings
+
 # behind site-packages: `tests.meta.mutants` is found here, and attnbench where it is installed
 sys.path.append(str(Path(__file__).parent.parent))
+
+# what failed in one test, or in the run before, must not be tried first in another one
+settings.register_profile("attnbench", database=None)
+settings.load_profile("attnbench")
 
 # a shell has what it runs in the background ignore Ctrl-C, and so would what a test interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)

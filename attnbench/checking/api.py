@@ -223,10 +223,10 @@ def _outcomes(
     wanted = tuple(dtypes) if dtypes is not None else None
     not_run: str | None = None
     for invariant in invariants:
+        if not_run is not None and skip_reason(subject, invariant) is None:
+            yield Outcome(subject.name, invariant.name, "skipped", not_run)
+            continue
         with seeded():
-            if not_run is not None and skip_reason(subject, invariant) is None:
-                yield Outcome(subject.name, invariant.name, "skipped", not_run)
-                continue
             outcome = run_invariant(
                 subject, invariant, PROFILES[profile], device=device, dtypes=wanted, seed=seed
             )

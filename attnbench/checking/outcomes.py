@@ -53,7 +53,7 @@ class Outcome:
         reproduce: a script in plain torch, or the command, that shows the failure again.
         error: how far off, as a multiple of what is allowed.
         diagnosis: known bugs that fail in just this pattern.
-        shrunk: whether the counterexample is the smallest that was found, all smaller ones tried.
+        shrunk: whether the counterexample is the smallest that was found.
     """
 
     subject: str
@@ -202,4 +202,5 @@ def case_in_words(case_id: str) -> str:
         parts.append(f"values {case.regime}")
     if case.device != ordinary.device:
         parts.append(case.device)
+    parts += [f"{name} {option}" for name, option in getattr(case, "variants", ())]
     return ", ".join([*parts, f"seed {case.seed}"])

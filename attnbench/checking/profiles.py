@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["PROFILE", "PROFILES", "Profile", "current_profile"]
+__all__ = ["PROFILE", "PROFILES", "Profile", "current_profile", "missed", "nearest_misses"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +47,24 @@ PROFILE: ContextVar[Profile] = ContextVar("attnbench_profile", default=PROFILES[
 def current_profile() -> Profile:
     """The profile of the run that a check is in: for what is too slow to be done in each."""
     return PROFILE.get()
+
+
+_SHARES: ContextVar[list[float] | None] = ContextVar("attnbench_shares", default=None)
+
+
+@contextmanager
+def nearest_misses() -> Iterator[list[float]]:
+    """Collects how much of its budget each comparison that held has used."""
+    shares: list[float] = []
+    token = _SHARES.set(shares)
+    try:
+        yield shares
+    finally:
+        _SHARES.reset(token)
+
+
+def missed(share: float) -> None:
+    """Tell what share of its budget the error of a comparison that held is."""
+    shares = _SHARES.get()
+    if shares is not None:
+        shares.append(share)

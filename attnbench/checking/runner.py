@@ -1,145 +1,43 @@
-"""Running one invariant on one subject: scheduled cases first, then drawn ones, then shrinking."""
+"""Running one invariant on one subject, and what it says of it."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from hypothesis.errors import (
-    FlakyFailure,
-    HypothesisDeprecationWarning,
-    HypothesisException,
-    Unsatisfiable,
-    UnsatisfiedAssumption,
-)
-from hypothesis.strategies import SearchStrategy
+from hypothesis import Phase
+from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 
-from attnbench.cases import spaces
-from attnbench.cases.case import Case, Domain, schedule
-from attnbench.checking.drawing import drawn_cases, explore
+from attnbench.cases.drawing import NoCaseError, space_of
+from attnbench.cases.spaces import cases
+from attnbench.checking.executions import IllegalCaseError, PlainRun, Run, SpaceRun, UnjudgedError
 from attnbench.checking.faults import fault_at, raised_text
-from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.outcomes import Outcome
 from attnbench.checking.profiles import PROFILE, PROFILES, Profile
-from attnbench.checking.shrinking import size, smaller
+from attnbench.checking.search import database, phases
 from attnbench.errors import AttnbenchError, InvariantViolation
-from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-__all__ = ["PROFILES", "Profile", "run_invariant", "subject_fault"]
-
-_TRIES = 10
-"""Cases drawn for each that is wanted, where most are rejected."""
+__all__ = ["PROFILES", "Profile", "run_invariant", "seeded", "skip_reason", "subject_fault"]
 
 
 def subject_fault(subject: Subject, error: BaseException) -> bool:
     """Whether an exception was raised inside the subject's own code, or about what it returned."""
     if isinstance(error, AttnbenchError):
         return True
-    core = ("attnbench.invariants", "attnbench.checking.runner", "hypothesis")
+    core = ("attnbench.invariants", "attnbench.checking.executions", "hypothesis")
     modules = [
         frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
     doors = ("attnbench.subject.subject", "attnbench.oracle.references")
     inside = [i for i, name in enumerate(modules) if name in doors]
     return bool(inside) and not any(name.startswith(core) for name in modules[inside[-1] :])
-
-
-class _Run:
-    """The state of one run: what was seen, and the failure if there is one."""
-
-    def __init__(self, subject: Subject, invariant: Invariant) -> None:
-        self.subject, self.invariant = subject, invariant
-        self.seen = {"scheduled": 0, "drawn": 0}
-        self.rejected = 0
-        self.failing: Case | None = None
-        self.error: BaseException | None = None
-        self.unjudged: str | None = None
-        self.shrunk = False
-
-    def once(self, case: Case) -> None:
-        """Run the check on one case; raises what it raises, or rejects the case."""
-        if self.subject.unsupported(case) is not None:
-            raise UnsatisfiedAssumption
-        try:
-            self.invariant.check(self.subject, case)
-        except SystemExit as error:  # it would end the run, which is not the subject's to do
-            raise InvariantViolation(f"raised on a legal input: SystemExit: {error}") from error
-
-    def each(self, cases: Iterable[Case], kind: str, enough: int | None = None) -> None:
-        """Run the check on one case after the other, until one fails or enough said something."""
-        for case in cases:
-            try:
-                self.once(case)
-            except UnsatisfiedAssumption:
-                self.rejected += kind == "scheduled"
-                continue
-            except NoReferenceError as error:
-                self.unjudged = str(error)
-                return
-            except Exception as error:
-                self.failing, self.error = case, error
-            self.seen[kind] += 1
-            if self.error is not None or self.seen[kind] == enough:
-                return
-
-    def drawn(
-        self,
-        strategy: SearchStrategy[Case],
-        profile: Profile,
-        seed: int | None,
-        shrink: bool = True,
-    ) -> None:
-        """Run the check on drawn cases; those of an unknown domain, Hypothesis shrinks itself."""
-        name, count = self.invariant.name, profile.drawn
-        try:
-            drawn = spaces.drawn_of(strategy)
-            if drawn is not None:
-                found = drawn_cases(drawn, name, seed)
-                self.each(itertools.islice(found, _TRIES * count), "drawn", count)
-            else:
-                explore(strategy, name, seed, count, self._one_drawn, shrink=shrink)
-                self.failing = None
-        except Unsatisfiable:
-            self.failing = None
-        except Exception as error:
-            self.error = error
-            self.shrunk = shrink
-
-    def _one_drawn(self, case: Case) -> None:
-        self.failing = case
-        self.once(case)
-        self.seen["drawn"] += 1
-
-    def shrink(self, domain: Domain, limit_s: float = 10.0) -> None:
-        """Make the failing case smaller, one field at a time, while it goes on failing."""
-        assert self.failing is not None
-        kind, until = type(self.error), time.monotonic() + limit_s
-        progress = True
-        while progress and time.monotonic() < until:
-            progress = False
-            for candidate in smaller(self.failing):
-                case = self.subject.legal(candidate)
-                if case == self.failing or case not in domain or size(case) >= size(self.failing):
-                    continue
-                try:
-                    self.once(case)
-                except UnsatisfiedAssumption:
-                    continue
-                except Exception as error:
-                    if type(error) is kind:
-                        self.failing, self.error, progress = case, error, True
-                        break
-                if time.monotonic() > until:
-                    return
-        self.shrunk = not progress
 
 
 def run_invariant(
@@ -154,55 +52,68 @@ def run_invariant(
 ) -> Outcome:
     """One invariant on one subject, whatever happens in either.
 
+    Three executions, each of which ends the run where it finds a failure: what failed the last
+    time, the schedule, and drawn cases. The failure is then shrunk, and stored.
+
     Args:
         subject, invariant, profile, device, dtypes, seed: as in :func:`attnbench.check`.
-        shrink: look for the smallest counterexample; whether there is one is faster to tell.
+        shrink: look for the smallest counterexample, and use the database of failures; whether
+            there is a failure is faster to tell.
     """
     started = time.monotonic()
-    PROFILE.set(profile)
-
-    def outcome(status: str, reason: str, **more: Any) -> Outcome:
-        seconds = time.monotonic() - started
-        return Outcome(subject.name, invariant.name, status, reason, seconds=seconds, **more)
-
+    token = PROFILE.set(profile)
+    more: dict[str, Any] = {}
     try:
         reason = skip_reason(subject, invariant)
-        if reason is None:
-            strategy = invariant.cases(subject) if invariant.cases else spaces.cases(subject)
-            strategy = _on_device(subject, strategy, device, dtypes)
+        if reason is not None:
+            status = "skipped"
+        else:
+            with warnings.catch_warnings():  # assume() rejects scheduled cases, not only drawn ones
+                warnings.simplefilter("ignore", HypothesisDeprecationWarning)
+                status, reason, more = _told(
+                    _run(subject, invariant, profile, device, dtypes, seed, shrink)
+                )
+    except (NoCaseError, UnjudgedError) as error:
+        status, reason = "skipped", str(error)
+    except IllegalCaseError as error:
+        status, reason = "error", str(error)
     except Exception as error:
-        return outcome("error", _own_fault(invariant, error))
-    if reason is not None:
-        return outcome("skipped", reason)
-    domain, listed = spaces.domain_of(strategy), spaces.listed_of(strategy)
-    run, quota, cases = _Run(subject, invariant), profile.quota, []
-    if listed is not None:
-        cases, quota = [c.replace(seed=c.seed + (seed or 0)) for c in listed[0]], listed[1]
-    elif domain is not None:
-        brief = profile.name == "quick"
-        legal = map(subject.legal, schedule(domain, seed=seed or 0, brief=brief))
-        cases = [case for case in legal if case in domain]
-    with warnings.catch_warnings():  # assume() rejects a scheduled case as well as a drawn one
-        warnings.simplefilter("ignore", HypothesisDeprecationWarning)
-        run.each(cases, "scheduled")
-        if run.error is None and run.unjudged is None and listed is None:
-            run.drawn(strategy, profile, seed, shrink)
-        if shrink and run.failing is not None and domain is not None:
-            run.shrink(domain)
-    if run.unjudged is not None:
-        return outcome("skipped", run.unjudged)
+        status, reason = "error", _own_fault(invariant, error)
+    finally:
+        PROFILE.reset(token)
+    seconds = time.monotonic() - started
+    return Outcome(subject.name, invariant.name, status, reason, seconds=seconds, **more)
+
+
+def _run(
+    subject: Subject,
+    invariant: Invariant,
+    profile: Profile,
+    device: str,
+    dtypes: tuple[str, ...] | None,
+    seed: int | None,
+    shrink: bool,
+) -> Run:
+    strategy = (invariant.cases or cases)(subject)
+    wanted = tuple(d for d in subject.dtypes if dtypes is None or d in dtypes)
+    space = space_of(strategy)
+    kept = database() if shrink else None
+    shrink = shrink and bool(phases(Phase.shrink))
+    if space is None:
+        plain = PlainRun(subject, invariant, profile, device, wanted)
+        plain.explore(strategy, seed, kept, shrink=shrink)
+        return plain
+    run = SpaceRun(subject, invariant, profile, space.on(device, dtypes and wanted))
+    run.reuse(kept)
     if run.error is None:
-        verdict = _nothing_to_run(run, cases, domain) or _verdict(run, quota)
-        return outcome(*verdict, cases=sum(run.seen.values()))
-    status, text = _explained(run)
-    return outcome(
-        status,
-        text,
-        cases=sum(run.seen.values()) or 1,
-        counterexample=run.failing.id if run.failing else None,
-        shrunk=run.shrunk,
-        error=getattr(run.error, "error", None),
-    )
+        run.schedule(seed or 0)
+    if run.error is None:
+        run.generate(seed)
+    if run.error is not None:
+        if shrink:
+            run.shrink()
+        run.keep(kept)
+    return run
 
 
 def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
@@ -216,58 +127,32 @@ def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
     return invariant.applies(subject) if invariant.applies else None
 
 
-def _on_device(
-    subject: Subject, strategy: SearchStrategy[Case], device: str, dtypes: tuple[str, ...] | None
-) -> SearchStrategy[Case]:
-    drawn, listed = spaces.drawn_of(strategy), spaces.listed_of(strategy)
-    if listed is not None:
-        cases, enough = listed
-        legal = [d for d in subject.dtypes if dtypes is None or d in dtypes]
-        kept = [
-            case.replace(device=device, dtype=case.dtype if case.dtype in legal else legal[0])
-            for case in cases
-        ]
-        return spaces.listed(*kept, enough=min(enough, len(set(kept))))
-    if drawn is None:
-        return strategy.map(lambda case: case.replace(device=device))
-    domain = drawn.domain
-    wanted = tuple(d for d in domain.dtypes if dtypes is None or d in dtypes)
-    if device == "cpu" and wanted == domain.dtypes:
-        return strategy
-    if not wanted:
-        raise ValueError(f"none of the dtypes {domain.dtypes} is among those asked for")
-    return replace(drawn, domain=replace(domain, devices=(device,), dtypes=wanted)).strategy()
+def _told(run: Run) -> tuple[str, str, dict[str, Any]]:
+    """Status, reason, and what else the outcome says."""
+    cases = run.seen["scheduled"] + run.seen["drawn"]
+    if run.error is None:
+        return *(run.ruled_out() or _verdict(run)), {"cases": cases}
+    more = {
+        "cases": cases or 1,
+        "counterexample": run.failing.id if run.failing else None,
+        "shrunk": run.shrunk,
+        "error": getattr(run.error, "error", None),
+    }
+    return *_explained(run), more
 
 
-def _nothing_to_run(run: _Run, cases: list[Case], domain: Domain | None) -> tuple[str, str] | None:
-    """Skipped where the subject itself rules every case out; that is no verdict on the contract."""
-    if sum(run.seen.values()):
-        return None
-    reasons = list(dict.fromkeys(run.subject.unsupported(case) for case in cases))
-    if cases and None not in reasons:
-        told = f"it runs none of the {len(cases)} scheduled cases: {'; '.join(map(str, reasons))}"
-    elif domain is not None and not cases:
-        told = (
-            "sizes allows none of its cases: L and S up to "
-            f"{domain.max_len}, Eq, Ek and Ev up to {domain.max_features}"
-        )
-    else:
-        return None
-    return "inconclusive" if run.invariant.name == CONTRACT else "skipped", told
-
-
-def _verdict(run: _Run, quota: int) -> tuple[str, str]:
+def _verdict(run: Run) -> tuple[str, str]:
     seen = f"{run.seen['scheduled']} scheduled, {run.seen['drawn']} drawn"
-    total = sum(run.seen.values())
-    if total < quota:
+    total = run.seen["scheduled"] + run.seen["drawn"]
+    if total < run.quota:
         return "inconclusive", (
             f"only {total} cases said something ({seen}, {run.rejected} scheduled ones rejected); "
-            f"at least {quota} are needed"
+            f"at least {run.quota} are needed"
         )
     return "passed", seen
 
 
-def _explained(run: _Run) -> tuple[str, str]:
+def _explained(run: Run) -> tuple[str, str]:
     error = run.error
     assert error is not None
     where = (
@@ -275,8 +160,6 @@ def _explained(run: _Run) -> tuple[str, str]:
     )
     if isinstance(error, InvariantViolation):
         text = str(error)
-    elif isinstance(error, FlakyFailure):
-        text = "a case failed once and passed when run again"
     elif not isinstance(error, HypothesisException) and subject_fault(run.subject, error):
         text = raised_text(run.subject, error)
     else:
@@ -284,7 +167,7 @@ def _explained(run: _Run) -> tuple[str, str]:
     return "failed", f"{text}{_cause(run, text)}{where}"
 
 
-def _cause(run: _Run, text: str) -> str:
+def _cause(run: Run, text: str) -> str:
     """What is wrong with the answer itself at the failing case, which explains the failure."""
     fault = fault_at(run.subject, run.failing) if run.failing is not None else None
     if fault is None or fault.kind not in ("changes", "random") or fault.text in text:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 
+from hypothesis import Phase
 from hypothesis.strategies import just
 
 from attnbench.cases.case import Case
-from attnbench.checking.drawing import explore
+from attnbench.checking.search import search
 
 __all__: list[str] = []
 
-explore(just(Case()), "warm-up", None, 1, lambda case: None, shrink=False)
-inspect.getmodule(explore.__code__)
+search(just(Case()), lambda case: False, phases=(Phase.generate,), examples=1)
+inspect.getmodule(search.__code__)

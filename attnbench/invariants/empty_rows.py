@@ -17,12 +17,16 @@ from attnbench.subject.subject import Subject
 
 _MASKS = ("empty_row", "padding", "lengths_2d", "causal", "floating", "boolean", "key_padding")
 
+_VARIANTS = {"keys": ("all", "one"), "empty": ("rows", "item"), "more_queries": (1, 2, 3)}
+
 
 def _emptied(subject: Subject, case: Case) -> Baseline:
     """Inputs that leave some query no key, in the form that the case's mask names."""
     if case.mask == "causal":  # more queries than keys: the first ones come before every key
-        kv_len = 1 if case.seed % 2 else case.kv_len
-        longer = case.replace(mask="none", q_len=kv_len + 1 + case.seed % 3, kv_len=kv_len)
+        kv_len = 1 if case.variant("keys", "all") == "one" else case.kv_len
+        longer = case.replace(
+            mask="none", q_len=kv_len + case.variant("more_queries", 1), kv_len=kv_len
+        )
         if subject.legal(longer) != longer:
             reject("q_len cannot exceed kv_len")
         base = Baseline(subject, longer)
@@ -33,11 +37,13 @@ def _emptied(subject: Subject, case: Case) -> Baseline:
         return base
     if lens is not None:
         lens = lens.clone()
-        lens[case.seed % len(lens)] = 0  # a whole item, or all queries of one
+        lens[base.choose(len(lens))] = 0  # a whole item, or all queries of one
         return base.on(base.inputs.replace(valid_lens=lens))
     assert mask is not None
     mask = mask.clone()
-    index = (0,) if mask.dim() > 2 and case.seed % 2 else (..., case.seed % mask.shape[-2])
+    row = base.choose(mask.shape[-2])
+    whole = mask.dim() > 2 and case.variant("empty", "rows") == "item"
+    index = (0,) if whole else (..., row)
     mask[(*index, slice(None))] = False if mask.dtype == torch.bool else -math.inf
     return base.on(base.inputs.replace(attn_mask=mask))
 
@@ -87,11 +93,11 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="empty_rows_give_zeros",
         statement="A query with no key left has zeros as its output, and the others are finite.",
         check=_zeros,
-        cases=lambda subject: benign(subject, masks=_MASKS),
+        cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
     )
     yield Invariant(
         name="empty_rows_have_finite_gradients",
         statement="A query with no key left makes no gradient NaN or infinite.",
         check=_finite_gradients,
-        cases=lambda subject: benign(subject, masks=_MASKS),
+        cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +30,11 @@ def _memory(tensor: Tensor) -> Tensor:
 def _inputs_are_unchanged(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
     before = {name: (tensor.clone(), _memory(tensor).clone()) for name, tensor in inputs.tensors()}
-    if "scale" in subject.accepts and case.seed % 2:
+    if "scale" in subject.accepts and case.variant("scale", "own") == "given":
         inputs = inputs.replace(scale=0.3)
     for mode in ("evaluation", "training"):
         # what runs without a graph is the first to save memory
-        with torch.set_grad_enabled(case.seed // 2 % 2 == 0):
+        with torch.set_grad_enabled(case.variant("gradients", True)):
             output = subject.output(module.train(mode == "training"), inputs)
         for name, tensor in inputs.tensors():
             if output.numel() and output.data_ptr() == tensor.data_ptr():
@@ -148,13 +149,14 @@ def _hiding_nothing(inputs: Inputs) -> Inputs:
 def _unlike(subject: Subject, case: Case) -> Case:
     """Another call: no mask, as many pairs in another shape, longer, shorter, or made square."""
     most = max(case.q_len, case.kv_len)
-    shape = (
-        {"mask": "none"},
-        {"q_len": case.kv_len, "kv_len": case.q_len, "mask": "none"},
-        {"kv_len": case.kv_len + 70, "mask": "none"},
-        {"q_len": max(1, case.q_len - 1)},
-        {"q_len": most, "kv_len": most, "mask": "none"},
-    )[case.seed % 5]
+    shapes: dict[str, dict[str, Any]] = {
+        "equal": {"mask": "none"},
+        "turned": {"q_len": case.kv_len, "kv_len": case.q_len, "mask": "none"},
+        "longer": {"kv_len": case.kv_len + 70, "mask": "none"},
+        "shorter": {"q_len": max(1, case.q_len - 1)},
+        "square": {"q_len": most, "kv_len": most, "mask": "none"},
+    }
+    shape = shapes[case.variant("other", "equal")]
     other = case.replace(**shape)
     return other if subject.legal(other) == other else case.replace(mask="none")
 
@@ -187,7 +189,7 @@ def _other_modes_agree(base: Baseline, got: Tensor) -> None:
 def _training_agrees(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     told = ""
-    if "scale" in subject.accepts and case.seed % 2:
+    if "scale" in subject.accepts and case.variant("scale", "own") == "given":
         base, told = base.on(base.inputs.replace(scale=0.3)), " and with scale=0.3"
     expected = base.output
     base.module.train()
@@ -215,13 +217,20 @@ def attnbench_invariants() -> Iterable[Invariant]:
         "gives no part of them back.",
         check=_inputs_are_unchanged,
         kinds=KINDS,
-        cases=lambda subject: cases(subject, max_len=65, masks=ORDINARY_MASKS),
+        cases=lambda subject: cases(
+            subject,
+            max_len=65,
+            masks=ORDINARY_MASKS,
+            variants={"scale": ("own", "given"), "gradients": (True, False)},
+        ),
     )
     yield Invariant(
         name="calls_leave_no_trace",
         statement="The same inputs give the same output after any other calls.",
         check=_calls_leave_no_trace,
-        cases=ordinary,
+        cases=lambda subject: ordinary(
+            subject, variants={"other": ("equal", "turned", "longer", "shorter", "square")}
+        ),
     )
     yield Invariant(
         name="gradient_modes_agree",
@@ -239,5 +248,5 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="Without dropout, training and evaluation give the same output.",
         check=_training_agrees,
         kinds=KINDS,
-        cases=ordinary,
+        cases=lambda subject: ordinary(subject, variants={"scale": ("own", "given")}),
     )

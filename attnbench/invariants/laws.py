@@ -46,7 +46,7 @@ class _Law:
         self.base = base.on(self.place(base.inputs))
         self.inputs = self.base.inputs
         self.where = ""
-        if case.seed % 2 if far is None else far:
+        if case.variant("place", "near") == "far" if far is None else far:
             self.base = self.base.on(self.moved(self.inputs))
             self.where = f"{self.offset:g} from the origin, "
         self.what = "scores" if subject.kind == "scoring" else "output"
@@ -189,7 +189,7 @@ def _has_scores(subject: Subject) -> str | None:
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The laws on scores."""
-    plain = {"regimes": ("normal",), "max_features": 65}
+    plain = {"regimes": ("normal",), "max_features": 65, "variants": {"place": ("near", "far")}}
     for name, statement, check, applies in (
         (
             "translation_invariant",

@@ -62,13 +62,14 @@ def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
     names = ["query", "key", "value"]
     names += [f"parameter {n}" for n, p in base.module.named_parameters() if p.requires_grad]
     run, whose = base.run, ""
-    if subject.kind == "scoring" and case.seed % 2:  # whose scores another may differentiate
+    if (
+        subject.kind == "scoring" and case.variant("of", "output") == "scores"
+    ):  # whose scores another may differentiate
         run, whose = functools.partial(_scores, base), " of the scores"
     like = run(base.inputs)
     weight = torch.randn(like.shape, generator=base.generator).to(like)
-    kind = case.seed // len(LAYOUTS) % 3  # so that every scheduled layout meets all
-    if kind:
-        layout = ("transposed", "offset")[kind - 1]
+    layout = case.variant("gradient", "expanded")
+    if layout != "expanded":
         named = {"transposed": "a transposed gradient,", "offset": "a slice of a gradient,"}
         way, given, even = named[layout], lay_out(weight, layout), weight
     else:
@@ -100,6 +101,12 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="Strides of the inputs and of the gradient handed in do not change gradients.",
         check=_gradient_layouts_agree,
         cases=lambda subject: ordinary(
-            subject, layouts=tuple(LAYOUTS), dtypes=("float64", "float32")
+            subject,
+            layouts=tuple(LAYOUTS),
+            dtypes=("float64", "float32"),
+            variants={
+                "gradient": ("expanded", "transposed", "offset"),
+                "of": ("output", "scores"),
+            },
         ),
     )

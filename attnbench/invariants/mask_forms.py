@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,7 +29,15 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-_LENGTH_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+_LENGTH_DTYPES = ("int64", "int32", "int16", "uint8", "int8")
+_PARTS = {
+    "also_mask": ("none", "boolean", "floating"),
+    "also_lengths": ("none", "per_item", "per_query"),
+}
+"""What is given beside ``is_causal``."""
 _FORMS = tuple(mask for mask in FREE_MASKS if mask not in ("bias", "floating", "causal_padding"))
 
 
@@ -36,7 +46,7 @@ def _forms(subject: Subject, case: Case) -> None:
     lens = base.inputs.valid_lens
     if lens is not None:
         narrow = case.kv_len > torch.iinfo(torch.int8).max
-        dtype = torch.int8 if narrow else _LENGTH_DTYPES[case.seed % len(_LENGTH_DTYPES)]
+        dtype = torch.int8 if narrow else getattr(torch, case.variant("lengths_in", "int64"))
         lens = lens.clamp_max(torch.iinfo(dtype).max).to(dtype)
         base = base.on(base.inputs.replace(valid_lens=lens))
     given = f"hiding the same by {_form_of(base.inputs)}"
@@ -69,28 +79,30 @@ def _form_of(inputs: Inputs) -> str:
 def _combined(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     shape = (*case.lead, case.q_len, case.kv_len)
-    kind, lengths = case.seed % 3, case.seed // 3 % 3
-    if case.q_len > case.kv_len > 1 and case.seed % 8 == 6:  # causality alone
-        kind = lengths = 0
+    kind, lengths = case.variant("also_mask", "none"), case.variant("also_lengths", "none")
     given = base.inputs
-    if kind:
+    if kind != "none":
         mask = torch.rand(shape, generator=base.generator) < 0.6
         bias = torch.randn(shape, generator=base.generator).to(given.query.dtype)
-        part = mask if kind == 1 else bias.masked_fill(~mask, -math.inf)
+        part = mask if kind == "boolean" else bias.masked_fill(~mask, -math.inf)
         given = given.replace(attn_mask=part.to(case.device))
-    if lengths and case.lead:
-        rows = (case.lead[0], case.q_len)[:lengths]
+    if lengths != "none":
+        rows = case.lead[:1] if lengths == "per_item" else (case.lead[0], case.q_len)
         lens = torch.randint(case.kv_len + 1, rows, generator=base.generator)
         given = given.replace(valid_lens=lens.to(case.device))
     before = None if given.attn_mask is None else given.attn_mask.clone()
     base = base.on(given)
     allowed, bias = allowed_and_bias(given)
-    whole = allowed if kind < 2 else bias.to(given.query.dtype).masked_fill(~allowed, -math.inf)
+    whole = (
+        allowed
+        if kind != "floating"
+        else bias.to(given.query.dtype).masked_fill(~allowed, -math.inf)
+    )
     one, together = "with one mask (..., L, S) of all", f"{_form_of(given)} together"
     base.expect(base.run(with_mask(given, whole.to(case.device))), f"{one}, output", together)
     if has_gradients(subject, case):
         inputs, leaves = leaves_of(base.module, given)
-        if kind == 2 and "bias_gets_its_gradient" not in subject.exempt:
+        if kind == "floating" and "bias_gets_its_gradient" not in subject.exempt:
             leaves["attn_mask"] = part.detach().to(case.device).requires_grad_()
             inputs = inputs.replace(attn_mask=leaves["attn_mask"])
             whole = leaves["attn_mask"].masked_fill(~allowed.to(case.device), -math.inf)
@@ -116,18 +128,25 @@ def _combined(subject: Subject, case: Case) -> None:
         base.expect(base.run(with_mask(base.inputs, allowed)), f"{one}, output", together)
 
 
-def _with_other_sizes(subject: Subject, case: Case) -> Case:
-    """Every second case with leading sizes of L, where no shape tells heads from queries.
-
-    Every fourth has more queries than keys, so that the first ones come before every key.
-    """
-    if case.seed % 4 == 2:
-        kv_len = 1 if case.seed % 16 == 2 else case.q_len
-        turned = case.replace(q_len=case.kv_len, kv_len=kv_len)
-        return turned if subject.legal(turned.replace(mask="none")).sizes == turned.sizes else case
+def _with_equal_leads(subject: Subject, case: Case) -> Case:
+    """The case with leading sizes of L, where no shape tells heads from queries."""
     size = min(case.q_len, 4)
     equal = subject.legal(case.replace(lead=(size,) * len(case.lead), q_len=size))
-    return equal if case.seed % 2 and equal.q_len == size else case
+    return equal if equal.q_len == size else case
+
+
+def _with_more_queries(subject: Subject, case: Case, *, kv_len: int | None = None) -> Case:
+    """The case with more queries than keys, so that the first ones come before every key."""
+    turned = case.replace(q_len=case.kv_len, kv_len=kv_len or case.q_len)
+    return turned if subject.legal(turned.replace(mask="none")).sizes == turned.sizes else case
+
+
+def _combinations(subject: Subject) -> SearchStrategy[Case]:
+    equal = functools.partial(_with_equal_leads, subject)
+    turned = functools.partial(_with_more_queries, subject)
+    one_key = functools.partial(_with_more_queries, subject, kv_len=1)
+    space = benign(subject, masks=("causal",), leads=(1, 2), min_kv_len=2, variants=_PARTS)
+    return changed(space, lambda case: case, equal, equal, turned, one_key)
 
 
 @hookimpl
@@ -142,14 +161,12 @@ def attnbench_invariants() -> Iterable[Invariant]:
             masks=(*_FORMS, "empty_row"),
             max_len=65,
             beyond=(Case((1,), 140, 140, mask="causal"), Case((2,), 3, 520, mask="padding")),
+            variants={"lengths_in": _LENGTH_DTYPES},
         ),
     )
     yield Invariant(
         name="causal_and_padding_combine",
         statement="is_causal, lengths and a mask together hide what any of them hides.",
         check=_combined,
-        cases=lambda subject: changed(
-            benign(subject, masks=("causal",), leads=(1, 2), min_kv_len=2),
-            lambda case: _with_other_sizes(subject, case),
-        ),
+        cases=_combinations,
     )

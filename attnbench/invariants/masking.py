@@ -30,7 +30,12 @@ from attnbench.specs import Invariant, MechanismSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-_POISONS = (math.nan, math.inf, -math.inf)
+_POISONS = ("nan", "inf", "minus_inf")
+_WHERE = {"both": "key and value", "value": "value", "key": "key"}
+
+
+def _poison(case: Case) -> float:
+    return float(case.variant("poison", "nan").replace("minus_", "-"))
 
 
 def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
@@ -61,7 +66,7 @@ def _extreme(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     slots = [base.choose(case.kv_len), base.choose(case.kv_len - 1)]
     slots[1] += slots[1] >= slots[0]
-    floating = bool(case.seed % 2)
+    floating = case.variant("hidden_by", "boolean") == "floating"
     factors = (2.0**20, 2.0**20)
     if case.dtype == "float16":  # scores within its range, and beyond it, for what is wider inside
         factors = (128.0, 512.0) if floating else (16.0, 32.0)
@@ -108,8 +113,8 @@ def _inert(subject: Subject, case: Case) -> None:
         reject("nothing is hidden")
     dead = _padding(base)
     if bool(dead.any()):
-        poison = _POISONS[case.seed % 3]
-        where = ("key and value", "value", "key")[case.seed // 3 % 3]
+        poison = _poison(case)
+        where = _WHERE[case.variant("into", "both")]
         base.expect(
             base.run(_poisoned(base.inputs, dead, where, poison)),
             f"with {poison} as the {where} of the slots hidden from all queries, output",
@@ -161,8 +166,8 @@ def _no_gradient(subject: Subject, case: Case) -> None:
 
 
 def _no_poison(base: Baseline, dead: Tensor) -> None:
-    poison = _POISONS[base.case.seed % 3]
-    where = ("value", "key")[base.case.seed // 3 % 2]
+    poison = _poison(base.case)
+    where = base.case.variant("into", "value")
     is_mechanism = isinstance(base.subject.spec, MechanismSpec)
     for name, gradient in _gradients(
         base, _poisoned(base.inputs, dead, where, poison), None
@@ -199,7 +204,12 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="A key stays hidden however far below zero the scores of the others lie.",
         check=_extreme,
         cases=lambda subject: benign(
-            subject, masks=("none",), regimes=("normal",), min_kv_len=2, max_features=17
+            subject,
+            masks=("none",),
+            regimes=("normal",),
+            min_kv_len=2,
+            max_features=17,
+            variants={"hidden_by": ("boolean", "floating")},
         ),
         applies=lambda subject: resizes(subject, "kv_len"),
     )
@@ -207,11 +217,22 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="masked_slots_are_inert",
         statement="Whatever key and value a hidden slot holds, the output is the same.",
         check=_inert,
-        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2, max_len=65),
+        cases=lambda subject: benign(
+            subject,
+            masks=HIDING_MASKS,
+            min_kv_len=2,
+            max_len=65,
+            variants={"poison": _POISONS, "into": tuple(_WHERE)},
+        ),
     )
     yield Invariant(
         name="masked_slots_get_no_gradient",
         statement="No gradient reaches a hidden slot, and nothing in padding reaches a gradient.",
         check=_no_gradient,
-        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2),
+        cases=lambda subject: benign(
+            subject,
+            masks=HIDING_MASKS,
+            min_kv_len=2,
+            variants={"poison": _POISONS, "into": ("value", "key")},
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -30,18 +31,20 @@ _LENGTH_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.int8)
 
 
 def _longer(subject: Subject, case: Case) -> Case:
-    """Every fourth case with more keys than the narrow integers of some lengths count."""
+    """The case with more keys than the narrow integers of some lengths count."""
     longer = case.replace(kv_len=case.kv_len + 256)
-    return longer if case.seed % 4 == 3 and subject.legal(longer) == longer else case
+    return longer if subject.legal(longer) == longer else case
 
 
 def _lengths(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    shape = case.lead[:1] if case.seed % 2 else (case.lead[0], case.q_len)
+    per_item = case.variant("lengths", "per_item") == "per_item"
+    shape = case.lead[:1] if per_item else (case.lead[0], case.q_len)
     narrow = case.kv_len > 256
-    dtype = _LENGTH_DTYPES[case.seed // 4 % 2 + 2 if narrow else case.seed // 4 % 4]
+    number = case.variant("dtype", 0)
+    dtype = _LENGTH_DTYPES[number % 2 + 2 if narrow else number]
     most = min(case.kv_len, torch.iinfo(dtype).max)
-    some = torch.tensor([0, 1, most, max(1, most - 1)], dtype=dtype).roll(case.seed // 2 % 4)
+    some = torch.tensor([0, 1, most, max(1, most - 1)], dtype=dtype).roll(case.variant("first", 0))
     lens = some.repeat(math.prod(shape))[: math.prod(shape)].reshape(shape)
     base = base.on(base.inputs.replace(valid_lens=lens.to(case.device)))
     for length in sorted(set(lens.flatten().tolist())):
@@ -160,10 +163,15 @@ def attnbench_invariants() -> Iterable[Invariant]:
                 subject,
                 masks=("padding", "lengths_2d"),
                 leads=(1, 2, 3),
-                max_len=17,
+                variants={
+                    "lengths": ("per_query", "per_item"),
+                    "first": range(4),
+                    "dtype": range(4),
+                },
                 beyond=(Case((2,), 2, _BEYOND_BFLOAT16, dtype="bfloat16", mask="padding"),),
             ),
-            lambda case: _longer(subject, case),
+            *[lambda case: case] * 3,
+            functools.partial(_longer, subject),
         ),
         applies=lambda subject: resizes(subject, "kv_len"),
     )

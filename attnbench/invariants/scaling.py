@@ -30,7 +30,7 @@ def _scale(subject: Subject, case: Case) -> None:
         return inputs.replace(query=inputs.query * 2, scale=usual / 2)
 
     what, other = f"with twice the query and scale={usual / 2:.6g}", "the query as it is"
-    with torch.set_grad_enabled(bool(case.seed % 2)):
+    with torch.set_grad_enabled(case.variant("gradients", False)):
         base.expect(base.run(doubled(base.inputs)), f"{what}, output", other)
     if has_gradients(subject, case):
         inputs, leaves = leaves_of(base.module, base.inputs)
@@ -55,6 +55,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         cases=lambda subject: benign(
             subject,
             regimes=("normal", "tiny"),
+            variants={"gradients": (False, True)},
             beyond=(Case((1,), 3, 150), Case((1,), 2, 520), Case((1,), 2, 3, 257, 257)),
         ),
         applies=lambda subject: None if "scale" in subject.accepts else "does not accept scale",

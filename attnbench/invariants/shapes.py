@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -68,12 +70,12 @@ def _fold_leads(subject: Subject, case: Case) -> None:
 
 
 def _grouped(subject: Subject, case: Case) -> None:
-    heads, group = case.lead[-1], 2 + case.seed % 2
+    heads, group = case.lead[-1], case.variant("group", 2)
     base = Baseline(subject, case.replace(lead=(*case.lead[:-1], heads * group)))
     given = base.inputs.replace(
         key=base.inputs.key[..., :heads, :, :], value=base.inputs.value[..., :heads, :, :]
     )
-    if "scale" in subject.accepts and case.seed // 2 % 2:
+    if "scale" in subject.accepts and case.variant("scale", "own") == "given":
         given = given.replace(scale=0.75)
 
     def expanded(inputs: Inputs) -> Inputs:
@@ -130,8 +132,8 @@ def _masks(base: Baseline) -> Iterator[Tensor]:
         shapes += [(lead[0], *ones[1:], 1, kv_len), (lead[0], *ones[1:], q_len, kv_len)]
     if len(lead) > 1:
         shapes += [(1, *lead[1:], 1, kv_len), (*lead[1:], q_len, kv_len)]
-    first = base.case.seed % len(shapes)
-    floating = bool(base.case.seed // len(shapes) % 2)
+    first = base.case.variant("shape", 0) % len(shapes)
+    floating = base.case.variant("form", "boolean") == "floating"
     chosen = [(shapes[first], floating), (shapes[first - 1], floating)]
     if q_len == 1 and len(set(lead)) == 1 < len(lead):  # no size tells items from heads
         chosen = [(shapes[-1], True), (shapes[-1], False)]
@@ -158,27 +160,40 @@ def _broadcast(subject: Subject, case: Case) -> None:
         )
 
 
-def _with_ones(subject: Subject, case: Case) -> Case:
-    """The case with some sizes 1, each as often as not."""
-    names = ("q_len", "kv_len", "query_size", "key_size", "value_size")
-    ones = {name: 1 for bit, name in enumerate(names) if case.seed >> bit & 1}
-    lead = tuple(1 if case.seed >> 5 + axis & 1 else n for axis, n in enumerate(case.lead))
+_SIZES = ("q_len", "kv_len", "query_size", "key_size", "value_size", "lead", "lead", "lead")
+
+
+def _with_ones(subject: Subject, case: Case, *, which: tuple[bool, ...]) -> Case:
+    """The case with some of its sizes 1."""
+    ones = {name: 1 for name, one in zip(_SIZES[:5], which, strict=False) if one}
+    lead = tuple(1 if one else size for size, one in zip(case.lead, which[5:], strict=False))
     return subject.legal(case.with_sizes(case.sizes.replace(lead=lead, **ones)))
 
 
-def _with_equal_sizes(subject: Subject, case: Case) -> Case:
-    """Every second case with B == L == S, or one query: no shape tells a mask on a wrong axis."""
+def _sizes_of_one(subject: Subject) -> SearchStrategy[Case]:
+    choices = itertools.product((False, True), repeat=len(_SIZES))
+    ways = [functools.partial(_with_ones, subject, which=which) for which in choices]
+    return changed(benign(subject, regimes=("normal",)), *ways)
+
+
+def _with_equal_sizes(subject: Subject, case: Case, *, one_query: bool = False) -> Case:
+    """The case with B == L == S, or one query: no shape tells a mask on a wrong axis."""
     size = max(2, min(case.q_len, 4))
-    lead, q_len = ((size, size), 1) if case.seed % 4 == 3 else ((size,) * len(case.lead), size)
+    lead, q_len = ((size, size), 1) if one_query else ((size,) * len(case.lead), size)
     equal = case.replace(lead=lead, q_len=q_len, kv_len=size)
-    return equal if case.seed % 2 and subject.legal(equal) == equal else case
+    return equal if subject.legal(equal) == equal else case
 
 
-def _changed(
-    subject: Subject, change: Callable[[Subject, Case], Case], **narrowed: Any
-) -> SearchStrategy[Case]:
-    """Drawn cases with other sizes; the scheduled ones as they are."""
-    return changed(benign(subject, **narrowed), lambda case: change(subject, case))
+def _broadcasts(subject: Subject) -> SearchStrategy[Case]:
+    equal = functools.partial(_with_equal_sizes, subject)
+    space = benign(
+        subject,
+        masks=("none",),
+        regimes=("normal", "tiny"),
+        beyond=(Case((1,), 2 * _BLOCK + 3, 12),),
+        variants={"shape": range(7), "form": ("boolean", "floating")},
+    )
+    return changed(space, *[lambda case: case] * 2, equal, functools.partial(equal, one_query=True))
 
 
 @hookimpl
@@ -199,6 +214,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
             masks=_GROUPED_MASKS,
             leads=(1, 2, 3),
             beyond=(Case((1, 2), 3, 150, mask="floating"), Case((1, 2), 70, 75)),
+            variants={"group": (2, 3), "scale": ("own", "given")},
         ),
         applies=lambda subject: (
             None if "enable_gqa" in subject.accepts else "does not accept enable_gqa"
@@ -208,17 +224,11 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="size_one_dimensions_are_kept",
         statement="A dimension of size 1 stays a dimension, whichever it is.",
         check=_ones,
-        cases=lambda subject: _changed(subject, _with_ones, regimes=("normal",)),
+        cases=_sizes_of_one,
     )
     yield Invariant(
         name="masks_broadcast",
         statement="A mask with dimensions of size 1 means the same as that mask expanded.",
         check=_broadcast,
-        cases=lambda subject: _changed(
-            subject,
-            _with_equal_sizes,
-            masks=("none",),
-            regimes=("normal", "tiny"),
-            beyond=(Case((1,), 2 * _BLOCK + 3, 12),),
-        ),
+        cases=_broadcasts,
     )

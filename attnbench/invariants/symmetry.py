@@ -21,6 +21,7 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _WIDE = ("float64", "float32")
+_OTHERS = {"others": ("larger", "alike", "alike", "alike")}
 _LARGE = 2.0**80
 """So large that its square overflows float32, while the scores of such items do not."""
 
@@ -55,7 +56,9 @@ def _query_alone(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     row = base.choose(case.q_len) if case.q_len <= 256 else case.q_len - 1
     only = torch.tensor([row], device=base.inputs.query.device)
-    if case.dtype in _WIDE and case.seed % 4 == 0:  # beside queries of another magnitude
+    if (
+        case.dtype in _WIDE and case.variant("others", "alike") == "larger"
+    ):  # beside queries of another magnitude
         large = torch.full((case.q_len, 1), _LARGE, device=case.device)
         large[row] = 1.0
         base = base.on(base.inputs.replace(query=base.inputs.query * large.to(base.inputs.query)))
@@ -73,7 +76,9 @@ def _item_alone(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     chosen = [base.choose(size) for size in case.lead]
     index = tuple(slice(i, i + 1) for i in chosen)
-    if case.dtype in _WIDE and case.seed % 4 == 0:  # beside an item of another magnitude
+    if (
+        case.dtype in _WIDE and case.variant("others", "alike") == "larger"
+    ):  # beside an item of another magnitude
         large = torch.full((*case.lead, 1, 1), _LARGE, device=case.device)
         large[index] = 1.0
         base = base.on(base.inputs.replace(key=base.inputs.key * large.to(base.inputs.key)))
@@ -124,6 +129,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
             subject,
             min_q_len=2,
             beyond=(Case((1,), 530, 12, mask="boolean_shared"), Case((), 150, 150)),
+            variants=_OTHERS,
         ),
         applies=lambda subject: resizes(subject, "q_len"),
     )
@@ -131,7 +137,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="item_alone_equals_item_in_batch",
         statement="What an item gets does not depend on the other items of its batch.",
         check=_item_alone,
-        cases=lambda subject: benign(subject, leads=(1, 2, 3)),
+        cases=lambda subject: benign(subject, leads=(1, 2, 3), variants=_OTHERS),
     )
     yield Invariant(
         name="heads_are_independent",

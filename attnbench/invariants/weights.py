@@ -70,7 +70,8 @@ def _not_negative(subject: Subject, case: Case) -> None:
 
 def _keys_matter(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    slot = (case.kv_len - 1, 0, base.choose(case.kv_len))[case.seed % 3]
+    slots = {"last": case.kv_len - 1, "first": 0, "any": base.choose(case.kv_len)}
+    slot = slots[case.variant("key", "last")]
     seen = base.allowed[..., slot]
     if not bool(seen.any()):
         reject("no query sees that key")
@@ -177,7 +178,10 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="The value of each key that a query may attend to changes its output.",
         check=_keys_matter,
         cases=lambda subject: benign(
-            subject, dtypes=_WIDE, regimes=("tiny", "equal_keys", "zero_keys")
+            subject,
+            dtypes=_WIDE,
+            regimes=("tiny", "equal_keys", "zero_keys"),
+            variants={"key": ("last", "first", "any")},
         ),
     )
     yield Invariant(

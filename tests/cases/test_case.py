@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case, Domain, schedule
+from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case, Trial
+from attnbench.cases.domain import Domain
+from attnbench.cases.schedule import schedule
 from attnbench.errors import UsageError
 from attnbench.subject.tensors import make_inputs
 
@@ -103,3 +105,29 @@ def test_a_brief_schedule_has_all_lengths_but_of_four_shapes_and_longer_ones_tha
     left_out = {(sizes.q_len, sizes.kv_len) for sizes in full - brief}
     assert left_out == {(31, 33), (63, 65), (127, 129), (255, 257)}
     assert {33, 65, 129, 257} <= {c.q_len for c in schedule(Domain(), brief=True)}
+
+
+def test_a_case_and_what_is_tried_at_it_are_read_back_and_keep_their_fields() -> None:
+    plain = Case((2,), 3, 4, seed=9)
+    trial = plain.tried(side="left", times=3, flag=True)
+    assert isinstance(trial, Trial)
+    assert trial.id == plain.id + "+side=left+times=3+flag=True"
+    assert Case.from_id(trial.id) == trial
+    assert trial.replace(q_len=1).variant("times", 0) == 3
+    assert plain.variant("times", 0) == 0
+    assert trial.tried(times=1).variant("times", 0) == 1
+
+
+def test_variants_change_no_tensor() -> None:
+    case = Case((2,), 5, 5, 4, 4, 4, mask="boolean", seed=3)
+    for (_, one), (_, two) in zip(
+        make_inputs(case).tensors(), make_inputs(case.tried(side="left")).tensors(), strict=True
+    ):
+        assert torch.equal(one, two)
+
+
+def test_scheduled_cases_meet_every_combination_of_variants() -> None:
+    variants = {"side": ("left", "right"), "times": (1, 2, 3)}
+    cases = list(schedule(Domain(variants=variants)))
+    chosen = {(case.variant("side", ""), case.variant("times", 0)) for case in cases}
+    assert len(chosen) == 6

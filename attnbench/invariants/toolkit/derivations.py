@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import MASKS, Case
-from attnbench.cases.spaces import cases, changed
+from attnbench.cases.spaces import cases
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -62,9 +62,10 @@ def benign(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
         "layouts": ("contiguous",),
         "regimes": ("normal", "huge"),
         "max_len": 17,
+        "drawn_len": 64,
         "max_features": 33,
     }
-    return changed(cases(subject, **{**chosen, **narrowed}), _unsaturated)
+    return cases(subject, **{**chosen, **narrowed}).map(_unsaturated)  # type: ignore[no-any-return]
 
 
 ORDINARY_MASKS = ("none", "boolean", "floating", "padding", "causal")

@@ -62,7 +62,7 @@ def _window_sums(subject: Subject, case: Case) -> None:
 def _looks_back(subject: Subject, case: Case) -> None:
     module: Any
     module, inputs = subject.build(case)
-    slot = case.seed % case.kv_len
+    slot = case.kv_len // 2 if case.variant("slot", "first") == "middle" else 0
     rows = torch.arange(case.q_len)
     blind = (rows < slot) | (rows > slot + module.window)  # row `slot` has its own value
     if not bool(blind.any()):
@@ -129,7 +129,11 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
         statement="A state changes only its own output and those of the W states after it.",
         check=_looks_back,
         cases=lambda subject: cases(
-            subject, regimes=("normal",), layouts=("contiguous",), min_q_len=3
+            subject,
+            regimes=("normal",),
+            layouts=("contiguous",),
+            min_q_len=3,
+            variants={"slot": ("first", "middle")},
         ),
         law=True,
     )

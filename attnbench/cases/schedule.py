@@ -1,0 +1,135 @@
+"""The schedule: cases that chance does not find, which every run looks at first."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from attnbench.cases.case import Case
+from attnbench.cases.domain import Domain
+
+__all__ = ["schedule", "varied"]
+
+_SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
+    # lead, L, S, Eq, Ek, Ev: each row is a shape that chance does not find
+    ((2,), 3, 5, 4, 4, 4),
+    ((3,), 3, 3, 5, 5, 5),  # L == S == B, so that a mixed-up axis still fits
+    ((2, 3), 4, 6, 8, 6, 5),  # heads; all sizes differ
+    ((), 4, 7, 3, 3, 2),  # no leading size
+    ((1,), 1, 1, 1, 1, 1),  # size 1 everywhere
+    ((4,), 1, 9, 8, 8, 8),  # one query: a decoder's step
+    ((1, 2), 7, 4, 6, 6, 6),  # more queries than keys
+    ((2,), 5, 1, 4, 4, 4),  # one key
+    ((2, 2, 2), 2, 3, 4, 4, 3),  # three leading sizes
+    ((1,), 15, 17, 16, 16, 16),
+    ((1,), 16, 16, 15, 15, 15),
+    ((2,), 17, 15, 17, 17, 17),
+    ((1,), 33, 32, 8, 8, 33),
+    ((1,), 65, 64, 33, 33, 4),
+    ((1,), 129, 128, 8, 8, 8),
+    ((1,), 257, 256, 4, 4, 4),
+    ((3,), 4, 4, 1, 1, 1),
+    ((2,), 6, 6, 128, 128, 16),
+    ((2,), 3, 5, 257, 257, 4),
+)
+_ODD = (
+    # one key more than whole blocks, for which _LONG has rows that are faster
+    ((1,), 31, 33, 32, 32, 32),
+    ((1,), 63, 65, 64, 64, 8),
+    ((1,), 127, 129, 16, 16, 16),
+    ((1,), 255, 257, 8, 8, 8),
+)
+
+
+_LONG = (
+    # long in one size, and else so plain that no mask and no regime hides what is wrong with it
+    Case((1,), 2, 1025),  # one more than some blocks of a power of two
+    Case((1,), 257, 2),
+    Case((1,), 2, 257, regime="huge"),  # where one block's largest score is far above the last's
+    Case((1,), 2, 3, 257, 257),
+    Case((1,), 1, 961),  # a decoder's step after many: one more than blocks of 48, 80, 96 or 160
+    Case((1,), 960, 2),
+    Case((1,), 1, 960),  # nothing but whole blocks of 24, 40, 48, 80, 96 or 160
+    Case((1,), 2, 3, value_size=257),
+    Case((1,), 130, 258, mask="window"),  # whole blocks of keys are hidden, first ones and last
+    Case((1,), 130, 130),
+    Case((1,), 40, 65, mask="causal"),  # the diagonal meets blocks of keys in their midst,
+    Case((1,), 140, 300, mask="causal"),  # and blocks of queries
+    Case((600,), 1, 3),  # more items than a grid has in one direction
+    Case((16,), 2, 257, mask="padding"),  # so many lengths that one needs a second byte
+    Case((640,), 1, 3),  # nothing but whole chunks of items
+)
+_NARROW = (
+    Case((1,), 259, 259, dtype="bfloat16", mask="causal"),  # positions that it cannot tell apart
+    Case((2,), 1, 9, 64, 64, 8, dtype="float16", regime="near_overflow"),  # a decoder's scores
+)
+"""Where a narrow dtype has its limits."""
+
+
+def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[Case]:
+    """Cases that chance does not find, in an order in which a prefix covers most.
+
+    Every shape meets a mask, a layout, a regime and a dtype; long ones come plain too. Every mask
+    comes on two small shapes, and every layout and regime on one. Only cases of the domain come.
+
+    Args:
+        domain: bounds of the cases.
+        seed: of the first case; each has the next one.
+        brief: without the shapes of one key more than whole blocks; every mask on one of the small
+            shapes only, every second one where all sizes agree; what is long in one of two dtypes.
+    """
+    seen: set[Case] = set()
+    bounds = replace(domain, beyond=(), drawn_len=None)
+    usual = ((case, bounds) for case in _scheduled(domain, brief))
+    longer = ((replace(case, device=domain.devices[0]), domain) for case in domain.beyond)
+    for number, (case, within) in enumerate(itertools.chain(usual, longer)):
+        case = replace(case, seed=seed + number).legal()
+        key = replace(case, seed=0)
+        if case in within and key not in seen:
+            seen.add(key)
+            yield varied(case, domain.variants, seed + number)
+
+
+def varied(case: Case, variants: Mapping[str, Sequence[str | int | bool]], number: int) -> Case:
+    """The case with one option of each variant, so that running numbers meet all combinations."""
+    chosen = {}
+    for name, options in variants.items():
+        number, place = divmod(number, len(options))
+        chosen[name] = options[place]
+    return case.tried(**chosen)
+
+
+def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
+    dtypes, masks = domain.dtypes, domain.masks
+    device = domain.devices[0]
+    cycles = (
+        itertools.cycle(dtypes),
+        itertools.cycle(masks),
+        itertools.cycle(domain.layouts),
+        itertools.cycle(domain.regimes),
+    )
+    rows = _SHAPES if brief else (*_SHAPES, *_ODD)
+    for sizes, dtype, mask, layout, regime in zip(rows, *cycles, strict=False):
+        yield Case(*sizes, dtype, device, mask, layout, regime)
+    ends = list(dict.fromkeys((dtypes[0], dtypes[-1])))
+    for number, case in enumerate(_LONG):
+        for dtype in ends[number % len(ends) :][:1] if brief else ends:
+            yield replace(case, dtype=dtype, device=device)
+    for case in _NARROW:
+        yield replace(case, device=device)
+    small = Case((2, 3), 4, 6, 8, 6, 5, device=device), Case((3,), 3, 3, 5, 5, 5, device=device)
+    for number, mask in enumerate(masks):
+        shapes = small[number % 2 :][:1] if brief else small
+        for base, dtype in zip(shapes, _rotated(dtypes, number), strict=False):
+            yield replace(base, mask=mask, dtype=dtype)
+    for number, (layout, regime) in enumerate(
+        [(layout, "normal") for layout in domain.layouts]
+        + [("contiguous", regime) for regime in domain.regimes]
+    ):
+        dtype = dtypes[number % len(dtypes)]
+        yield replace(small[0], layout=layout, regime=regime, dtype=dtype)
+
+
+def _rotated(dtypes: tuple[str, ...], number: int) -> Iterator[str]:
+    return itertools.islice(itertools.cycle(dtypes), number, None)

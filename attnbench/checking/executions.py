@@ -1,0 +1,365 @@
+"""The executions of one run: what failed before, the schedule, drawn cases, and shrinking."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from unittest import SkipTest
+
+from hypothesis import Phase, target
+from hypothesis import strategies as st
+from hypothesis.database import ExampleDatabase
+from hypothesis.errors import UnsatisfiedAssumption
+from hypothesis.strategies import SearchStrategy
+
+from attnbench.cases.case import Case
+from attnbench.cases.drawing import CaseSpace, Part, Space
+from attnbench.checking import search
+from attnbench.checking.outcomes import CONTRACT
+from attnbench.checking.profiles import Profile, nearest_misses
+from attnbench.errors import InvariantViolation
+from attnbench.oracle.references import NoReferenceError
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+__all__ = ["IllegalCaseError", "PlainRun", "Run", "SpaceRun", "UnjudgedError"]
+
+_TRIES = 10
+"""Cases drawn for each that is wanted, where most are rejected."""
+
+_AT_ONCE = 8
+"""Cases of one example, since an example costs more than a check."""
+
+_SHRINKING = 300
+"""Cases at which a check is run to find a smaller one that fails."""
+
+_LARGEST_STORED = 2**22
+"""Work of a stored case that is tried again: that of the largest drawn one."""
+
+
+class IllegalCaseError(Exception):
+    """A strategy drew what is no legal case of the subject."""
+
+
+class UnjudgedError(SkipTest):
+    """Nothing judges the subject; Hypothesis lets the exceptions that skip a test through."""
+
+
+class Run:
+    """The state of one run: what was seen, and the failure if there is one."""
+
+    def __init__(self, subject: Subject, invariant: Invariant, profile: Profile) -> None:
+        self.subject, self.invariant, self.profile = subject, invariant, profile
+        self.seen = Counter[str]()
+        self.rejected = 0
+        self.failing: Case | None = None
+        self.error: BaseException | None = None
+        self.shrunk = False
+        self._known: dict[Case, BaseException | None] = {}
+        self._counted: set[Case] = set()
+
+    def verdict(self, case: Case) -> BaseException | None:
+        """What the check raises at a case, worked out once; a rejection is one too."""
+        if case not in self._known:
+            self._known[case] = self._raised(case)
+        return self._known[case]
+
+    def _raised(self, case: Case) -> BaseException | None:
+        if self.subject.unsupported(case) is not None:
+            return UnsatisfiedAssumption("unsupported")
+        try:
+            self.invariant.check(self.subject, case)
+        except NoReferenceError as error:
+            raise UnjudgedError(str(error)) from None
+        except SystemExit as error:  # it would end the run, which is not the subject's to do
+            return InvariantViolation(f"raised on a legal input: SystemExit: {error}")
+        except Exception as error:
+            return error
+        return None
+
+    def fails(self, case: Case, kind: str) -> bool:
+        """Whether the check fails at a case, which is counted if it said something."""
+        if self.error is not None or case in self._counted:
+            return case == self.failing
+        error = self.verdict(case)
+        if kind != "stored":
+            self._counted.add(case)
+        if isinstance(error, UnsatisfiedAssumption):
+            self.rejected += kind == "scheduled"
+            return False
+        self.seen[kind] += 1
+        if error is not None:
+            self.failing, self.error = case, error
+        return error is not None
+
+    def finished(self, part: Part, raw: Case | None) -> Case | None:
+        """The case that a space makes of a raw one; ``None`` if it makes none."""
+        case = None if raw is None else part.finished(raw)
+        if raw is not None and case not in (None, raw) and self.subject.legal(raw) == raw:
+            self.hold_legal(case)
+        return case
+
+    def hold_legal(self, case: Any) -> None:
+        """Raise if a strategy of the invariant gave what is no legal case."""
+        name = self.invariant.name
+        if not isinstance(case, Case):
+            raise IllegalCaseError(
+                f"the cases of {name} must be attnbench.Case, but its strategy drew {case!r}"
+            )
+        legal = self.subject.legal(case)
+        if legal != case:
+            raise IllegalCaseError(
+                f"the strategy of {name} drew {case.id}, which is not legal for "
+                f"{self.subject.name}; the nearest legal case is {legal.id}. "
+                "End the strategy with .map(subject.legal), or filter such cases out."
+            )
+
+    @property
+    def quota(self) -> int:
+        """How many cases must have said something."""
+        return self.profile.quota
+
+    def ruled_out(self) -> tuple[str, str] | None:
+        """Status and reason where no case could be run; that is no verdict on the contract."""
+        raise NotImplementedError
+
+    def _skipped(self, reason: str) -> tuple[str, str]:
+        return "inconclusive" if self.invariant.name == CONTRACT else "skipped", reason
+
+
+class SpaceRun(Run):
+    """A run over a space that knows its schedule."""
+
+    def __init__(self, subject: Subject, invariant: Invariant, profile: Profile, space: CaseSpace):
+        super().__init__(subject, invariant, profile)
+        self.space = space
+        self.scheduled: list[Case] = []
+        self._origin: tuple[Part, Case] | None = None
+
+    @property
+    def quota(self) -> int:
+        """That of the listed cases, where there are no others."""
+        enough = [part.enough for part in self.space.parts]
+        return sum(enough) if all(enough) else self.profile.quota
+
+    def ruled_out(self) -> tuple[str, str] | None:
+        """What a kernel runs none of, or a subject's sizes allow none of."""
+        if self.seen:
+            return None
+        reasons = list(dict.fromkeys(map(self.subject.unsupported, self.scheduled)))
+        if reasons and None not in reasons:
+            told = f"it runs none of the {len(self.scheduled)} scheduled cases: "
+            return self._skipped(told + "; ".join(map(str, reasons)))
+        domains = [part.domain for part in self.space.parts if isinstance(part, Space)]
+        if domains and not self.scheduled:
+            return self._skipped(
+                f"sizes allows none of its cases: L and S up to {domains[0].max_len}, "
+                f"Eq, Ek and Ev up to {domains[0].max_features}"
+            )
+        return None
+
+    def _key(self, part: Part) -> str:
+        number = self.space.parts.index(part)
+        return f"attnbench {self.subject.name} {self.invariant.name}" + f" {number}" * bool(number)
+
+    def _fails_raw(self, part: Part, raw: Case | None, kind: str) -> bool:
+        case = self.finished(part, raw)
+        if case is None or raw is None or not self.fails(case, kind):
+            return False
+        self._origin = part, raw
+        return True
+
+    def reuse(self, kept: ExampleDatabase | None) -> None:
+        """Run the check on what failed the last time."""
+        for part in self.space.parts:
+            if kept is None or not any(kept.fetch(self._key(part).encode())):
+                continue
+            search.search(
+                part.below(None),
+                lambda raw, part=part: (
+                    (  # type: ignore[misc]
+                        raw is not None and _work(raw) <= _LARGEST_STORED
+                    )
+                    and self._fails_raw(part, raw, "stored")
+                ),
+                phases=search.phases(Phase.reuse),
+                kept=kept,
+                key=self._key(part),
+            )
+
+    def schedule(self, seed: int) -> None:
+        """Run the check on the scheduled cases, one after the other, until one fails."""
+        brief = self.profile.name == "quick"
+        for part in self.space.parts:
+            for raw in part.scheduled(seed, brief=brief):
+                case = self.finished(part, raw)
+                if case is not None:
+                    self.scheduled.append(case)
+                    if self._fails_raw(part, raw, "scheduled"):
+                        return
+
+    def generate(self, seed: int | None) -> None:
+        """Run the check on drawn cases until one fails or enough said something."""
+        parts = [part for part in self.space.parts if part.drawn]
+        wanted, aim = search.drawn_count(self.profile.drawn), self.profile.name == "thorough"
+        at_once = 1 if aim else _AT_ONCE
+        strategies = [
+            part.raw(wide=aim).map(lambda raw, part=part: (part, raw))  # type: ignore[misc]
+            for part in parts
+        ]
+
+        def fail(batch: list[tuple[Part, Case | None]]) -> bool:
+            for part, raw in batch:
+                if self.seen["drawn"] >= wanted and self.error is None:
+                    return False
+                with _aiming(aim):
+                    if self._fails_raw(part, raw, "drawn"):
+                        return True
+            return False
+
+        for attempt in range(_TRIES if parts else 0):
+            left = wanted - self.seen["drawn"]
+            if left <= 0 or self.error is not None:
+                return
+            search.search(
+                st.lists(st.one_of(strategies), min_size=at_once, max_size=at_once),
+                fail,
+                phases=search.phases(Phase.generate, Phase.target),
+                examples=math.ceil(left / at_once) + 1,  # the first one is the simplest, repeated
+                seed=f"{self.invariant.name} {seed} {attempt}",
+            )
+
+    def shrink(self) -> None:
+        """Make the failing case smaller while it goes on failing, by some runs of the check."""
+        assert self._origin is not None
+        part, first = self._origin
+        if not part.drawn:
+            return
+        kind, left = type(self.error), _SHRINKING
+        key = self._key(part)
+        beginning = search.Beginning(key)
+
+        def still_fails(raw: Case | None) -> bool:
+            nonlocal left
+            case = None if raw is None else part.finished(raw)
+            if case is None or (left <= 0 and case not in self._known):
+                return False
+            left -= case not in self._known
+            return type(self.verdict(case)) is kind
+
+        once: Any = {"kept": beginning, "key": key}
+        search.search(part.exactly(first), lambda _: True, phases=(Phase.generate,), **once)
+        found = search.search(
+            part.below(first), still_fails, phases=(Phase.reuse, Phase.shrink), **once
+        )
+        if found is not None:
+            self.shrunk = left > 0
+            self._origin = part, found
+            self.failing = part.finished(found)
+            assert self.failing is not None
+            self.error = self.verdict(self.failing)
+
+    def keep(self, kept: ExampleDatabase | None) -> None:
+        """Store the failing case for the next time."""
+        if kept is not None and self._origin is not None:
+            part, raw = self._origin
+            search.search(
+                part.exactly(raw),
+                lambda _: True,
+                phases=(Phase.generate,),
+                kept=kept,
+                key=self._key(part),
+            )
+
+
+class PlainRun(Run):
+    """A run over a strategy of which nothing is known: Hypothesis draws and shrinks by itself."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        invariant: Invariant,
+        profile: Profile,
+        device: str,
+        dtypes: tuple[str, ...],
+    ) -> None:
+        super().__init__(subject, invariant, profile)
+        self.device, self.dtypes = device, dtypes
+        self._others = set[str]()
+
+    def ruled_out(self) -> tuple[str, str] | None:
+        """None of the dtypes asked for."""
+        if self.seen or not self._others:
+            return None
+        drawn, asked = ", ".join(sorted(self._others)), ", ".join(self.dtypes)
+        return self._skipped(f"its strategy draws {drawn} only, none of {asked}")
+
+    def explore(
+        self,
+        strategy: SearchStrategy[Case],
+        seed: int | None,
+        kept: ExampleDatabase | None,
+        *,
+        shrink: bool,
+    ) -> None:
+        """Run the check on what failed the last time, then on drawn cases."""
+        left = _SHRINKING
+
+        def fail(case: Case) -> bool:
+            nonlocal left
+            if self.error is not None and case not in self._known:
+                left -= 1
+                if left < 0:
+                    return False
+            self.hold_legal(case)
+            if case.dtype not in self.dtypes:
+                self._others.add(case.dtype)
+                raise UnsatisfiedAssumption
+            case = case.replace(device=self.device)
+            if self.error is None:
+                with _aiming(self.profile.name == "thorough"):
+                    failed = self.fails(case, "drawn")
+            else:
+                failed = type(self.verdict(case)) is type(self.error)
+            if isinstance(self.verdict(case), UnsatisfiedAssumption):
+                raise UnsatisfiedAssumption
+            return failed
+
+        shrinking = (Phase.shrink,) if shrink else ()
+        stages = ((Phase.reuse, *shrinking), (Phase.generate, Phase.target, *shrinking))
+        for stage in stages:
+            smallest = search.search(
+                strategy,
+                fail,
+                phases=search.phases(*stage),
+                examples=search.drawn_count(self.profile.drawn),
+                seed=f"{self.invariant.name} {seed}",
+                kept=kept,
+                key=f"attnbench {self.subject.name} {self.invariant.name}",
+            )
+            if smallest is not None:
+                self.shrunk = shrink and left >= 0
+                self.failing = smallest.replace(device=self.device)
+                self.error = self.verdict(self.failing)
+                return
+
+
+@contextlib.contextmanager
+def _aiming(wanted: bool) -> Iterator[None]:
+    """Tell Hypothesis the largest error relative to its budget: it looks for a larger one."""
+    if not wanted:
+        yield
+        return
+    with nearest_misses() as shares:
+        yield
+    if shares:
+        target(max(shares), label="largest error relative to its budget")
+
+
+def _work(case: Case) -> int:
+    """A measure of how large a case is: pairs of a query and a key, times features."""
+    widest = max(case.query_size, case.key_size, case.value_size)
+    return math.prod(case.lead) * case.q_len * case.kv_len * widest

@@ -1,0 +1,170 @@
+"""Searching with Hypothesis: one execution of its engine over a strategy, under a key of our own.
+
+Failures are kept in Hypothesis's example database, ``.hypothesis/examples`` where the command runs
+unless a settings profile names another one, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import SkipTest
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as seeded
+from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+from hypothesis.errors import Unsatisfiable
+from hypothesis.strategies import SearchStrategy
+
+__all__ = ["Beginning", "database", "drawn_count", "phases", "search"]
+
+T = TypeVar("T")
+
+_USUAL_EXAMPLES = 100
+"""What a settings profile has that says nothing of ``max_examples``."""
+
+
+def search(
+    strategy: SearchStrategy[T],
+    fails: Callable[[T], bool],
+    *,
+    phases: Iterable[Phase],
+    examples: int = 100,
+    seed: str = "",
+    kept: ExampleDatabase | None = None,
+    key: str = "",
+) -> T | None:
+    """The simplest value found at which something fails; ``None`` if none was found.
+
+    As :func:`hypothesis.find`, which cannot have both a seed and a database.
+
+    Args:
+        strategy: of the values.
+        fails: whether a value fails; the same answer for the same value. May reject a value.
+        phases: of Hypothesis, that this execution has.
+        examples: how many values are generated.
+        seed: of what is generated, and of the order in which is shrunk.
+        kept: where failures are kept, and found again by ``Phase.reuse``.
+        key: under which.
+    """
+    quiet = _loaded().verbosity in (Verbosity.quiet, Verbosity.normal)
+    chosen = settings(
+        max_examples=examples,
+        phases=tuple(phases),
+        database=kept,
+        derandomize=False,
+        deadline=None,
+        report_multiple_bugs=False,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet if quiet else _loaded().verbosity,
+    )
+    found: list[T] = []
+
+    def holds(value: T) -> None:
+        if fails(value):
+            found[:] = [value]
+            raise _FoundError
+
+    number = random.Random(seed).getrandbits(64)  # noqa: S311 -- no secret
+    execute: Any = chosen(seeded(number)(given(strategy)(holds)))  # @seed takes the database away
+    execute._hypothesis_internal_database_key = key.encode()  # as hypothesis.find does it
+    try:
+        execute()
+    except _FoundError:
+        return found[0]
+    except Unsatisfiable:
+        return None
+    except SkipTest as error:
+        if type(error) is not SkipTest:
+            raise
+    return None  # Hypothesis had nothing to run
+
+
+class _FoundError(Exception):
+    """A value at which something fails."""
+
+
+def _loaded() -> settings:
+    """The settings profile that is loaded."""
+    loaded = settings.default
+    assert loaded is not None
+    return loaded
+
+
+def phases(*wanted: Phase) -> tuple[Phase, ...]:
+    """Those of some phases that the loaded settings profile has."""
+    return tuple(phase for phase in wanted if phase in _loaded().phases)
+
+
+def drawn_count(usual: int) -> int:
+    """How many cases are drawn: ``max_examples`` of the loaded settings profile if it says so."""
+    chosen = _loaded().max_examples
+    return usual if chosen == _USUAL_EXAMPLES else chosen
+
+
+def database() -> ExampleDatabase | None:
+    """The example database of the loaded settings profile; it never raises."""
+    given = _loaded().database
+    if given is None:
+        return None
+    if settings.get_current_profile_name() == "default":  # whose folder was chosen at import
+        given = DirectoryBasedExampleDatabase(Path(".hypothesis", "examples").absolute())
+    return _Careful(given)
+
+
+class _Careful(ExampleDatabase):
+    """A database that forgets where it cannot read or write: an aid, and no part of the verdict."""
+
+    def __init__(self, inner: ExampleDatabase) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        """What was kept under a key."""
+        found: list[bytes] = []
+        with contextlib.suppress(Exception):
+            found.extend(self.inner.fetch(key))
+        return found
+
+    def save(self, key: bytes, value: bytes) -> None:
+        """Keep a value."""
+        with contextlib.suppress(Exception):
+            self.inner.save(key, value)
+
+    def delete(self, key: bytes, value: bytes) -> None:
+        """Forget a value."""
+        with contextlib.suppress(Exception):
+            self.inner.delete(key, value)
+
+    def move(self, src: bytes, dest: bytes, value: bytes) -> None:
+        """Keep a value under another key."""
+        with contextlib.suppress(Exception):
+            self.inner.move(src, dest, value)
+
+
+class Beginning(ExampleDatabase):
+    """The choices of the last value that was saved, for a search to begin at.
+
+    They are given for Hypothesis's secondary keys only: it does not shrink what it finds under a
+    primary key, which was shrunk before.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key, self.value = key.encode(), b""
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        """The last value."""
+        return [self.value] if self.value and key != self.key else []
+
+    def save(self, key: bytes, value: bytes) -> None:
+        """Keep the value of the primary key."""
+        if key == self.key:
+            self.value = value
+
+    def delete(self, key: bytes, value: bytes) -> None:
+        """Keep what there is."""

@@ -1,0 +1,311 @@
+"""What Hypothesis does in a run: it draws, shrinks, keeps what failed, and tries it first."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.database import InMemoryExampleDatabase
+
+from attnbench import Case, Invariant, InvariantViolation, Outcome, Subject
+from attnbench.checking.outcomes import failure_text
+from attnbench.checking.profiles import PROFILES, Profile
+from attnbench.checking.runner import run_invariant, seeded
+from attnbench.strategies import cases, listed
+from attnbench.subject.lookup import resolve
+
+FEW = Profile("few", 30)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to run in, whose example database is used."""
+    monkeypatch.chdir(tmp_path)
+    settings.load_profile("default")
+    yield tmp_path / ".hypothesis" / "examples"
+    settings.load_profile("attnbench")
+
+
+def invariant(
+    fails: Callable[[Case], bool], strategy: Callable[[Subject], st.SearchStrategy[Case]] = cases
+) -> tuple[Invariant, list[Case]]:
+    """One that fails at some cases, and the cases at which it was asked, in order."""
+    asked: list[Case] = []
+
+    def check(subject: Subject, case: Case) -> None:
+        asked.append(case)
+        if fails(case):
+            raise InvariantViolation(f"fails at {case.id}")
+
+    return Invariant(name="some_property", check=check, cases=strategy), asked
+
+
+def run(
+    one: Invariant,
+    profile: Profile = FEW,
+    *,
+    shrink: bool = True,
+    seed: int | None = None,
+    dtypes: tuple[str, ...] | None = None,
+    target: str = "additive",
+) -> Outcome:
+    (subject,) = resolve(target)
+    with seeded():
+        return run_invariant(subject, one, profile, shrink=shrink, seed=seed, dtypes=dtypes)
+
+
+def found(outcome: Outcome) -> Case:
+    assert outcome.counterexample is not None, outcome
+    return Case.from_id(outcome.counterexample)
+
+
+def test_what_a_scheduled_case_found_is_shrunk_in_every_field() -> None:
+    one, _ = invariant(lambda case: case.kv_len >= 3 and case.mask != "none")
+    case = found(run(one))
+    assert case == Case((), 1, 3, 1, 1, 1, mask="boolean")
+
+
+def test_what_only_a_drawn_case_finds_is_shrunk_too() -> None:
+    one, _ = invariant(lambda case: case.q_len == 13 == case.kv_len)
+    outcome = run(one, Profile("many", 300))
+    assert found(outcome) == Case((), 13, 13, 1, 1, 1)
+    assert outcome.shrunk
+
+
+def test_lengths_that_must_be_equal_shrink_together() -> None:
+    one, _ = invariant(lambda case: case.q_len == case.kv_len > 2 and bool(case.lead))
+    assert found(run(one)) == Case((1,), 3, 3, 1, 1, 1)
+
+
+def test_where_nothing_smaller_fails_the_case_itself_is_told() -> None:
+    one, asked = invariant(lambda case: case == asked[0])
+    outcome = run(one)
+    assert found(outcome) == asked[0]
+    assert outcome.shrunk
+
+
+def test_shrinking_ends_after_some_cases_however_fast_the_machine_is() -> None:
+    one, asked = invariant(lambda case: True)
+    ids = itertools.count()
+    endless = Invariant(
+        name="some_property",
+        check=lambda subject, case: one.check(subject, case.replace(seed=next(ids))),
+        cases=lambda subject: cases(subject, leads=(3,)),
+    )
+    run(endless)
+    assert len(asked) <= 301
+
+
+def test_without_shrinking_the_first_failure_is_no_smallest_counterexample() -> None:
+    one, asked = invariant(lambda case: case.kv_len >= 3)
+    outcome = run(one, shrink=False)
+    assert found(outcome) == asked[-1]
+    assert "  counterexample: " in failure_text(outcome)
+    assert "  smallest counterexample: " in failure_text(run(one))
+
+
+def test_a_listed_case_is_told_as_it_is() -> None:
+    one, asked = invariant(lambda case: True, lambda subject: listed(Case(), Case(kv_len=4)))
+    outcome = run(one)
+    assert (found(outcome), outcome.shrunk, len(asked)) == (Case(), False, 1)
+
+
+def test_the_stored_case_is_tried_first_also_with_another_seed(kept: Path) -> None:
+    one, asked = invariant(lambda case: case.kv_len == 7)
+    first = found(run(one, seed=1))
+    assert kept.is_dir()
+    asked.clear()
+    again = run(one, seed=2)
+    assert (asked[0], found(again), again.cases) == (first, first, 1)
+
+
+def test_a_stored_case_that_holds_by_now_is_forgotten(kept: Path) -> None:
+    broken = [True]
+    one, asked = invariant(lambda case: broken[0] and case.kv_len == 7)
+    first = found(run(one))
+    broken.clear()
+    broken.append(False)
+    asked.clear()
+    outcome = run(one)
+    assert (asked[0], outcome.status) == (first, "passed")
+    asked.clear()
+    assert run(one).reason == outcome.reason
+    assert asked[0] != first
+
+
+def test_a_stored_case_of_another_subject_or_invariant_is_not_tried(kept: Path) -> None:
+    one, asked = invariant(lambda case: case.kv_len == 7)
+    first = found(run(one))
+    asked.clear()
+    run(one, target="dot")
+    assert asked[0] != first
+
+
+def test_a_stored_case_of_a_strategy_of_ones_own_is_tried_first(kept: Path) -> None:
+    own = st.builds(Case, q_len=st.integers(1, 9), kv_len=st.integers(1, 9))
+    one, asked = invariant(lambda case: case.kv_len > 5, lambda subject: own)
+    first = found(run(one))
+    assert first.kv_len == 6
+    asked.clear()
+    assert found(run(one, seed=3)) == asked[0] == first
+
+
+@pytest.mark.parametrize("damage", ["garbage", "file", "read_only", "foreign"])
+def test_a_database_that_cannot_be_used_changes_nothing(
+    kept: Path, damage: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, _ = invariant(lambda case: case.kv_len == 7)
+    expected = found(run(one))
+    if damage == "file":
+        kept.rename(kept.with_name("other"))
+        kept.write_text("no folder")
+    for file in [path for path in kept.rglob("*") if path.is_file()] if kept.is_dir() else ():
+        file.write_bytes(b"\xff" * 40 if damage == "garbage" else b"0123456789" * 9)
+    if damage == "read_only":
+        kept.chmod(0o500)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert found(run(one)) == expected
+    printed = capfd.readouterr()
+    assert len((printed.out + printed.err).splitlines()) <= 1
+
+
+def test_a_settings_profile_says_how_much_is_drawn_and_where_failures_are_kept(
+    kept: Path,
+) -> None:
+    memory = InMemoryExampleDatabase()
+    settings.register_profile("own", max_examples=7, database=memory)
+    settings.load_profile("own")
+    holds, _ = invariant(lambda case: False)
+    assert run(holds).reason.endswith(", 7 drawn")
+    fails, _ = invariant(lambda case: True)
+    run(fails)
+    assert memory.data
+    assert not kept.exists()
+
+
+def test_every_length_up_to_64_is_visited_in_thorough() -> None:
+    one, asked = invariant(lambda case: False, lambda subject: cases(subject, masks=("causal",)))
+    run(one, PROFILES["thorough"])
+    assert set(range(1, 65)) <= {length for case in asked for length in (case.q_len, case.kv_len)}
+
+
+def test_variants_are_drawn_and_shrink_by_themselves() -> None:
+    sides = {"side": ("left", "right"), "times": (1, 2, 3)}
+    one, asked = invariant(
+        lambda case: case.variant("times", 1) == 3,
+        lambda subject: cases(subject, variants=sides),
+    )
+    case = found(run(one))
+    assert case.variant("side", "") == "left"
+    assert (case.seed, case.variant("times", 0)) == (0, 3)
+    assert case.id.endswith("-s0+side=left+times=3")
+    holds, asked = invariant(lambda case: False, lambda subject: cases(subject, variants=sides))
+    run(holds)
+    chosen = {(case.variant("side", ""), case.variant("times", 0)) for case in asked}
+    assert len(chosen) == 6
+
+
+def test_filtered_and_mapped_strategies_keep_schedule_quota_and_dtype() -> None:
+    one, asked = invariant(
+        lambda case: False,
+        lambda subject: (
+            cases(subject)
+            .filter(lambda case: case.kv_len > 1)
+            .map(lambda case: case.replace(layout="contiguous"))
+        ),
+    )
+    outcome = run(one, dtypes=("float32",))
+    assert "30 drawn" in outcome.reason
+    assert not outcome.reason.startswith("0 scheduled")
+    assert {case.dtype for case in asked} == {"float32"}
+    assert {case.layout for case in asked} == {"contiguous"}
+    assert all(case.kv_len > 1 for case in asked)
+    few, _ = invariant(
+        lambda case: False, lambda subject: cases(subject).filter(lambda case: case.kv_len == 257)
+    )
+    assert run(few).status == "inconclusive"
+
+
+@pytest.mark.parametrize("joined", [lambda a, b: a | b, st.one_of])
+def test_joined_strategies_keep_both_schedules(
+    joined: Callable[..., st.SearchStrategy[Case]],
+) -> None:
+    one, asked = invariant(
+        lambda case: False,
+        lambda subject: joined(
+            cases(subject, masks=("causal",)), cases(subject, masks=("padding",), leads=(1,))
+        ),
+    )
+    outcome = run(one, dtypes=("float64",))
+    alone, _ = invariant(lambda case: False, lambda subject: cases(subject, masks=("causal",)))
+    scheduled = int(outcome.reason.split()[0])
+    assert scheduled > int(run(alone, dtypes=("float64",)).reason.split()[0])
+    assert {case.mask for case in asked} == {"causal", "padding"}
+    assert {case.dtype for case in asked} == {"float64"}
+    fails, _ = invariant(
+        lambda case: case.mask == "padding",
+        lambda subject: joined(
+            cases(subject, masks=("causal",)), cases(subject, masks=("padding",))
+        ),
+    )
+    assert found(run(fails)).mask == "padding"
+
+
+def test_a_strategy_of_ones_own_looks_only_at_the_dtypes_asked_for() -> None:
+    own = st.builds(Case, dtype=st.sampled_from(["float32", "float64"]), seed=st.integers(0, 999))
+    one, asked = invariant(lambda case: False, lambda subject: own)
+    assert run(one, dtypes=("float64",)).status == "passed"
+    assert {case.dtype for case in asked} == {"float64"}
+    outcome = run(one, dtypes=("float16",))
+    assert (outcome.status, "float32" in outcome.reason) == ("skipped", True)
+
+
+def test_a_missing_reference_is_a_skip_for_a_strategy_of_ones_own() -> None:
+    from attnbench.oracle.references import NoReferenceError
+
+    def unjudged(subject: Subject, case: Case) -> None:
+        raise NoReferenceError("nothing judges it")
+
+    for strategy in (cases, lambda subject: st.builds(Case, seed=st.integers(0, 999))):
+        outcome = run(Invariant(name="some_property", check=unjudged, cases=strategy))
+        assert (outcome.status, outcome.reason) == ("skipped", "nothing judges it")
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        lambda subject: st.builds(Case, query_size=st.just(3), key_size=st.just(4)),
+        lambda subject: cases(subject).map(lambda case: case.replace(query_size=3, key_size=4)),
+        lambda subject: cases(subject).map(lambda case: case.replace(lead=(), mask="padding")),
+    ],
+)
+def test_a_strategy_that_draws_illegal_cases_gets_a_clear_error(
+    strategy: Callable[[Subject], st.SearchStrategy[Case]],
+) -> None:
+    outcome = run(invariant(lambda case: False, strategy)[0], target="dot")
+    assert outcome.status == "error"
+    for told in ("some_property", "not legal for dot", "nearest legal case is", "subject.legal"):
+        assert told in outcome.reason
+
+
+def test_a_strategy_that_draws_no_cases_gets_a_clear_error() -> None:
+    own: Any = st.integers()
+    outcome = run(invariant(lambda case: False, lambda subject: own)[0])
+    assert outcome.status == "error"
+    assert "must be attnbench.Case" in outcome.reason
+
+
+def test_the_profile_of_a_run_is_gone_after_it() -> None:
+    from attnbench.checking.profiles import current_profile
+
+    before = current_profile()
+    one, _ = invariant(lambda case: False)
+    run(one, Profile("unheard", 5))
+    assert current_profile() is before
