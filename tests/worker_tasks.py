@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import torch
 
 from attnbench.errors import UnknownNameError
@@ -26,8 +27,10 @@ def described(number: int) -> dict[str, Any]:
     }
 
 
-def many(count: int) -> Iterator[int]:
-    yield from range(count)
+def many(count: int, pause: float = 0.0) -> Iterator[int]:
+    for number in range(count):
+        time.sleep(pause)
+        yield number
 
 
 def noisy() -> str:
@@ -50,6 +53,14 @@ def hang_with_child() -> Iterator[list[int]]:
 def kill_itself() -> None:
     print("about to die", file=sys.stderr)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_cluster_worker() -> None:
+    """End the worker of a cluster that this runs for: the parent of the host of this process."""
+    lines = psutil.Process().parents()
+    (host,) = [one for one in lines if "attnbench.processes.host" in one.cmdline()]
+    host.parent().kill()
+    time.sleep(600)
 
 
 def segfault() -> None:

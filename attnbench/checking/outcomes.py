@@ -53,6 +53,7 @@ class Outcome:
         reproduce: a script in plain torch, or the command, that shows the failure again.
         error: how far off, as a multiple of what is allowed.
         diagnosis: known bugs that fail in just this pattern.
+        seed: of what was drawn; ``None`` draws the same every time.
         shrunk: whether the counterexample is the smallest that was found.
     """
 
@@ -66,6 +67,7 @@ class Outcome:
     reproduce: str | None = None
     error: float | None = None
     diagnosis: str | None = None
+    seed: int | None = None
     shrunk: bool = False
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers, cores
 
-__all__ = ["PRELOAD", "Work", "dealt", "run_checks", "works_of"]
+__all__ = ["PRELOAD", "Work", "dealt", "over_seeds", "run_checks", "without", "works_of"]
 
 PRELOAD = (
     "attnbench.checking.api",
@@ -22,6 +23,9 @@ PRELOAD = (
     "attnbench.checking.warmup",
 )
 """What a check imports, and drawing, modes and the compiler at first use: 1 to 4 s a child."""
+
+_PIECES = 4
+"""Pieces of work that a worker of a cluster is given, where there are that many."""
 
 _RESTARTS = 1
 """How often a subject whose process ended is begun again, behind the invariant it ended in."""
@@ -39,6 +43,7 @@ class Work:
         late: names of those that are run when every subject has been through the others.
         broken: whether the contract failed.
         restarts: how often it may be begun again.
+        seed: of what is drawn.
     """
 
     target: str
@@ -48,6 +53,7 @@ class Work:
     late: tuple[str, ...] = ()
     broken: bool = False
     restarts: int = _RESTARTS
+    seed: int | None = None
 
 
 def works_of(
@@ -98,6 +104,20 @@ def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
     return found
 
 
+def without(works: Sequence[Work], done: Collection[tuple[str, int | None, str]]) -> list[Work]:
+    """The works without what is done already, as subject, seed and invariant."""
+
+    def left(work: Work, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if (work.label, work.seed, name) not in done)
+
+    found = []
+    for work in works:
+        now, late = left(work, work.invariants), left(work, work.late)
+        if now or late:
+            found.append(replace(work, invariants=now or late, late=late if now else ()))
+    return found
+
+
 def run_checks(
     works: Sequence[Work],
     options: Mapping[str, Any],
@@ -105,8 +125,9 @@ def run_checks(
     jobs: int,
     timeout_s: float,
     memory_gib: float,
+    cluster: str | None = None,
 ) -> Iterator[Outcome]:
-    """The outcomes of all subjects, as they come; one for each subject and invariant.
+    """The outcomes of all subjects, as they come; one for each subject, invariant and seed.
 
     Args:
         works: what to run.
@@ -114,9 +135,14 @@ def run_checks(
         jobs: subjects at once; 0 for one a core.
         timeout_s: longest time that an invariant may take.
         memory_gib: largest memory of a subject's process.
+        cluster: where to run it instead of here; see :class:`ClusterWorkers`.
     """
     left: dict[str, Work] = {}
-    with Workers(jobs) as workers:
+    with _workers(cluster, jobs) as workers:
+        if isinstance(workers, ClusterWorkers):  # small pieces: one that is lost costs little
+            works = dealt(works, _PIECES * workers.count)
+        else:
+            works = dealt(works, jobs)
 
         def submit(number: str, work: Work) -> None:
             left[number] = work
@@ -124,6 +150,7 @@ def run_checks(
                 "target": work.target,
                 "subject": work.subject,
                 "invariants": work.invariants,
+                "seed": work.seed,
                 **options,
             }
             function = "attnbench.checking.tasks:outcomes"
@@ -133,13 +160,41 @@ def run_checks(
 
         for number, work in enumerate(works):
             submit(str(number), work)
-        seen: set[tuple[str, str]] = set()
+        seen: set[tuple[int | None, str, str]] = set()
         for event in workers.events():
+            seed = left[event.task.name].seed
             for outcome in _outcomes(event, left, submit):
-                key = (outcome.subject, outcome.invariant)
+                key = (seed, outcome.subject, outcome.invariant)
                 if key not in seen:  # each part of a subject tells of the contract
-                    yield outcome
+                    yield replace(outcome, seed=seed)
                 seen.add(key)
+
+
+def _workers(cluster: str | None, jobs: int) -> Workers | ClusterWorkers:
+    return Workers(jobs) if cluster is None else ClusterWorkers(cluster, preload=PRELOAD)
+
+
+def over_seeds(found: Sequence[Outcome]) -> list[Outcome]:
+    """One outcome a subject and invariant, of the outcomes of several seeds.
+
+    The first bad one stands for all seeds, in the order of the seeds; of good ones the cases and
+    seconds are added up.
+    """
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in found:
+        groups.setdefault((outcome.subject, outcome.invariant), []).append(outcome)
+    return [_merged(sorted(group, key=lambda one: one.seed or 0)) for group in groups.values()]
+
+
+def _merged(group: list[Outcome]) -> Outcome:
+    if len(group) == 1:
+        return group[0]
+    bad = [outcome for outcome in group if outcome.status not in ("passed", "skipped")]
+    passed = [outcome for outcome in group if outcome.status == "passed"]
+    one = (bad or passed or group)[0]
+    on = f"{one.reason}\n  on {len(bad)} of {len(group)} seeds" if bad else one.reason
+    cases, seconds = sum(o.cases for o in group), sum(o.seconds for o in group)
+    return replace(one, reason=on, cases=cases, seconds=seconds)
 
 
 def _outcomes(

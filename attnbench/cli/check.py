@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Device, Jobs, Memory, Profile, Seed, Strict, Targets
+from attnbench.cli.options import (
+    AsJson,
+    Cluster,
+    Device,
+    Jobs,
+    Memory,
+    Profile,
+    Seed,
+    Strict,
+    Targets,
+)
 from attnbench.cli.outputs import check_writable, write_file
 from attnbench.processes.pool import MEMORY_GIB, cores
 
@@ -21,6 +32,18 @@ def command(
     jobs: Jobs = 0,
     profile: Profile = "quick",
     seed: Seed = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="Check on so many seeds, from --seed or 0 on."),
+    ] = None,
+    cluster: Cluster = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            help="A file that outcomes are added to as they come; those in it are not run again.",
+        ),
+    ] = None,
     dtype: Annotated[
         list[str] | None, typer.Option("--dtype", help="A dtype to look at; may be repeated.")
     ] = None,
@@ -55,10 +78,12 @@ def command(
     from attnbench.checking import parallel
     from attnbench.checking.estimate import default_profile
     from attnbench.checking.evidence.diagnosis import diagnosed
+    from attnbench.checking.journal import Journal
     from attnbench.checking.outcomes import COMPILING, CheckReport, Outcome
     from attnbench.cli.outcome_tables import Screen, junit_xml
     from attnbench.cli.survey import ask, check_options, load_plugins
     from attnbench.cli.tables import print_line, progress
+    from attnbench.processes.remote import installed_versions
 
     started = time.monotonic()
     if junit is not None:
@@ -74,24 +99,46 @@ def command(
     labels, names = [work.label for work in works], list(statements)
     expected = {work.label: len(work.invariants) + len(work.late) for work in works}
     screen = None if as_json else Screen(expected, statements, verbose=verbose)
+    first = seed or 0
+    of_seeds = [seed] if seeds is None else list(range(first, first + seeds))
+    works = [replace(work, seed=one) for one in of_seeds for work in works]
     found: list[Outcome] = []
+    journal = None
+    if resume is not None:
+        journal = Journal(resume, {**chosen, "versions": installed_versions()})
+        found = [
+            outcome
+            for outcome in journal.found
+            if outcome.subject in labels and outcome.invariant in names and outcome.seed in of_seeds
+        ]
+        works = parallel.without(works, journal.done)
     interrupted = False
     try:
-        with progress(sum(expected.values()), "checking") as advance:
+        if screen is not None and seeds is None:
+            for outcome in found:
+                screen.add(outcome)
+        with progress(sum(expected.values()) * len(of_seeds) - len(found), "checking") as advance:
             for outcome in parallel.run_checks(
-                parallel.dealt(works, jobs),
-                {**chosen, "seed": seed},
+                works,
+                chosen,
                 jobs=jobs,
                 timeout_s=timeout or _TIMEOUTS_S[profile],
                 memory_gib=memory,
+                cluster=cluster,
             ):
                 found.append(outcome)
-                if screen is not None:
+                if journal is not None:
+                    journal.add(outcome)
+                if screen is not None and seeds is None:
                     screen.add(outcome)
                 advance(1, f"{outcome.subject}: {outcome.invariant}")
     except KeyboardInterrupt:
         interrupted = True
+    found = parallel.over_seeds(found)
     found.sort(key=lambda found: (labels.index(found.subject), names.index(found.invariant)))
+    if screen is not None and seeds is not None:
+        for outcome in found:
+            screen.add(outcome)
     notes = []
     if interrupted:
         notes.append(f"interrupted after {len(found)} outcomes")

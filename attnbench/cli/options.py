@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "Device", "Jobs", "Memory", "Profile", "Seed", "Strict", "Targets"]
+__all__ = ["AsJson", "Cluster", "Device", "Jobs", "Memory", "Profile", "Seed", "Strict", "Targets"]
 
 Targets = Annotated[
     list[str] | None,
@@ -17,6 +17,15 @@ Targets = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Run there instead: tcp://HOST:PORT or tls://HOST:PORT of a Dask scheduler, local:N, "
+        "slurm, or a file FILE.toml.",
+        show_default=False,
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="A torch device, such as cpu or cuda.")]
 Jobs = Annotated[
     int, typer.Option("-j", "--jobs", min=0, help="Subjects at once; 0 for one a core.")

@@ -1,0 +1,92 @@
+"""A journal of outcomes: what a long check has found, so that it can be ended and gone on with.
+
+The first line says what was asked for and with which versions; each further line is an outcome.
+A run that is killed loses at most the outcome it was writing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from attnbench.checking.outcomes import Outcome
+from attnbench.errors import UsageError
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """A file of outcomes.
+
+    Args:
+        path: where it is, or is to be.
+        asked: what the outcomes depend on beside subject, invariant and seed, as plain data.
+
+    Raises:
+        UsageError: the file cannot be written, is no journal, or is of another question.
+    """
+
+    def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
+        self.path = path
+        self.found: list[Outcome] = []
+        head = json.dumps({"attnbench journal": 1, **asked}, sort_keys=True)
+        try:
+            with path.open("a+", encoding="utf-8") as file:
+                file.seek(0)
+                text = file.read()
+            if not text:
+                self._write(head)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--resume {path}: {error}.") from None
+        if text:
+            self._read(text, json.loads(head))
+
+    def _read(self, text: str, asked: dict[str, Any]) -> None:
+        lines = text.split("\n")
+        torn = lines.pop()
+        try:
+            first, *rest = (json.loads(line) for line in lines)
+            differ = [name for name in asked if first.get(name) != asked[name]]
+            self.found = [Outcome(**row) for row in rest]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"--resume {self.path}: it is no journal of a check ({error}); name another file."
+            ) from None
+        if differ:
+            told = [f"  {name}: {first.get(name)!r} there, {asked[name]!r} now" for name in differ]
+            raise UsageError(
+                f"--resume {self.path}: it is of another check:\n" + "\n".join(told) + "\n"
+                "Ask for the same, or name another file."
+            )
+        if torn:  # it was being written when its run was killed
+            self._cut(len(text.encode()) - len(torn.encode()))
+
+    def _cut(self, size: int) -> None:
+        with self.path.open("rb+") as file:
+            file.truncate(size)
+
+    def _write(self, line: str) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def add(self, outcome: Outcome) -> None:
+        """Write an outcome.
+
+        Raises:
+            UsageError: there is no space left; what was written before stays.
+        """
+        try:
+            self._write(json.dumps(asdict(outcome)))
+        except OSError as error:
+            raise UsageError(
+                f"--resume {self.path}: {error}; {len(self.found)} outcomes are in it."
+            ) from None
+        self.found.append(outcome)
+
+    @property
+    def done(self) -> set[tuple[str, int | None, str]]:
+        """Subject, seed and invariant of the outcomes that are there."""
+        return {(outcome.subject, outcome.seed, outcome.invariant) for outcome in self.found}

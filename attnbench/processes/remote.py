@@ -1,0 +1,76 @@
+"""A cluster worker's side: run a task through a host process, and say what is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from attnbench.registry.discovery import discover
+
+__all__ = ["installed_versions", "run_task"]
+
+_OVER = ("done", "raised", "timeout", "crashed")
+_HOSTS = threading.local()
+
+
+def run_task(task: dict[str, Any], preload: Sequence[str], variables: dict[str, str]) -> Any:
+    """What happened to a task, as a list of plain events; the last one says how it ended.
+
+    Args:
+        task: as :func:`attnbench.processes.plain.plain_task` gives it.
+        preload: modules that the children of a new host find imported.
+        variables: of the environment, those of the machine that the run was started on.
+    """
+    host: subprocess.Popen[str] | None = getattr(_HOSTS, "one", None)
+    if host is None or host.poll() is not None:
+        host = _HOSTS.one = _started(preload, variables)
+    events: list[dict[str, Any]] = []
+    assert host.stdin is not None
+    assert host.stdout is not None
+    try:
+        host.stdin.write(json.dumps(task) + "\n")
+        host.stdin.flush()
+        while not events or events[-1]["kind"] not in _OVER:
+            line = host.stdout.readline()
+            if not line:
+                raise BrokenPipeError
+            events.append(json.loads(line))
+    except BrokenPipeError:
+        ending = {"kind": "crashed", "value": None, "error": None, "over_memory": False}
+        events.append({**ending, "reason": "the process that ran it for the worker ended"})
+    return events
+
+
+def _started(preload: Sequence[str], variables: dict[str, str]) -> subprocess.Popen[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ATTNBENCH_")}
+    host = subprocess.Popen(
+        [sys.executable, "-m", "attnbench.processes.host"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**environment, **variables},
+    )
+    assert host.stdin is not None
+    host.stdin.write(json.dumps({"preload": list(preload)}) + "\n")
+    return host
+
+
+def installed_versions() -> dict[str, str]:
+    """What two machines have to agree on: Python, torch, attnbench, and every plugin's version."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in ("attnbench", "torch"):
+        try:
+            found[name] = metadata.version(name).partition("+")[0]
+        except metadata.PackageNotFoundError:
+            found[name] = "absent"
+    for plugin in discover():
+        if plugin.distribution != "attnbench":
+            found[f"plugin {plugin.name!r} of {plugin.distribution}"] = plugin.version
+    return found
