@@ -120,10 +120,10 @@ def check_options(subjects: Iterable[Subject]) -> None:
         try:
             with torch.random.fork_rng(devices=[]):
                 subject.build(subject.legal(Case()))
-        except (OptionError, UnknownNameError, DuplicateNameError, UsageError) as error:
-            raise type(error)(f"{subject.name}: {error}") from None
-        except Exception:  # noqa: S112 -- a failure, which the first invariant tells whole
-            continue
+        except Exception as error:
+            cause = error.__cause__ or error  # a layer's make wraps what was raised in it
+            if isinstance(cause, OptionError | UnknownNameError | DuplicateNameError | UsageError):
+                raise type(cause)(f"{subject.name}: {cause}") from None
 
 
 def planned(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +12,7 @@ import typer
 
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson, Strict
+from attnbench.cli.outputs import check_writable, write_file
 from attnbench.cli.tables import print_json
 from attnbench.errors import UsageError
 
@@ -50,7 +53,9 @@ def command(
     """
     from attnbench.cli.survey import load_plugins
 
-    _check_output(output)
+    if output.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"--output {output}: a picture ends in .png, .svg or .pdf.")
+    check_writable(output, "--output")
     chosen = _item(item)
     plugins = load_plugins(strict=strict)
     found, failed = _weights(
@@ -61,7 +66,10 @@ def command(
         item=chosen,
     )
     if found:
-        _draw(found, output, str(inputs) if inputs else f"E = {size}, seed {seed}")
+        what = str(inputs) if inputs else f"E = {size}, seed {seed}"
+        write_file(output, _picture(found, output.suffix[1:].lower(), what), "--output")
+    for line in _strange(found):
+        typer.echo(f"warning: {line}", err=True)
     if as_json:
         print_json({"output": str(output), "weights": found, "failed": failed})
     else:
@@ -71,13 +79,6 @@ def command(
             typer.echo(f"Wrote {output}: {', '.join(found)}.")
     broken = any(row["status"] == "failed" for row in plugins)
     return exit_code(["crashed"] if failed else [], plugin_failed=broken)
-
-
-def _check_output(output: Path) -> None:
-    if output.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--output {output}: a picture ends in .png, .svg or .pdf.")
-    if not output.resolve().parent.is_dir():
-        raise UsageError(f"--output {output}: there is no folder {output.resolve().parent}.")
 
 
 def _item(text: str | None) -> list[int] | None:
@@ -114,7 +115,17 @@ def _weights(
     return ordered, failed
 
 
-def _draw(found: dict[str, list[list[float]]], output: Path, what: str) -> None:
+def _strange(found: dict[str, list[list[float]]]) -> Iterator[str]:
+    """A line for each subject with weights that are no numbers, which are drawn grey."""
+    for name, rows in found.items():
+        count = sum(not math.isfinite(value) for row in rows for value in row)
+        if count:
+            total = sum(map(len, rows))
+            yield f"{count} of {total} weights of {name} are NaN or infinite; they are grey."
+
+
+def _picture(found: dict[str, list[list[float]]], suffix: str, what: str) -> bytes:
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -129,23 +140,28 @@ def _draw(found: dict[str, list[list[float]]], output: Path, what: str) -> None:
         figsize=(max(across * width + 1.0, 5.0), down * height + 0.6), layout="constrained"
     )
     FigureCanvasAgg(figure)
-    largest = max(value for panel in found.values() for row in panel for value in row)
+    weights = [value for panel in found.values() for row in panel for value in row]
+    largest = max((value for value in weights if math.isfinite(value)), default=0.0) or 1.0
+    colours = matplotlib.colormaps["viridis"].with_extremes(bad="0.6", over="0.6")
     panels = figure.subplots(down, across, squeeze=False)
     for axes in panels.flat[len(found) :]:
         axes.set_axis_off()
     for axes, (name, values) in zip(panels.flat, found.items(), strict=False):
-        image = axes.imshow(values, vmin=0.0, vmax=largest, cmap="viridis", aspect="auto")
+        image = axes.imshow(values, vmin=0.0, vmax=largest, cmap=colours, aspect="auto")
         axes.set(title=name, xlabel="key", ylabel="query")
         axes.set_xticks(_ticks(columns))
         axes.set_yticks(_ticks(rows))
         if labelled:
             for i, row in enumerate(values):
                 for j, value in enumerate(row):
-                    shade = "black" if value > 0.6 * largest else "white"
+                    light = value > 0.6 * largest or not math.isfinite(value)
+                    shade = "black" if light else "white"
                     axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=shade, size=8)
     figure.colorbar(image, ax=panels, label="weight")
     figure.suptitle(f"Weights of each query over the keys (L = {rows}, S = {columns}, {what})")
-    figure.savefig(output, dpi=150)
+    content = io.BytesIO()
+    figure.savefig(content, format=suffix, dpi=150)
+    return content.getvalue()
 
 
 def _ticks(count: int, most: int = 12) -> list[int]:

@@ -255,7 +255,13 @@ def render(
     folder = resources.files("attnbench.report")
     template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
     heat_maps = heat_maps or {}
-    top = max((w for map_ in heat_maps.values() for line in map_ for w in line), default=1.0)
+    weights = [w for map_ in heat_maps.values() for line in map_ for w in line]
+    top = max((w for w in weights if math.isfinite(w)), default=1.0)
+    strange = sorted(
+        name
+        for name, map_ in heat_maps.items()
+        if not all(math.isfinite(w) for line in map_ for w in line)
+    )
     return template.render(
         title=title,
         style=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 -- own
@@ -282,6 +288,7 @@ def render(
             for name, weights in heat_maps.items()
         },
         heat_top=top,
+        strange=strange,
         machines=machines(records),
         sources=[Path(source).name for source in sources],
     )

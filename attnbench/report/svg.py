@@ -200,22 +200,34 @@ def scatter(title: str, marks: Sequence[Mark], x_name: str, y_name: str) -> Mark
     return _frame(640, 342, title, body)
 
 
+def _share(weight: float, top: float) -> float:
+    """How full the colour of a weight is; whole for what is no number."""
+    if not math.isfinite(weight):
+        return 1.0
+    return min(1.0, max(0.0, weight) / top) ** 0.5 if top > 0.0 else 0.0
+
+
 def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -> Markup:
-    """Weights of queries (rows) over keys (columns); full colour, of the root, is ``top``."""
+    """Weights of queries (rows) over keys (columns); full colour, of the root, is ``top``.
+
+    NaN and infinities have the colour of the class ``strange``.
+    """
     size = 16
     cells = [Markup("")]
     for row, line in enumerate(weights):
         for column, weight in enumerate(line):
+            usual = math.isfinite(weight)
             cells.append(
                 Markup(
-                    '<rect class="heat" x="{}" y="{}" width="{}" height="{}" '
+                    '<rect class="{}" x="{}" y="{}" width="{}" height="{}" '
                     'fill-opacity="{:.3f}"><title>query {}, key {}: {:.4f}</title></rect>'
                 ).format(
+                    "heat" if usual else "heat strange",
                     column * size,
                     row * size,
                     size - 1,
                     size - 1,
-                    min(1.0, weight / top) ** 0.5,
+                    _share(weight, top),
                     row,
                     column,
                     weight,

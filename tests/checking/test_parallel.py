@@ -53,10 +53,14 @@ def test_no_invariant_is_lost_when_one_subject_is_dealt() -> None:
 
 @pytest.mark.parametrize(
     ("address", "error"),
-    [("multi_head(scoring=additve)", UnknownNameError), ("multi_head(scoring=soft)", OptionError)],
+    [
+        ("multi_head(scoring=additve)", UnknownNameError),
+        ("multi_head(scoring=soft)", OptionError),
+        ("encoder_attention(scoring=additve)", UnknownNameError),
+    ],
 )
 def test_a_wrong_value_of_an_option_is_an_error_and_no_finding(
     address: str, error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match=r"multi_head\(scoring="):
+    with pytest.raises(error, match=r"\w+\(scoring=\w+\): "):
         attnbench.check(address, profile="quick", invariants=[CONTRACT])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from tests.cli_runs import run
 
@@ -43,3 +46,48 @@ def test_heatmap_leaves_out_a_subject_that_fails(tmp_path: Path) -> None:
     assert result.code == 3
     assert "bad_subjects.py:KILLS is left out: its process was ended by SIGKILL" in result.err
     assert "scaled_dot" in result.out
+
+
+NAN_IN_ONE_ROW = """
+import attnbench
+import torch
+
+class Nan(torch.nn.Module):
+    def forward(self, query, key):
+        scores = query @ key.mT
+        return torch.cat([scores[..., :1, :] * float("nan"), scores[..., 1:, :]], -2)
+
+NAN = attnbench.ScoringSpec(name="nan", make=lambda q, k: Nan(), equal_sizes=True)
+"""
+
+
+def test_nan_in_one_panel_is_said_and_leaves_the_scale_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(NAN_IN_ONE_ROW)
+    path = tmp_path / "x.svg"
+    result = run("heatmap", f"{tmp_path}/mine.py:NAN", "scaled_dot", "-o", str(path))
+    assert result.code == 0
+    assert result.err == "warning: 10 of 20 weights of nan are NaN or infinite; they are grey.\n"
+    scale = re.findall(r"<!-- (0\.\d+) -->", path.read_text())
+    assert max(map(float, scale)) > 0.1
+
+
+@pytest.mark.parametrize("panel", [[[float("nan"), 0.5]], [[float("nan")]], [[0.0, 0.0]]])
+def test_a_panel_of_nan_or_of_zeros_is_drawn(panel: list[list[float]]) -> None:
+    from attnbench.cli.heatmap import _picture
+
+    assert _picture({"a": panel, "b": [[0.25, 0.5]]}, "png", "").startswith(b"\x89PNG")
+    picture = _picture({"a": panel}, "svg", "").decode()
+    assert "weight" in picture
+
+
+@pytest.mark.parametrize("path", ["/dev/full.png", "folder.png"])
+def test_a_picture_that_cannot_be_written_is_one_line_and_leaves_no_file(
+    tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "there.png").symlink_to("/dev/full")
+    place = tmp_path / ("there.png" if "full" in path else path)
+    result = run("heatmap", "scaled_dot", "-o", str(place))
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert result.err.startswith(f"attnbench: --output {place}: ")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.png", "there.png"]

@@ -1,5 +1,6 @@
 import html
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, Never
@@ -312,3 +313,15 @@ def test_bad_input_is_one_clear_error(
     (folder.parents[2] / "bad.jsonl").write_text("{}\n")
     assert main(["report", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_nan_in_one_heat_map_is_said_and_leaves_the_scale_of_the_others() -> None:
+    maps = {"right": [[0.25, 0.5]], "broken": [[math.nan, 0.0]], "none": [[0.0, 0.0]]}
+    page = render([record()], heat_maps=maps)
+    assert "Full colour is a weight of 0.50" in page
+    assert "have the other colour: broken." in page
+    assert page.count('class="heat strange"') == 1
+    assert "nan" not in re.findall(r'fill-opacity="([^"]*)"', page)
+    plain = render([record()], heat_maps={"right": [[0.25, 0.5]]})
+    assert "the other colour" not in plain
+    assert "fill-opacity" in str(svg.heat_map("x", [[0.0]], 0.0))
