@@ -7,11 +7,11 @@ imports them all), and imports torch, pandas or hypothesis inside its functions:
 
     def command(
         targets: Annotated[list[str] | None, typer.Argument(help="Addresses.")] = None,
-        as_json: AsJson = False,  # options that several commands share are in cli/_options.py
+        as_json: AsJson = False,  # options that several commands share are in cli/options.py
     ) -> int:
         '''One sentence for the list of commands.'''
         ...
-        return exit_code(statuses)  # cli/_exit.py: the exit code is what the function returns
+        return exit_code(statuses)  # cli/exit_codes.py: the exit code is what the function returns
 
 An :class:`~attnbench.errors.AttnbenchError` raised inside ends the command with one message and
 exit code 2; Ctrl-C with exit code 130, so a command only has to keep what it has recorded.
@@ -28,6 +28,7 @@ import typer
 from typer.core import TyperGroup
 
 from attnbench.cli.exit_codes import INTERRUPTED, USAGE
+from attnbench.cli.tables import survive_narrow_encodings
 from attnbench.errors import AttnbenchError, UnknownNameError, nearest
 
 __all__ = ["COMMANDS", "main"]
@@ -100,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: of the command line, by default this process's.
     """
+    survive_narrow_encodings()
     command = typer.main.get_command(_app)
     given = None if arguments is None else list(arguments)
     try:

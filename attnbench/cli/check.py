@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,7 @@ def command(
     from attnbench.checking.outcomes import COMPILING, CheckReport, Outcome
     from attnbench.cli.outcome_tables import Screen, junit_xml
     from attnbench.cli.survey import ask, check_options, load_plugins
-    from attnbench.cli.tables import print_line, progress
+    from attnbench.cli.tables import print_json, print_line, progress
     from attnbench.processes.remote import installed_versions
 
     started = time.monotonic()
@@ -145,7 +146,7 @@ def command(
     report = CheckReport(diagnosed(found), profile, seed, tuple(notes))
     elapsed = time.monotonic() - started
     if screen is None:
-        print(report.to_json())
+        print_json(json.loads(report.to_json()))
     else:
         screen.end(report, elapsed)
         if profile == "quick" and found and not interrupted:

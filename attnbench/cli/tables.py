@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["console", "print_json", "print_line", "print_table", "progress"]
+__all__ = [
+    "console",
+    "print_json",
+    "print_line",
+    "print_table",
+    "progress",
+    "survive_narrow_encodings",
+]
+
+_WIDTH = 120
+"""Columns of what is written into a pipe or a file."""
+
+_LEAST = 16
+"""Characters of a cell that a column shows in a line at least, if it has as many."""
 
 _STYLES = {
     "ok": "green",
@@ -31,11 +47,23 @@ _STYLES = {
 
 
 def console(*, stderr: bool = False) -> Any:
-    """A rich console; where the output is no terminal its lines are as long as they need to be."""
+    """A rich console as wide as the terminal, or as ``COLUMNS`` says, or as :data:`_WIDTH`."""
     from rich.console import Console
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(stderr=stderr, width=None if terminal else 1000, highlight=False)
+    width = None if terminal or os.environ.get("COLUMNS", "").isdigit() else _WIDTH
+    return Console(stderr=stderr, width=width, highlight=False)
+
+
+def survive_narrow_encodings() -> None:
+    """Have standard streams that cannot encode a sign write its number, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _is_unicode(encoding: str | None) -> bool:
+    return (encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def print_line(text: str, status: str = "") -> None:
@@ -54,7 +82,8 @@ def print_line(text: str, status: str = "") -> None:
 
 def print_json(content: object) -> None:
     """Print JSON, and nothing else on standard output."""
-    print(json.dumps(content, indent=2, ensure_ascii=False, default=str))
+    ascii_only = not _is_unicode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    print(json.dumps(content, indent=2, ensure_ascii=ascii_only, default=str))
 
 
 def print_table(
@@ -66,6 +95,8 @@ def print_table(
     empty: str = "Nothing to show.",
 ) -> None:
     """Print rows as a table, whose columns are the first row's keys.
+
+    Where the columns would be too narrow to read, each row is a block of lines instead.
 
     Args:
         rows: what to print; a float is shown with three significant digits.
@@ -81,16 +112,56 @@ def print_table(
     if not rows:
         print(empty)
         return
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     columns = [name for name in rows[0] if name not in hide]
+    screen = console()
+    if _least_width(rows, columns) > screen.width:
+        _print_blocks(rows, columns, screen.width, title)
+        return
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         justify: Any = "right" if numeric or name in right else "left"
-        table.add_column(name, justify=justify, overflow="fold")
+        whole = name == columns[0] and _widest(rows, name) <= screen.width // 2
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
     for row in rows:
         cells = [_cell(row.get(name)) for name in columns]
         table.add_row(*[Text(cell, style=_STYLES.get(cell, "")) for cell in cells])
-    console().print(table)
+    screen.print(table)
+
+
+def _least_width(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> int:
+    """The width at which each column shows its name, and whole what is short."""
+    first, *rest = columns
+    widths = [max(len(name), min(_LEAST, _widest(rows, name))) for name in rest]
+    return _widest(rows, first) + sum(widths) + 3 * len(columns)
+
+
+def _widest(rows: Sequence[Mapping[str, Any]], name: str) -> int:
+    return max(len(_cell(row.get(name))) for row in rows)
+
+
+def _print_blocks(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], width: int, title: str | None
+) -> None:
+    head, *rest = columns
+    names = max(map(len, rest), default=0)
+    for text in [title] if title else []:
+        print(textwrap.fill(text, max(width, 20)))
+    for row in rows:
+        print(f"{head} {_cell(row.get(head))}".strip())
+        for name in rest:
+            cell = _cell(row.get(name))
+            if cell and cell != "-":
+                indents = f"  {name:{names}}  ", " " * (names + 4)
+                lines = textwrap.wrap(
+                    cell,
+                    max(width, 20 + names),
+                    initial_indent=indents[0],
+                    subsequent_indent=indents[1],
+                    break_on_hyphens=False,
+                )
+                print("\n".join(lines))
+    print()
 
 
 def _cell(value: object) -> str:
