@@ -1,0 +1,27 @@
+"""Modules that were renamed: an error that meets an old name says the new one."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from importlib import resources
+
+__all__ = ["renamed", "told"]
+
+
+@functools.cache
+def _table() -> dict[str, str]:
+    text = resources.files("attnbench.registry").joinpath("renames.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def renamed(module: str | None) -> str | None:
+    """The new name of a module; ``None`` if it has none."""
+    return _table().get(module or "")
+
+
+def told(error: BaseException) -> str:
+    """What ends the message of an import that used an old name; ``""`` for any other error."""
+    old = error.name if isinstance(error, ImportError) else None
+    new = renamed(old)
+    return f"; {old} was renamed to {new}" if new else ""
