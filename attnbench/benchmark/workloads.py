@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     from attnbench.subject.subject import Subject
     from attnbench.subject.tensors import Inputs
 
-__all__ = ["BenchCase", "cases_of", "named_set", "saved", "set_names", "workload", "workloads"]
+__all__ = [
+    "BenchCase",
+    "cases_of",
+    "named_set",
+    "saved",
+    "set_names",
+    "workload",
+    "workloads",
+    "write_inputs",
+]
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,29 @@ class BenchCase:
         module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
         inputs = load_inputs(Path(self.path))
         return module, inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
+
+    def write_inputs(self, path: str) -> None:
+        """Write the inputs to a file, as :func:`attnbench.saved_inputs.save_inputs` does."""
+        from attnbench.subject.input_files import load_inputs, save_inputs
+        from attnbench.subject.tensors import make_inputs
+
+        if self.path is not None:
+            inputs = load_inputs(Path(self.path))
+        elif self.kv_heads is None:
+            inputs = make_inputs(self.case)
+        else:
+            heads = (*self.case.lead[:-1], self.kv_heads)
+            query = make_inputs(self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1))
+            inputs = make_inputs(self.case.replace(lead=heads)).replace(query=query.query)
+        save_inputs(
+            path,
+            inputs.query,
+            inputs.key,
+            inputs.value,
+            attn_mask=inputs.attn_mask,
+            valid_lens=inputs.valid_lens,
+            is_causal=inputs.is_causal,
+        )
 
 
 @functools.cache
@@ -232,6 +264,14 @@ def saved(
     )
     heads = inputs.key.shape[-3] if inputs.enable_gqa else None
     return BenchCase(case, direction, path.name, heads, str(path), digest(path))
+
+
+def write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
+    """Write the inputs of some cases into a folder; gives their files."""
+    paths = [str(Path(folder) / f"{number}.safetensors") for number in range(len(cases))]
+    for case, path in zip(cases, paths, strict=True):
+        case.write_inputs(path)
+    return paths
 
 
 def cases_of(

@@ -4,55 +4,214 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import AsJson
 from attnbench.cli.tables import print_json, print_table
+from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from attnbench.benchmark.comparing.duel import Row
     from attnbench.benchmark.comparing.verdict import Verdict
     from attnbench.benchmark.records.record import Record
+    from attnbench.benchmark.workloads import BenchCase
+    from attnbench.cli.comparing import Asked, Plan
 
 
 def command(
-    a: Annotated[str, typer.Argument(help="What to compare against: a run, a file or a folder.")],
-    b: Annotated[str, typer.Argument(help="What to judge, likewise.")],
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="REVISION [REVISION] [SUBJECTS]",
+            help="A revision against the working tree, or two; and the subjects, by default those "
+            "of this repository. Or two subjects, such as two files or distributions. Or two "
+            "recorded runs, files or folders. What comes second is judged.",
+        ),
+    ],
+    set_name: Annotated[str, typer.Option("--set", help="Named set of cases.")] = "compare",
+    workload: Annotated[
+        list[str] | None,
+        typer.Option("--workload", help="A real workload instead of a set; may be repeated."),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option("--dtype", help="Instead of those of the set.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="A torch device.")] = "cpu",
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
+    budget: Annotated[
+        float,
+        typer.Option("--budget", min=0.0, help="Seconds after which no further pair begins."),
+    ] = 600.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds that a block of a row may take.")
+    ] = 120.0,
     margin: Annotated[
-        float, typer.Option("--margin", min=0.0, help="A change below this many percent is same.")
-    ] = 5.0,
-    results: Annotated[
-        Path, typer.Option("--results", help="Folder of runs, and of the calibration.")
-    ] = Path("results/attnbench"),
+        float | None,
+        typer.Option(
+            "--margin",
+            min=0.0,
+            help="A change below this many percent is same: 3, and 5 of recorded runs.",
+            show_default=False,
+        ),
+    ] = None,
+    results: Annotated[Path, typer.Option("--results", help="Folder of runs.")] = Path(
+        "results/attnbench"
+    ),
     as_json: AsJson = False,
 ) -> int:
     """Call each case of B faster, slower, same or ambiguous against A.
 
-    Evidence are the medians of processes, at least five a side, best measured in turn. Exits with 1
-    if something is slower, and with 4 if something is ambiguous.
+    Both sides of a revision or a subject are measured here, in pairs that take turns on one core:
+    15 of them, then 30 and 60 for what is not decided. Exits with 1 if something is slower, and
+    with 4 if something is ambiguous.
     """
-    from attnbench.benchmark.comparing.calibration import read_calibration
+    from attnbench.cli.comparing import asked
+
+    found = asked(targets, results)
+    if found.runs:
+        return _recorded(found.runs, results, 0.05 if margin is None else margin / 100, as_json)
+    from attnbench.benchmark.workloads import cases_of
+
+    cases = cases_of(
+        name=None if workload or inputs else set_name,
+        workload_names=workload or (),
+        inputs=inputs,
+        devices=(device,),
+        dtypes=dtype,
+    )
+    options = {"margin": 0.03 if margin is None else margin / 100, "budget_s": budget}
+    return _measured(found, cases, as_json, threads=threads, timeout_s=timeout, **options)
+
+
+def _measured(found: Asked, cases: list[BenchCase], as_json: bool, **options: Any) -> int:
+    """Compare by measuring; what was decided is shown after Ctrl-C, too."""
+    from attnbench.cli.comparing import duel
+    from attnbench.cli.tables import progress
+
+    interrupted = False
+    with duel(found, cases, **options) as plan:
+        most = len(plan.duel.rows) * max(plan.duel.looks)
+        try:
+            with progress(most, "comparing") as advance:
+                plan.duel.step = lambda rows: advance(rows, f"pair {plan.duel.pairs}")
+                plan.duel.run()
+        except KeyboardInterrupt:
+            interrupted = True
+    _show_duel(plan, as_json, interrupted=interrupted)
+    if interrupted:
+        return INTERRUPTED
+    refused = [row for row in plan.duel.rows if row.refused]
+    if len(refused) == len(plan.duel.rows) and not any(
+        "another answer" in r.reason for r in refused
+    ):
+        raise UsageError(f"nothing could be compared: {refused[0].subject}: {refused[0].reason}")
+    return exit_code(row.verdict for row in plan.duel.rows)
+
+
+def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
+    duel = plan.duel
+    load = duel.load
+    if as_json:
+        content = {
+            "a": plan.a,
+            "b": plan.b,
+            "margin": duel.margin,
+            "looks": duel.looks,
+            "pairs": duel.pairs,
+            "seconds": duel.seconds,
+            "row_s": duel.row_s,
+            "load": load,
+            "interrupted": interrupted,
+            "rows": [_duel_json(row) for row in duel.rows],
+            "notes": plan.notes,
+        }
+        print_json(content)
+        return
+    typer.echo(f"A: {plan.a}\nB: {plan.b}")
+    right = ("change", "from", "to", "would see", "spread", "pairs")
+    print_table([_duel_row(row) for row in duel.rows], right=right)
+    for reason, count in Counter(row.reason for row in duel.rows if row.reason).items():
+        if any((row.reason == reason and not row.decided) or row.refused for row in duel.rows):
+            typer.echo(f"{count} {'row' if count == 1 else 'rows'}: {reason}.")
+    counts = Counter(row.verdict for row in duel.rows)
+    told = ", ".join(f"{counts[n]} {n}" for n in ("slower", "faster", "same", "ambiguous"))
+    shares = ", ".join(f"{share:.1%} at {look}" for look, share in duel.looks.items())
+    typer.echo(
+        f"{told}.\nThe change of B against A lies between 'from' and 'to' in all rows at once; an "
+        f"unchanged table has a row called by chance\nin {sum(duel.looks.values()):.1%} of cases "
+        f"({shares} pairs). same: within ±{duel.margin:.3g}. spread: of a pair.\n"
+        f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s for a row in a pair; "
+        f"others kept {load.get('others_cores', 0.0):.1f} of {load.get('cores', 0.0):.0f} cores "
+        "busy."
+    )
+    for note in plan.notes:
+        typer.echo(f"Note: {note}")
+    if interrupted:
+        typer.echo(f"Interrupted after {duel.pairs} pairs: what is not decided stays ambiguous.")
+
+
+def _duel_row(row: Row) -> dict[str, Any]:
+    found = row.judged
+    shown = {
+        "change": _share(found.effect if found else math.nan),
+        "from": _share(found.low if found else math.nan),
+        "to": _share(found.high if found else math.nan),
+        "would see": _share(found.visible if found else math.nan),
+        "spread": _share(found.spread if found else math.nan).lstrip("+"),
+        "pairs": str(len(row.values)),
+    }
+    case = row.case.workload or row.case.id
+    return {"subject": row.subject, "case": case, **shown, "verdict": row.verdict}
+
+
+def _duel_json(row: Row) -> dict[str, Any]:
+    found = row.judged
+    numbers = {
+        name: _finite(getattr(found, name)) if found else None
+        for name in ("effect", "low", "high", "visible", "spread")
+    }
+    return {
+        "subject": row.subject,
+        "case": row.case.id,
+        "workload": row.case.workload,
+        "verdict": row.verdict,
+        **numbers,
+        "pairs": len(row.values),
+        "values": [row.values[number] for number in sorted(row.values)],
+        "timed": not row.refused,
+        "reason": row.reason,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _recorded(runs: Sequence[str], results: Path, margin: float, as_json: bool) -> int:
+    """Compare recorded runs."""
     from attnbench.benchmark.comparing.comparison import compare, read_side
 
-    found = compare(
-        read_side(a, results),
-        read_side(b, results),
-        calibration=read_calibration(results),
-        margin=margin / 100,
-    )
+    a, b = runs
+    found = compare(read_side(a, results), read_side(b, results), margin=margin)
     if as_json:
         rows = [_as_json(v, found.examples[_key(v)]) for v in found.verdicts]
-        print_json({"a": a, "b": b, "margin": margin / 100, "rows": rows, "notes": found.notes})
+        print_json({"a": a, "b": b, "margin": margin, "rows": rows, "notes": found.notes})
         return exit_code(v.verdict for v in found.verdicts)
     shown = [_row(v, found.examples[_key(v)]) for v in found.verdicts]
     right = ("A ms", "B ms", "change", "from", "to", "would see")
     print_table(_without_constants(shown), right=right)
     for reason, count in Counter(v.reason for v in found.verdicts if v.reason).items():
         typer.echo(f"{count} ambiguous: {reason}.")
-    typer.echo(_explained(found.verdicts, margin))
+    typer.echo(_explained(found.verdicts, 100 * margin))
     for note in found.notes:
         typer.echo(f"Note: {note}")
     return exit_code(v.verdict for v in found.verdicts)
@@ -121,7 +280,7 @@ def _as_json(verdict: Verdict, example: Record) -> dict[str, Any]:
         "workload": example.workload,
         "contract": example.contract,
         "verdict": verdict.verdict,
-        "change": number(verdict.effect),
+        "effect": number(verdict.effect),
         "low": number(verdict.low),
         "high": number(verdict.high),
         "would_see": number(verdict.visible),

@@ -1,0 +1,352 @@
+"""The exchange of slots: two sides take turns, each in a process of its own.
+
+Each side has a server, which imports torch and that side's plugins once, and forks a child for
+every pair. Both children of a pair run on one core, and one waits while the other has its slot.
+This process imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import psutil
+
+from attnbench.benchmark.comparing import slot_server
+from attnbench.benchmark.measuring.blocks import Block, Slot, run_blocks
+from attnbench.errors import UsageError
+
+__all__ = ["BLOCKS", "SLOT_S", "Exchange", "Server", "Side", "Unmeasured", "quiet_core"]
+
+SLOT_S = 0.004
+BLOCKS = 40
+"""Blocks of a pair."""
+
+ROW_S = 1.2
+"""Time of a row in a pair after which it gets no further block; one it has in any case."""
+
+_START_S = 180.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Args:
+        name: for people: a revision, a file, a distribution.
+        folder: where its addresses are looked up.
+        roots: folders that come first on its path.
+        inside: the folder that its subjects' code has to be in; ``None`` if any will do.
+    """
+
+    name: str
+    folder: Path
+    roots: tuple[Path, ...] = ()
+    inside: Path | None = None
+
+
+class Unmeasured(Exception):  # noqa: N818 -- what is known of a row, not an error of ours
+    """A row that cannot be compared, and why."""
+
+
+class Server:
+    """The server of one side.
+
+    Args:
+        side: which.
+        threads: of torch.
+        slot_s: time of a slot.
+
+    Raises:
+        UsageError: the side's plugins cannot be imported.
+    """
+
+    def __init__(self, side: Side, threads: int) -> None:
+        self.side = side
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
+        path = os.pathsep.join([*map(str, side.roots), os.environ.get("PYTHONPATH", "")])
+        variables = {
+            **os.environ,
+            "PYTHONPATH": path.strip(os.pathsep),
+            "PYTHONHASHSEED": "0",
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        self._process = subprocess.Popen(  # noqa: S603 -- this Python, and a script of our own
+            [sys.executable, str(Path(slot_server.__file__)), str(threads)],
+            cwd=side.folder,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which ends it
+        )
+
+    def ready(self) -> Mapping[str, Any]:
+        """What the server says once it has imported everything."""
+        found = self._answer(_START_S)
+        if "error" in found:
+            raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
+        return found
+
+    def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The answer to an order.
+
+        Raises:
+            Unmeasured: the child raised, died, or did not answer in time.
+        """
+        self.tell(order)
+        found = self._answer(timeout_s)
+        if "error" in found:
+            raise Unmeasured(f"{self.side.name}: {found['error']}")
+        if "ended" in found:
+            raise _Ended(f"{self.side.name}: its process ended with {_how(found['ended'])}")
+        return found
+
+    def tell(self, order: Mapping[str, Any]) -> None:
+        """Send an order."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise UsageError(f"{self.side.name}: its process is gone.{self.told()}") from None
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout_s):
+                raise _Late(f"{self.side.name}: no answer within {timeout_s:g} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise UsageError(f"{self.side.name} cannot be run.{self.told()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def told(self) -> str:
+        """The end of what the process wrote to its standard error."""
+        self._log.seek(0)
+        lines = self._log.read()[-4000:].decode(errors="replace").strip().splitlines()
+        return "".join(f"\n  | {line}" for line in lines[-8:])
+
+    def end(self) -> None:
+        """End the server and its child."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+class _Ended(Unmeasured):
+    """The child is gone."""
+
+
+class _Late(Unmeasured):
+    """The child does not answer."""
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+@dataclass
+class Exchange:
+    """Two sides, and the pairs that they give.
+
+    Args:
+        sides: A and B.
+        core: that both run on; ``None`` leaves it to the system.
+        threads: of torch.
+        slot_s: time of a slot.
+        blocks: of a row in a pair.
+        timeout_s: longest time of anything that a side is asked for.
+        seed: of all orders.
+    """
+
+    sides: tuple[Side, Side]
+    core: int | None = None
+    threads: int = 1
+    slot_s: float = SLOT_S
+    blocks: int = BLOCKS
+    timeout_s: float = 120.0
+    seed: int = 0
+    taken: int = 0
+    _servers: list[Server] = field(default_factory=list)
+
+    def __enter__(self) -> Exchange:
+        self.restart()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        while self._servers:
+            self._servers.pop().end()
+
+    def restart(self) -> None:
+        """New servers for both sides, whose memory is laid out anew."""
+        self._end()
+        for side in self.sides:
+            self._servers.append(Server(side, self.threads))
+        for server in self._servers:
+            server.ready()
+
+    def names(self) -> list[list[str]]:
+        """For each side the subjects whose code is its own."""
+        found = []
+        for server in self._servers:
+            root = server.side.inside or server.side.folder
+            order = {"do": "names", "root": str(root.resolve())}
+            found.append(list(server.ask(order, self.timeout_s)["names"]))
+        return found
+
+    def expanded(self, text: str, row: Mapping[str, Any]) -> list[str]:
+        """An address for each subject of a file's attribute, those of both sides."""
+        if not (row["source"] or "").endswith(".py"):
+            return [text]
+        found = []
+        for server in self._servers:
+            order = {"do": "expand", "row": {**row, "folder": str(server.side.folder)}}
+            try:
+                found.append(list(server.ask(order, self.timeout_s)["names"]))
+            except Unmeasured as error:
+                raise UsageError(f"{text}: {error}") from None
+        both = [name for name in found[0] if name in found[1]]
+        if not both:
+            raise UsageError(f"{text}: the two sides have no subject of one name in it.")
+        return [text] if found[0] == found[1] == both[:1] else [f"{text}#{name}" for name in both]
+
+    def pair(
+        self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, check: bool = False
+    ) -> Iterator[tuple[int, list[Block] | Unmeasured]]:
+        """One pair: fresh processes of both sides take all rows, in random order.
+
+        Args:
+            rows: what each side is to prepare for each row.
+            check: whether both sides' answers are compared first.
+
+        Yields:
+            The number of a row and its blocks, or why there are none.
+        """
+        self.taken += 1
+        chance = random.Random(f"{self.seed} {self.taken}")  # noqa: S311 -- orders, not secrets
+        order = chance.sample(range(len(rows)), len(rows))
+        started = False
+        try:
+            for number in order:
+                if not started:
+                    self._fork()
+                    started = True
+                try:
+                    yield number, self._blocks(rows[number], chance, check=check)
+                except (_Ended, _Late) as error:
+                    self.restart()
+                    started = False
+                    yield number, error
+                except Unmeasured as error:
+                    yield number, error
+        finally:
+            if started:
+                self._join()
+
+    def _fork(self) -> None:
+        for server in self._servers:
+            server.ask({"do": "pair", "core": self.core}, self.timeout_s)
+
+    def _join(self) -> None:
+        for server in self._servers:
+            with contextlib.suppress(Unmeasured):  # it says how it ended
+                server.ask({"do": "end"}, self.timeout_s)
+
+    def _blocks(
+        self,
+        row: tuple[Mapping[str, Any], Mapping[str, Any]],
+        chance: random.Random,
+        *,
+        check: bool,
+    ) -> list[Block]:
+        order = {"do": "prepare", "slot_s": self.slot_s, "cap_s": ROW_S}
+        found = []
+        for server, part in zip(self._servers, row, strict=True):
+            found.append(server.ask({**order, "row": part}, self.timeout_s))
+            inside = server.side.inside
+            if inside is not None and not Path(found[-1]["origin"]).is_relative_to(
+                inside.resolve()
+            ):
+                raise Unmeasured(
+                    f"its code is not {server.side.name}'s but in {found[-1]['origin']}: both "
+                    "sides would be the same"
+                )
+        if check:
+            self._check()
+        clocks = {answer["clock"] for answer in found}
+        clock = clocks.pop() if len(clocks) == 1 else "wall clock"
+        for server in self._servers:
+            server.ask({"do": "clock", "clock": clock}, self.timeout_s)
+        slowest = max(answer["each_s"] for answer in found)
+        if 4 * slowest > self.timeout_s:
+            raise Unmeasured(
+                f"one call takes {slowest:.3g} s: a block does not fit into {self.timeout_s:g} s"
+            )
+        calls = max(1, round(self.slot_s / slowest))
+        a, b = (lambda server=server: self._slot(server, calls) for server in self._servers)
+        until = time.monotonic() + max(ROW_S, 4 * slowest)
+        blocks = []
+        for block in run_blocks(a, b, self.blocks, chance):
+            blocks.append(block)
+            if time.monotonic() > until:
+                break
+        return blocks
+
+    def _slot(self, server: Server, calls: int) -> Slot:
+        found = server.ask({"do": "slot", "calls": calls}, self.timeout_s)
+        return Slot(found["s"], found["d"])
+
+    def _check(self) -> None:
+        """Compare both answers; B takes A's parameters for it.
+
+        Raises:
+            Unmeasured: they differ.
+        """
+        with tempfile.TemporaryDirectory(prefix="attnbench-") as folder:
+            path = str(Path(folder) / "answer.pt")
+            self._servers[0].ask({"do": "answer", "path": path}, self.timeout_s)
+            reason = self._servers[1].ask({"do": "same", "path": path}, self.timeout_s)["reason"]
+        if reason:
+            raise Unmeasured(f"{self.sides[1].name} gives another answer: {reason}")
+
+
+def quiet_core() -> int | None:
+    """The core that others use least; ``None`` where a process cannot choose its core."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) == 1:
+        return usable[0]
+    shares = psutil.cpu_percent(interval=0.3, percpu=True)
+    return min(usable, key=lambda core: shares[core] if core < len(shares) else 100.0)

@@ -1,0 +1,243 @@
+"""What ``attnbench compare`` does: tell runs, revisions and subjects apart, and plan a duel."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attnbench.benchmark.comparing.checkouts import Repository, branches, commit_of, repository
+from attnbench.benchmark.comparing.duel import Duel, Row
+from attnbench.benchmark.comparing.exchange import Exchange, Side, quiet_core
+from attnbench.benchmark.records.store import run_path
+from attnbench.benchmark.workloads import BenchCase
+from attnbench.cli.survey import ask, warm_up_children
+from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
+from attnbench.processes.pool import Task, call
+from attnbench.registry.address import parse_address
+
+__all__ = ["Asked", "asked", "duel"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the arguments of ``compare`` name.
+
+    Args:
+        runs: recorded runs, two or none.
+        revisions: two at most.
+        subjects: addresses.
+    """
+
+    runs: tuple[str, ...] = ()
+    revisions: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+
+
+def asked(arguments: Sequence[str], results: Path) -> Asked:
+    """Tell the arguments apart.
+
+    Raises:
+        UsageError: one is both a run and a revision, or they do not go together.
+        UnknownNameError: one is neither.
+    """
+    runs, revisions, subjects = [], [], []
+    known: list[str] | None = None
+    for text in arguments:
+        run = (Path(text).exists() and ":" not in text) or run_path(results, text).exists()
+        if ":" in text or "(" in text:
+            subjects.append(text)
+            continue
+        revision = commit_of(Path.cwd(), text) is not None
+        if run and not revision and (Path(text).is_dir() or text.endswith(".jsonl")):
+            runs.append(text)
+            continue
+        if known is None:
+            known = _names()
+        if text in known:
+            subjects.append(text)
+        elif run and revision:
+            raise UsageError(
+                f"{text!r} is a recorded run and a revision. Name the run by its file, "
+                f"{run_path(results, text)}, or the revision by its hash."
+            )
+        elif run:
+            runs.append(text)
+        elif revision:
+            revisions.append(text)
+        else:
+            recorded = [path.stem for path in results.glob("*.jsonl")]
+            names = [*recorded, *branches(Path.cwd()), *known]
+            hint = nearest(text, names)
+            raise UnknownNameError(
+                f"{text!r} is neither a file nor a folder of records, nor a run in {results}, a "
+                "revision of this repository, or a subject."
+                + (f" {hint}" if hint.startswith("Did you mean") else "")
+            )
+    return _fitting(Asked(tuple(runs), tuple(revisions), tuple(subjects)))
+
+
+def _fitting(found: Asked) -> Asked:
+    if found.runs and (found.revisions or found.subjects or len(found.runs) != 2):
+        others = ", ".join((*found.revisions, *found.subjects)) or "nothing else"
+        raise UsageError(
+            f"recorded runs are compared two at a time and alone; got {', '.join(found.runs)} and "
+            f"{others}."
+        )
+    if len(found.revisions) > 2:
+        raise UsageError(f"two revisions at most; got {', '.join(found.revisions)}.")
+    if not found.runs and not found.revisions and len(found.subjects) != 2:
+        raise UsageError(
+            f"got {', '.join(found.subjects) or 'nothing'}: name one or two revisions and the "
+            "subjects to compare at them, two subjects, or two recorded runs."
+        )
+    return found
+
+
+def _names() -> list[str]:
+    try:
+        warm_up_children()
+        return [row["subject"] for row in ask("subject_rows", targets=None)]
+    except AttnbenchError:
+        return []  # a plugin of the working tree may be what is broken
+
+
+@dataclass
+class Plan:
+    """A duel that is ready to run.
+
+    Args:
+        a, b: names of the sides.
+        duel: of them.
+        notes: what a reader should know beside the table.
+    """
+
+    a: str
+    b: str
+    duel: Duel
+    notes: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def duel(
+    found: Asked,
+    cases: Sequence[BenchCase],
+    *,
+    threads: int = 1,
+    timeout_s: float = 120.0,
+    **more: Any,
+) -> Iterator[Plan]:
+    """Set both sides up, and take them down whatever happens.
+
+    Args:
+        found: revisions and subjects.
+        cases: at which each subject is compared.
+        threads: of torch.
+        timeout_s: longest time for anything that a side is asked for.
+        more: further fields of :class:`~attnbench.benchmark.comparing.duel.Duel`.
+
+    Raises:
+        UsageError: a side cannot be made, or nothing is left to compare.
+    """
+    core = quiet_core()
+    notes = []
+    if core is None:
+        notes.append("This system does not let a process choose its core; both sides moved freely.")
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
+        arguments = {"cases": cases, "folder": folder}
+        inputs = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
+        sides = _sides(found, stack)
+        exchange = Exchange(sides, core if threads == 1 else None, threads, timeout_s=timeout_s)
+        stack.enter_context(exchange)
+        pairs = _subjects(found, exchange, notes)
+        rows = [
+            Row(
+                _shown(pair),
+                case,
+                (
+                    _prepared(pair[0], sides[0], case, path),
+                    _prepared(pair[1], sides[1], case, path),
+                ),
+            )
+            for pair in pairs
+            for case, path in zip(cases, inputs, strict=True)
+        ]
+        yield Plan(*_side_names(found, sides), Duel(exchange, rows, **more), notes)
+
+
+def _side_names(found: Asked, sides: tuple[Side, Side]) -> tuple[str, str]:
+    return (sides[0].name, sides[1].name) if found.revisions else found.subjects[:2]  # type: ignore[return-value]
+
+
+def _sides(found: Asked, stack: contextlib.ExitStack) -> tuple[Side, Side]:
+    if not found.revisions:
+        here = Path.cwd()
+        return Side(found.subjects[0], here), Side(found.subjects[1], here)
+    source: Repository = repository(Path.cwd())
+    build = not found.subjects or any(not _is_file(text) for text in found.subjects)
+    wanted = [*found.revisions, None][:2]
+    a, b = (stack.enter_context(source.side(revision, build=build)) for revision in wanted)
+    return a, b
+
+
+def _is_file(text: str) -> bool:
+    return parse_address(text).is_file
+
+
+def _subjects(found: Asked, exchange: Exchange, notes: list[str]) -> list[tuple[str, str]]:
+    """What is compared: the address of each side."""
+    if not found.revisions:
+        return [(found.subjects[0], found.subjects[1])]
+    if found.subjects:
+        return [(text, text) for text in _expanded(found.subjects, exchange)]
+    a, b = exchange.names()
+    both = [name for name in b if name in a]
+    for side, names, others in zip(exchange.sides, (a, b), (b, a), strict=True):
+        alone = [name for name in names if name not in others]
+        if alone:
+            notes.append(f"Only {side.name} has {', '.join(alone)}.")
+    if not both:
+        raise UsageError(
+            "the two sides have no subject in common whose code is in this repository: "
+            f"{exchange.sides[0].name} has {', '.join(a) or 'none'}, {exchange.sides[1].name} has "
+            f"{', '.join(b) or 'none'}. Name one, such as path/to/file.py:ATTRIBUTE."
+        )
+    return [(name, name) for name in both]
+
+
+def _expanded(subjects: Sequence[str], exchange: Exchange) -> list[str]:
+    """Addresses of one subject each: a file's attribute may hold several."""
+    return [one for text in subjects for one in exchange.expanded(text, _row(text))]
+
+
+def _shown(pair: tuple[str, str]) -> str:
+    return pair[0] if pair[0] == pair[1] else f"{pair[1]} against {pair[0]}"
+
+
+def _row(text: str) -> dict[str, Any]:
+    """An address as the driver of slots takes it: ``FILE:ATTRIBUTE#NAME`` is one of several."""
+    text, _, subject = text.partition("#")
+    address = parse_address(text)
+    name = address.name + (f"/{address.kernel}" if address.kernel else "")
+    return {
+        "name": name if address.source is None or address.is_file else f"{address.source}:{name}",
+        "subject": subject,
+        "source": address.source,
+        "attribute": address.name,
+        "options": dict(address.options),
+    }
+
+
+def _prepared(text: str, side: Side, case: BenchCase, inputs: str) -> Mapping[str, Any]:
+    return {
+        **_row(text),
+        "folder": str(side.folder),
+        "inputs": inputs,
+        "seed": case.case.seed,
+        "device": case.case.device,
+        "direction": case.direction,
+    }

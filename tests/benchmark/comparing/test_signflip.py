@@ -1,0 +1,97 @@
+"""The sign-flip test on simulated tables: how often it is wrong, and what it sees."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attnbench.benchmark.comparing.signflip import LOOKS, hodges_lehmann, judge
+
+
+def table(
+    pairs: int, effects: list[float], *, spread: float = 0.03, shared: float = 0.0, seed: int = 0
+) -> NDArray[np.float64]:
+    """Logs of ratios, with heavy-tailed noise of each row, and noise that a pair's rows share."""
+    chance = np.random.default_rng(seed)
+    own = spread * chance.standard_t(4, size=(pairs, len(effects))) / math.sqrt(2)
+    return np.log1p(np.array(effects)) + own + shared * chance.normal(size=(pairs, 1))
+
+
+def test_a_share_of_the_error_is_stated_for_each_look() -> None:
+    assert list(LOOKS) == [15, 30, 60]
+    assert sum(LOOKS.values()) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.03])
+def test_unchanged_tables_are_called_no_more_often_than_said(shared: float) -> None:
+    """Without a margin, which would call fewer."""
+    wrong = 0
+    for seed in range(300):
+        found = judge(table(15, [0.0] * 8, shared=shared, seed=seed), alpha=0.05, margin=0.0)
+        wrong += any(row.verdict in ("faster", "slower") for row in found)
+    assert wrong <= 25  # 15 are expected, and 25 or more come up in 1 of 100
+
+
+def test_five_percent_are_seen_in_30_pairs_of_a_busy_machine() -> None:
+    seen = 0
+    for seed in range(60):
+        first, *others = judge(table(30, [0.05, 0.0, 0.0], seed=seed), alpha=LOOKS[30])
+        seen += first.verdict == "slower"
+        assert all(row.verdict in ("same", "ambiguous") for row in others)
+    assert seen >= 59
+
+
+def test_faster_is_the_other_way_round() -> None:
+    values = table(30, [0.08])
+    (slower,), (faster,) = judge(values, alpha=0.01), judge(-values, alpha=0.01)
+    assert (slower.verdict, faster.verdict) == ("slower", "faster")
+    assert faster.effect == pytest.approx(1 / (1 + slower.effect) - 1)
+
+
+def test_a_significant_effect_within_the_margin_is_same_and_so_is_an_interval_within_it() -> None:
+    for effect, margin in ((0.01, 0.03), (0.0, 0.03)):
+        (found,) = judge(table(30, [effect], spread=0.005), alpha=0.01, margin=margin)
+        assert found.verdict == "same"
+    (found,) = judge(table(30, [0.01], spread=0.005), alpha=0.01, margin=0.002)
+    assert found.verdict == "slower"
+
+
+def test_what_is_too_noisy_is_ambiguous_and_says_what_it_would_have_seen() -> None:
+    (found,) = judge(table(15, [0.02], spread=0.1), alpha=0.005)
+    assert found.verdict == "ambiguous"
+    assert found.low < 0 < found.high
+    assert found.visible > 0.08
+
+
+def test_what_would_be_seen_is_seen() -> None:
+    (found,) = judge(table(30, [0.0], spread=0.02, seed=5), alpha=0.005)
+    seen = sum(
+        judge(table(30, [found.visible], spread=0.02, seed=s), alpha=0.005)[0].verdict == "slower"
+        for s in range(100)
+    )
+    assert seen >= 85
+
+
+def test_more_rows_widen_every_interval() -> None:
+    values = table(15, [0.0] * 20)
+    alone, among = judge(values[:, :1], alpha=0.01)[0], judge(values, alpha=0.01)[0]
+    assert among.high - among.low > alone.high - alone.low
+
+
+def test_the_effect_is_the_median_of_the_means_of_two() -> None:
+    assert hodges_lehmann([1.0, 2.0, 9.0]) == 3.5  # of 1, 1.5, 2, 5, 5.5 and 9
+    assert hodges_lehmann([0.0, 0.1, 0.1, 50.0]) < 1.0 < sum((0.0, 0.1, 0.1, 50.0)) / 4
+
+
+def test_of_one_pair_nothing_is_concluded() -> None:
+    (found,) = judge(np.array([[0.5]]), alpha=0.01)
+    assert found.verdict == "ambiguous"
+    assert found.visible == math.inf
+
+
+def test_identical_values_of_zero_are_same() -> None:
+    (found,) = judge(np.zeros((15, 1)), alpha=0.005)
+    assert (found.verdict, found.effect) == ("same", 0.0)

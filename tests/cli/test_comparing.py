@@ -1,0 +1,178 @@
+"""``attnbench compare`` of revisions of a scratch repository, as a user runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    **{
+        f"GIT_{who}_{what}": "scratch@example.invalid"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    },
+}
+SCORES = """\
+import attnbench
+import torch
+
+
+class Scores(torch.nn.Module):
+    def __init__(self, query_size, key_size):
+        super().__init__()
+
+    def forward(self, query, key):
+        found = query @ key.mT / {scale}
+        for _ in range({work}):
+            found = torch.maximum(found, query @ key.mT / {scale})
+        return found
+
+
+SPEC = attnbench.ScoringSpec(name="mine", make=Scores, equal_sizes=True)
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def commit(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", name)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Commits: once the work, thrice the work, another answer, and one that cannot be imported."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    for tag, text in (
+        ("quick", SCORES.format(scale=8, work=2)),
+        ("slow", SCORES.format(scale=8, work=8)),
+        ("other", SCORES.format(scale=9, work=2)),
+        ("broken", "import no_such_module_at_all\n"),
+    ):
+        commit(folder, "scores.py", text)
+        git(folder, "tag", tag)
+    git(folder, "checkout", "-q", "quick")
+    return folder
+
+
+def compare(folder: Path, *arguments: str) -> Any:
+    return subprocess.run(
+        [*MAIN, "compare", *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def left_over(folder: Path) -> list[str]:
+    return git(folder, "worktree", "list").splitlines()[1:]
+
+
+def test_a_revision_with_more_work_is_slower_and_the_working_tree_is_one_side(
+    repository: Path,
+) -> None:
+    (repository / "scores.py").write_text(SCORES.format(scale=8, work=8))
+    (repository / "notes.txt").write_text("not of git's\n")
+    done = compare(repository, "quick", "scores.py:SPEC", "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    (row,) = found["rows"]
+    assert (row["subject"], row["verdict"]) == ("scores.py:SPEC", "slower")
+    assert 0.2 < row["low"] < row["effect"] < row["high"]
+    assert found["a"].startswith("quick (")
+    assert "the working tree" in found["b"]
+    assert "2 changed files" in found["b"]
+    assert not left_over(repository)
+    assert git(repository, "status", "--porcelain") == "M scores.py\n?? notes.txt"
+
+
+def test_another_answer_is_not_timed_and_exits_with_4(repository: Path) -> None:
+    done = compare(repository, "quick", "other", "scores.py:SPEC", "--json")
+    assert done.returncode == 4, done.stdout + done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["verdict"], row["timed"], row["effect"]) == ("ambiguous", False, None)
+    assert "gives another answer: its output differs" in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("quck", "scores.py:SPEC"), "Did you mean 'quick'"),
+        (("quick", "slow", "scores.py:SPEX"), "scores.py has no SPEX"),
+        (("quick", "slow", "gone.py:SPEC"), "there is no file gone.py"),
+        (("quick", "broken", "scores.py:SPEC"), "No module named 'no_such_module_at_all'"),
+        (("quick", "slow"), "has no pyproject.toml or setup.py"),
+        (("scores.py:SPEC",), "two subjects, or two recorded runs"),
+        (("quick", "slow", "other"), "two revisions at most"),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    repository: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    done = compare(repository, *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith("attnbench: ")
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not left_over(repository)
+
+
+def test_a_name_that_is_a_run_and_a_revision_is_refused(repository: Path) -> None:
+    results = repository / "results" / "attnbench"
+    results.mkdir(parents=True)
+    (results / "quick.jsonl").write_text("")
+    done = compare(repository, "quick", "scores.py:SPEC")
+    assert done.returncode == 2
+    assert "'quick' is a recorded run and a revision" in done.stderr
+
+
+def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> None:
+    git(repository, "checkout", "-q", "main")
+    commit(repository, "pyproject.toml", "[project]\nname = 3\n")
+    done = compare(repository, "HEAD")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "does not build" in done.stderr
+    assert not left_over(repository)
+
+
+def test_ctrl_c_removes_the_worktrees_and_ends_soon(repository: Path) -> None:
+    process = subprocess.Popen(
+        [*MAIN, "compare", "quick", "slow", "scores.py:SPEC"],
+        cwd=repository,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 60
+    while len(left_over(repository)) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1.0)
+    os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert not left_over(repository)
