@@ -1,0 +1,171 @@
+"""The table of findings: run its scripts, and write its page.
+
+- ``python docs/findings/table.py run`` runs each script with the libraries that are installed and
+  writes down what it printed, in ``outcomes.json``.
+- ``python docs/findings/table.py write`` makes ``index.md`` from ``findings.toml`` and
+  ``outcomes.json``, and needs no library.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+NUMBER = re.compile(r"nan|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+TOLERANCE = 1e-5
+"""Relative, and absolute below 1: what rounding moves between two machines is less."""
+HEAD = """\
+# Findings in other libraries
+
+What the properties of this project found in current releases of public libraries: {defects}
+defects in {libraries} libraries, each with a script of at most 15 lines that imports the library
+alone and prints a wrong result (`got`) beside the right one (`want`). A defect contradicts the
+library's documentation, another path of the same library, or arithmetic; the script's column says
+which. What contradicts only the conventions of this project is listed as by design or unclear.
+
+Each script is run by a test against the version in the table (`tox -e peers`). The test fails on
+the day a script prints the same twice, or another version is installed, so that the table stays
+true. `findings.toml`, beside this page, holds the table, and `docs/findings/table.py` makes the
+page from it and from what the scripts printed. Public threads were searched on 2026-11-22.
+"""
+
+Finding = dict[str, str]
+Outcome = dict[str, str]
+
+
+def read() -> tuple[list[Finding], dict[str, Outcome]]:
+    """Findings in the order of the file, and what each script printed when it was last run."""
+    with (FOLDER / "findings.toml").open("rb") as file:
+        findings: list[Finding] = tomllib.load(file)["finding"]
+    outcomes: dict[str, Outcome] = json.loads((FOLDER / "outcomes.json").read_text("utf-8"))
+    return findings, outcomes
+
+
+def run(script: str, timeout: float = 300) -> Outcome:
+    """What a script prints as wrong (``got``) and as right (``want``).
+
+    Raises:
+        RuntimeError: the script ended otherwise than by printing both.
+    """
+    path = FOLDER / "scripts" / f"{script}.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(path)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=timeout,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    printed = dict(re.findall(r"^(got|want) +(.*)$", done.stdout, flags=re.MULTILINE))
+    if done.returncode or set(printed) != {"got", "want"}:
+        raise RuntimeError(f"{path} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return printed
+
+
+def differ(got: str, want: str) -> bool:
+    """Whether two printed results differ by more than rounding; a NaN equals a NaN."""
+    if NUMBER.sub("#", got) != NUMBER.sub("#", want):
+        return True
+    pairs = zip(NUMBER.findall(got), NUMBER.findall(want), strict=True)
+    return not all(_close(float(a), float(b)) for a, b in pairs)
+
+
+def installed(library: str) -> str | None:
+    """The version that is installed, without a local part such as ``+cpu``."""
+    try:
+        return version(library).partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def page(findings: list[Finding], outcomes: dict[str, Outcome]) -> str:
+    """The page in Markdown."""
+    by_verdict = {
+        verdict: [f for f in findings if f["verdict"] == verdict]
+        for verdict in ("defect", "by design", "unclear")
+    }
+    defects = by_verdict["defect"]
+    scripts = [f for f in findings if "script" in f]
+    return "\n".join(
+        [
+            HEAD.format(defects=len(defects), libraries=len({f["library"] for f in defects})),
+            "## Defects\n",
+            *_table(defects, ["library", "subject", "property", "means", "script"]),
+            "\n## By design\n",
+            "What a check accuses and the authors say they mean.\n",
+            *_table(by_verdict["by design"], ["library", "subject", "property", "means", "source"]),
+            "\n## Unclear\n",
+            "What nothing decides: no documentation, no other path, no arithmetic.\n",
+            *_table(by_verdict["unclear"], ["library", "subject", "property", "means", "why"]),
+            "\n## Scripts\n",
+            *(_section(f, outcomes[f["script"]]) for f in scripts),
+        ]
+    )
+
+
+HEADINGS = {
+    "library": "library",
+    "subject": "subject",
+    "property": "property",
+    "means": "what it means for a user",
+    "script": "script",
+    "source": "where the authors say so",
+    "why": "why",
+}
+
+
+def _table(findings: list[Finding], columns: list[str]) -> list[str]:
+    rows = [[_cell(finding, column) for column in columns] for finding in findings]
+    lines = [[HEADINGS[column] for column in columns], ["---"] * len(columns), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _cell(finding: Finding, column: str) -> str:
+    if column == "library":
+        return f"{finding['library']} {finding['version']}"
+    if column == "script":
+        return f"[{finding['ground']}](#{finding['script']})"
+    return finding.get(column, "").replace("|", "\\|")
+
+
+def _section(finding: Finding, outcome: Outcome) -> str:
+    source = (FOLDER / "scripts" / f"{finding['script']}.py").read_text("utf-8")
+    thread = f"Thread: {finding['thread']}." if "thread" in finding else "No thread was found."
+    return (
+        f"### {finding['script']}\n\n"
+        f"{_cell(finding, 'library')}: {finding['subject']}. {finding['why']} {thread}\n\n"
+        f"```text\n{source}```\n\n"
+        f"It prints\n\n```text\ngot  {outcome['got']}\nwant {outcome['want']}\n```\n"
+    )
+
+
+def _close(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= TOLERANCE * max(1, abs(b))
+
+
+def main(command: str) -> None:
+    """Run the scripts of what is installed, or write the page."""
+    findings, outcomes = read()
+    if command == "run":
+        for finding in findings:
+            if "script" in finding and installed(finding["library"]):
+                outcomes[finding["script"]] = run(finding["script"])
+                print(finding["script"])
+        text = json.dumps(outcomes, indent=1, sort_keys=True) + "\n"
+        (FOLDER / "outcomes.json").write_text(text, "utf-8")
+    elif command == "write":
+        (FOLDER / "index.md").write_text(page(findings, outcomes), "utf-8")
+    else:
+        raise SystemExit(f"{command!r} is neither 'run' nor 'write'")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2] or ["write"])

@@ -1,0 +1,93 @@
+"""The page of findings follows from its data, and its data keeps the page's promises.
+
+That the scripts still print what the page says is tested where the libraries are installed, in
+``plugins/attnbench-peers/tests``.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "findings"
+GROUNDS = {"documentation", "other path", "arithmetic"}
+NEEDED = {"defect": {"ground", "why", "script"}, "by design": {"source"}, "unclear": {"why"}}
+
+
+@pytest.fixture(scope="module")
+def table() -> Any:
+    spec = importlib.util.spec_from_file_location("findings_table", FOLDER / "table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_command_writes(table: Any) -> None:
+    assert (FOLDER / "index.md").read_text("utf-8") == table.page(*table.read())
+
+
+def test_every_verdict_says_what_it_rests_on(table: Any) -> None:
+    findings, _ = table.read()
+    for finding in findings:
+        needed = {"library", "version", "subject", "property", "means"} | NEEDED[finding["verdict"]]
+        assert needed <= {key for key, text in finding.items() if text}, finding
+        assert finding.get("ground", "arithmetic") in GROUNDS, finding
+
+
+def test_every_script_has_one_finding_and_printed_two_results(table: Any) -> None:
+    findings, outcomes = table.read()
+    named = [finding["script"] for finding in findings if "script" in finding]
+    assert sorted(named) == sorted(path.stem for path in (FOLDER / "scripts").glob("*.py"))
+    for script in named:
+        assert table.differ(**outcomes[script]), script
+
+
+@pytest.mark.parametrize(
+    "path", sorted((FOLDER / "scripts").glob("*.py")), ids=lambda path: str(path.stem)
+)
+def test_a_script_is_at_most_15_lines_of_library_code(path: Path) -> None:
+    source = path.read_text("utf-8")
+    assert len(source.splitlines()) <= 15
+    imported = {
+        (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    own = imported - {"torch", "numpy"} - set(sys.stdlib_module_names)
+    assert len(own) <= 1, own
+    assert "attnbench" not in imported
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "expected"),
+    [
+        ("[1.0, nan]", "[1.0, nan]", False),
+        ("[1.0, nan]", "[1.0, 2.0]", True),
+        ("[1.00000001]", "[1.0]", False),
+        ("[1.001]", "[1.0]", True),
+        ("-3e-05", "3e-05", True),
+        ("index out of range", "[1.0]", True),
+        ("[1.0, 2.0]", "[1.0]", True),
+    ],
+)
+def test_two_results_differ_beyond_rounding(
+    table: Any, got: str, want: str, expected: bool
+) -> None:
+    assert table.differ(got, want) is expected
+
+
+def test_a_script_that_prints_one_result_is_an_error(
+    table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "half.py").write_text("print('got ', 1)\n", "utf-8")
+    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    with pytest.raises(RuntimeError, match="ended with 0"):
+        table.run("half")
