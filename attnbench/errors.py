@@ -19,12 +19,15 @@ __all__ = [
     "DuplicateNameError",
     "InputsError",
     "InvariantViolation",
+    "JudgementError",
     "MaskError",
     "OptionError",
     "PluginError",
     "RecordError",
+    "RefusalError",
     "ShapeError",
     "SpecError",
+    "StyleError",
     "UnknownNameError",
     "UsageError",
     "nearest",
@@ -37,6 +40,14 @@ class AttnbenchError(Exception):
 
 class UsageError(AttnbenchError, ValueError):
     """A call or a command that cannot be carried out as it was written."""
+
+
+class RefusalError(UsageError):
+    """A call that a subject says it does not take: never a failure, and nothing that passed."""
+
+
+class StyleError(UsageError):
+    """A target that cannot be called in the style that was named."""
 
 
 class AddressError(UsageError):
@@ -85,6 +96,10 @@ class InputsError(AttnbenchError, ValueError):
 
 class RecordError(AttnbenchError, ValueError):
     """A file of records that cannot be read or written."""
+
+
+class JudgementError(AttnbenchError):
+    """A subject that cannot be judged, through no fault that was shown: the outcome is an error."""
 
 
 class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a finding, not an error

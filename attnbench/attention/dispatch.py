@@ -11,7 +11,7 @@ from attnbench._signing import ORIGIN
 from attnbench.attention.masks import Mask
 from attnbench.attention.torch_internals import constant_for_compiler
 from attnbench.cases.case import Case
-from attnbench.errors import UnknownNameError, UsageError, nearest
+from attnbench.errors import RefusalError, UnknownNameError, UsageError, nearest
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec, ScoringSpec
 
@@ -101,7 +101,7 @@ def choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> Ke
     if isinstance(kernel, KernelSpec):
         reason = kernel.supports(case) if kernel.supports else None
         if reason is not None:
-            raise UsageError(f"{kernel.scoring}/{kernel.name} cannot run this: {reason}")
+            raise RefusalError(f"{kernel.scoring}/{kernel.name} cannot run this: {reason}")
         return kernel
     origin = getattr(module, ORIGIN, None)
     _look_up(origin)
@@ -126,5 +126,5 @@ def choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> Ke
             f"{scoring.name} has no kernel {kernel!r}. {nearest(kernel, [*found, 'plain'])}"
         )
     if chosen.reason is not None:
-        raise UsageError(f"{scoring.name}/{chosen.kernel.name} cannot run this: {chosen.reason}")
+        raise RefusalError(f"{scoring.name}/{chosen.kernel.name} cannot run this: {chosen.reason}")
     return chosen.kernel

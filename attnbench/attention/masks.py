@@ -60,9 +60,23 @@ class Mask:
         return torch.where(self.allowed, self.bias, float("-inf"))
 
 
-def causal_mask(q_len: int, kv_len: int, device: torch.device | str | None = None) -> Tensor:
-    """``(L, S)``, boolean: query ``i`` sees keys up to ``i + S - L`` (bottom right)."""
-    return torch.ones(q_len, kv_len, dtype=torch.bool, device=device).tril(kv_len - q_len)
+def causal_mask(
+    q_len: int,
+    kv_len: int,
+    device: torch.device | str | None = None,
+    *,
+    top_left: bool = False,
+) -> Tensor:
+    """``(L, S)``, boolean: query ``i`` sees keys up to ``i + S - L`` (bottom right).
+
+    Args:
+        q_len: L.
+        kv_len: S.
+        device: of the mask.
+        top_left: query ``i`` sees keys up to ``i`` instead.
+    """
+    ones = torch.ones(q_len, kv_len, dtype=torch.bool, device=device)
+    return ones.tril(0 if top_left else kv_len - q_len)
 
 
 def window_mask(
@@ -164,17 +178,22 @@ def fold(
     q_len: int,
     kv_len: int,
     device: torch.device,
+    causal: str = "bottom_right",
+    window_size: tuple[int, int] | None = None,
 ) -> Mask:
     """Fold a mask, valid lengths and causality into one.
 
     Args:
         attn_mask: boolean or floating, broadcasts to ``(*lead, L, S)``.
         valid_lens: integers ``(B,)`` or ``(B, L)``; see :func:`valid_lens_mask`.
-        is_causal: also hide the future; aligned to the bottom right.
+        is_causal: also hide the future.
         lead: leading sizes of the scores.
         q_len: L.
         kv_len: S.
         device: of the scores.
+        causal: to where causality is aligned, ``"bottom_right"`` or ``"top_left"``; ``"always"``
+            hides the future whatever ``is_causal`` says.
+        window_size: keys before and after each position that are left; -1 for all.
 
     Raises:
         MaskError: a mask or length that does not fit.
@@ -198,8 +217,11 @@ def fold(
             parts.append(~hidden)
     if valid_lens is not None:
         parts.append(valid_lens_mask(valid_lens, lead, q_len, kv_len))
-    if is_causal:
-        parts.append(causal_mask(q_len, kv_len, device))
+    if is_causal or causal == "always":
+        parts.append(causal_mask(q_len, kv_len, device, top_left=causal == "top_left"))
+    if window_size is not None:
+        before, after = (None if size < 0 else size for size in window_size)
+        parts.append(window_mask(q_len, kv_len, before, after, device))
     allowed: Tensor | None = None
     for part in parts:
         allowed = part if allowed is None else allowed & part

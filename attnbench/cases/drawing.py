@@ -51,6 +51,9 @@ class Taker(Protocol):
     def legal(self, case: Case) -> Case:
         """The nearest case that is legal for it."""
 
+    def takes_mask(self, kind: str) -> bool:
+        """Whether it runs some case of a kind of mask."""
+
 
 class CaseSpace(st.SearchStrategy[Case]):
     """A strategy of cases that remembers what it was made of.

@@ -37,7 +37,8 @@ def cases(subject: Taker, **narrowed: Any) -> Space:
 
     domain = replace(Domain(dtypes=subject.dtypes), **narrowed)
     dtypes = tuple(d for d in domain.dtypes if d in subject.dtypes) or subject.dtypes[:1]
-    return Space(subject, replace(domain, dtypes=dtypes))
+    masks = tuple(filter(subject.takes_mask, domain.masks)) or domain.masks
+    return Space(subject, replace(domain, dtypes=dtypes, masks=masks))
 
 
 def listed(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -24,6 +26,7 @@ from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, Invariant
 from attnbench.subject.devices import check_device
 from attnbench.subject.lookup import installed, resolve
+from attnbench.subject.styles.callee import AdaptedSpec
 from attnbench.subject.subject import Subject
 
 __all__ = [
@@ -68,8 +71,9 @@ def all_targets(profile: str) -> list[str]:
 
 
 def check(
-    target: str | Spec,
+    target: str | Spec | Callable[..., Any],
     *,
+    style: str | None = None,
     profile: str = "default",
     device: str = "cpu",
     dtypes: Sequence[str] | None = None,
@@ -79,7 +83,8 @@ def check(
     """Hold a subject to every invariant that applies to it.
 
     Args:
-        target: an address or a spec, which need not be registered.
+        target: an address or a spec, which need not be registered; or a function, module or class.
+        style: how that is called, as in :mod:`attnbench.adapters`: ``"sdpa"``, ``"flash"`` ...
         profile: ``quick``, ``default`` or ``thorough``: 25, 100 or 1000 drawn cases an invariant,
             beyond the scheduled ones.
         device: name of a torch device.
@@ -92,11 +97,12 @@ def check(
 
     Raises:
         UnknownNameError: the target, the profile, a dtype or an invariant is unknown.
+        StyleError: the target is called in another style, or none is named.
         SpecError: the spec names a law or an invariant that no plugin brings.
         DeviceError: the device is not there.
     """
     found, chosen = planned(
-        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+        target, style=style, profile=profile, device=device, dtypes=dtypes, invariants=invariants
     )
     check_options(found)
     reports = [
@@ -127,14 +133,18 @@ def check_options(subjects: Iterable[Subject]) -> None:
 
 
 def planned(
-    target: str | Spec,
+    target: str | Spec | Callable[..., Any],
     *,
+    style: str | None = None,
     profile: str = "default",
     device: str = "cpu",
     dtypes: Sequence[str] | None = None,
     invariants: Iterable[str] | None = None,
+    asked: Sequence[str] | None = None,
 ) -> tuple[list[Subject], list[Invariant]]:
     """The subjects of a target, and the invariants in the order in which they are to be run.
+
+    What judges an adapter is run where it is asked for by name: in ``invariants``, or ``asked``.
 
     Raises:
         UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
@@ -145,7 +155,8 @@ def planned(
             raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
     check_device(device)
     chosen = sorted(select_invariants(invariants), key=_turn)
-    found = resolve(target)
+    named = invariants if asked is None else asked
+    found = [_asked(subject, named) for subject in resolve(target, style)]
     if invariants is None:
         kinds = {subject.kind for subject in found}
         chosen = [one for one in chosen if kinds & set(one.kinds)]
@@ -161,6 +172,16 @@ def planned(
 def _turn(invariant: Invariant) -> tuple[bool, bool]:
     """A key that sorts the contract first, and last what takes long: first answers come first."""
     return invariant.name != CONTRACT, invariant.name in COMPILING
+
+
+def _asked(subject: Subject, invariants: Iterable[str] | None) -> Subject:
+    """The subject, with what judges its adapter run where it is asked for by name."""
+    spec = subject.spec
+    if invariants is None or not isinstance(spec, AdaptedSpec):
+        return subject
+    names = {invariants} if isinstance(invariants, str) else set(invariants)
+    kept = {name: why for name, why in spec.exempt.items() if name not in names & spec.unasked}
+    return replace(subject, spec=replace(spec, exempt=kept))
 
 
 def _profile(name: str) -> Profile:
@@ -182,7 +203,7 @@ def check_subject(
     outcomes = outcomes_of(
         subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed
     )
-    return CheckReport(diagnosed(outcomes), profile, seed)
+    return CheckReport(diagnosed(outcomes), profile, seed, about=subject.about)
 
 
 def outcomes_of(

@@ -20,7 +20,7 @@ from attnbench.cases.drawing import CaseSpace, Part, Space
 from attnbench.checking import search
 from attnbench.checking.outcomes import CONTRACT
 from attnbench.checking.profiles import Profile, nearest_misses
-from attnbench.errors import InvariantViolation
+from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -55,6 +55,7 @@ class Run:
         self.subject, self.invariant, self.profile = subject, invariant, profile
         self.seen = Counter[str]()
         self.rejected = 0
+        self.refusals = Counter[str]()
         self.failing: Case | None = None
         self.error: BaseException | None = None
         self.shrunk = False
@@ -68,10 +69,15 @@ class Run:
         return self._known[case]
 
     def _raised(self, case: Case) -> BaseException | None:
-        if self.subject.unsupported(case) is not None:
-            return UnsatisfiedAssumption("unsupported")
+        reason = self.subject.unsupported(case)
+        if reason is not None:
+            self.refusals[reason] += 1
+            return UnsatisfiedAssumption(reason)
         try:
             self.invariant.check(self.subject, case)
+        except RefusalError as refusal:
+            self.refusals[str(refusal)] += 1
+            return UnsatisfiedAssumption(str(refusal))
         except NoReferenceError as error:
             raise UnjudgedError(str(error)) from None
         except SystemExit as error:  # it would end the run, which is not the subject's to do
@@ -122,6 +128,11 @@ class Run:
         """How many cases must have said something."""
         return self.profile.quota
 
+    @property
+    def refused(self) -> str:
+        """What the subject said most often that it does not take."""
+        return "; ".join(reason for reason, _ in self.refusals.most_common(3))
+
     def ruled_out(self) -> tuple[str, str] | None:
         """Status and reason where no case could be run; that is no verdict on the contract."""
         raise NotImplementedError
@@ -149,10 +160,8 @@ class SpaceRun(Run):
         """What a kernel runs none of, or a subject's sizes allow none of."""
         if self.seen:
             return None
-        reasons = list(dict.fromkeys(map(self.subject.unsupported, self.scheduled)))
-        if reasons and None not in reasons:
-            told = f"it runs none of the {len(self.scheduled)} scheduled cases: "
-            return self._skipped(told + "; ".join(map(str, reasons)))
+        if self.refusals:
+            return self._skipped(f"it takes none of its cases: {self.refused}")
         domains = [part.domain for part in self.space.parts if isinstance(part, Space)]
         if domains and not self.scheduled:
             return self._skipped(

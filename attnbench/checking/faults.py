@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.errors import AttnbenchError
+from attnbench.errors import AttnbenchError, RefusalError
 from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -44,6 +44,8 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
         if changed is not None:
             return Fault("changes", f"{subject.name} changes its input: {changed}")
         second = subject.output(module, inputs)
+    except RefusalError:
+        raise
     except (Exception, SystemExit) as error:
         return Fault("none", raised_text(subject, error))
     return _nan(subject, first, case) or _random(subject, first, second)
@@ -110,10 +112,14 @@ def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()
     Every property asked of such a subject fails, so that asking says nothing more.
     """
     for case in _ordinary(subject, device, dtypes):
-        if subject.unsupported(case) is None:
+        if subject.unsupported(case) is not None:
+            continue
+        try:
             fault = fault_at(subject, case)
-            if fault is not None and fault.kind in ("none", "nan"):
-                return fault.text
+        except RefusalError:
+            continue
+        if fault is not None and fault.kind in ("none", "nan"):
+            return fault.text
     return None
 
 

@@ -79,12 +79,15 @@ class CheckReport:
         outcomes: one for each subject and invariant.
         profile: how hard was looked.
         seed: ``None`` if derandomised.
+        notes: what else is to be known of the run.
+        about: how subjects are called and what they follow; the first lines of the report.
     """
 
     outcomes: tuple[Outcome, ...]
     profile: str = "default"
     seed: int | None = None
     notes: tuple[str, ...] = field(default=())
+    about: tuple[str, ...] = field(default=())
 
     @property
     def ok(self) -> bool:
@@ -116,6 +119,7 @@ class CheckReport:
             "seed": self.seed,
             "ok": self.ok,
             "counts": self.counts,
+            "about": list(self.about),
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
         }
         return json.dumps(content, indent=2, ensure_ascii=False)
@@ -129,6 +133,7 @@ class CheckReport:
             reports[0].profile if reports else "default",
             reports[0].seed if reports else None,
             tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+            tuple(dict.fromkeys(line for report in reports for line in report.about)),
         )
 
     def __repr__(self) -> str:
@@ -142,7 +147,7 @@ class CheckReport:
         return textwrap.shorten(text, _SHORT - len(end), placeholder=" ...") + end
 
     def __str__(self) -> str:
-        lines = [failure_text(outcome) + "\n" for outcome in self._bad()]
+        lines = [*self.about, *(failure_text(outcome) + "\n" for outcome in self._bad())]
         return "\n".join([*lines, self._counted()])
 
     def _bad(self) -> list[Outcome]:

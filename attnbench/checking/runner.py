@@ -20,7 +20,7 @@ from attnbench.checking.faults import fault_at, raised_text
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.profiles import PROFILE, PROFILES, Profile
 from attnbench.checking.search import database, phases
-from attnbench.errors import AttnbenchError, InvariantViolation
+from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
@@ -144,6 +144,8 @@ def _told(run: Run) -> tuple[str, str, dict[str, Any]]:
 def _verdict(run: Run) -> tuple[str, str]:
     seen = f"{run.seen['scheduled']} scheduled, {run.seen['drawn']} drawn"
     total = run.seen["scheduled"] + run.seen["drawn"]
+    if total < run.quota and run.refusals:
+        return "skipped", f"it refuses all but {total} of its cases ({seen}): {run.refused}"
     if total < run.quota:
         return "inconclusive", (
             f"only {total} cases said something ({seen}, {run.rejected} scheduled ones rejected); "
@@ -160,6 +162,8 @@ def _explained(run: Run) -> tuple[str, str]:
     )
     if isinstance(error, InvariantViolation):
         text = str(error)
+    elif isinstance(error, JudgementError):
+        return "error", f"{error}{where}"
     elif not isinstance(error, HypothesisException) and subject_fault(run.subject, error):
         text = raised_text(run.subject, error)
     else:
@@ -169,7 +173,10 @@ def _explained(run: Run) -> tuple[str, str]:
 
 def _cause(run: Run, text: str) -> str:
     """What is wrong with the answer itself at the failing case, which explains the failure."""
-    fault = fault_at(run.subject, run.failing) if run.failing is not None else None
+    try:
+        fault = fault_at(run.subject, run.failing) if run.failing is not None else None
+    except RefusalError:  # what was failed is a call derived from one that it does not take
+        return ""
     if fault is None or fault.kind not in ("changes", "random") or fault.text in text:
         return ""
     return f"\n  because {fault.text}"

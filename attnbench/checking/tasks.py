@@ -141,6 +141,7 @@ def plan(
     pairs: list[tuple[str, str]] = []
     statements: dict[str, str] = {}
     of_subject: dict[str, list[str]] = {}
+    about: list[str] = []
     every = targets is None
     targets = all_targets(profile) if targets is None else targets
     for target in targets:
@@ -152,11 +153,13 @@ def plan(
             pairs.append((target, subject.name))
             named = invariants is not None
             of_subject[subject.name] = [i.name for i in chosen if named or subject.kind in i.kinds]
+            about += subject.about
     return {
         "subjects": list(dict.fromkeys(pairs)),
         "invariants": list(statements.items()),
         "of_subject": of_subject,
         "left_out": len(subjects()) - len(targets) if every else 0,
+        "about": list(dict.fromkeys(about)),
     }
 
 
@@ -181,12 +184,18 @@ def outcomes(
     dtypes: Sequence[str] | None,
     invariants: Sequence[str],
     seed: int | None,
+    asked: Sequence[str] = (),
 ) -> Iterator[Outcome]:
-    """The outcomes of one subject, as they come."""
+    """The outcomes of one subject, as they come.
+
+    Args:
+        target, subject, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
+        asked: which of the invariants were asked for by name.
+    """
     from attnbench.checking.api import outcomes_of, planned
 
     found, chosen = planned(
-        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
+        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants, asked=asked
     )
     (one,) = [candidate for candidate in found if candidate.name == subject]
     yield from outcomes_of(one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed)

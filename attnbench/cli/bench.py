@@ -8,13 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Strict, Targets
+from attnbench.cli.options import AsJson, Convention, Strict, Style, Targets, styled_targets
 
 _RESULTS = Path("results/attnbench")
 
 
 def command(
     targets: Targets = None,
+    style: Style = None,
+    convention: Convention = None,
     set_name: Annotated[
         str | None,
         typer.Option(
@@ -101,6 +103,7 @@ def command(
             "with 0.3.",
             err=True,
         )
+    targets = styled_targets(targets, style, convention)
     contract = Contract(cache=cache, threads=threads)
     if set_name is None and not workload and inputs is None:
         set_name = "default"

@@ -14,13 +14,16 @@ from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
     AsJson,
     Cluster,
+    Convention,
     Device,
     Jobs,
     Memory,
     Profile,
     Seed,
     Strict,
+    Style,
     Targets,
+    styled_targets,
 )
 from attnbench.cli.outputs import check_writable, write_file
 from attnbench.processes.pool import MEMORY_GIB, cores
@@ -30,6 +33,8 @@ _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
 def command(
     targets: Targets = None,
+    style: Style = None,
+    convention: Convention = None,
     jobs: Jobs = 0,
     profile: Profile = "quick",
     seed: Seed = None,
@@ -90,6 +95,7 @@ def command(
     if junit is not None:
         check_writable(junit, "--junit")
     plugins = load_plugins(strict=strict, preload=parallel.PRELOAD)
+    targets = styled_targets(targets, style, convention)
     check_options(targets or ())
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
@@ -100,6 +106,8 @@ def command(
     labels, names = [work.label for work in works], list(statements)
     expected = {work.label: len(work.invariants) + len(work.late) for work in works}
     screen = None if as_json else Screen(expected, statements, verbose=verbose)
+    for line in () if as_json else plan["about"]:
+        print_line(line)
     first = seed or 0
     of_seeds = [seed] if seeds is None else list(range(first, first + seeds))
     works = [replace(work, seed=one) for one in of_seeds for work in works]
@@ -121,7 +129,7 @@ def command(
         with progress(sum(expected.values()) * len(of_seeds) - len(found), "checking") as advance:
             for outcome in parallel.run_checks(
                 works,
-                chosen,
+                {**chosen, "asked": tuple(invariant or ())},
                 jobs=jobs,
                 timeout_s=timeout or _TIMEOUTS_S[profile],
                 memory_gib=memory,
@@ -143,7 +151,7 @@ def command(
     notes = []
     if interrupted:
         notes.append(f"interrupted after {len(found)} outcomes")
-    report = CheckReport(diagnosed(found), profile, seed, tuple(notes))
+    report = CheckReport(diagnosed(found), profile, seed, tuple(notes), tuple(plan["about"]))
     elapsed = time.monotonic() - started
     if screen is None:
         print_json(json.loads(report.to_json()))

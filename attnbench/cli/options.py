@@ -6,7 +6,23 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "Cluster", "Device", "Jobs", "Memory", "Profile", "Seed", "Strict", "Targets"]
+from attnbench.errors import UsageError
+from attnbench.registry.address import styled
+
+__all__ = [
+    "AsJson",
+    "Cluster",
+    "Convention",
+    "Device",
+    "Jobs",
+    "Memory",
+    "Profile",
+    "Seed",
+    "Strict",
+    "Style",
+    "Targets",
+    "styled_targets",
+]
 
 Targets = Annotated[
     list[str] | None,
@@ -46,3 +62,35 @@ Seed = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict-plugins", help="End at once if any plugin fails to load.")
 ]
+Style = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="STYLE",
+        help="How the target is called, if it is a function, module or class: sdpa, flash, "
+        "multihead or interface.",
+    ),
+]
+Convention = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--convention",
+        metavar="KEY=VALUE",
+        help="A convention that the target follows, such as empty_rows=nan; may be repeated.",
+    ),
+]
+
+
+def styled_targets(
+    targets: list[str] | None, style: str | None, conventions: list[str] | None
+) -> list[str] | None:
+    """The addresses with the style and conventions that were given for all of them.
+
+    Raises:
+        UsageError: there is no target that they could be for.
+    """
+    if style is None and not conventions:
+        return targets
+    if not targets:
+        raise UsageError("--as and --convention are for a target: name one.")
+    return [styled(target, style, conventions or ()) for target in targets]

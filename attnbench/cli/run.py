@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Strict, Targets
+from attnbench.cli.options import AsJson, Convention, Strict, Style, Targets, styled_targets
 
 if TYPE_CHECKING:
     from attnbench.benchmark.records.record import Record
@@ -25,6 +25,8 @@ _AT_ONCE = 8
 
 def command(
     targets: Targets = None,
+    style: Style = None,
+    convention: Convention = None,
     inputs: Annotated[
         Path | None,
         typer.Option(
@@ -76,6 +78,7 @@ def command(
     from attnbench.cli.survey import ask, load_plugins
     from attnbench.cli.tables import print_json
 
+    targets = styled_targets(targets, style, convention)
     set_name = "run" if inputs is None else None
     place = benching.start(
         set_name=set_name, inputs=inputs, results=results, preload=parallel.PRELOAD

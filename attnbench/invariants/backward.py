@@ -12,12 +12,12 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, leaves_of
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import make_inputs
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -89,6 +89,7 @@ def _alone(subject: Subject, case: Case) -> None:
         together[name],
         f"where nothing else requires one, the gradient by {name}",
         "that where all do",
+        eps=base.eps,
     )
 
 
@@ -110,10 +111,11 @@ def _twice(subject: Subject, case: Case) -> None:
             first[name],
             f"of a second backward pass, the gradient by {name}",
             "that of the first",
+            eps=base.eps,
         )
     wider = case.replace(query_size=2 * case.query_size, key_size=2 * case.key_size)
     others = {
-        "another call": base.on(make_inputs(case.replace(seed=case.seed + 1))),
+        "another call": base.on(subject.inputs(case.replace(seed=case.seed + 1))),
         "a call of another module, of other sizes": Baseline(
             subject, subject.legal(wider.replace(seed=case.seed + 2))
         ),
@@ -125,7 +127,7 @@ def _twice(subject: Subject, case: Case) -> None:
         late = differentiate(output, list(leaves.values()), weight)
         for name, gradient in zip(leaves, late, strict=True):
             told = f"with {what} before the backward pass, the gradient by {name}"
-            same_gradient(gradient, first[name], told, "that without")
+            same_gradient(gradient, first[name], told, "that without", eps=base.eps)
 
 
 def _one_tensor(subject: Subject, case: Case) -> None:
@@ -148,7 +150,7 @@ def _one_tensor(subject: Subject, case: Case) -> None:
     for gradient in differentiate(same, [one], weight):
         got = got if gradient is None else gradient
     what = "with one tensor for query, key and value, its gradient"
-    same_gradient(got, total, what, "those of three copies together")
+    same_gradient(got, total, what, "those of three copies together", eps=base.eps)
     whole = base.inputs.query
     first = whole[..., :1, :].expand_as(whole)  # at the same address, and not the same
     for name in ("key", "value"):
@@ -191,17 +193,19 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="A gradient is the same where nothing else requires one, and so is the output.",
         check=_alone,
         cases=lambda subject: _some(subject, _CASES, 16, which=range(16)),
+        applies=has_no_gradients,
     )
     yield Invariant(
         name="backward_leaves_no_trace",
         statement="A backward pass changes neither the output nor what a second one gives.",
         check=_twice,
         cases=lambda subject: _some(subject, _CASES, 8),
+        applies=has_no_gradients,
     )
     yield Invariant(
         name="one_tensor_equals_three_copies",
         statement="One tensor, or views of one, as query, key and value give what copies give.",
         check=_one_tensor,
         cases=lambda subject: _some(subject, _SQUARE, 8),
-        applies=_takes_one_shape,
+        applies=any_of(has_no_gradients, _takes_one_shape),
     )

@@ -10,6 +10,7 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases, listed
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import adds_keys, any_of, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
 from attnbench.invariants.toolkit.derivations import benign, resizes, select_keys, with_mask
@@ -42,7 +43,7 @@ def _large_bias(subject: Subject, case: Case) -> None:
         expected = subject.weights(base.module, hidden.inputs)
     if expected is not None:
         shown = needs(subject.weights(base.module, base.inputs.replace(attn_mask=bias)))
-        tolerance = 64 * torch.finfo(shown.dtype).eps
+        tolerance = 64 * subject.eps(shown.dtype)
         agree_within(
             torch.where(seen, shown, expected), expected, tolerance, f"{told}, weights", other
         )
@@ -60,7 +61,7 @@ def _log_weights(subject: Subject, case: Case) -> None:
     expected = weights * factor
     total = got.sum(-1, keepdim=True)
     expected = expected * total / expected.sum(-1, keepdim=True).clamp_min(1e-300)
-    tolerance = 64 * torch.finfo(inputs.query.dtype).eps * (1 + factor.amax(-1, keepdim=True))
+    tolerance = 64 * subject.eps(inputs.query.dtype) * (1 + factor.amax(-1, keepdim=True))
     agree_within(
         got,
         expected,
@@ -89,7 +90,7 @@ def _constant(subject: Subject, case: Case) -> None:
             base.run(base.inputs.replace(attn_mask=bias - low)),
             base.output,
             # the sum of a score and a constant is rounded to the spacing of the constant
-            8 * torch.finfo(bias.dtype).eps * low * size,
+            8 * subject.eps(bias.dtype) * low * size,
             f"with {low:g} taken from the scores of all keys, output",
             "the mask as it is",
         )
@@ -132,6 +133,13 @@ def _pools(subject: Subject) -> str | None:
     return "does not declare pools_values: what it hands back may be means over heads"
 
 
+def _hides_by_a_number(subject: Subject) -> str | None:
+    low = subject.conventions.mask_value
+    if math.isinf(low):
+        return None
+    return f"{low:g} stands for -inf: far below it nothing is hidden (convention mask_value)"
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on floating masks."""
@@ -154,7 +162,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="A large negative constant on all keys changes nothing: no finite bias is -inf.",
         check=_constant,
         cases=lambda subject: listed(*map(subject.legal, _CONSTANT_CASES), enough=1),
-        applies=_weighs,
+        applies=any_of(_weighs, adds_keys, _hides_by_a_number),
     )
     yield Invariant(
         name="bias_is_added_to_scores",
@@ -182,5 +190,5 @@ def attnbench_invariants() -> Iterable[Invariant]:
             dtypes=("float32",),  # in float64 it would tell of a softmax in float32, no more
             variants={"times": (2, 3)},
         ),
-        applies=_counts_keys,
+        applies=any_of(_counts_keys, knows_positions),
     )

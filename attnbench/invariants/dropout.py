@@ -48,7 +48,7 @@ def _weights_before_dropout(subject: Subject, case: Case) -> None:
         needs(subject.weights(base.seeded(), base.inputs.replace(dropout_p=share)))
         for share in (0.0, 0.5)
     )
-    tolerance = 16 * torch.finfo(got.dtype).eps
+    tolerance = 16 * subject.eps(got.dtype)
     what = "in training mode, with dropout_p=0.5, weights handed back"
     agree_within(got, expected, tolerance, what, "the call with dropout_p=0")
 
@@ -83,6 +83,7 @@ def _same_gradients(base: Baseline) -> None:
         torch.randn(base.output.shape, generator=base.generator).to(base.output),
         "with return_weights=True",
         "the call without",
+        eps=base.eps,
     )
 
 

@@ -87,7 +87,7 @@ def _dropout_acts_on_weights(subject: Subject, case: Case) -> None:
         found.append(subject.output(module.train(), many.replace(dropout_p=share)).double())
     weights, dropped = found
     rescaled = weights / (1 - _SHARE)
-    tolerance = 64 * torch.finfo(inputs.query.dtype).eps
+    tolerance = 64 * subject.eps(inputs.query.dtype)
     kept = (dropped - rescaled).abs() <= tolerance
     what = f"in training mode with dropout_p={_SHARE}, weight"
     holds(

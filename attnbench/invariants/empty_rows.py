@@ -9,19 +9,45 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import (
+    any_of,
+    has_no_gradients,
+    knows_positions,
+)
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, holds, reject
-from attnbench.invariants.toolkit.derivations import benign, leaves_of
+from attnbench.invariants.toolkit.comparisons import differentiate, holds, needs, reject
+from attnbench.invariants.toolkit.derivations import benign, leaves_of, unmasked
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
-_MASKS = ("empty_row", "padding", "lengths_2d", "causal", "floating", "boolean", "key_padding")
+_MASKS = (
+    "empty_row",
+    "padding",
+    "lengths_2d",
+    "causal",
+    "causal_padding",
+    "floating",
+    "boolean",
+    "key_padding",
+)
 
-_VARIANTS = {"keys": ("all", "one"), "empty": ("rows", "item"), "more_queries": (1, 2, 3)}
+_VARIANTS = {
+    "keys": ("all", "one"),
+    "empty": ("rows", "item", "columns"),
+    "more_queries": (1, 2, 3),
+}
 
 
 def _emptied(subject: Subject, case: Case) -> Baseline:
     """Inputs that leave some query no key, in the form that the case's mask names."""
+    base = _with_empty_rows(subject, case)
+    if bool(base.allowed.any(-1).all()):
+        reject("no row is empty")
+    return base
+
+
+def _with_empty_rows(subject: Subject, case: Case) -> Baseline:
     if case.mask == "causal":  # more queries than keys: the first ones come before every key
         kv_len = 1 if case.variant("keys", "all") == "one" else case.kv_len
         longer = case.replace(
@@ -35,6 +61,15 @@ def _emptied(subject: Subject, case: Case) -> Baseline:
     mask, lens = base.inputs.attn_mask, base.inputs.valid_lens
     if case.mask == "empty_row":
         return base
+    if case.mask == "causal_padding":  # what each leaves, they may hide together
+        last = torch.arange(case.kv_len, device=case.device) >= 1
+        lens = torch.full_like(lens, case.kv_len) if lens is not None else None
+        return base.on(base.inputs.replace(attn_mask=last.unsqueeze(0), valid_lens=lens))
+    if (
+        lens is not None and case.variant("empty", "rows") == "columns"
+    ):  # one boolean for all keys of a query
+        shown = torch.arange(case.q_len, device=case.device) != base.choose(case.q_len)
+        return base.on(base.inputs.replace(attn_mask=shown.unsqueeze(-1)))
     if lens is not None:
         lens = lens.clone()
         lens[base.choose(len(lens))] = 0  # a whole item, or all queries of one
@@ -50,23 +85,59 @@ def _emptied(subject: Subject, case: Case) -> Baseline:
 
 def _described(base: Baseline) -> str:
     """What hides the keys."""
-    inputs = base.inputs
-    lens = None if inputs.valid_lens is None else inputs.valid_lens.tolist()
-    mask = inputs.attn_mask
+    inputs, parts = base.inputs, []
     if inputs.is_causal:
-        return f"is_causal=True, {inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys"
-    if mask is None:
-        return f"valid_lens={lens}"
-    return f"a {str(mask.dtype).removeprefix('torch.')} mask {tuple(mask.shape)}"
+        sizes = f"{inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys"
+        parts.append(f"is_causal=True, {sizes}")
+    if inputs.valid_lens is not None:
+        parts.append(f"valid_lens={inputs.valid_lens.tolist()}")
+    if inputs.attn_mask is not None:
+        kind = str(inputs.attn_mask.dtype).removeprefix("torch.")
+        parts.append(f"a {kind} mask {tuple(inputs.attn_mask.shape)}")
+    return " and ".join(parts)
 
 
-def _zeros(subject: Subject, case: Case) -> None:
+def _opened(base: Baseline) -> Inputs:
+    """The same inputs, with every key open to the rows that have none."""
+    allowed = base.allowed | ~base.allowed.any(-1, keepdim=True)
+    mask = base.inputs.attn_mask
+    if mask is None or mask.dtype == torch.bool:
+        return unmasked(base.inputs).replace(attn_mask=allowed)
+    mask = mask.masked_fill(mask == -math.inf, 0.0).expand(allowed.shape)
+    return unmasked(base.inputs).replace(attn_mask=mask.masked_fill(~allowed, -math.inf))
+
+
+def _as_declared(subject: Subject, case: Case) -> None:
     base = _emptied(subject, case)
-    got = base.output
-    dead = ~base.allowed.any(-1, keepdim=True).expand(got.shape)
+    got, convention = base.output, subject.conventions.empty_rows
+    dead = ~base.allowed.any(-1, keepdim=True)
     what = f"with {_described(base)}, output"
-    holds(~dead | (got == 0), what, got, "0: no key is left to this query")
-    holds(dead | got.isfinite(), what, got, "finite: only another query has no key left")
+    where = dead.expand(got.shape)
+    if convention == "zeros":
+        holds(~where | (got == 0), what, got, "0: no key is left to this query")
+    holds(where | got.isfinite(), what, got, "finite: only another query has no key left")
+    if convention == "mean":
+        # equal keys share equally, whatever the values are made into
+        key = base.inputs.key[..., :1, :].expand_as(base.inputs.key).contiguous()
+        even = base.on(unmasked(base.inputs).replace(key=key))
+        even.expect(
+            got.masked_fill(~dead, 0.0),
+            f"{what} of a query with no key left",
+            "a call in which all keys are equal, hence the mean of all values,",
+            taken=lambda output: output.masked_fill(~dead, 0.0),
+        )
+    if subject.conventions.causal == "always":
+        return
+    base.on(_opened(base)).expect(
+        got.masked_fill(dead, 0.0),
+        f"{what} of the other queries",
+        "the call in which that query has keys",
+        taken=lambda output: output.masked_fill(dead, 0.0),
+    )
+    if convention == "zeros" and "return_weights" in subject.accepts:
+        weights = needs(subject.weights(base.module, base.inputs))
+        should = "0: no key is left to this query"
+        holds(~dead | (weights == 0), f"with {_described(base)}, weights", weights, should)
 
 
 def _finite_gradients(subject: Subject, case: Case) -> None:
@@ -86,18 +157,39 @@ def _finite_gradients(subject: Subject, case: Case) -> None:
             )
 
 
+def _takes_them(subject: Subject) -> str | None:
+    if subject.conventions.empty_rows == "refused":
+        return "rows without keys are refused (convention empty_rows)"
+    if subject.kind == "kernel":
+        return "attend opens rows without keys before a kernel is called: it never sees one"
+    return None
+
+
+def _is_finite(subject: Subject) -> str | None:
+    if subject.conventions.empty_rows == "nan":
+        return "rows without keys are NaN, and so may be their gradients (convention empty_rows)"
+    return None
+
+
+def _is_even(subject: Subject) -> str | None:
+    return knows_positions(subject) if subject.conventions.empty_rows == "mean" else None
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on empty rows."""
     yield Invariant(
         name="empty_rows_give_zeros",
-        statement="A query with no key left has zeros as its output, and the others are finite.",
-        check=_zeros,
+        statement="A query with no key left has zeros as its output (or what the convention "
+        "empty_rows says), and the others are what they are without it.",
+        check=_as_declared,
         cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
+        applies=any_of(_takes_them, _is_even),
     )
     yield Invariant(
         name="empty_rows_have_finite_gradients",
         statement="A query with no key left makes no gradient NaN or infinite.",
         check=_finite_gradients,
         cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
+        applies=any_of(_takes_them, _is_finite, has_no_gradients),
     )

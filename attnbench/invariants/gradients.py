@@ -12,9 +12,10 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases, listed
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
-from attnbench.invariants.toolkit.derivations import benign, leaves_of
+from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
 from attnbench.oracle.references import widened
 from attnbench.specs import Invariant
@@ -148,7 +149,7 @@ def _as_on_plain_path(subject: Subject, case: Case) -> None:
     weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
     ways = [(s.output(base.module, inputs) * weight).sum() for s in (subject, plain)]
     got, expected = (gradients_of(total, named) for total in ways)
-    eps = torch.finfo(inputs.query.dtype).eps
+    eps = subject.eps(inputs.query.dtype)
     for name, leaf in named.items():
         one, other = (
             torch.zeros_like(leaf) if g is None else g for g in (got[name], expected[name])
@@ -192,7 +193,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
             max_len=9,
             max_features=9,
         ),
-        applies=lambda subject: None if "float64" in subject.dtypes else "float64 is not supported",
+        applies=any_of(has_no_gradients, _has_float64),
     )
     yield Invariant(
         name="long_gradients_are_right",
@@ -213,7 +214,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="Every parameter is reached by a gradient from the scores, or from the output.",
         check=_reached,
         cases=lambda subject: listed(*map(subject.legal, _PARAMETER_CASES), enough=1),
-        applies=_has_parameters,
+        applies=any_of(has_no_gradients, _has_parameters),
     )
     yield Invariant(
         name="gradients_are_finite_at_extremes",
@@ -222,10 +223,12 @@ def attnbench_invariants() -> Iterable[Invariant]:
         cases=lambda subject: cases(
             subject,
             regimes=("huge", "near_overflow", "far", "tiny", "equal_keys", "zero_keys"),
+            masks=FREE_MASKS,
             layouts=("contiguous",),
             max_len=17,
             variants={"scores": ("own", "lowered", "own", "own")},
         ),
+        applies=has_no_gradients,
     )
     yield Invariant(
         name="kernel_gradients_equal_plain_ones",
@@ -234,6 +237,10 @@ def attnbench_invariants() -> Iterable[Invariant]:
         cases=lambda subject: benign(subject, dtypes=("float32", "float64"), regimes=("normal",)),
         applies=lambda subject: None if subject.kind == "kernel" else "not a kernel",
     )
+
+
+def _has_float64(subject: Subject) -> str | None:
+    return None if "float64" in subject.dtypes else "float64 is not supported"
 
 
 def _has_parameters(subject: Subject) -> str | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnbench.cases.case import LAYOUTS, Case
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, same_gradient
 from attnbench.invariants.toolkit.derivations import ordinary
@@ -81,7 +82,7 @@ def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
     expected = _gradients(base, plain, even, run)
     for name, got, should in zip(names, found, expected, strict=True):
         told = f"handed {way} the gradient{whose} by {name}"
-        same_gradient(got, should, told, "the same call all contiguous")
+        same_gradient(got, should, told, "the same call all contiguous", eps=base.eps)
 
 
 @hookimpl
@@ -109,4 +110,5 @@ def attnbench_invariants() -> Iterable[Invariant]:
                 "of": ("output", "scores"),
             },
         ),
+        applies=has_no_gradients,
     )

@@ -10,32 +10,30 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import (
+    any_of,
+    has_no_gradients,
+    knows_positions,
+)
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     differentiate,
-    holds,
     reject,
 )
 from attnbench.invariants.toolkit.derivations import (
     HIDING_MASKS,
     benign,
+    junk_in_words,
     leaves_of,
     only_keys,
     resizes,
     with_junk,
     with_mask,
 )
-from attnbench.specs import Invariant, MechanismSpec
+from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
-
-_POISONS = ("nan", "inf", "minus_inf")
-_WHERE = {"both": "key and value", "value": "value", "key": "key"}
-
-
-def _poison(case: Case) -> float:
-    return float(case.variant("poison", "nan").replace("minus_", "-"))
 
 
 def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
@@ -48,10 +46,11 @@ def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
 
 def _deleting(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    for index in _some_rows(base):
+    hiding = [index for index in _some_rows(base) if not bool(base.allowed[index].all())]
+    if not hiding:
+        reject("nothing is hidden from these queries")
+    for index in hiding:
         left = base.allowed[index].nonzero().squeeze(-1)
-        if left.numel() == case.kv_len:
-            continue
         got = base.run(only_keys(base.inputs, left))[index]
         row = ", ".join(map(str, index))
         base.expect(
@@ -91,41 +90,17 @@ def _extreme(subject: Subject, case: Case) -> None:
         )
 
 
-def _poisoned(inputs: Inputs, dead: Tensor, where: str, poison: float) -> Inputs:
-    key, value = inputs.key, inputs.value
-    return inputs.replace(
-        key=key.masked_fill(dead, poison) if "key" in where else key,
-        value=value.masked_fill(dead, poison) if "value" in where else value,
-    )
-
-
-def _padding(base: Baseline) -> Tensor:
-    """``(*lead, S, 1)``: slots that a boolean mask or a length hides from every query."""
-    dead = ~base.allowed.any(-2).unsqueeze(-1)
-    mask = base.inputs.attn_mask
-    return dead & False if mask is not None and mask.is_floating_point() else dead
-
-
 def _inert(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     hidden = (~base.allowed).flatten(0, -2).any(0).nonzero().squeeze(-1)
     if hidden.numel() == 0:
         reject("nothing is hidden")
-    dead = _padding(base)
-    if bool(dead.any()):
-        poison = _poison(case)
-        where = _WHERE[case.variant("into", "both")]
-        base.expect(
-            base.run(_poisoned(base.inputs, dead, where, poison)),
-            f"with {poison} as the {where} of the slots hidden from all queries, output",
-            "the same call without",
-        )
     slot = hidden[base.choose(hidden.numel())]
     blind = ~base.allowed[..., slot].unsqueeze(-1)
-    got = base.run(with_junk(base.inputs, slot.unsqueeze(0)))
+    got = base.run(with_junk(subject, base.inputs, slot.unsqueeze(0)))
     base.expect(
         torch.where(blind, got, base.output),
-        f"with other, finite values as key and value of slot {int(slot)}, "
+        f"with {junk_in_words(subject, base.inputs)} of slot {int(slot)}, "
         "which is hidden from this query, output",
         "the same call without",
     )
@@ -151,7 +126,7 @@ def _no_gradient(subject: Subject, case: Case) -> None:
         if name in ("key", "value"):
             shown = gradient[index[:-1]].masked_fill(~hidden, 0.0)
             largest = float(gradient.nan_to_num().abs().amax())
-            tolerance = 64 * torch.finfo(gradient.dtype).eps * largest
+            tolerance = 64 * subject.eps(gradient.dtype) * largest
             agree_within(
                 shown,
                 torch.zeros_like(shown),
@@ -160,27 +135,17 @@ def _no_gradient(subject: Subject, case: Case) -> None:
                 f"[{', '.join([*map(str, index[:-1]), '...'])}]",
                 "a slot hidden from that query",
             )
-    dead = _padding(base)
-    if bool(dead.any()):
-        _no_poison(base, dead)
 
 
-def _no_poison(base: Baseline, dead: Tensor) -> None:
-    poison = _poison(base.case)
-    where = base.case.variant("into", "value")
-    is_mechanism = isinstance(base.subject.spec, MechanismSpec)
-    for name, gradient in _gradients(
-        base, _poisoned(base.inputs, dead, where, poison), None
-    ).items():
-        # a mechanism multiplies the key by a gradient of 0, which is NaN, on its way to the query
-        if is_mechanism and where == "key" and name not in ("key", "value"):
-            continue
-        holds(
-            gradient.isfinite(),
-            f"gradient of output.sum() by {name}",
-            gradient,
-            f"finite: {poison} is the {where} only of slots hidden from all queries",
-        )
+def _cannot_delete(subject: Subject) -> str | None:
+    return resizes(subject, "kv_len")
+
+
+def _hides_by_a_number(subject: Subject) -> str | None:
+    low = subject.conventions.mask_value
+    if math.isinf(low):
+        return None
+    return f"{low:g} stands for -inf, and hides nothing from scores as low (convention mask_value)"
 
 
 @hookimpl
@@ -197,7 +162,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
             max_len=65,
             beyond=(Case((1,), 3, 520, mask="boolean"),),
         ),
-        applies=lambda subject: resizes(subject, "kv_len"),
+        applies=any_of(knows_positions, _cannot_delete),
     )
     yield Invariant(
         name="hidden_keys_stay_hidden_at_extreme_scores",
@@ -211,28 +176,18 @@ def attnbench_invariants() -> Iterable[Invariant]:
             max_features=17,
             variants={"hidden_by": ("boolean", "floating")},
         ),
-        applies=lambda subject: resizes(subject, "kv_len"),
+        applies=any_of(_hides_by_a_number, knows_positions, _cannot_delete),
     )
     yield Invariant(
         name="masked_slots_are_inert",
-        statement="Whatever key and value a hidden slot holds, the output is the same.",
+        statement="Whatever finite key and value a hidden slot holds, the output is the same.",
         check=_inert,
-        cases=lambda subject: benign(
-            subject,
-            masks=HIDING_MASKS,
-            min_kv_len=2,
-            max_len=65,
-            variants={"poison": _POISONS, "into": tuple(_WHERE)},
-        ),
+        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2, max_len=65),
     )
     yield Invariant(
         name="masked_slots_get_no_gradient",
-        statement="No gradient reaches a hidden slot, and nothing in padding reaches a gradient.",
+        statement="No gradient reaches a hidden slot.",
         check=_no_gradient,
-        cases=lambda subject: benign(
-            subject,
-            masks=HIDING_MASKS,
-            min_kv_len=2,
-            variants={"poison": _POISONS, "into": ("value", "key")},
-        ),
+        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2),
+        applies=has_no_gradients,
     )

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases.case import MASKS, Case
+from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.checking.evidence.script import compared_with_reference
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
+from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import Invariant, MechanismSpec
 from attnbench.subject.subject import Subject
@@ -76,7 +77,7 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
         InvariantViolation: they do not; then neither can judge the subject.
     """
     scalar = oracle.with_scalar(oracle.rows(_PAIRS.get(current_profile().name, 64)))
-    near = bounds(oracle, units=64.0, eps=torch.finfo(torch.float64).eps)
+    near = bounds(oracle, units=64.0, eps=oracle.subject.eps(torch.float64))
     try:
         within(oracle.output, scalar, near, "output in float64", "the scalar reference")
     except InvariantViolation as violation:
@@ -122,8 +123,12 @@ def _with_few_keys(inputs: Inputs, count: int, seed: int) -> Inputs:
     few = torch.zeros(1, kv_len, dtype=torch.bool)
     few[0, [0, kv_len - 1, *order[:more].tolist()]] = True
     few, mask = few.to(inputs.key.device), inputs.attn_mask
-    if mask is None or mask.dtype == torch.bool:
-        return inputs.replace(attn_mask=few if mask is None else mask & few)
+    if mask is None:
+        return inputs.replace(attn_mask=few)
+    left = mask if mask.dtype == torch.bool else mask > float("-inf")
+    few = few | ~(left & few).any(-1, keepdim=True)  # a row of which none is left keeps its own
+    if mask.dtype == torch.bool:
+        return inputs.replace(attn_mask=mask & few)
     return inputs.replace(attn_mask=mask.masked_fill(~few, float("-inf")))
 
 
@@ -177,9 +182,9 @@ def _finite(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
     if case.dtype == "float16" and case.regime == "huge" and _projects(subject, module):
         reject("what a projection makes of numbers so large may be more than the dtype holds")
-    factor = 1.0
+    factor, own = 1.0, subject.conventions.internal_dtype
     if case.regime in ("huge", "near_overflow") and case.variant("range", "usual") == "wide":
-        factor = _EXTREME.get(case.dtype, 1.0)
+        factor = min(_EXTREME.get(name, 1.0) for name in (case.dtype, own or case.dtype))
         inputs = inputs.replace(query=inputs.query * factor, key=inputs.key * factor)
     if case.dtype == "float16":
         representable(Oracle(subject, module, inputs), case)
@@ -224,12 +229,13 @@ def _share(error: Tensor, budget: Tensor) -> float:
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on numbers."""
-    masked = tuple(mask for mask in MASKS if mask not in ("none", "empty_row"))
+    masked = tuple(mask for mask in FREE_MASKS if mask != "none")
     yield Invariant(
         name="agrees_with_scalar_reference",
         statement="The output is what the spec's reference computes in Python floats, within 4 "
         "times what one unit in the last place of inputs and parameters changes.",
         check=_agrees_with_scalar,
+        cases=lambda subject: cases(subject, masks=FREE_MASKS),
         applies=_has_reference,
     )
     yield Invariant(
@@ -237,6 +243,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="The output is that of a run in float64, within 4 times what one unit in the "
         "last place of inputs and parameters changes.",
         check=_agrees_with_float64,
+        cases=lambda subject: cases(subject, masks=FREE_MASKS),
     )
     yield Invariant(
         name="output_has_shape_and_dtype",
@@ -250,6 +257,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         check=_finite,
         cases=lambda subject: cases(
             subject,
+            masks=FREE_MASKS,
             regimes=("near_overflow", "huge", "far", "tiny", "zero_keys"),
             max_len=33,
             variants={"range": ("usual", "wide")},

@@ -9,6 +9,7 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import adds_keys, any_of
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
 from attnbench.invariants.toolkit.derivations import benign, score_rounding
@@ -27,7 +28,7 @@ def _pools_values(subject: Subject, case: Case) -> None:
     weights = needs(subject.weights(base.module, base.inputs)).double()
     value = base.inputs.value.double()
     # weights and output are rounded once each; narrower weights may be rounded before the product
-    tolerance = 8 * torch.finfo(base.inputs.query.dtype).eps * (weights.abs() @ value.abs())
+    tolerance = 8 * subject.eps(base.inputs.query.dtype) * (weights.abs() @ value.abs())
     tiny = torch.finfo(base.inputs.query.dtype).smallest_normal * case.kv_len
     tolerance += tiny * (1 + float(value.abs().amax()))
     agree_within(base.output, weights @ value, tolerance, "output", "weights @ value")
@@ -41,7 +42,7 @@ def _linear(subject: Subject, case: Case) -> None:
     got = base.run(base.inputs.replace(value=2 * first + second)).double()
     # the outputs are sums of the values, and larger where weights sum to more than 1
     largest = max(float(t.detach().abs().amax()) for t in (first, second, *parts))
-    tolerance = 16 * torch.finfo(first.dtype).eps * largest
+    tolerance = 16 * subject.eps(first.dtype) * largest
     agree_within(
         got,
         2 * parts[0] + parts[1],
@@ -59,7 +60,7 @@ def _hull(subject: Subject, case: Case) -> None:
     high = value.masked_fill(hidden, -math.inf).amax(-2)
     got = base.output.detach().double()
     size = value.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
-    slack = 8 * torch.finfo(base.inputs.query.dtype).eps + score_rounding(base.inputs)
+    slack = 8 * subject.eps(base.inputs.query.dtype) + score_rounding(base.inputs)
     nearest = torch.minimum(torch.maximum(got, low), high)
     why = "no value of a key that is left lies beyond"
     agree_within(got, nearest, slack * float(size), "output", None, why=why)
@@ -70,7 +71,7 @@ def _constant(subject: Subject, case: Case) -> None:
     constant = base.inputs.value[..., :1, :]
     got = base.run(base.inputs.replace(value=constant.expand_as(base.inputs.value).contiguous()))
     expected = constant.expand_as(got)
-    share = 8 * torch.finfo(got.dtype).eps + score_rounding(base.inputs)
+    share = 8 * subject.eps(got.dtype) + score_rounding(base.inputs)
     why = "all values of the item are that"
     agree_within(got, expected, share * expected.double().abs(), "output", None, why=why)
 
@@ -91,19 +92,19 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="The output for a sum of values is the sum of their outputs.",
         check=_linear,
         cases=lambda subject: benign(subject),
-        applies=_pools,
+        applies=any_of(_pools, adds_keys),
     )
     yield Invariant(
         name="output_lies_within_values",
         statement="The output lies between the least and the largest value of the keys left.",
         check=_hull,
         cases=lambda subject: benign(subject),
-        applies=_pools,
+        applies=any_of(_pools, adds_keys),
     )
     yield Invariant(
         name="constant_values_come_back",
         statement="Where all values are equal, the output is that value.",
         check=_constant,
         cases=lambda subject: benign(subject),
-        applies=_pools,
+        applies=any_of(_pools, adds_keys),
     )

@@ -12,10 +12,12 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import changed
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import any_of, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, holds
+from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.invariants.toolkit.derivations import (
     benign,
+    junk_in_words,
     resizes,
     select_keys,
     unmasked,
@@ -44,7 +46,7 @@ def _lengths(subject: Subject, case: Case) -> None:
     number = case.variant("dtype", 0)
     dtype = _LENGTH_DTYPES[number % 2 + 2 if narrow else number]
     most = min(case.kv_len, torch.iinfo(dtype).max)
-    some = torch.tensor([0, 1, most, max(1, most - 1)], dtype=dtype).roll(case.variant("first", 0))
+    some = torch.tensor([1, most, max(1, most - 1)], dtype=dtype).roll(case.variant("first", 0))
     lens = some.repeat(math.prod(shape))[: math.prod(shape)].reshape(shape)
     base = base.on(base.inputs.replace(valid_lens=lens.to(case.device)))
     for length in sorted(set(lens.flatten().tolist())):
@@ -54,10 +56,6 @@ def _lengths(subject: Subject, case: Case) -> None:
         index: tuple[Any, ...] = (place[0],)
         if len(place) == 2:  # one length a query: its row in every head of the item
             index = (place[0], ..., place[1], slice(None))
-        if length == 0:
-            got = base.output[index]
-            holds(got == 0, f"{what}, output[{place[0]}]", got, "0: no key is left")
-            continue
         first = select_keys(unmasked(base.inputs), torch.arange(length))
         base.expect(
             base.run(first)[index],
@@ -78,7 +76,7 @@ def _exact_length(subject: Subject, case: Case) -> None:
     agree_within(
         base.run(select_keys(unmasked(base.inputs), torch.arange(start, length))),
         base.run(base.inputs.replace(attn_mask=shown, valid_lens=lens)),
-        16 * torch.finfo(base.inputs.query.dtype).eps * max(1.0, largest),
+        16 * subject.eps(base.inputs.query.dtype) * max(1.0, largest),
         f"given key {start} alone, output",
         f"valid_lens of {length} and a mask that leaves the last two of {case.kv_len} keys",
     )
@@ -103,9 +101,7 @@ def _windows(subject: Subject, case: Case) -> None:
     for row in sorted({0, case.q_len // 2, case.q_len - 1}):
         start, end = spans[row]
         what = f"for query {row} and a window of {before} keys before and {after} after"
-        if start >= end:
-            got = base.output[..., row, :]
-            holds(got == 0, f"{what}, output", got, "0: no key is left")
+        if start >= end:  # rows without keys have invariants of their own
             continue
         inside = select_keys(unmasked(base.inputs), torch.arange(start, end))
         base.expect(
@@ -119,11 +115,14 @@ def _windows(subject: Subject, case: Case) -> None:
 def _no_leak(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     row = base.choose(case.q_len - 1)  # the last one has no future
-    last = row + case.kv_len - case.q_len
-    got = base.run(with_junk(base.inputs, torch.arange(last + 1, case.kv_len)))
+    top_left = subject.conventions.causal == "top_left"
+    last = row if top_left else row + case.kv_len - case.q_len
+    if last + 1 >= case.kv_len:
+        reject("no key is later")
+    got = base.run(with_junk(subject, base.inputs, torch.arange(last + 1, case.kv_len)))
     base.expect(
         got[..., : row + 1, :],
-        f"with other, finite values in the keys and values after {last}, "
+        f"with {junk_in_words(subject, base.inputs)} of the slots after {last}, "
         f"the last that query {row} may see, output",
         "the same call without",
         taken=lambda output: output[..., : row + 1, :],
@@ -151,12 +150,24 @@ def _decoding(subject: Subject, case: Case) -> None:
         )
 
 
+def _cannot_resize(subject: Subject) -> str | None:
+    return resizes(subject, "kv_len")
+
+
+def _cannot_decode(subject: Subject) -> str | None:
+    if subject.conventions.positions == "absolute":
+        return "positions are absolute (convention positions)"
+    if subject.conventions.causal in ("top_left", "square"):
+        return f"is_causal is {subject.conventions.causal}: a step's mask is another one"
+    return resizes(subject, "q_len", "kv_len")
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on masks by position."""
     yield Invariant(
         name="valid_lengths_count_the_keys",
-        statement="A length of n, an integer of any width, leaves the first n keys, 0 and S too.",
+        statement="A length of n, an integer of any width, leaves the first n keys, and S all.",
         check=_lengths_at,
         cases=lambda subject: changed(
             benign(
@@ -165,7 +176,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
                 leads=(1, 2, 3),
                 variants={
                     "lengths": ("per_query", "per_item"),
-                    "first": range(4),
+                    "first": range(3),
                     "dtype": range(4),
                 },
                 beyond=(Case((2,), 2, _BEYOND_BFLOAT16, dtype="bfloat16", mask="padding"),),
@@ -173,14 +184,14 @@ def attnbench_invariants() -> Iterable[Invariant]:
             *[lambda case: case] * 3,
             functools.partial(_longer, subject),
         ),
-        applies=lambda subject: resizes(subject, "kv_len"),
+        applies=any_of(knows_positions, _cannot_resize),
     )
     yield Invariant(
         name="windows_end_at_their_edges",
         statement="A window leaves the keys up to both of its edges, and none beyond.",
         check=_windows,
         cases=lambda subject: benign(subject, masks=("window", "none"), min_kv_len=2),
-        applies=lambda subject: resizes(subject, "kv_len"),
+        applies=any_of(knows_positions, _cannot_resize),
     )
     yield Invariant(
         name="future_does_not_leak",
@@ -200,5 +211,5 @@ def attnbench_invariants() -> Iterable[Invariant]:
             min_kv_len=2,
             beyond=(Case((1,), 140, 140, mask="causal"),),
         ),
-        applies=lambda subject: resizes(subject, "q_len", "kv_len"),
+        applies=_cannot_decode,
     )

@@ -36,7 +36,7 @@ def _scale(subject: Subject, case: Case) -> None:
         inputs, leaves = leaves_of(base.module, base.inputs)
         weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
         got, expected = base.run(doubled(inputs)), base.run(inputs)
-        same_gradients(got, expected, leaves, weight, what, other)
+        same_gradients(got, expected, leaves, weight, what, other, eps=base.eps)
     one = base.inputs.replace(query=base.inputs.query * usual, scale=1.0)
     base.expect(base.run(one), f"with scale=1 and the query times {usual:.6g}, output", "no scale")
     # a scale of 0 is a scale; this one is as good as 0, and is not mistaken for none

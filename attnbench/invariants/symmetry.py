@@ -8,6 +8,7 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import any_of, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.derivations import (
@@ -76,6 +77,10 @@ def _item_alone(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     chosen = [base.choose(size) for size in case.lead]
     index = tuple(slice(i, i + 1) for i in chosen)
+    if subject.conventions.per_head:  # whose parameters go with their place
+        if len(case.lead) < 2:
+            reject("heads are not taken alone")
+        index, chosen[-1] = (*index[:-1], slice(None)), -1
     if (
         case.dtype in _WIDE and case.variant("others", "alike") == "larger"
     ):  # beside an item of another magnitude
@@ -114,12 +119,14 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="Keys, values and mask in another order together give the same output.",
         check=_keys_permute,
         cases=lambda subject: benign(subject, min_kv_len=2),
+        applies=knows_positions,
     )
     yield Invariant(
         name="queries_permute_freely",
         statement="Queries and mask in another order give the output in that order.",
         check=_queries_permute,
         cases=lambda subject: benign(subject, min_q_len=2),
+        applies=knows_positions,
     )
     yield Invariant(
         name="query_alone_equals_query_among_others",
@@ -131,7 +138,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
             beyond=(Case((1,), 530, 12, mask="boolean_shared"), Case((), 150, 150)),
             variants=_OTHERS,
         ),
-        applies=lambda subject: resizes(subject, "q_len"),
+        applies=any_of(knows_positions, lambda subject: resizes(subject, "q_len")),
     )
     yield Invariant(
         name="item_alone_equals_item_in_batch",

@@ -39,7 +39,7 @@ class Oracle(Reference):
 
     def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:
         super().__init__(subject, module, inputs)
-        self.eps = torch.finfo(inputs.query.dtype).eps
+        self.eps = subject.eps(inputs.query.dtype)
         self.tiny = torch.finfo(inputs.query.dtype).smallest_normal * self.eps
 
     def budget(self, *, units: float = 4.0, eps: float | None = None, sure: bool = False) -> Tensor:

@@ -48,9 +48,22 @@ def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
         for item, lens in enumerate(inputs.valid_lens.tolist()):
             for row in range(q_len):
                 allowed[item, ..., row, lens[row] if isinstance(lens, list) else lens :] = False
-    if inputs.is_causal:
+    shift = kv_len - q_len
+    if inputs.is_causal or inputs.causal == "always":
+        ahead = 1 if inputs.causal == "top_left" else 1 + shift
         for row in range(q_len):
-            allowed[..., row, max(0, row + 1 + kv_len - q_len) :] = False
+            allowed[..., row, max(0, row + ahead) :] = False
+    if inputs.window_size is not None:
+        before, after = inputs.window_size
+        for row in range(q_len):
+            if before >= 0:
+                allowed[..., row, : max(0, row + shift - before)] = False
+            if after >= 0:
+                allowed[..., row, max(0, row + shift + after + 1) :] = False
+    if inputs.alibi_slopes is not None:
+        distance = torch.tensor([[abs(i + shift - j) for j in range(kv_len)] for i in range(q_len)])
+        slopes = inputs.alibi_slopes.detach().cpu().double()
+        bias = bias - slopes[..., None, None] * distance
     return allowed, bias
 
 

@@ -6,21 +6,25 @@ my-scores:cosine                   of one distribution, where two bring the same
 multi_head(scoring=additive)       with options: a subject of its own
 path/to/file.py:SPEC               what is not installed: a spec, or an iterable of specs
 package.module:SPEC
+package.module:function as sdpa    a function, module or class, in a style of call
+soft with hidden_slots=finite      with other conventions than its spec names
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from attnbench.errors import AddressError
+from attnbench.specs.conventions import parse_convention
 
-__all__ = ["Address", "format_options", "parse_address"]
+__all__ = ["Address", "format_options", "parse_address", "styled", "without_style"]
 
 _BARE = re.compile(r"[\w.-]+")
+_STYLED = re.compile(r"(.*?)(?:\s+as\s+(\w+))?(?:\s+with\s+(\w+\s*=.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,16 @@ class Address:
         kernel: name of a kernel of it.
         source: a distribution, a file's path (it ends in ``.py``) or a module.
         options: keyword arguments for ``make``.
+        style: how what it names is called.
+        conventions: those that are to be followed instead of the spec's.
     """
 
     name: str
     kernel: str | None = None
     source: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    style: str | None = None
+    conventions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_file(self) -> bool:
@@ -51,7 +59,8 @@ def parse_address(text: str) -> Address:
     Raises:
         AddressError: it has no name, or its options are not ``key=value`` pairs.
     """
-    head, options = _split_options(text)
+    bare, style, conventions = _split_style(text)
+    head, options = _split_options(bare)
     if head.endswith(".py"):
         raise AddressError(_complaint(text, f"it does not say which attribute of {head} is meant"))
     source, separator, name = head.rpartition(":")
@@ -63,7 +72,33 @@ def parse_address(text: str) -> Address:
     for part in (name, kernel):
         if part is not None and not _BARE.fullmatch(part):
             raise AddressError(_complaint(text, f"{part!r} is not a name"))
-    return Address(name=name, kernel=kernel, source=source or None, options=options)
+    return Address(
+        name=name,
+        kernel=kernel,
+        source=source or None,
+        options=options,
+        style=style,
+        conventions=conventions,
+    )
+
+
+def styled(text: str, style: str | None, conventions: Iterable[str]) -> str:
+    """An address with a style and conventions, ``KEY=VALUE`` each, behind it."""
+    given = ", ".join(conventions)
+    return text + (f" as {style}" if style else "") + (f" with {given}" if given else "")
+
+
+def without_style(text: str) -> str:
+    """An address without the style and the conventions behind it."""
+    return _STYLED.fullmatch(text.strip())[1]  # type: ignore[index]  # it always matches
+
+
+def _split_style(text: str) -> tuple[str, str | None, Mapping[str, Any]]:
+    match = _STYLED.fullmatch(text.strip())
+    assert match is not None
+    bare, style, given = match.groups()
+    pairs = [part for part in (given or "").split(",") if part.strip()]
+    return bare, style, dict(parse_convention(part) for part in pairs)
 
 
 def _complaint(text: str, what: str) -> str:

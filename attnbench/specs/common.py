@@ -23,6 +23,7 @@ __all__ = [
     "check_callable",
     "check_name",
     "check_names",
+    "check_same_as",
     "freeze_common",
     "freeze_mapping",
     "freeze_tuple",
@@ -131,6 +132,17 @@ def freeze_mapping(spec: Any, kind: str, what: str) -> None:
 def is_count(value: object) -> bool:
     """Whether a value is a whole number of at least one."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def check_same_as(spec: Any, kind: str) -> None:
+    """Hold ``same_as`` to be an address, or nothing."""
+    given = spec.same_as
+    require(
+        given is None or (isinstance(given, str) and bool(given.strip())),
+        kind,
+        spec.name,
+        f"same_as should be the address of another subject, not {given!r}",
+    )
 
 
 def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> None:

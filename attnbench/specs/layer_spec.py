@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from attnbench.specs.common import (
     check_callable,
     check_names,
+    check_same_as,
     freeze_common,
-    freeze_mapping,
     freeze_tuple,
     is_count,
     require,
 )
+from attnbench.specs.conventions import LAYER_DEFAULTS, freeze_conventions
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,9 +24,6 @@ __all__ = ["LAYER_ACCEPTS", "CacheSpec", "LayerSpec"]
 
 LAYER_ACCEPTS = ("padding_mask", "cache")
 """Keyword arguments that a layer's ``forward`` may take beyond ``hidden``."""
-
-LAYER_KEYS = ("positions", "hidden_slots", "internal_dtype", "gradients")
-"""Conventions that a layer may declare."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,12 +111,11 @@ class LayerSpec:
         freeze_common(self, "layer")
         freeze_tuple(self, "layer", "accepts")
         check_names("layer", self.name, "accepts", self.accepts, LAYER_ACCEPTS)
-        freeze_mapping(self, "layer", "conventions")
-        check_names("layer", self.name, "conventions", tuple(self.conventions), LAYER_KEYS)
+        freeze_conventions(self, "layer", LAYER_DEFAULTS)
+        check_same_as(self, "layer")
         self._check("causal", isinstance(self.causal, bool), "True or False")
         self._check("window", self.window is None or is_count(self.window), "a number of positions")
         self._check("cache", isinstance(self.cache, CacheSpec | None), "a CacheSpec")
-        self._check("same_as", isinstance(self.same_as, str | None), "an address")
         require(
             self.cache is None or "cache" in self.accepts,
             "layer",

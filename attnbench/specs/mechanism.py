@@ -6,14 +6,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attnbench.specs.common import Sizes, check_names, freeze_common, freeze_tuple
+from attnbench.specs.common import (
+    Sizes,
+    check_names,
+    check_same_as,
+    freeze_common,
+    freeze_tuple,
+)
+from attnbench.specs.conventions import freeze_conventions
 
 if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["ACCEPTS", "MechanismSpec"]
 
-ACCEPTS = ("is_causal", "valid_lens", "dropout_p", "scale", "enable_gqa", "return_weights")
+ACCEPTS = (
+    "is_causal",
+    "valid_lens",
+    "dropout_p",
+    "scale",
+    "enable_gqa",
+    "return_weights",
+    "window_size",
+    "softcap",
+    "sinks",
+    "alibi_slopes",
+)
 """Keyword arguments that a mechanism's ``forward`` may take beyond ``attn_mask``."""
 
 
@@ -32,7 +50,15 @@ class MechanismSpec:
         accepts: further keyword arguments of ``forward``, out of :data:`ACCEPTS`; with
             ``return_weights=True`` it gives ``(output, weights)``. ``valid_lens`` comes in integers
             of any width, ``dropout_p`` in ``[0, 1)``; what it does not accept is folded into
-            ``attn_mask``, of which a floating one has the dtype of the query.
+            ``attn_mask``, of which a floating one has the dtype of the query. ``window_size`` is
+            ``(before, after)``, -1 for no limit, around the position aligned to the bottom right;
+            ``softcap`` c makes a score s ``c·tanh(s / c)``; ``sinks`` ``(H,)`` are scores of one
+            more key a head, whose value is zero; ``alibi_slopes`` ``(H,)`` times the distance are
+            taken from the scores.
+        conventions: which of several usual meanings it follows; see
+            :class:`attnbench.specs.conventions.Conventions` for keys and values.
+        same_as: address of another subject that gives the same output wherever both take a case;
+            it loads this one's ``state_dict``.
 
     Raises:
         SpecError: a field has the wrong type, or a name is unknown.
@@ -49,9 +75,13 @@ class MechanismSpec:
     accepts: tuple[str, ...] = ()
     laws: tuple[str, ...] = ()
     exempt: Mapping[str, str] = field(default_factory=dict)
+    conventions: Mapping[str, Any] = field(default_factory=dict)
+    same_as: str | None = None
     variants: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         freeze_common(self, "mechanism")
         freeze_tuple(self, "mechanism", "accepts")
         check_names("mechanism", self.name, "accepts", self.accepts, ACCEPTS)
+        freeze_conventions(self, "mechanism")
+        check_same_as(self, "mechanism")

@@ -8,6 +8,7 @@ import sys
 import traceback
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,13 +16,28 @@ from typing import Any
 from torch import nn
 
 from attnbench._signing import check_options
-from attnbench.errors import AddressError, AttnbenchError, OptionError, UnknownNameError, nearest
-from attnbench.registry.address import Address, format_options, parse_address
+from attnbench.errors import (
+    AddressError,
+    AttnbenchError,
+    OptionError,
+    StyleError,
+    UnknownNameError,
+    UsageError,
+    nearest,
+)
+from attnbench.registry.address import (
+    Address,
+    format_options,
+    parse_address,
+    styled,
+    without_style,
+)
 from attnbench.registry.catalog import Registry, registry
 from attnbench.registry.discovery import Spec, normalised
 from attnbench.registry.renames import told
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.subject.layer import LayerSubject
+from attnbench.subject.styles.table import adapted
 from attnbench.subject.subject import Subject
 
 __all__ = ["get", "installed", "make_scoring", "resolve", "subjects"]
@@ -55,25 +71,38 @@ def installed(source: Registry | None = None) -> list[Subject]:
     return sorted(found, key=lambda subject: subject.name)
 
 
-def resolve(target: str | Spec) -> list[Subject]:
+def resolve(target: Any, style: str | None = None) -> list[Subject]:
     """The subjects of an address or a spec; more than one where a file's attribute holds many.
+
+    Args:
+        target: an address, a spec, or what a style of call makes a spec of.
+        style: how it is called, if it is no spec; an address may name one itself.
 
     Raises:
         UnknownNameError, DuplicateNameError, AddressError, OptionError: nothing or too much is
             meant, or an option is unknown.
+        StyleError: it is no spec, and the style does not fit or none is named.
     """
+    if style is not None and isinstance(target, str):
+        return resolve(styled(target, style, ()))
     if isinstance(target, _SPECS):
+        _is_no_spec(target, style, target.name)
         name = f"{target.scoring}/{target.name}" if isinstance(target, KernelSpec) else target.name
         return [_subject(target, name, name, {})]
     if not isinstance(target, str):
-        raise AddressError(
-            f"a target is an address or a spec, not {target!r}; "
-            "declare attnbench.ScoringSpec(name=..., make=...)."
-        )
+        if not callable(target):
+            raise AddressError(
+                f"a target is an address, a spec or a callable, not {target!r}; "
+                "declare attnbench.ScoringSpec(name=..., make=...)."
+            )
+        made = adapted(target, style)
+        return [_subject(made, made.name, made.name, {})]
     address = parse_address(target)
     if address.source is None or _is_distribution(address.source):
-        text = target.partition("(")[0].strip()
-        spec = registry().get(text)
+        text = without_style(target).partition("(")[0].strip()
+        spec: Spec = registry().get(text)
+        _is_no_spec(spec, address.style, text)
+        spec = _following(spec, address.conventions)
         return [_subject(spec, text, text + format_options(address.options), address.options)]
     return _resolve_attribute(address, target)
 
@@ -131,15 +160,10 @@ def _resolve_attribute(address: Address, target: str) -> list[Subject]:
         raise UnknownNameError(
             f"{address.source} has no attribute {address.name!r}. {nearest(address.name, names)}"
         )
-    value = getattr(module, address.name)
-    is_one = isinstance(value, _SPECS)
-    specs = [value] if is_one or not isinstance(value, Iterable) else list(value)
-    for spec in specs:
-        if not isinstance(spec, _SPECS):
-            raise AddressError(
-                f"{target} is {spec!r}, but should be a ScoringSpec, KernelSpec, MechanismSpec or "
-                "LayerSpec, or an iterable of them."
-            )
+    specs = [
+        _following(spec, address.conventions)
+        for spec in _specs_in(getattr(module, address.name), address.style, target)
+    ]
     bare = target.partition("(")[0].strip() if address.options else target
     return [
         _subject(
@@ -152,6 +176,42 @@ def _resolve_attribute(address: Address, target: str) -> list[Subject]:
         )
         for spec in specs
     ]
+
+
+def _specs_in(value: Any, style: str | None, target: str) -> list[Spec]:
+    """The specs that an attribute is, or holds, or that a style makes of it."""
+    if isinstance(value, _SPECS):
+        _is_no_spec(value, style, target)
+        return [value]
+    if callable(value) or style is not None:
+        return [adapted(value, style)]
+    specs = list(value) if isinstance(value, Iterable) else [value]
+    for spec in specs:
+        if not isinstance(spec, _SPECS):
+            raise AddressError(
+                f"{target} is {spec!r}, but should be a ScoringSpec, KernelSpec, MechanismSpec or "
+                "LayerSpec, or an iterable of them."
+            )
+        _is_no_spec(spec, style, target)
+    return specs
+
+
+def _is_no_spec(spec: Spec, style: str | None, target: str) -> None:
+    if style is not None:
+        kind = type(spec).__name__
+        raise StyleError(f"{target} is a {kind}, which says itself how it is called: drop --as.")
+
+
+def _following(spec: Spec, conventions: Mapping[str, Any]) -> Spec:
+    """The spec with some conventions in place of its own."""
+    if not conventions:
+        return spec
+    if not isinstance(spec, MechanismSpec | LayerSpec):
+        raise UsageError(
+            f"{spec.name} is a {type(spec).__name__}, but conventions are those of mechanisms and "
+            "layers."
+        )
+    return replace(spec, conventions={**spec.conventions, **conventions})
 
 
 def _import(name: str, target: str) -> ModuleType:

@@ -19,13 +19,24 @@ from torch import Tensor, nn
 
 from attnbench.attention.attend import attend, scores_of
 from attnbench.cases.case import Case
-from attnbench.errors import DeviceError, DtypeError, ShapeError, UsageError
+from attnbench.errors import (
+    DeviceError,
+    DtypeError,
+    RefusalError,
+    ShapeError,
+    UsageError,
+)
 from attnbench.registry.address import format_options
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions, format_conventions
+from attnbench.subject.calls import arguments, refused
 from attnbench.subject.tensors import Inputs, make_inputs
 
 __all__ = ["Inputs", "Subject"]
+
+_FOLDED = {"none": "none", "bias": "floating", "floating": "floating", "causal": "causal"}
+"""What ``attend`` makes of a kind of mask before it asks a kernel; of all others a boolean one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +99,41 @@ class Subject:
         common = ("is_causal", "valid_lens", "enable_gqa")
         return common if self.kind == "kernel" else (*common, "dropout_p", "return_weights")
 
+    @functools.cached_property
+    def conventions(self) -> Conventions:
+        """Which of several usual meanings it follows, with the defaults of its kind."""
+        if isinstance(self.spec, LayerSpec):
+            return Conventions(**{**LAYER_DEFAULTS, **self.spec.conventions})
+        given = self.spec.conventions if isinstance(self.spec, MechanismSpec) else {}
+        return Conventions(**given)
+
+    def eps(self, dtype: torch.dtype) -> float:
+        """One unit in the last place, relative, of what it computes in when given a dtype."""
+        own = self.conventions.internal_dtype
+        given = float(torch.finfo(dtype).eps)
+        return given if own is None else max(given, float(torch.finfo(getattr(torch, own)).eps))
+
+    def largest(self, dtype: torch.dtype) -> float:
+        """The largest number of what it computes in when given a dtype."""
+        own = self.conventions.internal_dtype
+        given = float(torch.finfo(dtype).max)
+        return given if own is None else min(given, float(torch.finfo(getattr(torch, own)).max))
+
+    @property
+    def followed(self) -> str:
+        """The conventions that its spec names, as they are written; ``""`` for none."""
+        if isinstance(self.spec, MechanismSpec | LayerSpec):
+            return format_conventions(self.spec.conventions)
+        return ""
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """How it is called and which conventions it follows, in a line; none for the defaults."""
+        style = getattr(self.spec, "style", None)
+        parts = [f"called as {style}"] if style else []
+        parts += [f"conventions: {self.followed}"] if self.followed else []
+        return (f"{self.name}: {'; '.join(parts)}",) if parts else ()
+
     @property
     def gives_weights(self) -> bool:
         """Whether weights can be had: handed back, or shown by the identity as value."""
@@ -96,6 +142,10 @@ class Subject:
     def legal(self, case: Case) -> Case:
         """The nearest case whose sizes, dtype and mask are legal here."""
         sizes = case.sizes
+        longer = sizes.q_len > sizes.kv_len and self.conventions.causal == "always"
+        square = case.mask.startswith("causal") and self.conventions.causal == "square"
+        if longer or square:
+            sizes = sizes.replace(kv_len=sizes.q_len)
         if self.maker.equal_sizes:
             sizes = sizes.replace(key_size=sizes.query_size)
         if self.maker.sizes is not None:
@@ -105,10 +155,20 @@ class Subject:
         return (case if case.dtype in self.dtypes else case.replace(dtype=self.dtypes[0])).legal()
 
     def unsupported(self, case: Case) -> str | None:
-        """Why a kernel cannot run a case; ``None`` for all else."""
+        """Why a kernel or a mechanism says that it cannot run a case; ``None`` if it can."""
+        if isinstance(self.spec, MechanismSpec):
+            return refused(case, self.accepts, self.conventions)
         if isinstance(self.spec, KernelSpec) and self.spec.supports is not None:
-            return self.spec.supports(case)
+            return self.spec.supports(case.replace(mask=_FOLDED.get(case.mask, "boolean")))
         return None
+
+    def takes_mask(self, kind: str) -> bool:
+        """Whether it runs some case of a kind of mask."""
+        if isinstance(self.spec, ScoringSpec | LayerSpec):
+            return True
+        widths = (4, 16, 64)
+        cases = (Case(mask=kind, query_size=e, key_size=e, value_size=e) for e in widths)
+        return any(self.unsupported(self.legal(case)) is None for case in cases)
 
     def make(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
         """A new module in float32 on the CPU, with parameters from torch's global generator."""
@@ -163,8 +223,16 @@ class Subject:
         return module.eval(), self.inputs(case)
 
     def inputs(self, case: Case) -> Inputs:
-        """The inputs of a case, from its seed."""
-        return make_inputs(case)
+        """The inputs of a case, causal in the way of its convention."""
+        causal = self.conventions.causal
+        inputs = make_inputs(case)
+        mask = inputs.attn_mask
+        if causal == "always" and mask is not None:  # no row is to be left without keys
+            first = torch.arange(mask.shape[-1], device=mask.device) == 0
+            mask = mask | first if mask.dtype == torch.bool else mask.masked_fill(first, 0.0)
+        return inputs.replace(
+            attn_mask=mask, causal="bottom_right" if causal == "square" else causal
+        )
 
     def output(self, module: nn.Module, inputs: Inputs) -> Tensor:
         """The output ``(..., L, Ev)`` of a module from :meth:`build`."""
@@ -262,7 +330,9 @@ class Subject:
         output = self._held(result[0], inputs, inputs.value.shape[-1])
         if result[1] is None:
             return output, None
-        return output, self._held(result[1], inputs, inputs.key.shape[-2], "weights")
+        kv_len, own = inputs.key.shape[-2], self.conventions.extra_keys
+        weights = self._held(result[1], inputs, kv_len + own if own else kv_len, "weights")
+        return output, weights[..., :kv_len]
 
     def _shown_weights(self, module: nn.Module, inputs: Inputs) -> Tensor:
         """The output for the identity as value, in blocks as wide as the value was if need be."""
@@ -283,23 +353,10 @@ class Subject:
 
     def _call(self, module: nn.Module, inputs: Inputs, *, return_weights: bool) -> Any:
         """Call a mechanism with what it accepts; the rest is folded into its ``attn_mask``."""
-        keywords: dict[str, Any] = {}
-        attn_mask, valid_lens, is_causal = inputs.attn_mask, inputs.valid_lens, inputs.is_causal
-        if is_causal and "is_causal" in self.accepts:
-            keywords["is_causal"], is_causal = True, False
-        if valid_lens is not None and "valid_lens" in self.accepts:
-            keywords["valid_lens"], valid_lens = valid_lens, None
-        if is_causal or valid_lens is not None:
-            rest = inputs.replace(valid_lens=valid_lens, is_causal=is_causal)
-            folded = rest.mask.as_tensor()
-            assert folded is not None
-            attn_mask = folded
-        if inputs.dropout_p and "dropout_p" in self.accepts:
-            keywords["dropout_p"] = inputs.dropout_p
-        if inputs.enable_gqa and "enable_gqa" in self.accepts:
-            keywords["enable_gqa"] = True
-        if inputs.scale is not None and "scale" in self.accepts:
-            keywords["scale"] = inputs.scale
+        try:
+            keywords = arguments(inputs, self.accepts, self.conventions)
+        except RefusalError as refusal:
+            raise RefusalError(f"{self.name} {refusal}") from None
         if return_weights:
             keywords["return_weights"] = True
-        return module(inputs.query, inputs.key, inputs.value, attn_mask=attn_mask, **keywords)
+        return module(inputs.query, inputs.key, inputs.value, **keywords)

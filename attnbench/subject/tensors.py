@@ -33,6 +33,12 @@ class Inputs:
         dropout_p: for subjects that take it.
         enable_gqa: the heads of key and value divide the query's.
         scale: what a mechanism that takes it multiplies the scores by, instead of ``Eq ** -0.5``.
+        causal: where the diagonal of causality ends, by the subject's convention; ``"always"``
+            whatever ``is_causal`` says.
+        window_size: ``(before, after)``, -1 for no limit, around each query's position.
+        softcap: a score s becomes ``softcap * tanh(s / softcap)``.
+        sinks: ``(H,)``, the score of one more key a head, whose value is zero.
+        alibi_slopes: ``(H,)``, what a score loses for each step from query to key.
     """
 
     floating: ClassVar[tuple[str, ...]] = ("query", "key", "value")
@@ -46,6 +52,11 @@ class Inputs:
     dropout_p: float = 0.0
     enable_gqa: bool = False
     scale: float | None = None
+    causal: str = "bottom_right"
+    window_size: tuple[int, int] | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    alibi_slopes: Tensor | None = None
 
     def replace(self, **changes: Any) -> Inputs:
         """The same inputs with some changed."""
@@ -62,6 +73,8 @@ class Inputs:
             q_len=self.query.shape[-2],
             kv_len=self.key.shape[-2],
             device=self.query.device,
+            causal=self.causal,
+            window_size=self.window_size,
         )
 
     @property

@@ -57,6 +57,11 @@ class Baseline:
         )
         return other
 
+    @property
+    def eps(self) -> float:
+        """One unit in the last place, relative, of what the subject computes in."""
+        return self.subject.eps(self.inputs.query.dtype)
+
     def choose(self, count: int) -> int:
         """One of ``0 .. count - 1``, from the case's seed."""
         return int(torch.randint(count, (), generator=self.generator))
@@ -88,7 +93,7 @@ class Baseline:
         """
         expected = self.output.detach()
         largest = float(expected.double().abs().nan_to_num(0.0).amax()) if expected.numel() else 0.0
-        tolerance = 64 * torch.finfo(expected.dtype).eps * largest
+        tolerance = 64 * self.eps * largest
         agree_within(self.run(self.inputs), expected, tolerance, what, other)
 
     def expect(
@@ -116,7 +121,7 @@ class Baseline:
         sizes = [expected.detach().double(), self.inputs.value.detach().double()]
         finite = [t.nan_to_num(0.0, 0.0, 0.0).abs() for t in sizes]
         largest = max(float(t.amax()) if t.numel() else 0.0 for t in finite)
-        tolerance = 16 * torch.finfo(got.dtype).eps * max(largest, torch.finfo(torch.float32).tiny)
+        tolerance = 16 * self.eps * max(largest, torch.finfo(torch.float32).tiny)
         try:
             return agree_within(got, expected, tolerance, what, other)
         except InvariantViolation:
@@ -139,7 +144,7 @@ class Baseline:
         In the subject's own dtype, so that what it rounds inside counts too. Half of the moves are
         large enough to tip a near tie over, as rounding may.
         """
-        eps = torch.finfo(self.inputs.query.dtype).eps
+        eps = self.eps
         signs = torch.Generator().manual_seed(0)
         largest = torch.zeros_like(self.output, dtype=torch.float64)
         with torch.no_grad():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnbench.checking.profiles import missed
-from attnbench.errors import InvariantViolation
+from attnbench.errors import InvariantViolation, RefusalError
 
 __all__ = [
     "agree",
@@ -122,6 +122,8 @@ def differentiate(
     """``torch.autograd.grad`` with unused ones as ``None``; what a backward pass raises is told."""
     try:
         return torch.autograd.grad(output, list(wanted), weight, allow_unused=True, **given)
+    except RefusalError:
+        raise
     except Exception as error:
         said = (str(error).strip().splitlines() or [""])[0]
         raise InvariantViolation(
@@ -129,14 +131,21 @@ def differentiate(
         ) from error
 
 
-def same_gradient(got: Tensor | None, expected: Tensor | None, what: str, other: str) -> None:
-    """Raise where two gradients differ by more than the order of sums explains; none is zeros."""
+def same_gradient(
+    got: Tensor | None, expected: Tensor | None, what: str, other: str, *, eps: float = 0.0
+) -> None:
+    """Raise where two gradients differ by more than the order of sums explains; none is zeros.
+
+    Args:
+        got, expected, what, other: as for :func:`agree_within`.
+        eps: one unit in the last place of what they were computed in, if it is not their dtype.
+    """
     known = expected if got is None else got
     if known is None:
         return
     a, b = (torch.zeros_like(known) if g is None else g for g in (got, expected))
     scale = float(b.abs().max()) if b.numel() else 0.0
-    tolerance = 256 * torch.finfo(a.dtype).eps * max(scale, 1.0)
+    tolerance = 256 * max(eps, torch.finfo(a.dtype).eps) * max(scale, 1.0)
     agree_within(a, b, tolerance, what, other)
 
 
@@ -147,6 +156,8 @@ def same_gradients(
     weight: Tensor,
     what: str,
     other: str,
+    *,
+    eps: float = 0.0,
 ) -> None:
     """Hold the gradients of two outputs, by leaves with names, against each other.
 
@@ -158,7 +169,7 @@ def same_gradients(
         for output in (got, expected)
     ]
     for name, one, two in zip(leaves, *pairs, strict=True):
-        same_gradient(one, two, f"{what}, the gradient by {name}", other)
+        same_gradient(one, two, f"{what}, the gradient by {name}", other, eps=eps)
 
 
 def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:

@@ -28,6 +28,7 @@ __all__ = [
     "explicit",
     "has_gradients",
     "has_weights",
+    "junk_in_words",
     "leaves_of",
     "only_keys",
     "ordinary",
@@ -89,7 +90,7 @@ def has_gradients(subject: Subject, case: Case) -> bool:
 
     Not where a saturated softmax magnifies rounding, and not of a subject that is exempt from them.
     """
-    wide = case.regime == "normal" and case.dtype not in _HALF
+    wide = case.regime == "normal" and case.dtype not in _HALF and subject.conventions.gradients
     return wide and "gradients_are_right" not in subject.exempt
 
 
@@ -121,10 +122,12 @@ def resizes(subject: Subject, *names: str) -> str | None:
 
 def explicit(inputs: Inputs) -> Inputs:
     """The same inputs with lengths and causality written out as one mask ``(*lead, L, S)``."""
-    if inputs.attn_mask is None and inputs.valid_lens is None and not inputs.is_causal:
+    plain = inputs.attn_mask is None and inputs.valid_lens is None and not inputs.is_causal
+    if plain and inputs.window_size is None and inputs.alibi_slopes is None:
         return inputs
     allowed, bias = allowed_and_bias(inputs)
-    if inputs.attn_mask is None or inputs.attn_mask.dtype == torch.bool:
+    boolean = inputs.attn_mask is None or inputs.attn_mask.dtype == torch.bool
+    if boolean and inputs.alibi_slopes is None:
         return with_mask(inputs, allowed)
     return with_mask(inputs, bias.masked_fill(~allowed, -math.inf))
 
@@ -134,12 +137,14 @@ def with_mask(inputs: Inputs, mask: Tensor) -> Inputs:
     mask = mask.to(inputs.query.device)
     if mask.is_floating_point():
         mask = mask.to(inputs.query.dtype)
-    return inputs.replace(attn_mask=mask, valid_lens=None, is_causal=False)
+    return inputs.replace(
+        attn_mask=mask, valid_lens=None, is_causal=False, window_size=None, alibi_slopes=None
+    )
 
 
 def unmasked(inputs: Inputs) -> Inputs:
     """The same inputs without any mask."""
-    return inputs.replace(attn_mask=None, valid_lens=None, is_causal=False)
+    return inputs.replace(attn_mask=None, valid_lens=None, is_causal=False, window_size=None)
 
 
 def select_queries(inputs: Inputs, rows: Tensor) -> Inputs:
@@ -215,17 +220,30 @@ def select_items(inputs: Inputs, index: tuple[slice, ...]) -> Inputs:
     )
 
 
-def with_junk(inputs: Inputs, slots: Tensor) -> Inputs:
+def with_junk(subject: Subject, inputs: Inputs, slots: Tensor) -> Inputs:
     """Large values of both signs in key and value of some slots; their scores stay finite.
 
     Args:
+        subject: they are within the range of what it computes in.
         inputs: are left as they are.
         slots: indices.
     """
     key, value = inputs.key.clone(), inputs.value.clone()
-    size = 16.0 if key.dtype == torch.float16 else 1024.0
+    size, large = _junk(subject, inputs)
     signs = 1.0 - 2.0 * (torch.arange(key.shape[-1], device=key.device) % 2)
     slots = slots.to(key.device)
     key[..., slots, :] = (size * signs).to(key.dtype)
-    value[..., slots, :] = torch.finfo(value.dtype).max ** 0.5
+    value[..., slots, :] = large
     return inputs.replace(key=key, value=value)
+
+
+def _junk(subject: Subject, inputs: Inputs) -> tuple[float, float]:
+    """The sizes of what :func:`with_junk` puts into key and value."""
+    most = subject.largest(inputs.value.dtype)
+    return 16.0 if most < 2.0**16 else 1024.0, float(most**0.5)
+
+
+def junk_in_words(subject: Subject, inputs: Inputs) -> str:
+    """What :func:`with_junk` puts in, as a failure tells it."""
+    size, large = _junk(subject, inputs)
+    return f"±{size:g} as the key and {large:.2g} as the value"

@@ -109,7 +109,7 @@ class CausalTopLeftWhereLong(Attention):
         return torch.ones(q_len, kv_len, dtype=torch.bool, device=device).tril()
 
 
-@_attention("own", killers=("causal_and_padding_combine",))
+@_attention("own", killers=("empty_rows_give_zeros",))
 class CausalityAloneCountsFromTheTop(Attention):
     """Without any mask beside it, causality of more queries than keys begins at the first."""
 

@@ -35,7 +35,7 @@ class GroupedHeadsOfTheFirst(Attention):
         return tensor[..., :1, :, :].expand(*tensor.shape[:-3], heads, *tensor.shape[-2:])
 
 
-@_attention("own", killers=("grouped_heads_equal_expanded_heads",))
+@_attention("own", killers=("hidden_slots_may_hold_nan",))
 class PaddingReachesGroups(Attention):
     """With grouped heads, what padding holds as value is multiplied by weights of 0."""
 

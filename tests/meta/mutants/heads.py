@@ -81,7 +81,7 @@ class QueryProjectionDetached(Heads):
         return super().attend(query.detach(), key, value, mask)
 
 
-@_heads("own", killers=("masked_slots_get_no_gradient",))
+@_heads("own", killers=("hidden_slots_may_hold_nan_in_training",))
 class PoisonThroughTheProjections(Heads):
     """What padding holds is projected, and multiplied by 0 behind it."""
 

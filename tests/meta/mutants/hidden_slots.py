@@ -53,7 +53,7 @@ class EmptyRowGivesTheFirstValue(Attention):
         return super().normalise(hidden, allowed | (dead & first))
 
 
-@_attention("pytorch#101967", killers=("masked_slots_are_inert",))
+@_attention("pytorch#101967", killers=("hidden_slots_may_hold_nan",))
 class PoisonLeaksFromKeyAndValue(Attention):
     """What a masked slot holds is multiplied by a weight of 0, which leaves NaN as it is."""
 
@@ -61,7 +61,7 @@ class PoisonLeaksFromKeyAndValue(Attention):
         return tensor
 
 
-@_attention("pytorch#101967", killers=("masked_slots_are_inert",))
+@_attention("pytorch#101967", killers=("hidden_slots_may_hold_nan",))
 class PoisonLeaksFromValue(Attention):
     """Keys of masked slots are silenced, values are not."""
 
@@ -69,7 +69,7 @@ class PoisonLeaksFromValue(Attention):
         return value
 
 
-@_attention("pytorch#101967", killers=("masked_slots_are_inert",))
+@_attention("pytorch#101967", killers=("hidden_slots_may_hold_nan",))
 class PoisonLeaksFromKey(Attention):
     """Values of masked slots are silenced; keys are not, and reach the query's gradient."""
 

@@ -130,7 +130,7 @@ class LongestLengthWhenCausal(Attention):
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
 
 
-@_attention("own", killers=("causal_and_padding_combine",))
+@_attention("own", killers=("hidden_slots_may_hold_nan",))
 class SilencedByTheMaskAlone(Attention):
     """A slot that a mask and lengths hide together from every query is not silenced."""
 
@@ -146,7 +146,7 @@ class SilencedByTheMaskAlone(Attention):
         return super().silence_value(value, self.alone)
 
 
-@_attention("own", killers=("causal_and_padding_combine",))
+@_attention("own", killers=("empty_rows_give_zeros",))
 class QueryMaskLostBesideLengths(Attention):
     """A mask (..., L, 1) is dropped where lengths are given too."""
 

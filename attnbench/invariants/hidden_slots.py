@@ -1,0 +1,159 @@
+"""Invariants on what a hidden slot may hold: NaN and infinity too, where nothing can see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import differentiate, holds, reject
+from attnbench.invariants.toolkit.derivations import benign, leaves_of
+from attnbench.specs import Invariant, MechanismSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+_POISONS = ("nan", "inf", "minus_inf")
+_MASKS = (
+    "boolean",
+    "boolean_shared",
+    "key_row",
+    "key_padding",
+    "padding",
+    "lengths_2d",
+    "causal_padding",
+    "window",
+)
+"""Kinds that hide by a boolean or a length; a floating mask promises nothing about NaN."""
+
+_PLACES = {"both": "key and value", "value": "value", "key": "key"}
+_VARIANTS = {"poison": _POISONS, "into": tuple(_PLACES), "beside": ("nothing", "mask", "lengths")}
+
+
+def _poison(case: Case) -> tuple[float, str]:
+    """What is put into hidden slots, and of what."""
+    number = float(case.variant("poison", "nan").replace("minus_", "-"))
+    return number, _PLACES[case.variant("into", "both")]
+
+
+def _poisoned(inputs: Inputs, slots: Tensor, where: str, poison: float) -> Inputs:
+    """The inputs with a number in some slots ``(*lead, S, 1)`` of key, value or both."""
+    changes = {
+        name: getattr(inputs, name).masked_fill(slots, poison)
+        for name in ("key", "value")
+        if name in where
+    }
+    return inputs.replace(**changes)
+
+
+def _padded(subject: Subject, case: Case) -> tuple[Baseline, Tensor]:
+    """Inputs, and the slots ``(*lead, S, 1)`` that a boolean mask or a length hides from all.
+
+    They may come together: a mask beside lengths, or beside causality.
+    """
+    base = Baseline(subject, case)
+    beside = case.variant("beside", "nothing")
+    if beside == "mask" and base.inputs.attn_mask is None:
+        shape = (case.q_len, case.kv_len) if base.choose(2) else (1, case.kv_len)
+        some = torch.rand(shape, generator=base.generator) < 0.6
+        some[..., 0] = True  # a length leaves the first key, and so does causality
+        base = base.on(base.inputs.replace(attn_mask=some.to(case.device)))
+    elif beside == "mask" and case.q_len == case.kv_len:
+        base = base.on(base.inputs.replace(is_causal=True))
+    elif beside == "lengths" and case.lead and base.inputs.attn_mask is not None:
+        lens = torch.full(case.lead[:1], case.kv_len, device=case.device)
+        lens[0] = max(1, case.kv_len - 1)
+        base = base.on(base.inputs.replace(valid_lens=lens))
+    slots = ~base.allowed.any(-2).unsqueeze(-1)
+    if not bool(slots.any()) or not bool(base.allowed.any(-1).all()):
+        reject("no slot is hidden from all queries, or a query has no key")
+    return base, slots
+
+
+def _described(inputs: Inputs) -> str:
+    parts = []
+    if inputs.attn_mask is not None:
+        parts.append(f"a boolean mask {tuple(inputs.attn_mask.shape)}")
+    if inputs.valid_lens is not None:
+        parts.append(f"valid_lens={inputs.valid_lens.tolist()}")
+    if inputs.is_causal:
+        parts.append("is_causal=True")
+    return " and ".join(parts)
+
+
+def _outputs(subject: Subject, case: Case) -> None:
+    base, slots = _padded(subject, case)
+    poison, where = _poison(case)
+    told = f"with {poison} as the {where} of the slots that {_described(base.inputs)} hide"
+    got = base.run(_poisoned(base.inputs, slots, where, poison))
+    base.expect(got, f"{told} from all queries, output", "the call without")
+    if "enable_gqa" in subject.accepts and case.lead and subject.kind != "kernel":
+        _grouped(base, where, poison)
+
+
+def _grouped(base: Baseline, where: str, poison: float) -> None:
+    """The same for a head of key and value that serves all heads of the query."""
+    given = base.inputs.replace(
+        key=base.inputs.key[..., :1, :, :], value=base.inputs.value[..., :1, :, :], enable_gqa=True
+    )
+    slots = ~base.allowed.any(-2).any(-2, keepdim=True).unsqueeze(-1)
+    if not bool(slots.any()):
+        return
+    base.on(given).expect(
+        base.run(_poisoned(given, slots, where, poison)),
+        f"with enable_gqa=True and {poison} as the {where} of hidden slots, output",
+        "the call without",
+    )
+
+
+def _gradients(subject: Subject, case: Case) -> None:
+    base, slots = _padded(subject, case)
+    poison, where = _poison(case)
+    inputs, named = leaves_of(base.module, _poisoned(base.inputs, slots, where, poison))
+    total = base.run(inputs).sum()
+    gradients = differentiate(total, list(named.values()))
+    for name, gradient in zip(named, gradients, strict=True):
+        # a mechanism multiplies the key by a gradient of 0, which is NaN, on its way to the query
+        own = name in ("key", "value") or "key" not in where
+        if gradient is None or not (own or not isinstance(subject.spec, MechanismSpec)):
+            continue
+        holds(
+            gradient.isfinite(),
+            f"gradient of output.sum() by {name}",
+            gradient,
+            f"finite: {poison} is the {where} only of slots hidden from all queries",
+        )
+
+
+def _may_hold_nan(subject: Subject) -> str | None:
+    if subject.conventions.hidden_slots == "finite":
+        return "hidden slots hold finite numbers only (convention hidden_slots)"
+    if subject.kind == "kernel":
+        return "attend clears hidden slots before a kernel is called: it never sees what they held"
+    return None
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on what hidden slots hold."""
+    yield Invariant(
+        name="hidden_slots_may_hold_nan",
+        statement="What a mask or a length hides from every query may hold NaN or infinity: the "
+        "output is the same.",
+        check=_outputs,
+        cases=lambda subject: benign(
+            subject, masks=_MASKS, min_kv_len=2, max_len=65, variants=_VARIANTS
+        ),
+        applies=_may_hold_nan,
+    )
+    yield Invariant(
+        name="hidden_slots_may_hold_nan_in_training",
+        statement="NaN or infinity in a slot hidden from every query reaches no gradient.",
+        check=_gradients,
+        cases=lambda subject: benign(subject, masks=_MASKS, min_kv_len=2, variants=_VARIANTS),
+        applies=any_of(_may_hold_nan, has_no_gradients),
+    )

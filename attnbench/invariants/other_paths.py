@@ -1,0 +1,131 @@
+"""The invariant on ``same_as``: two subjects that are said to be one agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import cases
+from attnbench.errors import AttnbenchError, JudgementError, RefusalError
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import reject, same_gradient
+from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
+from attnbench.specs import Invariant, MechanismSpec
+from attnbench.specs.common import DTYPES
+from attnbench.subject.lookup import resolve
+from attnbench.subject.subject import Subject
+
+_REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")
+
+
+def _named(subject: Subject) -> str | None:
+    return subject.spec.same_as if isinstance(subject.spec, MechanismSpec) else None
+
+
+def _other(subject: Subject) -> Subject:
+    """The subject that it is the same as."""
+    address = _named(subject)
+    assert address is not None
+    try:
+        found = resolve(address)
+    except AttnbenchError as error:
+        raise JudgementError(f"same_as={address!r}: {error}") from error
+    if len(found) != 1 or found[0].kind != subject.kind:
+        kinds = ", ".join(f"{other.name} ({other.kind})" for other in found)
+        raise JudgementError(f"same_as={address!r} should be one {subject.kind}, but is {kinds}.")
+    return found[0]
+
+
+def _loaded(subject: Subject, module: nn.Module, case: Case) -> nn.Module:
+    """A module of the other subject with this one's state."""
+    try:
+        torch.default_generator.manual_seed(case.seed + 1)
+        made = subject.make(case.query_size, case.key_size, case.value_size)
+        made = made.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
+        made.load_state_dict(module.state_dict(), strict=True)
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise JudgementError(
+            f"{subject.name}, which same_as names, does not load this one's state_dict: "
+            f"{type(error).__name__}: {said}"
+        ) from error
+    return made
+
+
+def _same(subject: Subject, case: Case) -> None:
+    other = _other(subject)
+    if case.dtype not in other.dtypes or other.legal(case) != case:
+        reject(f"{other.name} takes no such sizes or dtype")
+    if (reason := other.unsupported(case)) is not None:
+        raise RefusalError(f"{other.name}: {reason}")
+    base = Baseline(subject, case)
+    aligned = subject.conventions.causal == other.conventions.causal
+    if base.inputs.is_causal and not aligned and case.q_len != case.kv_len:
+        reject("their conventions align causality differently")
+    there = Baseline(other, case).on(base.inputs.replace(causal=other.inputs(case).causal))
+    there.module = _loaded(other, base.module, case)
+    graph = case.variant("graph", True)
+    with torch.set_grad_enabled(graph):  # a fast path may be taken without gradients
+        expected, _ = _answer(there), base.output
+    if base.eps >= there.eps:  # who rounds more coarsely has the budget
+        base.expect(expected, f"output of {other.name}", f"that of {subject.name}")
+    else:
+        there.expect(base.output, f"output of {subject.name}", f"that of {other.name}")
+    if graph and has_gradients(subject, case) and has_gradients(other, case):
+        _same_gradients(base, there)
+
+
+def _answer(base: Baseline) -> torch.Tensor:
+    """What the other side gives; where it raises, that is told of it and not of this one."""
+    try:
+        return base.output
+    except (RefusalError, JudgementError):
+        raise
+    except Exception as error:
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise JudgementError(
+            f"{base.subject.name}, which same_as names, raised {type(error).__name__}: {said}"
+        ) from error
+
+
+def _same_gradients(base: Baseline, there: Baseline) -> None:
+    weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+    found = []
+    for side in (there, base):
+        leaves = side.inputs.map(lambda tensor: tensor.detach().requires_grad_())
+        wanted = [leaves.query, leaves.key, leaves.value]
+        output = side.run(leaves)
+        if not output.requires_grad:
+            reject("one of the two has no graph here")
+        found.append(torch.autograd.grad(output, wanted, weight, allow_unused=True))
+    for name, got, expected in zip(("query", "key", "value"), *found, strict=True):
+        told = f"gradient of {there.subject.name} by {name}"
+        same_gradient(got, expected, told, base.subject.name, eps=max(base.eps, there.eps))
+
+
+def _names_another(subject: Subject) -> str | None:
+    return None if _named(subject) else "names no other subject that it is the same as"
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariant on ``same_as``."""
+    yield Invariant(
+        name="agrees_with_same_as",
+        statement="The output, and its gradients, are those of the subject that same_as names, "
+        "with the same state_dict, wherever both take a case.",
+        check=_same,
+        cases=lambda subject: cases(
+            subject,
+            masks=FREE_MASKS,
+            dtypes=DTYPES,
+            max_len=300,
+            regimes=_REGIMES,
+            variants={"graph": (True, False)},
+        ),
+        applies=_names_another,
+    )

@@ -1,0 +1,130 @@
+"""How a mechanism is called: what it accepts by name, all else as a mask, or not at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.errors import RefusalError
+from attnbench.specs.conventions import Conventions
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["arguments", "refused"]
+
+_PASSED_ON = ("window_size", "softcap", "sinks", "alibi_slopes", "scale")
+
+
+def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions) -> dict[str, Any]:
+    """The keywords of a mechanism's ``forward`` for some inputs.
+
+    Args:
+        inputs: query, key and value are passed by position.
+        accepts: of its spec.
+        conventions: of its spec; they say which masks it takes.
+
+    Raises:
+        RefusalError: the inputs ask for something that it says it does not take.
+    """
+    forms = conventions.masks
+    keywords: dict[str, Any] = {}
+    rest = inputs
+    if inputs.is_causal or conventions.causal == "always":
+        _take_causality(inputs, conventions)
+        if "is_causal" in accepts:
+            keywords["is_causal"] = True
+        if "is_causal" in accepts or conventions.causal == "always":
+            rest = rest.replace(is_causal=False, causal="bottom_right")
+    if rest.valid_lens is not None and "valid_lens" in accepts and "lengths" in forms:
+        keywords["valid_lens"] = rest.valid_lens
+        rest = rest.replace(valid_lens=None)
+    for name in _PASSED_ON:
+        if getattr(inputs, name) is None:
+            continue
+        if name in accepts:
+            keywords[name] = getattr(inputs, name)
+            rest = rest.replace(**{name: None})
+        elif name != "window_size":  # a window is a mask to who knows none
+            raise RefusalError(f"does not accept {name}")
+    if conventions.empty_rows == "refused" and not bool(inputs.allowed.any(-1).all()):
+        raise RefusalError("rows without keys are refused (convention empty_rows)")
+    mask = rest.attn_mask
+    if rest.is_causal or rest.valid_lens is not None or rest.window_size is not None:
+        mask = rest.mask.as_tensor()
+    if mask is not None:
+        mask = _in_form(mask, conventions, inputs.query.dtype)
+    keywords["attn_mask"] = mask
+    for name in ("dropout_p", "enable_gqa"):
+        if getattr(inputs, name):
+            if name not in accepts:
+                raise RefusalError(f"does not accept {name}")
+            keywords[name] = getattr(inputs, name)
+    return keywords
+
+
+_BY_KEY = ("key_row", "key_padding", "padding")
+"""Kinds of mask in which all queries have one row."""
+
+
+def refused(case: Case, accepts: Collection[str], conventions: Conventions) -> str | None:
+    """Why a mechanism cannot run a case, as far as its fields tell; ``None`` if it may."""
+    forms, kind = conventions.masks, case.mask
+    if conventions.mask_value > -_LEAST and case.regime in _SCORES_FAR_APART and kind != "none":
+        return f"{conventions.mask_value:g} for -inf hides nothing from scores as far apart"
+    if kind == "none":
+        return None
+    if kind.startswith("causal") and ("is_causal" in accepts or conventions.causal == "always"):
+        if kind == "causal":
+            return None
+        kind = "padding"
+    if kind == "empty_row" and conventions.empty_rows == "refused":
+        return "rows without keys are refused (convention empty_rows)"
+    if kind in ("padding", "lengths_2d") and "valid_lens" in accepts and "lengths" in forms:
+        return None
+    if not set(forms) & {"boolean", "floating"}:
+        return "takes no masks" if "lengths" not in forms else "takes lengths only"
+    if "keys" in forms and kind not in _BY_KEY:
+        return "takes one row of a mask for all queries only"
+    if kind in ("bias", "floating") and "floating" not in forms:
+        return "takes no floating masks"
+    return None
+
+
+_SCORES_FAR_APART = ("huge", "near_overflow", "far")
+_LEAST = 1e6
+"""A finite stand-in for -inf above minus this is within reach of the scores of some regimes."""
+
+
+def _take_causality(inputs: Inputs, conventions: Conventions) -> None:
+    q_len, kv_len = inputs.query.shape[-2], inputs.key.shape[-2]
+    if conventions.causal == "square" and q_len != kv_len:
+        raise RefusalError(f"is_causal is for L = S only, not {q_len} and {kv_len}")
+    if conventions.causal == "always" and q_len > kv_len:
+        raise RefusalError(f"it is always causal, and {q_len} queries have {kv_len} keys only")
+
+
+def _in_form(mask: Tensor, conventions: Conventions, dtype: torch.dtype) -> Tensor:
+    """A mask in a form that is taken; one made floating is in this dtype."""
+    forms = conventions.masks
+    if not set(forms) & {"boolean", "floating"}:
+        raise RefusalError("takes no masks" if "lengths" not in forms else "takes lengths only")
+    if "keys" in forms and mask.shape[-2] != 1:
+        first = mask[..., :1, :]
+        if not torch.equal(first.expand(mask.shape), mask):
+            raise RefusalError("takes one row of a mask for all queries only")
+        mask = first
+    if mask.dtype == torch.bool:
+        if "boolean" in forms:
+            return mask
+        zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+        mask = zeros.masked_fill(~mask, -math.inf)
+    elif "floating" not in forms:
+        raise RefusalError("takes no floating masks")
+    if math.isinf(conventions.mask_value):
+        return mask
+    low = max(conventions.mask_value, torch.finfo(mask.dtype).min)
+    return mask.masked_fill(mask == -math.inf, low)

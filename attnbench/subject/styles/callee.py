@@ -1,0 +1,184 @@
+"""What all adapters share: the spec they give, leading sizes folded, and refusals told."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.errors import RefusalError
+from attnbench.specs import MechanismSpec
+from attnbench.subject.styles.signature import Keywords
+
+__all__ = [
+    "UNASKED",
+    "AdaptedSpec",
+    "Callee",
+    "Maker",
+    "fold",
+    "fold_mask",
+    "name_of",
+    "refusals",
+    "spec_of",
+    "unfold",
+]
+
+_OWN = (
+    "what is looked at is the adapter, not the callee; name the invariant to have it run all the "
+    "same"
+)
+UNASKED = dict.fromkeys(
+    (
+        "compiled_equals_eager",
+        "copies_agree",
+        "exported_equals_eager",
+        "fake_tensors_tell_the_shape",
+        "vmap_equals_batch",
+    ),
+    _OWN,
+)
+"""Invariants that judge an adapter, run only where they are asked for by name."""
+
+_REFUSAL = re.compile(
+    r"not (?:yet |currently )?(?:implemented|supported)|un(?:supported|implemented)"
+    r"|only supports?\b|(?:does|do)(?: not|n't) support|no available kernel",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptedSpec(MechanismSpec):
+    """A mechanism that an adapter made of a callee.
+
+    Args:
+        style: name of the adapter.
+        callee: what is called.
+        unasked: invariants that judge the adapter: exempt, unless they are asked for by name.
+    """
+
+    style: str
+    callee: Any = None
+    unasked: frozenset[str] = frozenset(UNASKED)
+
+
+def name_of(callee: Any) -> str:
+    """A name for a subject: of the function or class, or of a module's class."""
+    name = getattr(callee, "__name__", None) or getattr(callee, "func", callee)
+    text = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+    return re.sub(r"\W", "", text) or "callee"
+
+
+def spec_of(
+    style: str, callee: Any, known: Mapping[str, Any], given: Mapping[str, Any]
+) -> MechanismSpec:
+    """The spec of an adapter: what it knows, with what its caller says in its place.
+
+    Args:
+        style: of the adapter.
+        callee: what is called.
+        known: fields of the spec; ``conventions`` and ``exempt`` are joined with the given ones.
+        given: fields of the spec, from the adapter's caller.
+    """
+    fields: dict[str, Any] = {"name": name_of(callee), **known, **given}
+    for name in ("conventions", "exempt"):
+        fields[name] = {**known.get(name, {}), **given.get(name, {})}
+    fields["exempt"] = {**UNASKED, **fields["exempt"]}
+    return AdaptedSpec(style=style, callee=callee, **fields)
+
+
+@contextmanager
+def refusals(name: str) -> Iterator[None]:
+    """What a callee raises to say that it does not take a call, as a refusal."""
+    try:
+        yield
+    except RefusalError:
+        raise
+    except (NotImplementedError, RuntimeError, ValueError, TypeError) as error:
+        said = (str(error).strip().splitlines() or [""])[0]
+        if isinstance(error, NotImplementedError) or _REFUSAL.search(said):
+            raise RefusalError(f"{name} refuses it: {type(error).__name__}: {said}") from error
+        raise
+
+
+class Callee(nn.Module):
+    """A callee as a mechanism's module; one that is a module itself is copied for each.
+
+    Args:
+        callee: a function or a module.
+        keywords: of it.
+        settings: what else the adapter has found out about it.
+    """
+
+    def __init__(self, callee: Callable[..., Any], keywords: Keywords, **settings: Any) -> None:
+        super().__init__()
+        self.callee, self.keywords, self.settings = callee, keywords, settings
+        self.told = name_of(callee)
+
+    def call(self, *tensors: Tensor, **given: Any) -> Any:
+        """Call it with what is given by meaning; what it refuses is told."""
+        with refusals(self.told):
+            return self.callee(*tensors, **self.keywords.spelt(given))
+
+
+def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
+    """``(*lead, n, E)`` as ``(B, H, n, E)``; one leading size is a batch, or heads if asked."""
+    lead = tensor.shape[:-2]
+    if len(lead) == 2:
+        return tensor
+    if len(lead) == 1:
+        return tensor.unsqueeze(0 if heads else 1)
+    if not lead:
+        return tensor[None, None]
+    return tensor.flatten(0, -4)
+
+
+def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """``(B, H, n, E)`` as ``(*lead, n, E)``; what has another number of items is left as it is."""
+    if not isinstance(tensor, Tensor) or tensor.dim() != 4 or len(lead) == 2:
+        return tensor
+    wanted = (*lead, *tensor.shape[-2:])
+    count = tensor.shape[0] * tensor.shape[1]
+    return tensor.reshape(wanted) if torch.Size(lead).numel() == count else tensor
+
+
+def fold_mask(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Tensor:
+    """A mask that broadcasts to ``(*lead, L, S)``, so that it does to ``(B, H, L, S)``."""
+    if mask.dim() == 2 or (len(lead) == 2 and mask.dim() == 4):
+        return mask
+    mask = mask.reshape(*[1] * (len(lead) + 2 - mask.dim()), *mask.shape)
+    if len(lead) <= 2:
+        return fold(mask, heads=heads)
+    own = mask.shape[:-3]
+    if all(size == 1 for size in own):
+        return mask.reshape(1, *mask.shape[-3:])
+    return mask.expand(*lead[:-1], *mask.shape[-3:]).flatten(0, -4)
+
+
+class Maker:
+    """A spec's ``make`` for a function, or for a module that is there already.
+
+    Args:
+        module: is made of the callee.
+        callee: a function; a module is copied for each.
+        keywords: of the callee.
+        settings: what else the module has to know.
+    """
+
+    def __init__(
+        self, module: type[Callee], callee: Any, keywords: Keywords, **settings: Any
+    ) -> None:
+        self.module, self.callee, self.keywords = module, callee, keywords
+        self.settings = settings
+        self.__qualname__ = name_of(callee)
+
+    def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
+        """A module; whatever sizes are given, those of its tensors count."""
+        held = isinstance(self.callee, nn.Module)
+        callee = copy.deepcopy(self.callee) if held else self.callee
+        return self.module(callee, self.keywords, **self.settings)

@@ -1,0 +1,87 @@
+"""Which styles of call fit a callee, by the arguments that its signature shows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from torch import nn
+
+from attnbench.errors import StyleError
+from attnbench.subject.styles.signature import Keywords, keywords_of
+
+__all__ = ["fits", "fitted", "fitting"]
+
+_FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
+    {
+        "sdpa": (("query", "q"), ("key", "k"), ("value", "v")),
+        "flash": (("query", "q"), ("key", "k"), ("value", "v")),
+        "interface": (("module",), ("query", "q"), ("key", "k"), ("value", "v")),
+    }
+)
+"""The arguments that a function begins with, each under any of some names."""
+
+_NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "flash": ("causal",),
+        "interface": ("attention_mask",),
+        "multihead": ("embed_dim", "num_heads"),
+        "keras": ("num_heads", "key_dim"),
+    }
+)
+"""The arguments that it has anywhere."""
+
+_PASSED: Mapping[str, tuple[str, ...]] = MappingProxyType({"interface": ("scaling", "dropout")})
+"""The arguments that are passed whether or not they have a default."""
+
+_STYLES = ("sdpa", "flash", "interface", "multihead", "keras")
+
+
+def _missing(keywords: Keywords, style: str) -> str | None:
+    """The argument that is missing for a style, or is one too many; ``None`` if it fits."""
+    first = _FIRST.get(style, ())
+    for place, known in enumerate(first):
+        if place >= len(keywords.names) or keywords.names[place] not in known:
+            return f"argument {place + 1} should be {known[0]}"
+    for name in _NAMED.get(style, ()):
+        if name not in keywords.names:
+            return f"it has no argument {name}"
+    given = {*keywords.names[: len(first)], *_NAMED.get(style, ()), *_PASSED.get(style, ())}
+    more = [name for name in keywords.required if name not in given]
+    return f"it needs {more[0]} besides" if more else None
+
+
+def fits(callee: Any, style: str) -> str | None:
+    """Why a style does not fit a callee; ``None`` if it does."""
+    if not callable(callee):
+        return f"it is {type(callee).__name__} and not callable"
+    keywords = keywords_of(callee.forward if isinstance(callee, nn.Module) else callee)
+    if keywords is None:
+        return "nothing tells its arguments; wrap it in a function that names them"
+    return _missing(keywords, style)
+
+
+def fitting(callee: Any) -> list[str]:
+    """The styles that fit a callee."""
+    found = [style for style in _STYLES if fits(callee, style) is None]
+    made = inspect.isclass(callee)
+    return [style for style in found if made == (style in ("multihead", "keras")) or not made]
+
+
+def fitted(callee: Callable[..., Any], style: str) -> Keywords:
+    """The keywords of a callee that a style fits.
+
+    Raises:
+        StyleError: it does not fit; which argument is missing, and the style that fits.
+    """
+    complaint = fits(callee, style)
+    if complaint is None:
+        found = keywords_of(callee.forward if isinstance(callee, nn.Module) else callee)
+        assert found is not None
+        return found
+    known = fitting(callee) if callable(callee) else []
+    hint = f" {' or '.join(known)} fits." if known else ""
+    name = getattr(callee, "__name__", repr(callee))
+    raise StyleError(f"{name} cannot be called as {style}: {complaint}.{hint}")

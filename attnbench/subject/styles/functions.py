@@ -1,0 +1,257 @@
+"""Adapters of functions of query, key and value: torch's, flash-attention's, transformers'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.specs import MechanismSpec
+from attnbench.subject.styles.callee import (
+    Callee,
+    Maker,
+    fold,
+    fold_mask,
+    refusals,
+    spec_of,
+    unfold,
+)
+from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.signature import Keywords
+from attnbench.subject.styles.textbook import scaled_dot_rows
+
+__all__ = ["flash", "interface", "sdpa"]
+
+_OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes")
+_FORMULA = "softmax(q·k / √E) v"
+
+
+def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """A spec of a function called as ``torch.nn.functional.scaled_dot_product_attention`` is.
+
+    It is given ``(B, H, L, E)``, other leading sizes folded, and of the keywords those that its
+    signature shows. ``is_causal`` is aligned to the top left, as torch documents it; a function
+    that takes no mask beside it is given one mask of both. Dropout is asked for in training only.
+
+    Args:
+        function: ``function(query, key, value, ...)``, or a module with such a forward.
+        fields: of the spec, in place of what the adapter knows; conventions and exemptions are
+            added to its own. ``reference=None`` for what is not scaled dot-product attention.
+
+    Raises:
+        StyleError: it is not callable, or takes other arguments.
+    """
+    keywords = fitted(function, "sdpa")
+    flags = ("is_causal", "dropout_p", "scale", "enable_gqa", *_OPTIONS)
+    conventions: dict[str, Any] = {"causal": "top_left"}
+    if "attn_mask" not in keywords:
+        conventions["masks"] = ()
+    if function is torch.nn.functional.scaled_dot_product_attention:
+        conventions["hidden_slots"] = "finite"  # 0 times NaN is NaN, as in its documentation
+    known = {
+        "make": Maker(_Sdpa, function, keywords, one_mask=_takes_one_mask(function, keywords)),
+        "formula": _FORMULA,
+        "equal_sizes": True,
+        "reference": scaled_dot_rows,
+        "accepts": tuple(flag for flag in flags if flag in keywords),
+        "laws": ("pools_values",),
+        "conventions": conventions,
+    }
+    return spec_of("sdpa", function, known, fields)
+
+
+def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """A spec of a function of ``(B, L, H, E)`` with ``causal=``, as flash-attention's are.
+
+    Causality is aligned to the bottom right, and a row without keys is zeros, as flash-attention
+    documents since 2.1. Grouped heads are asked for where a small call with them succeeds.
+
+    Args:
+        function: ``function(q, k, v, causal=False, ...)``, or a module with such a forward.
+        fields: of the spec, as for :func:`sdpa`.
+
+    Raises:
+        StyleError: it is not callable, or takes other arguments.
+    """
+    keywords = fitted(function, "flash")
+    flags = ("is_causal", "dropout_p", "scale", *_OPTIONS)
+    accepts = [flag for flag in flags if flag in keywords]
+    make = Maker(_Flash, function, keywords)
+    known = {
+        "make": make,
+        "formula": _FORMULA,
+        "equal_sizes": True,
+        "sizes": _one_head_size,
+        "reference": scaled_dot_rows,
+        "accepts": (*accepts, "enable_gqa") if _takes_groups(make) else tuple(accepts),
+        "laws": ("pools_values",),
+        "conventions": {} if "attn_mask" in keywords else {"masks": ()},
+    }
+    return spec_of("flash", function, known, fields)
+
+
+def interface(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """A spec of an attention function of transformers: ``f(module, query, key, value, ...)``.
+
+    It is given ``(B, H, L, E)``, a floating ``attention_mask`` with ``torch.finfo(dtype).min``
+    where a key is hidden, as that library's masks are, and gives ``(B, L, H, E)`` and the weights.
+
+    Args:
+        function: of the library's ``ALL_ATTENTION_FUNCTIONS``, or ``eager_attention_forward``.
+        fields: of the spec, as for :func:`sdpa`.
+
+    Raises:
+        StyleError: it is not callable, or takes other arguments.
+    """
+    keywords = fitted(function, "interface")
+    known = {
+        "make": Maker(_Interface, function, keywords),
+        "formula": _FORMULA,
+        "equal_sizes": True,
+        "reference": scaled_dot_rows,
+        "accepts": ("dropout_p", "scale", "enable_gqa"),
+        "laws": ("pools_values",),
+        "conventions": {
+            "masks": ("floating",),
+            "mask_value": torch.finfo(torch.float32).min,
+            "empty_rows": "mean",
+            "hidden_slots": "finite",
+            "internal_dtype": "float32",  # of the softmax, whatever it is given
+        },
+    }
+    return spec_of("interface", function, known, fields)
+
+
+def _takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
+    """Whether it raises where it is given both a mask and ``is_causal``, as torch's does."""
+    if "attn_mask" not in keywords or "is_causal" not in keywords:
+        return False
+    mask, tensor = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 2, 2)
+    value = torch.zeros(1, 1, 2, 3)  # torch raises on the path that values of this size take
+    both = keywords.spelt({"attn_mask": mask, "is_causal": True})
+    try:
+        function(tensor, tensor, value, **both)
+    except Exception:  # whatever it says, it does not take both
+        return True
+    return False
+
+
+def _takes_groups(make: Maker) -> bool:
+    """Whether a call with fewer heads of key and value than of the query gives an output."""
+    query, key = torch.zeros(1, 2, 2, 4), torch.zeros(1, 1, 3, 4)
+    try:
+        found = make(4, 4, 4)(query, key, key, enable_gqa=True)
+    except Exception:  # whatever it says, it takes none
+        return False
+    return tuple(found.shape) == (1, 2, 2, 4)
+
+
+def _with_causality(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """A mask that hides the future too, aligned to the top left as ``is_causal`` is."""
+    q_len, kv_len = query.shape[-2], key.shape[-2]
+    seen = torch.ones(q_len, kv_len, dtype=torch.bool, device=mask.device).tril()
+    return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf"))
+
+
+def _one_head_size(sizes: Any) -> Any:
+    return sizes.replace(value_size=sizes.query_size)
+
+
+class _Sdpa(Callee):
+    """A function of ``(B, H, L, E)`` with torch's keywords."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        is_causal: bool = False,
+        dropout_p: float = 0.0,
+        enable_gqa: bool = False,
+        **given: Any,
+    ) -> Tensor:
+        """The output ``(..., L, Ev)``."""
+        lead = tuple(query.shape[:-2])
+        if attn_mask is not None:
+            if is_causal and self.settings["one_mask"]:
+                attn_mask, is_causal = _with_causality(attn_mask, query, key), False
+            given["attn_mask"] = fold_mask(attn_mask, lead, heads=enable_gqa)
+        if is_causal:
+            given["is_causal"] = True
+        if dropout_p and self.training:
+            given["dropout_p"] = dropout_p
+        if enable_gqa:
+            given["enable_gqa"] = True
+        tensors = (fold(tensor, heads=enable_gqa) for tensor in (query, key, value))
+        return unfold(self.call(*tensors, **given), lead)
+
+
+class _Flash(Callee):
+    """A function of ``(B, L, H, E)``."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        is_causal: bool = False,
+        dropout_p: float = 0.0,
+        enable_gqa: bool = False,
+        **given: Any,
+    ) -> Tensor:
+        """The output ``(..., L, Ev)``."""
+        lead = tuple(query.shape[:-2])
+        if attn_mask is not None:
+            given["attn_mask"] = fold_mask(attn_mask, lead, heads=enable_gqa)
+        if is_causal:
+            given["is_causal"] = True
+        if dropout_p and self.training:
+            given["dropout_p"] = dropout_p
+        tensors = (fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value))
+        found = self.call(*tensors, **given)
+        output = found[0] if isinstance(found, tuple) else found
+        return unfold(output.transpose(1, 2), lead)
+
+
+class _Interface(Callee):
+    """A function that is given the layer it is called in."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        dropout_p: float = 0.0,
+        enable_gqa: bool = False,
+        scale: float | None = None,
+    ) -> Tensor:
+        """The output ``(..., L, Ev)``."""
+        lead = tuple(query.shape[:-2])
+        query, key, value = (fold(t, heads=enable_gqa) for t in (query, key, value))
+        if attn_mask is not None:
+            attn_mask = fold_mask(attn_mask, lead, heads=enable_gqa)
+            attn_mask = attn_mask.reshape(*[1] * (4 - attn_mask.dim()), *attn_mask.shape)
+        layer = self.layer(query.shape[1] // key.shape[1])
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        dropout_p = dropout_p if self.training else 0.0
+        with refusals(self.told):
+            found = self.callee(
+                layer, query, key, value, attn_mask, scaling=scale, dropout=dropout_p
+            )
+        output: Tensor = found[0] if isinstance(found, tuple) else found
+        return unfold(output.transpose(1, 2), lead)
+
+    def layer(self, groups: int) -> nn.Module:
+        """What such a function asks of its layer."""
+        layer = nn.Module()
+        layer.is_causal, layer.num_key_value_groups = False, groups  # type: ignore[assignment]
+        layer.layer_idx = 0  # type: ignore[assignment]
+        return layer.train(self.training)

@@ -1,0 +1,193 @@
+"""Adapters of modules with projections of their own: ``nn.MultiheadAttention`` and its kind."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.errors import RefusalError, StyleError
+from attnbench.specs import MechanismSpec, Sizes
+from attnbench.subject.styles.callee import name_of, refusals, spec_of
+from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.signature import Keywords, keywords_of
+
+__all__ = ["multihead"]
+
+_HEADS = 2
+
+
+def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """A spec of ``nn.MultiheadAttention`` and its kind, in whose masks True means hidden.
+
+    It is made for ``embed_dim`` = Eq = Ev with two heads, batch first where it can be; keys of
+    another size take ``kdim``. A mask of one row for all queries goes in as ``key_padding_mask``.
+
+    Args:
+        make: ``make(embed_dim, num_heads, ...)``, a class or a function such as a
+            ``functools.partial`` of one; or a module that is there already, whose sizes are kept.
+        fields: of the spec, in place of what the adapter knows; conventions and exemptions are
+            added to its own.
+
+    Raises:
+        StyleError: it is not callable, or takes other arguments.
+    """
+    made: Callable[[int, int], nn.Module]
+    sizes: Callable[[Sizes], Sizes]
+    if isinstance(make, nn.Module):
+        made, sizes, several = _Copies(make), _fixed(make), True
+        forward = keywords_of(make.forward)
+    else:
+        keywords = fitted(make, "multihead")
+        several = {"kdim", "vdim"} <= set(keywords.names) or keywords.open
+        made, sizes = _Fresh(make, keywords), _legal
+        forward = keywords_of(_forward_of(make))
+    if forward is None or "attn_mask" not in forward:
+        raise StyleError(
+            f"{name_of(make)} cannot be called as multihead: its forward has no attn_mask."
+        )
+    known = {
+        "make": _Maker(made, forward),
+        "formula": "W_o [head_1; …; head_H] + b, head_i = softmax(W_qⁱq·W_kⁱk / √d) W_vⁱv",
+        "equal_sizes": not several,
+        "sizes": sizes,
+        "accepts": ("return_weights",) if "return_weights" in forward else (),
+        "conventions": {
+            "empty_rows": "nan",
+            "hidden_slots": "finite",
+            **({"extra_keys": extra} if (extra := _extra_keys(make)) else {}),
+        },
+    }
+    return spec_of("multihead", make, known, fields)
+
+
+def _forward_of(make: Any) -> Any:
+    """The forward of what is made: of a class as it stands, else of one that is made to look."""
+    inner = make
+    while hasattr(inner, "func"):  # a functools.partial
+        inner = inner.func
+    return getattr(inner if isinstance(inner, type) else make(4, _HEADS), "forward", None)
+
+
+def _extra_keys(make: Any) -> int:
+    """How many keys it adds: a learned one and one of zeros, where they are asked for."""
+    held = make if isinstance(make, nn.Module) else getattr(make, "keywords", {})
+    given: dict[str, Any] = held if isinstance(held, dict) else {**vars(held), **held._parameters}
+    learned = given.get("add_bias_kv") or given.get("bias_k") is not None
+    return int(bool(learned)) + int(bool(given.get("add_zero_attn")))
+
+
+def _legal(sizes: Sizes) -> Sizes:
+    width = -(-sizes.query_size // _HEADS) * _HEADS
+    return sizes.replace(query_size=width, value_size=width)
+
+
+def _fixed(module: nn.Module) -> Callable[[Sizes], Sizes]:
+    width = getattr(module, "embed_dim", None)
+    if not isinstance(width, int):
+        raise StyleError(
+            f"{name_of(module)} cannot be called as multihead: it has no embed_dim to tell its "
+            "sizes; give its class, or a function that makes it."
+        )
+    key_size = getattr(module, "kdim", None) or width
+    if (getattr(module, "vdim", None) or width) != width:
+        raise StyleError(
+            f"{name_of(module)} has vdim={module.vdim} and embed_dim={width}, but the output is as "
+            "wide as the value here; give one with vdim=None."
+        )
+
+    def legal(sizes: Sizes) -> Sizes:
+        return sizes.replace(query_size=width, key_size=key_size, value_size=width)
+
+    return legal
+
+
+class _Copies:
+    """Gives copies of a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, query_size: int, key_size: int) -> nn.Module:
+        return copy.deepcopy(self.module)
+
+
+class _Fresh:
+    """Makes a module for some sizes."""
+
+    def __init__(self, make: Callable[..., Any], keywords: Keywords) -> None:
+        self.make, self.keywords = make, keywords
+
+    def __call__(self, query_size: int, key_size: int) -> nn.Module:
+        given: dict[str, Any] = {}
+        takes = self.keywords.names
+        if "batch_first" in takes:
+            given["batch_first"] = True
+        if key_size != query_size and ("kdim" in takes or self.keywords.open):
+            given |= {"kdim": key_size, "vdim": query_size}
+        module: nn.Module = self.make(query_size, _HEADS, **given)
+        return module
+
+
+class _Maker:
+    """The spec's ``make``."""
+
+    def __init__(self, made: Callable[[int, int], nn.Module], forward: Keywords) -> None:
+        self.made, self.forward = made, forward
+        self.__qualname__ = name_of(getattr(made, "make", None) or getattr(made, "module", made))
+
+    def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
+        return _Multihead(self.made(query_size, key_size), self.forward)
+
+
+class _Multihead(nn.Module):
+    """A module of ``(B, L, E)`` or ``(L, B, E)``, with masks in which True means hidden."""
+
+    def __init__(self, module: nn.Module, keywords: Keywords) -> None:
+        super().__init__()
+        self.callee, self.keywords = module, keywords
+        self.batch_first = bool(getattr(module, "batch_first", False))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        return_weights: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """The output ``(..., L, Ev)``, and on request the heads' mean weights ``(..., L, S)``."""
+        lead = tuple(query.shape[:-2])
+        shape = (*query.shape[:-1], key.shape[-2])
+        given = {} if attn_mask is None else self._masks(attn_mask, lead, shape)
+        if "return_weights" in self.keywords:
+            given[self.keywords.named["return_weights"]] = return_weights
+        flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value)]
+        if not self.batch_first:
+            flat = [tensor.transpose(0, 1) for tensor in flat]
+        with refusals(type(self.callee).__name__):
+            found = self.callee(*flat, **given)
+        output, weights = found if isinstance(found, tuple) else (found, None)
+        output = output if self.batch_first else output.transpose(0, 1)
+        output = output.reshape(*lead, *output.shape[-2:])
+        if not return_weights:
+            return output  # type: ignore[no-any-return]
+        return output, weights.reshape(*lead, *weights.shape[-2:])
+
+    def _masks(self, mask: Tensor, lead: tuple[int, ...], shape: tuple[int, ...]) -> dict[str, Any]:
+        """The mask as this kind of module takes it: for keys, for all items, or for each head."""
+        hidden = ~mask if mask.dtype == torch.bool else mask
+        if mask.dim() > 2 and mask.shape[-2] == 1 and "key_padding_mask" in self.keywords:
+            rows = hidden.expand(*lead, 1, shape[-1]).reshape(-1, shape[-1])
+            return {"key_padding_mask": rows}
+        if mask.dim() == 2:
+            return {"attn_mask": hidden.expand(shape[-2:])}
+        whole = hidden.expand(shape).reshape(-1, *shape[-2:])
+        heads = getattr(self.callee, "num_heads", None)
+        if not isinstance(heads, int):
+            raise RefusalError("it has no num_heads to repeat a mask for")
+        return {"attn_mask": whole.repeat_interleave(heads, 0)}

@@ -1,0 +1,158 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import attnbench
+from attnbench import adapters
+from attnbench.errors import RefusalError, StyleError
+from attnbench.subject.lookup import resolve
+
+
+def flashlike(
+    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False
+) -> Tensor:
+    """Attention of (B, L, H, E), causality aligned to the bottom right."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], 1) for tensor in (k, v))
+    scores = (q.double() * (softmax_scale or q.shape[-1] ** -0.5)) @ k.double().mT
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(k.shape[-2] - q.shape[-2])
+        scores = scores.masked_fill(~seen, float("-inf"))
+    weights = scores.softmax(-1).nan_to_num(0.0)
+    return (weights @ v.double()).to(q.dtype).transpose(1, 2)
+
+
+def eager(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """As transformers' eager attention, in float32."""
+    groups = module.num_key_value_groups
+    key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
+    scores = (query * scaling) @ key.mT
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.float().softmax(-1).to(query.dtype)
+    weights = torch.nn.functional.dropout(weights, dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+FEW = [
+    "agrees_with_scalar_reference",
+    "causal_and_padding_combine",
+    "grouped_heads_equal_expanded_heads",
+    "hidden_slots_may_hold_nan",
+    "keeps_the_contract",
+    "leading_sizes_fold",
+    "mask_forms_agree",
+    "masks_broadcast",
+    "masking_equals_deleting",
+]
+
+
+def statuses(report: attnbench.CheckReport) -> dict[str, str]:
+    return {outcome.invariant: outcome.status for outcome in report.outcomes}
+
+
+def test_torchs_fused_attention_is_accused_of_nothing_but_scale_0_beside_causality() -> None:
+    report = attnbench.check(scaled_dot_product_attention, style="sdpa", profile="quick")
+    failed = [outcome for outcome in report.outcomes if outcome.status not in ("passed", "skipped")]
+    assert [outcome.invariant for outcome in failed] == ["scale_multiplies_scores"]
+    assert "with scale=0, output" in failed[0].reason
+    assert report.about == (
+        "scaled_dot_product_attention: called as sdpa; "
+        "conventions: causal=top_left, hidden_slots=finite",
+    )
+
+
+def test_what_judges_the_adapter_is_run_where_it_is_asked_for() -> None:
+    report = attnbench.check(
+        scaled_dot_product_attention, profile="quick", invariants=["copies_agree"]
+    )
+    assert statuses(report) == {"copies_agree": "passed"}
+
+
+def test_a_function_as_flash_attention_takes_grouped_heads_and_no_masks() -> None:
+    spec = adapters.flash(flashlike)
+    assert spec.accepts == ("is_causal", "scale", "enable_gqa")
+    report = attnbench.check(spec, profile="quick", invariants=FEW)
+    assert report.ok, str(report)
+    found = statuses(report)
+    assert found["grouped_heads_equal_expanded_heads"] == "passed"
+    assert found["masks_broadcast"] == "skipped"
+    reasons = {outcome.invariant: outcome.reason for outcome in report.outcomes}
+    assert "takes no masks" in reasons["masks_broadcast"]
+
+
+def test_a_function_of_transformers_interface_is_given_a_finite_mask() -> None:
+    spec = adapters.interface(eager, dtypes=("float32",))
+    report = attnbench.check(spec, profile="quick", invariants=FEW)
+    assert report.ok, str(report)
+    assert statuses(report)["masking_equals_deleting"] == "passed"
+
+
+def test_a_function_that_ignores_its_mask_is_told() -> None:
+    def deaf(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        return scaled_dot_product_attention(query, key, value)
+
+    report = attnbench.check(
+        deaf, style="sdpa", profile="quick", invariants=["masking_equals_deleting"]
+    )
+    assert statuses(report) == {"masking_equals_deleting": "failed"}
+
+
+def test_what_a_function_refuses_is_skipped_with_its_own_words() -> None:
+    def wide(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        if query.dtype in (torch.float16, torch.bfloat16):
+            raise RuntimeError("half types are not supported")
+        if attn_mask is not None:
+            raise NotImplementedError("masks")
+        return scaled_dot_product_attention(query, key, value)
+
+    report = attnbench.check(wide, style="sdpa", profile="quick", invariants=FEW)
+    assert not report.of("failed", "error", "inconclusive"), str(report)
+    reasons = {outcome.invariant: outcome.reason for outcome in report.outcomes}
+    assert "wide refuses it: NotImplementedError: masks" in reasons["masking_equals_deleting"]
+
+
+def test_grouped_heads_a_function_does_not_take_are_refused() -> None:
+    def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return scaled_dot_product_attention(query, key, value)
+
+    (subject,) = resolve(adapters.sdpa(plain))
+    module, inputs = subject.build(attnbench.Case(lead=(2, 2)))
+    with pytest.raises(RefusalError, match="does not accept enable_gqa"):
+        subject.output(module, inputs.replace(enable_gqa=True))
+
+
+@pytest.mark.parametrize(
+    ("function", "style", "message"),
+    [
+        (flashlike, "interface", "argument 1 should be module. sdpa or flash fits"),
+        (eager, "sdpa", "argument 1 should be query. interface fits"),
+        (scaled_dot_product_attention, "flash", "it has no argument causal. sdpa fits"),
+        (lambda query, key: query, "sdpa", "argument 3 should be value"),
+        (3, "sdpa", "is of type int, which is not callable|cannot be called as sdpa"),
+    ],
+)
+def test_a_style_that_does_not_fit_says_what_is_missing(
+    function: Any, style: str, message: str
+) -> None:
+    with pytest.raises(StyleError, match=message):
+        getattr(adapters, style)(function)
+
+
+def test_without_a_style_only_exactly_known_objects_are_recognised() -> None:
+    (subject,) = resolve("torch.nn.functional:scaled_dot_product_attention")
+    assert subject.about[0].startswith("scaled_dot_product_attention: called as sdpa")
+    with pytest.raises(StyleError, match=r"name the style with --as .*sdpa, flash would fit"):
+        resolve(flashlike)

@@ -1,0 +1,77 @@
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attnbench
+from attnbench import adapters
+from attnbench.errors import StyleError
+from attnbench.subject.lookup import resolve
+
+FEW = [
+    "agrees_with_float64",
+    "asking_for_weights_changes_nothing",
+    "empty_rows_give_zeros",
+    "keeps_the_contract",
+    "leading_sizes_fold",
+    "mask_forms_agree",
+    "masked_weights_are_zero",
+    "masks_broadcast",
+    "masking_equals_deleting",
+    "weights_sum_to_one",
+]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        nn.MultiheadAttention,
+        functools.partial(nn.MultiheadAttention, add_zero_attn=True, bias=False),
+        functools.partial(nn.MultiheadAttention, add_bias_kv=True),
+        nn.MultiheadAttention(8, 2, kdim=6),
+    ],
+    ids=["class", "zero_key", "learned_key", "module"],
+)
+def test_torchs_multihead_attention_is_not_accused(make: Any) -> None:
+    report = attnbench.check(make, style="multihead", profile="quick", invariants=FEW)
+    assert report.ok, str(report)
+    assert len(report.of("passed")) >= len(FEW) - 1
+
+
+def test_a_module_that_reads_its_mask_the_other_way_is_told() -> None:
+    class Opposite(nn.Module):
+        def __init__(self, embed_dim: int, num_heads: int) -> None:
+            super().__init__()
+            self.num_heads = num_heads
+            self.inner = nn.MultiheadAttention(embed_dim, num_heads, batch_first=True)
+            self.batch_first = True
+
+        def forward(self, query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
+            if attn_mask is not None and attn_mask.dtype == torch.bool:
+                attn_mask = ~attn_mask
+            return self.inner(query, key, value, attn_mask=attn_mask)
+
+    report = attnbench.check(
+        Opposite, style="multihead", profile="quick", invariants=["masking_equals_deleting"]
+    )
+    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+
+
+def test_a_modules_own_sizes_are_kept() -> None:
+    (subject,) = resolve(nn.MultiheadAttention(12, 3, kdim=5))
+    sizes = subject.legal(attnbench.Case(query_size=7, key_size=2, value_size=3)).sizes
+    assert (sizes.query_size, sizes.key_size, sizes.value_size) == (12, 5, 12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (nn.Linear, "cannot be called as multihead: it has no argument embed_dim"),
+        (nn.Linear(2, 2), "its forward has no attn_mask|has no embed_dim"),
+    ],
+)
+def test_what_is_no_multihead_attention_is_an_error(make: Any, message: str) -> None:
+    with pytest.raises(StyleError, match=message):
+        adapters.multihead(make)
