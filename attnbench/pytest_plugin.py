@@ -5,7 +5,10 @@ Unless it is asked for, this does nothing, and imports neither torch nor hypothe
 
 from __future__ import annotations
 
+import sys
+import zlib
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,12 +33,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--attnbench-profile",
-        default="quick",
+        default=None,
         metavar="PROFILE",
-        help="how hard to look: quick (default), default or thorough",
+        help="how hard to look: quick (default), default or thorough; also for "
+        "parametrize_with_checks, whatever it says",
     )
     group.addoption(
-        "--attnbench-seed", type=int, default=None, metavar="SEED", help="seed of what is drawn"
+        "--attnbench-seed",
+        type=int,
+        default=None,
+        metavar="SEED",
+        help="seed of what is drawn, that of --hypothesis-seed by default",
     )
 
 
@@ -43,6 +51,59 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(args: list[str]) -> None:
     """Keep a bare ``--attnbench`` from taking the path behind it for its names."""
     args[:] = ["--attnbench=" if arg == "--attnbench" else arg for arg in args]
+
+
+def _seed(config: pytest.Config) -> int | None:
+    """The seed of the command line, ours before Hypothesis's, which may be any text."""
+    seed: int | None = config.getoption("--attnbench-seed")
+    given = config.getoption("--hypothesis-seed", None)
+    if seed is None and given is not None:
+        return int(given) if str(given).isdecimal() else zlib.crc32(str(given).encode())
+    return seed
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the options of the command line hold for the tests of ``parametrize_with_checks``."""
+    given = {"profile": config.getoption("--attnbench-profile"), "seed": _seed(config)}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes or "attnbench.checking.parametrization" not in sys.modules:
+        return
+    from attnbench.checking.parametrization import Check
+    from attnbench.checking.profiles import PROFILES
+    from attnbench.errors import nearest
+
+    profile = changes.get("profile", "quick")
+    if profile not in PROFILES:
+        raise pytest.UsageError(
+            f"--attnbench-profile: no profile is called {profile!r}. {nearest(profile, PROFILES)}"
+        )
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        for name, value in params.items():
+            if isinstance(value, Check):
+                params[name] = replace(value, **changes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Keep what ``--hypothesis-show-statistics`` shows of the searches within a check."""
+    asked = item.config.getoption("--hypothesis-show-statistics", None)
+    if not asked or "attnbench.checking.search" not in sys.modules:
+        return (yield)
+    from hypothesis.statistics import collector, describe_statistics
+
+    told: list[str] = []
+
+    def note(statistics: Any) -> None:
+        statistics["nodeid"] = item.nodeid
+        told.append(describe_statistics(statistics))
+
+    try:
+        with collector.with_value(note):  # type: ignore[arg-type]  # it is typed as None
+            return (yield)
+    finally:
+        if told:
+            item.hypothesis_statistics = "\n".join(told)  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -83,11 +144,12 @@ class Checks(pytest.Collector):
         from attnbench.errors import AttnbenchError
 
         options = self.config.option
+        profile = options.attnbench_profile or "quick"
         try:
             pairs = checks_of(
-                _split(options.attnbench) or all_targets(options.attnbench_profile),
-                profile=options.attnbench_profile,
-                seed=options.attnbench_seed,
+                _split(options.attnbench) or all_targets(profile),
+                profile=profile,
+                seed=_seed(self.config),
             )
         except AttnbenchError as error:
             raise self.CollectError(f"--attnbench: {error}") from None

@@ -130,3 +130,53 @@ def test_the_decorator_makes_a_test_of_each_check_of_addresses_and_specs(project
     assert "test_attention[Right-bounded_by_one] SKIPPED" in run.text
     assert ": law not declared" in run.text
     assert "GivesNan gives output[0, 0] = nan for finite inputs" in run.text
+
+
+def test_profile_and_seed_of_the_command_line_hold_beside_the_decorator_too(project: Path) -> None:
+    (project / "test_own.py").write_text(
+        "import attnbench\n"
+        "@attnbench.parametrize_with_checks(['dot'], invariants=['keeps_the_contract'], seed=1)\n"
+        "def test_attention(subject, check):\n"
+        "    assert False, (check.profile, check.seed)\n"
+    )
+    assert "('quick', 1)" in pytest_in(project).text
+    options = ("--attnbench-profile=default", "--attnbench-seed=5")
+    assert "('default', 5)" in pytest_in(project, *options).text
+    assert "('quick', 7)" in pytest_in(project, "--hypothesis-seed=7").text
+    assert "('default', 5)" in pytest_in(project, "--hypothesis-seed=7", *options).text
+    run = pytest_in(project, "--attnbench-profile=quik")
+    assert run.code == 4
+    assert "no profile is called 'quik'. Did you mean 'quick'" in run.text
+
+
+PROFILED = """
+from hypothesis import settings
+
+settings.register_profile("small", max_examples=3)
+"""
+
+
+def test_the_seed_and_settings_profile_and_statistics_of_hypothesis_work(project: Path) -> None:
+    (project / "conftest.py").write_text(PROFILED)
+    (project / "test_own.py").write_text(
+        "import attnbench\n"
+        "@attnbench.parametrize_with_checks(['dot'], invariants=['weights_sum_to_one'])\n"
+        "def test_attention(subject, check):\n"
+        "    raise AssertionError(check.outcome(subject).reason)\n"
+    )
+    assert "25 drawn" in pytest_in(project).text
+    run = pytest_in(project, "--hypothesis-profile=small", "--hypothesis-show-statistics")
+    assert "3 drawn" in run.text
+    assert "during generate phase" in run.text
+    shown = pytest_in(project, ONE, "-k", "sum_to_one", "--hypothesis-show-statistics").text
+    assert "attnbench[scaled_dot-weights_sum_to_one]:" in shown
+    assert "during generate phase" in shown
+
+
+def test_what_failed_is_kept_where_pytest_runs_and_tried_first_the_next_time(
+    project: Path,
+) -> None:
+    bad = ("--attnbench=bad_subjects.py:NAN", "-k", "keeps_the_contract")
+    assert pytest_in(project, *bad).code == 1
+    assert any(path.is_file() for path in (project / ".hypothesis" / "examples").rglob("*"))
+    assert pytest_in(project, *bad, "--attnbench-seed=9").code == 1

@@ -433,7 +433,7 @@ def _lengths(min_q: int, min_kv: int, most: int) -> list[tuple[int, int]]:
     beside = [(n, n) for n in long] + [(short, n) for n in long for short in _BESIDE_WIDE]
     beside += [(n, short) for n in long for short in _BESIDE_WIDE]
     usual = [(q, kv) for q, kv in beside if q >= min_q and kv >= min_kv]
-    return found + usual * max(1, round(len(found) / max(1, len(usual))))
+    return found + usual * max(1, round(2 * len(found) / max(1, len(usual))))
 
 
 @functools.cache

@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
 
 from attnbench import Case, Invariant, InvariantViolation, Outcome, Subject
+from attnbench.cases.drawing import space_of
 from attnbench.checking.outcomes import failure_text
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.runner import run_invariant, seeded
+from attnbench.checking.search import search
+from attnbench.invariants import empty_rows, mask_forms, masking, positions
 from attnbench.strategies import cases, listed
 from attnbench.subject.lookup import resolve
+from tests.invariant_runs import by_name
 
 FEW = Profile("few", 30)
 
@@ -190,10 +194,36 @@ def test_a_settings_profile_says_how_much_is_drawn_and_where_failures_are_kept(
     assert not kept.exists()
 
 
-def test_every_length_up_to_64_is_visited_in_thorough() -> None:
-    one, asked = invariant(lambda case: False, lambda subject: cases(subject, masks=("causal",)))
-    run(one, PROFILES["thorough"])
-    assert set(range(1, 65)) <= {length for case in asked for length in (case.q_len, case.kv_len)}
+MASKING = by_name(empty_rows, mask_forms, masking, positions)
+
+
+@pytest.mark.parametrize("name", MASKING)
+def test_thorough_visits_every_length_up_to_64_for_each_invariant_on_masks(name: str) -> None:
+    (subject,) = resolve("soft")
+    space = space_of((MASKING[name].cases or cases)(subject))
+    assert space is not None
+    drawn: list[Case | None] = []
+
+    def hold(batch: list[Case | None]) -> bool:  # many at once, which is faster
+        drawn.extend(batch)
+        return False
+
+    raw = space.parts[0].raw(wide=True)
+    search(
+        st.lists(raw, min_size=100, max_size=100),
+        hold,
+        phases=(Phase.generate,),
+        examples=PROFILES["thorough"].drawn // 100,
+        seed=name,
+    )
+    lengths = {length for case in drawn if case for length in (case.q_len, case.kv_len)}
+    assert set(range(2, 65)) <= lengths  # with is_causal one query alone leaks nothing
+
+
+def test_thorough_draws_long_cases() -> None:
+    one, asked = invariant(lambda case: False, lambda subject: cases(subject, max_len=40))
+    run(one, Profile("thorough", 60))
+    assert max(case.kv_len for case in asked) > 33
 
 
 def test_variants_are_drawn_and_shrink_by_themselves() -> None:

@@ -140,3 +140,14 @@ class DiagonalHiddenInLaterBlocks(Attention):
         allowed = super().causal(q_len, kv_len, device)
         allowed[2 * BLOCK :] = allowed[2 * BLOCK :].tril(kv_len - q_len + 2 * BLOCK - 1)
         return allowed
+
+
+@_attention("own", killers=("future_does_not_leak",))
+class CausalDroppedAtOneLength(Attention):
+    """For exactly 13 keys, a length that no schedule has, the next key is seen too."""
+
+    def causal(self, q_len: int, kv_len: int, device: torch.device) -> Tensor:
+        allowed = super().causal(q_len, kv_len, device)
+        if kv_len != 13:
+            return allowed
+        return torch.ones(q_len, kv_len, dtype=torch.bool, device=device).tril(kv_len - q_len + 1)
