@@ -23,6 +23,7 @@ from attnbench.cli.survey import ask, warm_up_children
 from attnbench.cli.tables import progress
 from attnbench.errors import InputsError, UnknownNameError, UsageError
 from attnbench.processes.pool import Task, call
+from attnbench.report.summary import Row, rows
 
 __all__ = [
     "BASELINE",
@@ -280,33 +281,26 @@ def titled(record: Record) -> str:
 
 def ranked(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
     """Rows to print for each case: the ranked ones first, fastest first."""
-    groups: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        groups[record.case].append(record)
+    tables: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows(records):
+        tables[row.record.case].append(_cells(row))
+    return dict(tables)
+
+
+def _cells(row: Row) -> dict[str, Any]:
     return {
-        case: [_row(record) for record in sorted(group, key=_place_of)]
-        for case, group in groups.items()
-    }
-
-
-def _place_of(record: Record) -> tuple[bool, float]:
-    return record.status != "ok", record.ratio or record.time_s or 0.0
-
-
-def _row(record: Record) -> dict[str, Any]:
-    return {
-        "subject": record.subject,
-        "× dot": record.ratio,
-        "±": percent(half_width(record)),
-        "gain": record.gain,
-        "time_ms": _scaled(record.time_s, 1e3),
-        "peak_MiB": _scaled(record.peak_bytes, 2**-20),
-        "error": record.error_ratio,
-        "roof_%": _scaled(record.roofline_share, 100),
-        "first_ms": _scaled(record.first_call_s, 1e3),
-        "processes": len(record.process_times_s),
-        "status": record.status,
-        "reason": record.reason,
+        "subject": row.record.subject,
+        "× dot": row.ratio,
+        "±": percent(half_width(row.record)),
+        "gain": row.gain,
+        "time_ms": _scaled(row.time_s, 1e3),
+        "peak_MiB": _scaled(row.peak_bytes, 2**-20),
+        "error": row.error_ratio,
+        "roof_%": _scaled(row.roofline_share, 100),
+        "first_ms": _scaled(row.first_call_s, 1e3),
+        "processes": row.processes,
+        "status": row.status,
+        "reason": row.reason,
     }
 
 

@@ -7,27 +7,27 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records.record import BASELINE, Record
 
 __all__ = ["BASELINE", "Curve", "Row", "curves", "machines", "pareto", "rows", "slope"]
-
-BASELINE = "scaled_dot"
-"""The subject that times are compared with."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One subject at one case under one contract.
+    """One subject at one case under one contract: what the terminal and the page both show.
 
-    Times are medians over processes of the processes' medians; the quartiles are over processes
-    where there are at least four, else those of the samples within them.
+    Times are medians over processes; the quartiles are over processes where there are at least
+    four, else those within them. Memory and error are the largest of all processes.
 
     Args:
         record: the first record of the group, for everything that they share.
         status: ``ok`` if any process was; else the first one's.
         processes: how many processes were ok.
-        ratio: time over the baseline's at the same case and contract; ``None`` without one.
-        ranked: the place by time among those that are ok at this case, from 1.
+        ratio: time over the baseline's at the same case and contract, measured in turn with it;
+            in older records the ratio of two times. ``None`` without one.
+        gain: of a kernel: its scoring function's time over its own.
+        roofline_share: the least time that the machine would need over the time.
+        ranked: the place by ratio, or by time, among those that are ok at this case, from 1.
     """
 
     record: Record
@@ -42,7 +42,9 @@ class Row:
     bandwidth_share: float | None
     matmul_share: float | None
     first_call_s: float | None
+    roofline_share: float | None = None
     ratio: float | None = None
+    gain: float | None = None
     ranked: int | None = None
 
     @property
@@ -59,7 +61,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 def _row(records: Sequence[Record]) -> Row:
     good = [r for r in records if r.status == "ok" and r.time_s is not None]
     shown = good or list(records)
-    times = [r.time_s for r in good if r.time_s is not None]
+    times = [time for r in good for time in r.process_times_s]
     if len(times) >= 4:
         low, high = statistics.quantiles(times, n=4, method="inclusive")[::2]
         quartiles: tuple[float | None, float | None] = low, high
@@ -70,8 +72,8 @@ def _row(records: Sequence[Record]) -> Row:
         record=shown[0],
         status=shown[0].status,
         reason=shown[0].reason,
-        processes=len(good),
-        time_s=_median(times),
+        processes=len(times),
+        time_s=_median(r.time_s for r in good),
         time_q1_s=quartiles[0],
         time_q3_s=quartiles[1],
         peak_bytes=peak,
@@ -79,6 +81,9 @@ def _row(records: Sequence[Record]) -> Row:
         bandwidth_share=_median(r.bandwidth_share for r in good),
         matmul_share=_median(r.matmul_share for r in good),
         first_call_s=_median(r.first_call_s for r in shown),
+        roofline_share=_median(r.roofline_share for r in good),
+        ratio=_median(r.ratio for r in good),
+        gain=_median(r.gain for r in good),
     )
 
 
@@ -97,16 +102,18 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 def _compared(group: list[Row]) -> list[Row]:
     base = next((row.time_s for row in group if row.record.subject == BASELINE), None)
-    timed = sorted((r for r in group if r.time_s is not None), key=lambda r: r.time_s or 0.0)
+    compared = [row if row.ratio else replace(row, ratio=_ratio(row.time_s, base)) for row in group]
+    timed = sorted(
+        (row for row in compared if row.time_s is not None),
+        key=lambda row: (row.ratio or math.inf, row.time_s or 0.0),
+    )
     places = {row.record.subject: place for place, row in enumerate(timed, 1)}
-    return [
-        replace(
-            row,
-            ratio=row.time_s / base if row.time_s is not None and base else None,
-            ranked=places.get(row.record.subject),
-        )
-        for row in sorted(group, key=lambda row: places.get(row.record.subject, math.inf))
-    ]
+    ranked = [replace(row, ranked=places.get(row.record.subject)) for row in compared]
+    return sorted(ranked, key=lambda row: row.ranked or math.inf)
+
+
+def _ratio(time_s: float | None, base_s: float | None) -> float | None:
+    return time_s / base_s if time_s is not None and base_s else None
 
 
 @dataclass(frozen=True)

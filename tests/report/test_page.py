@@ -55,6 +55,34 @@ def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_
     assert by_key["slow", "L128"].ratio is None
 
 
+def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
+    from attnbench.cli.benching import ranked
+
+    older = [
+        record("dot", time=t, process=i, peak_bytes=2**20 * p, error_ratio=e)
+        for i, (t, p, e) in enumerate([(1e-3, 4, 0.9), (3e-3, 1, 0.2)])
+    ]
+    paired = [
+        record("scaled_dot", ratio=1.0, time=2e-3, times_s=(2e-3,) * 3),
+        record("additive", ratio=4.0, gain=None, time=9e-3, times_s=(9e-3,) * 3),
+        record("additive/factorised", ratio=3.0, gain=1.3, time=9.5e-3, times_s=(9e-3,) * 3),
+        record("wrong", status="unverified", reason="off"),
+    ]
+    for records in (older, paired):
+        shown = [line for table in ranked(records).values() for line in table]
+        table = rows(records)
+        assert [line["subject"] for line in shown] == [row.record.subject for row in table]
+        for line, row in zip(shown, table, strict=True):
+            assert line["× dot"] == row.ratio
+            assert line["peak_MiB"] == (row.peak_bytes or 0) / 2**20
+            assert (line["error"], line["status"]) == (row.error_ratio, row.status)
+            assert (line["gain"], line["processes"]) == (row.gain, row.processes)
+    (row,) = rows(older)
+    assert (row.time_s, row.peak_bytes, row.error_ratio) == (2e-3, 4 * 2**20, 0.9)
+    names = [row.record.subject for row in rows(paired)]
+    assert names == ["scaled_dot", "additive/factorised", "additive", "wrong"]  # by measured ratio
+
+
 def test_contracts_and_devices_are_never_compared() -> None:
     table = rows(
         [record(), record("slow", contract="another"), record("far", device_name="another")]
