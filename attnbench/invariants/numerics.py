@@ -21,7 +21,7 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.oracle.budget import Oracle
-from attnbench.specs import Invariant, MechanismSpec
+from attnbench.specs import KINDS, Invariant, MechanismSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -243,6 +243,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="The output is that of a run in float64, within 4 times what one unit in the "
         "last place of inputs and parameters changes.",
         check=_agrees_with_float64,
+        kinds=KINDS,
         cases=lambda subject: cases(subject, masks=FREE_MASKS),
     )
     yield Invariant(

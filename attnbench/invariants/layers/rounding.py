@@ -21,10 +21,11 @@ _DRAWS = 16
 
 
 def eps_of(subject: LayerSubject, dtype: torch.dtype) -> float:
-    """One unit in the last place, relative: of the dtype, or of a wider-spaced internal one."""
-    internal = subject.spec.conventions.get("internal_dtype")
-    own = torch.finfo(dtype).eps
-    return max(own, torch.finfo(getattr(torch, internal)).eps) if internal else own
+    """One unit in the last place, relative: of the dtype, or of a wider-spaced internal one.
+
+    Of float32 at least: tables of positions are often made in it, whatever the layer's dtype is.
+    """
+    return max(subject.eps(dtype), torch.finfo(torch.float32).eps)
 
 
 def floor_of(subject: LayerSubject, expected: Tensor) -> float:

@@ -127,6 +127,152 @@ class MaskInPrefillOnly(Block):
         return super().forward(hidden, padding_mask, cache)
 
 
+class PaddingIgnored(Block):
+    """The padding mask is taken and not used."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        return super().forward(hidden, None, cache)
+
+
+class PolarityInverted(Block):
+    """True is taken for padding."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        mask = None if padding_mask is None else ~padding_mask
+        return super().forward(hidden, mask, cache)
+
+
+class EmptyItemIsNan(Block):
+    """An item without a real token gives NaN."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        output = super().forward(hidden, padding_mask, cache)
+        if padding_mask is None:
+            return output
+        return output.masked_fill(~padding_mask.any(1)[:, None, None], float("nan"))
+
+
+class BatchMean(Block):
+    """A norm over the batch comes first."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        return super().forward(hidden - hidden.detach()[:, :1].mean(0), padding_mask, cache)
+
+
+class DividedByWidth(Block):
+    """What is averaged is divided by the padded width."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        return super().forward(hidden, padding_mask, cache) / hidden.shape[1]
+
+
+class PositionsFromTheSlot(Block):
+    """Learned positions count slots, padded ones too."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        past = 0 if cache is None else cache.length
+        slots = torch.arange(past, past + hidden.shape[1])
+        kind, self.kind = self.kind, "none"
+        try:
+            return super().forward(hidden + self.table(slots), padding_mask, cache)
+        finally:
+            self.kind = kind
+
+
+class NotCausalIfPadded(Block):
+    """A padding mask takes the place of the causal one."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        self.causal = padding_mask is None
+        return super().forward(hidden, padding_mask, cache)
+
+
+class GradientOfPadding(Block):
+    """The padded tokens are in the sum that a straight-through estimator takes back."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        output = super().forward(hidden, padding_mask, cache)
+        if padding_mask is None:
+            return output
+        total = hidden.masked_fill(padding_mask.unsqueeze(-1), 0.0).sum(1, keepdim=True)
+        return output + (total - total.detach())
+
+
+class GradientOfTheFuture(Block):
+    """The last token is in the sum that a straight-through estimator takes back."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        output = super().forward(hidden, padding_mask, cache)
+        last = hidden[:, -1:]
+        return output + (last - last.detach()) if hidden.shape[1] > 1 else output
+
+
+class MaskKeptByShape(Block):
+    """The mask of the first call is kept for all of its shape."""
+
+    def __init__(self, size: int, **options: Any) -> None:
+        super().__init__(size, **options)
+        self.kept: dict[tuple[int, ...], Tensor] = {}
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        if padding_mask is not None:
+            padding_mask = self.kept.setdefault(tuple(padding_mask.shape), padding_mask)
+        return super().forward(hidden, padding_mask, cache)
+
+
+class NoTokenRaises(Block):
+    """The last token is looked at, whether there is one or not."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        hidden[:, -1].sum()
+        return super().forward(hidden, padding_mask, cache)
+
+
+class CountsCalls(Block):
+    """In training, every second call takes the other norm."""
+
+    calls = 0
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        if self.training:
+            self.calls += 1
+        scale = 1.0 + 0.5 * (self.calls % 2) * self.training
+        return super().forward(hidden * scale, padding_mask, cache)
+
+
+class KeysWithoutGradient(Growing):
+    """Keys are detached when they are stored, and values are not."""
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = super().append(layer, key, value)
+        self.keys[layer] = keys.detach()
+        return keys, values
+
+
 def _growing(kind: type[Growing]) -> Any:
     return lambda module, batch_size: kind(len(module.norms))
 
@@ -183,6 +329,44 @@ _PAIRS = (
         with_cache("causal_growing", "length_of_the_last_call", length=lambda cache: 3),
         "cache_length_counts_slots",
     ),
+    (
+        with_make("causal_growing", "mask_in_prefill_only", MaskInPrefillOnly),
+        "padded_rows_decode_as_alone",
+    ),
+    (
+        with_cache("causal_growing", "keys_without_gradient", new=_growing(KeysWithoutGradient)),
+        "cached_gradients_are_right_or_stopped",
+    ),
+    (with_make("encoder", "padding_ignored", PaddingIgnored), "padded_tokens_are_inert"),
+    (with_make("encoder", "polarity_inverted", PolarityInverted), "padded_tokens_are_inert"),
+    (with_make("encoder", "empty_item_is_nan", EmptyItemIsNan), "padded_outputs_are_finite"),
+    (with_make("encoder", "batch_mean", BatchMean), "items_are_independent"),
+    (with_make("encoder", "divided_by_width", DividedByWidth), "padded_item_equals_item_alone"),
+    (
+        with_make(
+            "learned_growing", "positions_from_the_slot", PositionsFromTheSlot, positions="learned"
+        ),
+        "left_padding_is_inert",
+    ),
+    (
+        with_make("causal_padded", "not_causal_if_padded", NotCausalIfPadded),
+        "later_tokens_are_invisible",
+    ),
+    (
+        with_make("encoder", "gradient_of_padding", GradientOfPadding),
+        "padded_tokens_take_no_gradient",
+    ),
+    (
+        with_make("causal_plain", "gradient_of_the_future", GradientOfTheFuture),
+        "later_tokens_take_no_gradient",
+    ),
+    (
+        with_make("window_plain", "window_one_wider", Block, layers=1, window=4),
+        "outputs_see_no_more_than_the_window",
+    ),
+    (with_make("encoder", "mask_kept_by_shape", MaskKeptByShape), "layer_calls_leave_no_trace"),
+    (with_make("causal_plain", "no_token_raises", NoTokenRaises), "empty_calls_are_harmless"),
+    (with_make("causal_plain", "counts_calls", CountsCalls), "checkpointing_changes_nothing"),
 )
 BROKEN = {spec.name: spec for spec, _ in _PAIRS}
 KILLERS = {spec.name: killer for spec, killer in _PAIRS}

@@ -265,6 +265,8 @@ RIGHT_LAYERS = {
     for spec in (
         _spec("encoder", causal=False),
         _spec("causal_plain", padding=False),
+        _spec("causal_padded"),
+        _spec("window_plain", window=3, layers=1),
         _spec("causal_growing", cache=GROWING, laws=LEFT),
         _spec("causal_static", cache=STATIC, laws=LEFT, positions="rotary"),
         _spec("rotary_growing", cache=GROWING, laws=LEFT, positions="rotary"),

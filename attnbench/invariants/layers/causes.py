@@ -1,0 +1,96 @@
+"""What else may be wrong with a layer: so that a violation with one cause has one name.
+
+Each question is put to a layer once, at a case at which its answer is plain.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation
+from attnbench.invariants.layers.looks import Look
+from attnbench.subject.layer import LayerSubject
+
+__all__ = ["leak", "leaks_padding", "mixes_items", "sees_the_future"]
+
+
+def _plain(subject: LayerSubject, mask: str) -> Iterator[Look]:
+    dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
+    for seed in range(3):
+        case = subject.legal(Case((3,), 6, 6, 8, 8, 8, dtype=dtype, mask=mask, seed=seed))
+        with torch.random.fork_rng(devices=[]):
+            yield Look(subject, case)
+
+
+@functools.lru_cache(maxsize=256)
+def mixes_items(subject: LayerSubject) -> bool:
+    """Whether an item depends on its batch, without any padding."""
+    for look in _plain(subject, "none"):
+        alone = look.run(look.hidden[:1])
+        whole = look.run(look.hidden)[:1]
+        if look.differs(whole, alone, look.real(alone), lambda: torch.tensor(1e-3)) is not None:
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=256)
+def leaks_padding(subject: LayerSubject, mask: str) -> bool:
+    """Whether what padded tokens hold changes an output of a real one."""
+    return any(
+        leak(look, look.mask) is not None for look in _plain(subject, mask) if look.mask is not None
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def sees_the_future(subject: LayerSubject, mask: str) -> bool:
+    """Whether an output of a causal layer changes with later tokens."""
+    if not subject.spec.causal:
+        return False
+    for look in _plain(subject, mask):
+        hidden = look.hidden.clone()
+        hidden[:, 3:] = look.other(hidden[:, 3:])
+        real = look.real(look.hidden, look.mask).clone()
+        real[:, 3:] = False
+        got, expected = look.run(hidden, look.mask), look.run(look.hidden, look.mask)
+        if look.differs(got, expected, real) is not None:
+            return True
+    return False
+
+
+def _fillings(look: Look, mask: Tensor) -> Iterable[tuple[str, Tensor]]:
+    """Hidden states with other finite numbers in the padded slots, and what they hold."""
+    padded = ~mask.unsqueeze(-1)
+    large = look.other(look.hidden).sign() * look.large()
+    for told, filling in (
+        ("zeros", torch.zeros_like(look.hidden)),
+        (f"± {look.large():g}", large),
+        ("other tokens", look.other(look.hidden)),
+    ):
+        yield told, torch.where(padded, filling, look.hidden)
+
+
+def leak(look: Look, mask: Tensor, given: Tensor | None = None) -> InvariantViolation | None:
+    """What a change of the padded tokens changes of the real ones' outputs; ``None`` if nothing.
+
+    Args:
+        look: module and hidden states.
+        mask: True for a real token.
+        given: the mask that the layer is called with; ``mask`` by default.
+    """
+    given = mask if given is None else given
+    expected = look.run(look.hidden, given)
+    for told, hidden in _fillings(look, mask):
+        got = look.run(hidden, given)
+        found = look.differs(got, expected, look.real(look.hidden, mask))
+        if found is not None:
+            try:
+                what = f"with {told} in padded slots, output"
+                look.accuse(found, got, expected, what, "the output with what they held before")
+            except InvariantViolation as violation:
+                return violation
+    return None

@@ -1,0 +1,187 @@
+"""Invariants on how a layer is run: again, on nothing, under checkpointing, through a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from attnbench.cases.case import Case
+from attnbench.checking.faults import raised_text
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases
+from attnbench.invariants.layers.rounding import floor_of
+from attnbench.invariants.layers.stages import has_cache
+from attnbench.invariants.toolkit.comparisons import (
+    agree_within,
+    differentiate,
+    reject,
+    same_gradient,
+)
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+__all__: list[str] = []
+
+_MASKS = ("none", "padding")
+
+
+def _no_trace(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    state = {name: tensor.clone() for name, tensor in look.module.state_dict().items()}
+    told = "called after other inputs of the same shapes, output"
+    for number in (1, 2, 3):
+        masks = look.subject.masks
+        mask = masks[number % len(masks)] if number < 3 else case.mask
+        length = case.q_len if number < 3 else min(case.q_len + 3, look.subject.capacity)
+        other = case.replace(seed=case.seed + number, mask=mask, q_len=length, kv_len=length)
+        inputs = look.subject.inputs(look.subject.legal(other))
+        got = look.run(inputs.hidden, inputs.padding_mask)
+        fresh = Look(subject, case)
+        expected = fresh.run(inputs.hidden, inputs.padding_mask)
+        fresh.hidden, fresh.mask = inputs.hidden, inputs.padding_mask
+        real = look.real(inputs.hidden, inputs.padding_mask)
+        found = fresh.differs(got, expected, real)
+        if found is not None:
+            look.accuse(found, got, expected, told, "a new module")
+    got, expected = (
+        look.run(look.hidden, look.mask),
+        Look(subject, case).run(look.hidden, look.mask),
+    )
+    found = look.differs(got, expected, look.real(look.hidden, look.mask))
+    if found is not None:
+        look.accuse(found, got, expected, told, "a new module")
+    for name, tensor in look.module.state_dict().items():
+        if name not in state or not torch.equal(tensor, state[name]):
+            raise InvariantViolation(
+                f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "
+                "as it is: the same inputs would not give the same output"
+            )
+
+
+def _empty(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    nothing = look.hidden[:, :0]
+    told = "a call on no tokens"
+    try:
+        look.run(nothing)
+        if look.subject.spec.cache is None or has_cache(subject) is not None:
+            return
+        told = "a call with a cache on no tokens"
+        half = max(1, case.q_len // 2)
+        parts = look.hidden[:, :half], look.hidden[:, half:]
+        outputs = []
+        for empty in (False, True):
+            cache = look.subject.new_cache(look.module, case.lead[0])
+            with torch.no_grad():
+                _, cache = look.subject.call(look.module, parts[0], None, cache)
+                if empty:
+                    _, cache = look.subject.call(look.module, nothing, None, cache)
+                outputs.append(look.subject.call(look.module, parts[1], None, cache)[0])
+    except InvariantViolation:
+        raise
+    except Exception as error:
+        raise InvariantViolation(f"{told}: {raised_text(subject, error)}") from error
+    expected, got = outputs
+    allowed = floor_of(look.subject, expected)
+    agree_within(got, expected, allowed, f"after {told}, output", "the call without that one")
+
+
+def _checkpointed(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    look.module.train()
+    gradients, outputs = [], []
+    for how in ("plain", "checkpointed"):
+        torch.default_generator.manual_seed(case.seed)
+        hidden = look.hidden.detach().clone().requires_grad_()
+
+        def run(given: Tensor) -> Tensor:
+            return look.subject.call(look.module, given, look.mask)[0]
+
+        output = run(hidden) if how == "plain" else checkpoint(run, hidden, use_reentrant=False)
+        assert isinstance(output, Tensor)
+        if not output.requires_grad:
+            reject("the output has no graph")
+        real = look.real(look.hidden, look.mask)
+        output = torch.where(real, output, torch.zeros_like(output))
+        weight = torch.ones_like(output)
+        wanted = [hidden, *(p for p in look.module.parameters() if p.requires_grad)]
+        gradients.append(differentiate(output, wanted, weight))
+        outputs.append(output.detach())
+    allowed = floor_of(look.subject, outputs[0])
+    what, other = "under torch.utils.checkpoint, output", "the call without it"
+    agree_within(outputs[1], outputs[0], allowed, what, other)
+    for one, two in zip(gradients[1], gradients[0], strict=True):
+        same_gradient(one, two, "under torch.utils.checkpoint, a gradient", other)
+
+
+def _through_cache(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    if case.q_len < 3:
+        reject("one token has no past")
+    cut = 1 + look.choose(case.q_len - 2)
+    hidden = look.hidden.detach().clone().requires_grad_()
+    cache = look.subject.new_cache(look.module, case.lead[0])
+    _, cache = look.subject.call(look.module, hidden[:, :cut], None, cache)
+    output, _ = look.subject.call(look.module, hidden[:, cut:], None, cache)
+    again = look.hidden.detach().clone().requires_grad_()
+    whole, _ = look.subject.call(look.module, again)
+    if not (output.requires_grad and whole.requires_grad):
+        reject("the output has no graph")
+    expected = whole[:, cut:]
+    if look.differs(output.detach(), expected.detach(), look.real(output)) is not None:
+        return  # of which another invariant tells
+    weight = look.other(output.detach())
+    (got,) = differentiate(output, [hidden], weight)
+    (want,) = differentiate(expected, [again], weight)
+    if got is None or want is None:
+        return
+    past = got[:, :cut]
+    if not bool(past.any()):
+        return  # a cache may stop gradients
+    scale = float(want.abs().amax())
+    allowed = 1024 * torch.finfo(torch.float32).eps * max(scale, 1e-30)
+    what = f"through a cache cut at {cut}, the gradient of the new outputs by the past hidden"
+    agree_within(past, want[:, :cut], allowed, what, "one call")
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on how a layer is run."""
+    yield Invariant(
+        name="layer_calls_leave_no_trace",
+        statement="A module that was called on other inputs and masks gives what a new one gives.",
+        check=_no_trace,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, masks=_MASKS, regimes=("normal",)),
+    )
+    yield Invariant(
+        name="empty_calls_are_harmless",
+        statement="A call on no tokens gives none, and leaves a cache as it was.",
+        check=_empty,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2),
+    )
+    yield Invariant(
+        name="checkpointing_changes_nothing",
+        statement="Under torch.utils.checkpoint, output and gradients are the same.",
+        check=_checkpointed,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
+        ),
+        applies=has_gradients,
+    )
+    yield Invariant(
+        name="cached_gradients_are_right_or_stopped",
+        statement="Gradients through a cache equal those of one call, or a cache stops them all.",
+        check=_through_cache,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, regimes=("normal",), dtypes=("float32",), min_q_len=3
+        ),
+        applies=lambda subject: has_gradients(subject) or has_cache(subject),
+    )

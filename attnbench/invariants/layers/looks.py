@@ -1,0 +1,124 @@
+"""A layer at a case, called without a cache: what invariants on padding, order and sight share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import cases
+from attnbench.errors import InvariantViolation
+from attnbench.invariants.layers.rounding import floor_of, rounding_of, worst_place
+from attnbench.invariants.toolkit.comparisons import reject
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+__all__ = ["Look", "has_gradients", "layer_cases", "takes_padding"]
+
+_LARGE = {"float64": 1e4, "float32": 1e3, "bfloat16": 64.0, "float16": 16.0}
+
+
+def layer_cases(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
+    """Cases of a layer, without a mask unless it is said otherwise; short ones."""
+    chosen: dict[str, Any] = {
+        "masks": ("none",),
+        "layouts": ("contiguous",),
+        "regimes": ("normal", "equal_keys"),
+        "max_len": 17,
+        "max_features": 17,
+    }
+    return cases(subject, **{**chosen, **narrowed})
+
+
+def takes_padding(subject: Subject) -> str | None:
+    """Why nothing can be said of padding; ``None`` if something can."""
+    return None if "padding_mask" in subject.accepts else "does not accept padding_mask"
+
+
+def has_gradients(subject: Subject) -> str | None:
+    """Why nothing can be said of gradients; ``None`` if something can."""
+    return None if subject.conventions.gradients else "convention gradients=False: forward only"
+
+
+class Look:
+    """A module and inputs of a case.
+
+    Args:
+        subject: a layer.
+        case: its seed gives the parameters and all tensors.
+    """
+
+    def __init__(self, subject: Subject, case: Case) -> None:
+        assert isinstance(subject, LayerSubject)
+        self.subject, self.case = subject, case
+        self.module, _ = subject.build(case)
+        inputs = subject.inputs(case)
+        self.hidden, self.mask = inputs.hidden, inputs.padding_mask
+        self.generator = torch.Generator().manual_seed(case.seed + 2**30)
+
+    def choose(self, count: int) -> int:
+        """One of ``0 .. count - 1``, from the case's seed."""
+        return int(torch.randint(count, (), generator=self.generator))
+
+    def other(self, hidden: Tensor) -> Tensor:
+        """Other tokens of the same shape."""
+        drawn = torch.randn(hidden.shape, generator=self.generator, dtype=torch.float64)
+        return drawn.to(hidden)
+
+    def large(self) -> float:
+        """What padding may hold, large and yet so small that all stays finite."""
+        return _LARGE.get(self.case.dtype, 16.0)
+
+    def run(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The output ``(B, L, E)`` as it comes, under ``no_grad``."""
+        with torch.no_grad():
+            return self.subject.call(self.module, hidden, mask)[0]
+
+    def real(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``(B, L, 1)``: where there is a real token."""
+        if mask is None:
+            return torch.ones(*hidden.shape[:2], 1, dtype=torch.bool, device=hidden.device)
+        return mask.unsqueeze(-1)
+
+    def differs(
+        self, got: Tensor, expected: Tensor, real: Tensor, allowed: Any = None
+    ) -> tuple[Any, Tensor] | None:
+        """The worst place beyond rounding and what is allowed; ``None`` where they agree.
+
+        Args:
+            got, expected: outputs.
+            real: where they are compared.
+            allowed: gives what rounding may change; that of the case's own call by default.
+        """
+        if worst_place(got, expected, floor_of(self.subject, expected), real) is None:
+            return None
+        if allowed is None:
+            limits = rounding_of(self.subject, self.module, self.hidden, self.mask)
+        else:
+            limits = allowed()
+        limits = limits.expand(got.shape)
+        place = worst_place(got, expected, limits, real)
+        return None if place is None else (place, limits)
+
+    def accuse(
+        self, found: tuple[Any, Tensor], got: Tensor, expected: Tensor, what: str, other: str
+    ) -> None:
+        """Raise with the values at the worst place."""
+        place, limits = found
+        one, two, allowed = got[place].item(), expected[place].item(), float(limits[place])
+        raise InvariantViolation(
+            f"{what}{list(place)} = {one:.6g}, but {other} has {two:.6g} (± {allowed:.2g})",
+            error=abs(one - two) / allowed if allowed else None,
+            compared={"got": got, "expected": expected, "place": list(place), "tolerance": allowed},
+        )
+
+    def padded(self) -> Tensor:
+        """The mask; the case is rejected where nothing is padded."""
+        if self.mask is None or bool(self.mask.all()):
+            reject("nothing is padded")
+        return self.mask

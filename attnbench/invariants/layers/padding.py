@@ -1,0 +1,194 @@
+"""Invariants on padding without a cache: what padded tokens hold reaches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.layers.causes import (
+    leak,
+    leaks_padding,
+    mixes_items,
+    sees_the_future,
+)
+from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases, takes_padding
+from attnbench.invariants.layers.programs import Program, steps
+from attnbench.invariants.layers.rounding import floor_of, rounding_of
+from attnbench.invariants.layers.stages import cache_invariant, has_cache, near_window
+from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.specs import Invariant
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+
+__all__: list[str] = []
+
+_SIDES = ("padding", "left_padding")
+
+
+def _inert(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    mask = look.padded()
+    violation = leak(look, mask)
+    if violation is None or mixes_items(look.subject):
+        return
+    if bool((~mask).any(1).all()) and leak(look, mask, ~mask) is None:
+        raise InvariantViolation(
+            f"{violation}\n  With the mask inverted nothing of this happens: the layer takes True "
+            "for padding, but padding_mask is True for a real token.",
+            error=violation.error,
+            compared=violation.compared,
+        )
+    raise violation
+
+
+def _finite(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    mask = look.padded()
+    output = look.run(look.hidden, mask)
+    bad = ~output.isfinite()
+    if bool(bad.any()):
+        place = bad.nonzero()[0].tolist()
+        kind = "a padded slot" if not bool(mask[tuple(place[:2])]) else "a real token"
+        item = "" if bool(mask[place[0]].any()) else ", of an item without a real token"
+        raise InvariantViolation(
+            f"output{place} = {output[tuple(place)].item()} at {kind}{item}, but should be finite: "
+            "a gradient, a sum or a norm over the batch would be lost"
+        )
+
+
+def _no_gradient(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    mask = look.padded()
+    hidden = look.hidden.detach().clone().requires_grad_()
+    output, _ = look.subject.call(look.module, hidden, mask)
+    if not output.requires_grad:
+        reject("the output has no graph")
+    weight = look.other(output.detach())
+    weight = torch.where(mask.unsqueeze(-1), weight, torch.zeros_like(weight))
+    parameters = [p for p in look.module.parameters() if p.requires_grad]
+    gradient, *others = differentiate(output, [hidden, *parameters], weight)
+    names = [n for n, p in look.module.named_parameters() if p.requires_grad]
+    for name, one in zip(("hidden", *names), (gradient, *others), strict=True):
+        if one is not None and not bool(one.isfinite().all()):
+            raise InvariantViolation(
+                f"the gradient by {name} of the real tokens' outputs is not finite, but should be, "
+                "whatever is padded"
+            )
+    if gradient is None:
+        return
+    leaked = torch.where(mask.unsqueeze(-1), torch.zeros_like(gradient), gradient)
+    allowed = floor_of(look.subject, gradient)
+    if float(leaked.abs().amax()) > allowed and not _told_elsewhere(look):
+        place = [int(i) for i in (leaked.abs() > allowed).nonzero()[0]]
+        raise InvariantViolation(
+            f"the gradient of the real tokens' outputs by the padded hidden{place} = "
+            f"{leaked[tuple(place)].item():.6g}, but should be 0 (± {allowed:.2g})"
+        )
+
+
+def _alone(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    mask = look.padded()
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            output, _ = look.subject.call(look.module, look.hidden, mask)
+        for item in range(case.lead[0]):
+            length = int(mask[item].sum())
+            if not length:
+                continue  # compared with nothing
+            slots = mask[item].nonzero().flatten()
+            own = look.hidden[item : item + 1, slots]
+            expected, got = look.run(own), output[item : item + 1, slots].detach()
+
+            def allowed(own: Tensor = own) -> Tensor:
+                return rounding_of(look.subject, look.module, own)
+
+            found = look.differs(got, expected, look.real(own), allowed)
+            if found is None or _told_elsewhere(look):
+                continue
+            how = "with grad" if grad else "under no_grad"
+            what = f"item {item}, {length} real of {case.q_len} slots, {how}: output"
+            look.accuse(found, got, expected, what, "the item alone without padding")
+
+
+def _told_elsewhere(look: Look) -> bool:
+    """Whether another invariant tells of what is wrong."""
+    subject, mask = look.subject, look.case.mask
+    return leaks_padding(subject, mask) or mixes_items(subject) or sees_the_future(subject, mask)
+
+
+def _padded_programs(subject: LayerSubject) -> list[Program]:
+    w = near_window(subject)
+    return [
+        steps(2, 5, 1, 1, pads=(3, 0)),
+        steps(3, 5, 1, 1, 2, pads=(0, 4, 5)),
+        steps(2, 2 * w, 1, 1, w, pads=(0, 2 * w - 2)),
+        steps(1, 4, 1, 1, pads=(2,)),
+        steps(3, 3, 3, 1, 1, pads=(1, 2, 0)),
+        steps(2, 6, 6, 1, pads=(5, 1)),
+        steps(2, *[1] * (w + 4), pads=(2, 0)),
+    ]
+
+
+def _decodes_padded(subject: Subject) -> str | None:
+    if "left_padding_is_inert" not in subject.laws:
+        return "law left_padding_is_inert not declared"
+    return takes_padding(subject) or has_cache(subject)
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on padding."""
+    yield Invariant(
+        name="padded_tokens_are_inert",
+        statement="Whatever finite numbers padded tokens hold, the outputs of real tokens stay.",
+        check=_inert,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, masks=_SIDES),
+        applies=takes_padding,
+    )
+    yield Invariant(
+        name="padded_outputs_are_finite",
+        statement="Outputs at padded slots are finite, also of an item without a real token.",
+        check=_finite,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, masks=_SIDES),
+        applies=takes_padding,
+    )
+    yield Invariant(
+        name="padded_tokens_take_no_gradient",
+        statement="The real tokens' outputs have finite gradients, and none by a padded token.",
+        check=_no_gradient,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, masks=_SIDES, dtypes=("float32", "float64")),
+        applies=lambda subject: takes_padding(subject) or has_gradients(subject),
+    )
+    yield Invariant(
+        name="padded_item_equals_item_alone",
+        statement="An item padded at the right, in a batch or alone, equals it without padding.",
+        check=_alone,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, masks=("padding",)),
+        applies=takes_padding,
+    )
+    yield Invariant(
+        name="left_padding_is_inert",
+        statement="An item padded at the left, in a batch or alone, equals it without padding.",
+        check=_alone,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, masks=("left_padding",)),
+        applies=takes_padding,
+        law=True,
+    )
+    yield cache_invariant(
+        "padded_rows_decode_as_alone",
+        "A row that is padded at the left decodes, with a cache, as it does alone.",
+        "alone",
+        _padded_programs,
+        _decodes_padded,
+    )

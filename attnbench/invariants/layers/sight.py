@@ -1,0 +1,187 @@
+"""Invariants on which tokens an output may depend on: not on other items, later ones, far ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.layers.causes import sees_the_future
+from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases
+from attnbench.invariants.layers.rounding import floor_of, rounding_of
+from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.specs import Invariant
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+
+__all__: list[str] = []
+
+
+def _independent(subject: Subject, case: Case) -> None:
+    look, batch = Look(subject, case), case.lead[0]
+    if batch < 2:
+        reject("the only item is always alone")
+    expected = look.run(look.hidden)
+    order = torch.randperm(batch, generator=look.generator)
+    item = look.choose(batch)
+    mates = look.other(look.hidden)
+    mates[item] = look.hidden[item]
+    only = slice(item, item + 1)
+    for got, want, told, other in (
+        (
+            look.run(look.hidden[order]),
+            expected[order],
+            f"with items in the order {order.tolist()}, output",
+            "the same item in its place",
+        ),
+        (
+            look.run(look.hidden[only]),
+            expected[only],
+            f"for item {item} alone, output",
+            f"the same item in its batch of {batch}",
+        ),
+        (
+            look.run(mates)[only],
+            expected[only],
+            f"for item {item} among other items, output",
+            "the same item among those before",
+        ),
+    ):
+
+        def allowed(count: int = got.shape[0]) -> Tensor:
+            limits = rounding_of(look.subject, look.module, look.hidden)
+            return limits.amax(0, keepdim=True).expand(count, -1, -1)
+
+        found = look.differs(got, want, look.real(got), allowed)
+        if found is not None:
+            look.accuse(found, got, want, told, other)
+
+
+def _no_future(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    length = case.q_len
+    if length < 2:
+        reject("the only token has no future")
+    own = 1 + look.choose(length - 1)
+    later = torch.arange(length, device=look.hidden.device) >= own
+    hidden = torch.where(later[:, None], look.other(look.hidden), look.hidden)
+    expected, got = look.run(look.hidden, look.mask), look.run(hidden, look.mask)
+    real = look.real(look.hidden, look.mask) & ~later[:, None]
+    found = look.differs(got, expected, real)
+    if found is not None:
+        given = "" if look.mask is None else " and a padding_mask"
+        what = f"with other tokens from {own} on{given}, output"
+        look.accuse(found, got, expected, what, "the output before they were changed")
+
+
+def _no_future_gradient(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    length = case.q_len
+    if length < 2:
+        reject("the only token has no future")
+    own = 1 + look.choose(length - 1)
+    hidden = look.hidden.detach().clone().requires_grad_()
+    output, _ = look.subject.call(look.module, hidden, look.mask)
+    if not output.requires_grad:
+        reject("the output has no graph")
+    weight = look.other(output.detach())
+    weight[:, own:] = 0.0
+    if look.mask is not None:
+        weight = torch.where(look.mask.unsqueeze(-1), weight, torch.zeros_like(weight))
+    (gradient,) = differentiate(output, [hidden], weight)
+    if gradient is None:
+        return
+    late, allowed = gradient[:, own:].abs(), floor_of(look.subject, gradient)
+    if not float(late.amax()) <= allowed and not sees_the_future(look.subject, case.mask):
+        place = [int(i) for i in (~(late <= allowed)).nonzero()[0]]
+        place[1] += own
+        raise InvariantViolation(
+            f"the gradient of the outputs before {own} by the later hidden{place} = "
+            f"{gradient[tuple(place)].item():.6g}, but should be 0 (± {allowed:.2g})"
+        )
+
+
+def _within_window(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    window = look.subject.spec.window
+    assert window is not None
+    length = min(2 * window + 3, look.subject.capacity)
+    if length <= window:
+        reject("the window is as wide as the longest sequence")
+    case = case.replace(lead=(1,), q_len=length, kv_len=length)
+    look.hidden = look.subject.inputs(case).hidden
+    expected = look.run(look.hidden)
+    # item j of a batch has another token j
+    changed = look.hidden.repeat(length, 1, 1)
+    own = torch.arange(length)
+    changed[own, own] = look.other(changed[own, own])
+    got = look.run(changed)
+    limits = rounding_of(look.subject, look.module, look.hidden)
+    moved = ((got - expected).double().abs().cpu() > limits).any(-1)
+    seen = moved.sum(0)
+    if int(seen.max()) > window:
+        query = int((seen > window).nonzero()[0])
+        tokens = moved[:, query].nonzero().flatten().tolist()
+        raise InvariantViolation(
+            f"output {query} changes with each of the tokens {tokens}, {len(tokens)} of them, but "
+            f"the window says that it depends on no more than {window}"
+        )
+
+
+def _has_window(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    return None if subject.spec.window is not None else "it declares no window"
+
+
+def _is_causal(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    return None if subject.spec.causal else "it is not causal"
+
+
+_MASKS = ("none", "padding", "left_padding")
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on sight."""
+    yield Invariant(
+        name="items_are_independent",
+        statement="Neither the order of a batch nor an item's mates change what it gets.",
+        check=_independent,
+        kinds=("layer",),
+        cases=layer_cases,
+    )
+    yield Invariant(
+        name="later_tokens_are_invisible",
+        statement="An output of a causal layer does not change with later tokens.",
+        check=_no_future,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, masks=_MASKS, regimes=("normal",), min_q_len=2),
+        applies=_is_causal,
+    )
+    yield Invariant(
+        name="later_tokens_take_no_gradient",
+        statement="An output of a causal layer has no gradient by a later token.",
+        check=_no_future_gradient,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject,
+            masks=_MASKS,
+            regimes=("normal",),
+            min_q_len=2,
+            dtypes=("float32", "float64"),
+        ),
+        applies=lambda subject: _is_causal(subject) or has_gradients(subject),
+    )
+    yield Invariant(
+        name="outputs_see_no_more_than_the_window",
+        statement="An output depends on no more tokens than the declared window.",
+        check=_within_window,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2),
+        applies=_has_window,
+    )

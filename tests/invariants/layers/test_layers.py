@@ -1,0 +1,66 @@
+"""The invariants on padding, sight and runs tell right layers from those with one mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+import attnbench
+from attnbench import LayerSpec
+from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.invariants.layers import layer_runs, padding, sight
+from attnbench.subject.lookup import resolve
+from tests.invariant_runs import by_name
+from tests.meta.right.broken_layers import BROKEN, KILLERS
+from tests.meta.right.layers import RIGHT_LAYERS
+
+INVARIANTS = by_name(padding, sight, layer_runs)
+HERE = [name for name, killer in KILLERS.items() if killer in INVARIANTS]
+
+
+def outcome(spec: LayerSpec, invariant: str, seed: int | None = None) -> attnbench.Outcome:
+    (subject,) = resolve(spec)
+    with seeded():
+        return run_invariant(subject, INVARIANTS[invariant], PROFILES["quick"], seed=seed)
+
+
+@pytest.mark.parametrize("invariant", INVARIANTS)
+@pytest.mark.parametrize("name", ["encoder", "causal_static", "ring", "causal_padded"])
+def test_a_right_layer_is_not_accused(name: str, invariant: str) -> None:
+    found = outcome(RIGHT_LAYERS[name], invariant)
+    assert found.status in ("passed", "skipped"), found.reason
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_one_mistake_has_one_name(name: str) -> None:
+    failed = [i for i in INVARIANTS if outcome(BROKEN[name], i).status == "failed"]
+    assert failed == [KILLERS[name]]
+
+
+def test_a_mask_of_the_other_polarity_is_named_as_such() -> None:
+    found = outcome(BROKEN["polarity_inverted"], "padded_tokens_are_inert")
+    assert "the layer takes True for padding, but padding_mask is True for a real" in found.reason
+    ignored = outcome(BROKEN["padding_ignored"], "padded_tokens_are_inert")
+    assert "takes True for padding" not in ignored.reason
+
+
+def test_an_item_without_a_real_token_is_named() -> None:
+    found = outcome(BROKEN["empty_item_is_nan"], "padded_outputs_are_finite")
+    assert "= nan at a padded slot, of an item without a real token" in found.reason
+
+
+def test_a_window_that_is_too_wide_names_what_it_sees() -> None:
+    found = outcome(BROKEN["window_one_wider"], "outputs_see_no_more_than_the_window")
+    assert "output 3 changes with each of the tokens [0, 1, 2, 3], 4 of them" in found.reason
+
+
+def test_a_layer_without_gradients_is_not_asked_for_them() -> None:
+    spec = RIGHT_LAYERS["encoder"]
+    forward = LayerSpec(
+        name="forward",
+        make=spec.make,
+        accepts=("padding_mask",),
+        sizes=spec.sizes,
+        conventions={"gradients": False},
+    )
+    found = outcome(forward, "padded_tokens_take_no_gradient")
+    assert (found.status, found.reason) == ("skipped", "convention gradients=False: forward only")
