@@ -123,6 +123,7 @@ class ClusterWorkers:
             plain_task(task),
             self._preload,
             variables,
+            os.getcwd(),
             key=key,
             pure=False,
             resources=self._resources or None,
@@ -226,7 +227,7 @@ def _cluster_of(where: str) -> Iterator[Any]:
     if kind == "local":
         from distributed import LocalCluster
 
-        defaults = {"threads_per_worker": 1, "processes": True, "dashboard_address": None}
+        defaults = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
         made = LocalCluster(**{**defaults, "memory_limit": 0, **options})
     else:
         try:

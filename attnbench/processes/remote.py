@@ -20,17 +20,20 @@ _OVER = ("done", "raised", "timeout", "crashed")
 _HOSTS = threading.local()
 
 
-def run_task(task: dict[str, Any], preload: Sequence[str], variables: dict[str, str]) -> Any:
+def run_task(
+    task: dict[str, Any], preload: Sequence[str], variables: dict[str, str], folder: str
+) -> Any:
     """What happened to a task, as a list of plain events; the last one says how it ended.
 
     Args:
         task: as :func:`attnbench.processes.plain.plain_task` gives it.
         preload: modules that the children of a new host find imported.
         variables: of the environment, those of the machine that the run was started on.
+        folder: where the run was started; files of users are found from there, if it is shared.
     """
     host: subprocess.Popen[str] | None = getattr(_HOSTS, "one", None)
     if host is None or host.poll() is not None:
-        host = _HOSTS.one = _started(preload, variables)
+        host = _HOSTS.one = _started(preload, variables, folder)
     events: list[dict[str, Any]] = []
     assert host.stdin is not None
     assert host.stdout is not None
@@ -48,7 +51,9 @@ def run_task(task: dict[str, Any], preload: Sequence[str], variables: dict[str, 
     return events
 
 
-def _started(preload: Sequence[str], variables: dict[str, str]) -> subprocess.Popen[str]:
+def _started(
+    preload: Sequence[str], variables: dict[str, str], folder: str
+) -> subprocess.Popen[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ATTNBENCH_")}
     host = subprocess.Popen(
         [sys.executable, "-m", "attnbench.processes.host"],
@@ -56,6 +61,7 @@ def _started(preload: Sequence[str], variables: dict[str, str]) -> subprocess.Po
         stdout=subprocess.PIPE,
         text=True,
         env={**environment, **variables},
+        cwd=folder if os.path.isdir(folder) else None,
     )
     assert host.stdin is not None
     host.stdin.write(json.dumps({"preload": list(preload)}) + "\n")

@@ -23,7 +23,7 @@ def scheduler() -> Iterator[Any]:
     from distributed import LocalCluster
 
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0
     ) as cluster:
         yield cluster
 

@@ -145,7 +145,7 @@ def test_a_scheduler_without_workers_is_one_line() -> None:
     from distributed import LocalCluster
 
     with (
-        LocalCluster(n_workers=0, processes=True, dashboard_address=None) as empty,
+        LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as empty,
         pytest.raises(UsageError, match="has no workers; start one with"),
     ):
         ClusterWorkers(empty.scheduler_address)

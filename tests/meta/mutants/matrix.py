@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--profile", choices=("quick", "default", "thorough"), default="default")
     parser.add_argument("--seeds", type=int, default=0, help="0: derandomised, once")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--cluster", help="run there instead; as of attnbench check")
     parser.add_argument("--only", default="", help="subjects whose name contains this")
     parser.add_argument("--invariants", default="", help="names, separated by commas; default all")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after this long")
@@ -48,7 +49,7 @@ def main() -> None:
     seeds: list[int | None] = [*range(options.seeds)] or [None]
     known = _read(options.work)
     jobs = list(_jobs(options.what, options.only, names, options.profile, seeds, known))
-    _run(jobs, options.work, options.processes, options.minutes)
+    _run(jobs, options.work, options.processes, options.cluster, options.minutes)
     results = [r for r in _read(options.work) if r.profile == options.profile and r.seed in seeds]
     if options.what == "matrix":
         _write_matrix(results, names, options.profile)
@@ -94,11 +95,11 @@ def _jobs(
                     yield Job(index, source, tuple(rest), profile, seed, what == "killed")
 
 
-def _run(jobs: list[Job], work: Path, processes: int, minutes: float) -> None:
+def _run(jobs: list[Job], work: Path, processes: int, cluster: str | None, minutes: float) -> None:
     work.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * minutes if minutes else float("inf")
     with work.open("a") as file:
-        for number, results in enumerate(run_all(jobs, processes), 1):
+        for number, results in enumerate(run_all(jobs, processes, cluster), 1):
             for result in results:
                 file.write(json.dumps(asdict(result)) + "\n")
             file.flush()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from attnbench.checking.api import select_invariants
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.processes.cluster import ClusterWorkers
+from attnbench.processes.pool import Event, Task, Workers
 from attnbench.subject.lookup import installed, resolve
 from tests.meta.mutants.base import Spec
 
-__all__ = ["Job", "Result", "run_all", "run_job"]
+__all__ = ["Job", "Result", "results", "run_all", "run_job"]
+
+_JOB_S = 3600.0
+"""Longest time of a job: every invariant on one subject, in the thorough profile."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,14 @@ def run_job(job: Job) -> list[Result]:
     """The results of one job, in this process."""
     name, target = listed(job.source)[job.subject]
     (subject,) = resolve(target)
-    results = []
+    found = []
     with seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for invariant in select_invariants(job.invariants):
             outcome = run_invariant(
                 subject, invariant, PROFILES[job.profile], seed=job.seed, shrink=False
             )
-            results.append(
+            found.append(
                 Result(
                     job.source,
                     name,
@@ -91,15 +95,36 @@ def run_job(job: Job) -> list[Result]:
             )
             if job.until_killed and outcome.status == "failed":
                 break
-    return results
+    return found
 
 
-def run_all(jobs: Iterable[Job], processes: int = 2) -> Iterator[list[Result]]:
-    """The results of many jobs as they come, each job in one of some processes."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # read by the children when they import torch
-    if processes == 1:
-        yield from map(run_job, jobs)
-        return
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(processes) as pool:
-        yield from pool.imap_unordered(run_job, jobs)
+def results(**job: Any) -> list[dict[str, Any]]:
+    """The results of one job as plain data, for a child process."""
+    return [asdict(result) for result in run_job(Job(**job))]
+
+
+def run_all(
+    jobs: Sequence[Job], processes: int = 2, cluster: str | None = None
+) -> Iterator[list[Result]]:
+    """The results of many jobs as they come, each job in a child process, here or on a cluster.
+
+    A job whose process ends otherwise has that for the result of each of its invariants.
+    """
+    with Workers(processes) if cluster is None else ClusterWorkers(cluster) as workers:
+        for number, job in enumerate(jobs):
+            function, arguments = "tests.meta.mutants.measure:results", asdict(job)
+            workers.submit(Task(str(number), function, arguments, _JOB_S, memory_gib=4.0))
+        for event in workers.events():
+            job = jobs[int(event.task.name)]
+            if event.kind == "value":
+                yield [Result(**row) for row in event.value]
+            elif event.kind != "done":
+                yield [_ended(job, name, event) for name in job.invariants]
+
+
+def _ended(job: Job, invariant: str, event: Event) -> Result:
+    name, _ = listed(job.source)[job.subject]
+    status = "error" if event.kind == "raised" else event.kind
+    return Result(
+        job.source, name, invariant, job.profile, job.seed, status, 0.0, event.reason, None
+    )
