@@ -51,18 +51,18 @@ def commands() -> str:
 
 
 def invariants() -> str:
-    """Names and statements of all invariants and laws, one table a topic."""
-    tables = []
+    """Names and statements of all invariants and laws, by topic."""
+    topics = []
     for folder in SOURCES:
         for path in sorted((ROOT / folder).glob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             rows = sorted(_invariants_of(tree))
             if rows:
                 title = (ast.get_docstring(tree) or path.stem).partition("\n")[0].rstrip(".")
-                lines = [f"| `{name}` | {statement}{law} |" for name, statement, law in rows]
+                lines = [f"- **`{name}`**: {statement}{law}" for name, statement, law in rows]
                 head = f"## {path.stem.replace('_', ' ').capitalize()}\n\n{title}.\n"
-                tables.append("\n".join([head, "| name | what it says |", "|---|---|", *lines]))
-    return "\n\n".join(tables)
+                topics.append("\n".join([head, *lines]))
+    return "\n\n".join(topics)
 
 
 def _invariants_of(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
@@ -74,8 +74,7 @@ def _invariants_of(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
         name, statement = given.get("name"), given.get("statement")
         if isinstance(name, ast.Constant) and isinstance(statement, ast.Constant):
             is_law = isinstance(law := given.get("law"), ast.Constant) and law.value is True
-            shown = str(statement.value).replace("|", "\\|")
-            yield str(name.value), shown, " *A law.*" if is_law else ""
+            yield str(name.value), str(statement.value), " *A law.*" if is_law else ""
 
 
 def _called(node: ast.Call) -> str:
