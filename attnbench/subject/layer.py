@@ -234,13 +234,15 @@ class LayerSubject(Subject):
     def select(self, cache: Any, index: Tensor) -> Any:
         """The cache with these rows; the old one is not to be used again."""
         assert self.spec.cache is not None
-        assert self.spec.cache.select is not None
+        if self.spec.cache.select is None:
+            raise NotImplementedError("its CacheSpec has no select")
         given = self.spec.cache.select(cache, index)
         return cache if given is None else given
 
     def crop(self, cache: Any, length: int) -> Any:
         """The cache with its first slots; the old one is not to be used again."""
         assert self.spec.cache is not None
-        assert self.spec.cache.crop is not None
+        if self.spec.cache.crop is None:
+            raise NotImplementedError("its CacheSpec has no crop")
         given = self.spec.cache.crop(cache, length)
         return cache if given is None else given
