@@ -87,7 +87,7 @@ def run_command(command: str, expected: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        timeout=300,
+        timeout=600,
         check=False,
         env=os.environ
         | {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import attnbench
 import pytest
+
+import attnbench
 from tests.meta.right.layers import RIGHT_LAYERS
 
 
