@@ -8,9 +8,11 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from attnbench.benchmark.grid import busy, half_width, scoring_of
 from attnbench.benchmark.measuring.session import Planned, Session, Taken
@@ -56,12 +58,14 @@ class Running:
         path: of the records.
         done: those that a resumed run already had.
         left_out: installed subjects that are not measured.
+        claim: keeps other processes from the file until all is measured.
     """
 
     session: Session
     path: Path
     done: tuple[Record, ...] = ()
     left_out: tuple[str, ...] = ()
+    claim: FileLock | None = None
 
     def measure(self, into: list[Record]) -> None:
         """Measure and record; the newest record of each row goes to a list as well.
@@ -84,6 +88,9 @@ class Running:
                     found[event.key] = event
                     into[:] = found.values()
         journal.unlink(missing_ok=True)
+        if self.claim is not None:
+            self.claim.release()
+            Path(self.claim.lock_file).unlink(missing_ok=True)
 
 
 def _add_to_journal(path: Path, taken: Taken) -> None:
@@ -110,11 +117,13 @@ class Place:
         path: of its file.
         run: its id.
         done: what it recorded before, if it is resumed.
+        claim: keeps other processes from the file.
     """
 
     path: Path
     run: str
     done: tuple[Record, ...] = ()
+    claim: FileLock | None = None
 
 
 def start(
@@ -146,8 +155,10 @@ def start(
         raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
     place = _place(results, run, resume=resume)
     store.check_writable(results)
+    claim = store.claim(place.path)
+    place = _place(results, place.run, resume=resume)  # another may have recorded it meanwhile
     warm_up_children(*_PRELOAD, *preload)
-    return place
+    return replace(place, claim=claim)
 
 
 def plan(
@@ -193,7 +204,8 @@ def plan(
     subjects = [subject for subject in subjects if subject not in left_out]
     session = Session(subjects=subjects, cases=cases, setting=setting, **more)
     done = tuple(record for record in place.done if session.holds(record))
-    return Running(session, place.path, done, tuple(subject.name for subject in left_out))
+    names = tuple(subject.name for subject in left_out)
+    return Running(session, place.path, done, names, place.claim)
 
 
 def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:

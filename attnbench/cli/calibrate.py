@@ -1,134 +1,111 @@
-"""``attnbench calibrate``: what this machine shows for the same code against itself."""
+"""``attnbench calibrate``: how much pairs of the same code scatter on this machine."""
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK, exit_code
+from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
 from attnbench.cli.options import AsJson, Targets
 
 if TYPE_CHECKING:
-    from attnbench.benchmark.comparing.calibration import Key
-    from attnbench.benchmark.records.record import Record
+    from attnbench.benchmark.comparing.duel import Row
 
 
 def command(
     targets: Targets = None,
-    set_name: Annotated[str, typer.Option("--set", help="Named set of cases.")] = "default",
+    set_name: Annotated[str, typer.Option("--set", help="Named set of cases.")] = "compare",
     workload: Annotated[
         list[str] | None,
         typer.Option("--workload", help="A real workload instead of a set; may be repeated."),
     ] = None,
-    device: Annotated[
-        list[str] | None, typer.Option("--device", help="A torch device; may be repeated.")
-    ] = None,
     dtype: Annotated[
-        list[str] | None,
-        typer.Option("--dtype", help="A dtype instead of those of the set; may be repeated."),
+        list[str] | None, typer.Option("--dtype", help="Instead of those of the set.")
     ] = None,
+    device: Annotated[str, typer.Option("--device", help="A torch device.")] = "cpu",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
-    cache: Annotated[str, typer.Option("--cache", help="warm or cold.")] = "warm",
-    runs: Annotated[int, typer.Option("--runs", min=2, help="Runs of the same code.")] = 4,
-    processes: Annotated[
-        int, typer.Option("--processes", min=2, help="Processes of each subject and case in a run.")
-    ] = 5,
-    results: Annotated[
-        Path, typer.Option("--results", help="Folder of runs; calibrations go below it.")
-    ] = Path("results/attnbench"),
+    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Pairs of the same code.")] = 15,
     as_json: AsJson = False,
 ) -> int:
-    """Measure this machine's noise, case by case, for attnbench compare to use.
+    """Measure the same code on both sides, to see what 'attnbench compare' can see here.
 
-    The same code is measured in several runs. Calibrating again, at another time, adds to what is
-    known. Take the cases and the options that the runs to be compared will have.
+    The subject is scaled_dot by default. Run it as busy as the machine will be.
     """
-    from attnbench.benchmark.comparing.calibration import FOLDER, key_of, noise_of, read_calibration
-    from attnbench.benchmark.measuring.contract import Contract
+    from attnbench.benchmark.comparing.duel import Duel
     from attnbench.benchmark.measuring.setting import here
-    from attnbench.cli import benching
-    from attnbench.cli.tables import print_json, print_table
+    from attnbench.benchmark.records.record import BASELINE
+    from attnbench.benchmark.workloads import cases_of
+    from attnbench.cli.comparing import alike
+    from attnbench.cli.tables import print_json, print_table, progress
 
-    chosen: dict[str, Any] = {
-        "set_name": None if workload else set_name,
-        "workloads": workload or (),
-        "dtypes": dtype,
-    }
-    taken: list[Record] = []
+    cases = cases_of(
+        name=None if workload else set_name,
+        workload_names=workload or (),
+        devices=(device,),
+        dtypes=dtype,
+    )
     interrupted = False
-    for _ in range(runs):
-        # what a run is off by as a whole is part of the noise; the runs of another day add to it
-        running = benching.plan(
-            benching.start(**chosen, results=results / FOLDER),
-            **chosen,
-            targets=targets,
-            devices=device,
-            contract=Contract(cache=cache, threads=threads),
-            processes=processes,
-        )
-        found: list[Record] = []
+    with alike(targets or [BASELINE], cases, threads=threads) as (exchange, rows):
+        duel = Duel(exchange, rows, looks={pairs: 0.02}, decide=False)
         try:
-            running.measure(found)
+            with progress(pairs * len(rows), "calibrating") as advance:
+                duel.step = lambda count: advance(count, f"pair {duel.pairs}")
+                duel.run()
         except KeyboardInterrupt:
             interrupted = True
-            break
-        finally:
-            taken += found
-    machine = dict(here().machine)
-    known = [record for record in read_calibration(results) if dict(record.machine) == machine]
-    wanted = {key_of(record): record for record in taken}
-    noises = {key: noise for key, noise in noise_of(known).items() if key in wanted}
-    rows = [_row(wanted[key], noise, known, key, processes) for key, noise in noises.items()]
+    shown = [_row(row) for row in duel.rows]
     if as_json:
-        print_json({"machine": machine, "rows": rows})
+        machine = dict(here().machine)
+        print_json({"machine": machine, "load": duel.load, "row_s": duel.row_s, "rows": shown})
     else:
-        right = ("processes_%", "runs_%", "in_turn_%", "in_two_runs_%")
-        print_table(rows, right=right, empty="No case was measured twice in a run.")
+        print_table(shown)
+        for row in duel.rows:
+            if row.reason and not row.values:
+                typer.echo(f"{row.subject}: {row.reason}")
         typer.echo(_LEGEND)
-        counts = Counter((r.status, r.reason.partition("\n")[0]) for r in taken)
-        for (status, reason), count in counts.items():
-            if status != "ok":
-                typer.echo(f"{count} {status}: {reason}")
+        load = duel.load
+        if load:
+            typer.echo(
+                f"{duel.row_s:.2f} s for a row in a pair; others kept {load['others_cores']:.1f} "
+                f"of {load['cores']:.0f} cores busy."
+            )
     if interrupted:
         return INTERRUPTED
-    code = exit_code(benching.statuses_of(taken))
-    return code or (OK if rows else INCONCLUSIVE)
+    return OK if any(len(row.values) >= 2 for row in duel.rows) else INCONCLUSIVE
 
 
 _LEGEND = """\
-time_ms        median over all processes of all calibrations of this machine
-processes_%    spread (standard deviation) of process medians within a run
-runs_%         spread of runs beyond that
-in_turn_%      smallest slowdown that 5 runs a side, measured in turn, will show in 95 of 100
-in_two_runs_%  the same for one run a side, of as many processes as here
-What is below the --margin of 'attnbench compare', 5 % by default, may be called same there."""
+spread_%   standard deviation of a pair's value, the same code on both sides
+seen_15_%  smallest slowdown that a row alone shows in 95 of 100 after 15 pairs, seen_30_% and
+           seen_60_% likewise; where it is below the --margin of 'attnbench compare', 3 % by
+           default, that margin is what counts"""
 
 
-def _row(
-    example: Record, noise: Any, records: list[Record], key: Key, processes: int
-) -> dict[str, Any]:
+def _row(row: Row) -> dict[str, Any]:
     import statistics
 
-    from attnbench.benchmark.comparing.calibration import key_of
-    from attnbench.benchmark.comparing.verdict import MIN_PROCESSES, visible_effect
+    from attnbench.benchmark.comparing.signflip import LOOKS
 
-    times = [t for r in records if key_of(r) == key and r.status == "ok" for t in r.process_times_s]
-    count = max(processes, MIN_PROCESSES)
-    seen = visible_effect(noise, MIN_PROCESSES, MIN_PROCESSES, alternated=True)
-    apart = visible_effect(noise, count, count, alternated=False)
+    values = list(row.values.values())
+    spread = statistics.stdev(values) if len(values) > 1 else math.nan
     return {
-        "subject": example.subject,
-        "case": example.workload,
-        "mask": example.mask,
-        "dtype": example.dtype,
-        "device": example.device,
-        "direction": example.direction,
-        "time_ms": statistics.median(times) * 1e3,
-        "processes_%": f"{100 * noise.process_sd:.1f}",
-        "runs_%": f"{100 * noise.run_sd:.1f}",
-        "in_turn_%": f"{100 * seen:.1f}",
-        "in_two_runs_%": f"{100 * apart:.1f}",
+        "subject": row.subject,
+        "case": row.case.workload or row.case.id,
+        "pairs": len(values),
+        "mean_%": _percent(statistics.fmean(values)) if values else None,
+        "spread_%": _percent(spread),
+        **{f"seen_{n}_%": _percent(_seen(spread, n, share)) for n, share in LOOKS.items()},
     }
+
+
+def _seen(spread: float, pairs: int, share: float) -> float:
+    from scipy import special
+
+    limit = float(special.stdtrit(pairs - 1, 1 - share / 2))
+    return (limit + 1.645) * spread / math.sqrt(pairs)
+
+
+def _percent(log: float) -> float | None:
+    return None if math.isnan(log) else 100 * math.expm1(log)

@@ -287,7 +287,6 @@ def _as_json(verdict: Verdict, example: Record) -> dict[str, Any]:
         "a_time_s": number(verdict.a_s),
         "b_time_s": number(verdict.b_s),
         "processes": list(verdict.processes),
-        "calibrated": verdict.calibrated,
         "alternated": verdict.alternated,
         "reason": verdict.reason,
     }

@@ -19,7 +19,7 @@ from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, neare
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import parse_address
 
-__all__ = ["Asked", "asked", "duel"]
+__all__ = ["Asked", "Plan", "alike", "asked", "duel"]
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,7 @@ def duel(
         notes.append("This system does not let a process choose its core; both sides moved freely.")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
-        arguments = {"cases": cases, "folder": folder}
-        inputs = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
+        inputs = _write_inputs(cases, folder)
         sides = _sides(found, stack)
         exchange = Exchange(sides, core if threads == 1 else None, threads, timeout_s=timeout_s)
         stack.enter_context(exchange)
@@ -167,6 +166,37 @@ def duel(
             for case, path in zip(cases, inputs, strict=True)
         ]
         yield Plan(*_side_names(found, sides), Duel(exchange, rows, **more), notes)
+
+
+@contextlib.contextmanager
+def alike(
+    targets: Sequence[str], cases: Sequence[BenchCase], *, threads: int = 1
+) -> Iterator[tuple[Exchange, list[Row]]]:
+    """Set up two sides of the same code.
+
+    Args:
+        targets: addresses.
+        cases: at which each is measured.
+        threads: of torch.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
+        inputs = _write_inputs(cases, folder)
+        side = Side("here", Path.cwd())
+        exchange = Exchange((side, side), quiet_core() if threads == 1 else None, threads)
+        stack.enter_context(exchange)
+        prepared = [
+            (text, case, _prepared(text, side, case, path))
+            for text in _expanded(targets, exchange)
+            for case, path in zip(cases, inputs, strict=True)
+        ]
+        yield exchange, [Row(text, case, (part, part)) for text, case, part in prepared]
+
+
+def _write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
+    arguments = {"cases": cases, "folder": folder}
+    found: list[str] = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
+    return found
 
 
 def _side_names(found: Asked, sides: tuple[Side, Side]) -> tuple[str, str]:

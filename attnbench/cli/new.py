@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import json
+import keyword
 import re
+import shlex
+import sys
 from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -11,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from attnbench.cli.survey import ask, load_plugins
 from attnbench.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
@@ -41,11 +48,13 @@ def command(
     target = into / name
     if target.exists():
         raise UsageError(f"{target} is there already; choose another name, or --into a folder.")
+    _refuse_taken(name, module, scoring)
     values = {
         "distribution": name,
         "module": module,
         "scoring": scoring,
         "torch": metadata.version("torch").partition("+")[0],
+        "attnbench": _requirement(),
     }
     try:
         for path, text in _files(values):
@@ -54,10 +63,46 @@ def command(
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror}.") from None
     typer.echo(f"Wrote {target}. Edit {target / module / '__init__.py'}, then:")
-    typer.echo(f"  pip install -e {target}")
+    typer.echo(f"  pip install -e {shlex.quote(str(target))}")
     typer.echo(f"  attnbench check {scoring}")
     typer.echo(f"  attnbench bench {scoring} scaled_dot")
     return 0
+
+
+def _refuse_taken(name: str, module: str, scoring: str) -> None:
+    """Names that something else has: its package would hide, or be hidden by, the new one.
+
+    Raises:
+        UsageError: the distribution, its module or its scoring function is there already.
+    """
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names:
+        raise UsageError(f"{name!r} cannot name a distribution: {module!r} is a word of Python's.")
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        version = metadata.version(name)
+        raise UsageError(f"{name} {version} is installed here; choose another name.")
+    found = importlib.util.find_spec(module)
+    if found is not None and found.origin is not None:
+        raise UsageError(
+            f"{name!r} would be the module {module!r}, which is installed here "
+            f"({found.origin}); choose another name."
+        )
+    load_plugins(warn=False)
+    subjects = {row["subject"]: row["kind"] for row in ask("subject_rows", targets=None)}
+    if scoring in subjects:
+        raise UsageError(
+            f"a {subjects[scoring]} is called {scoring!r} already; name yours with --scoring NAME."
+        )
+
+
+def _requirement() -> str:
+    """What pip is told to install this very attnbench, where it came from; never a stranger's."""
+    installed = metadata.distribution("attnbench")
+    text = installed.read_text("direct_url.json")  # PEP 610: of what came from no index
+    if text is None:
+        return f"attnbench=={installed.version}"
+    origin = json.loads(text)
+    vcs = origin.get("vcs_info")
+    return f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else str(origin["url"])
 
 
 def _files(values: dict[str, str]) -> list[tuple[Path, str]]:

@@ -1,5 +1,7 @@
+import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,65 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(
     (here / "file").write_text("")
     assert main(["new", "mine", "--into", "file"]) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["torch"], "torch 2"),
+        (["attnbench"], "is installed here"),
+        (["attnbench-plugins"], "would be the module 'attnbench_plugins'"),
+        (["json"], "is a word of Python's"),
+        (["class"], "is a word of Python's"),
+        (["mine", "--scoring", "scaled_dot"], "a scoring is called 'scaled_dot' already"),
+        (["hard"], "a mechanism is called 'hard' already"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_name_that_is_taken_is_one_clear_error(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["new", *arguments]) == 2
+    written = capsys.readouterr().err
+    assert message in written
+    assert len(written.splitlines()) == 1
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "requirement"),
+    [
+        (None, "attnbench=={version}"),
+        ({"url": "file:///some%20where/attnbench", "dir_info": {"editable": True}}, "{url}"),
+        ({"url": "file:///a/attnbench-0.1.0-py3-none-any.whl", "archive_info": {}}, "{url}"),
+        (
+            {"url": "https://host/x.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "git+https://host/x.git@abc",
+        ),
+    ],
+    ids=["index", "folder", "wheel", "git"],
+)
+def test_asv_installs_this_attnbench_from_where_it_came(
+    monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, requirement: str
+) -> None:
+    from attnbench.cli.new import _files, _requirement
+
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr(metadata.PathDistribution, "read_text", _reading(text))
+    found = _requirement()
+    version = metadata.version("attnbench")
+    assert found == requirement.format(version=version, url=(origin or {}).get("url"))
+    names = dict.fromkeys(("distribution", "module", "scoring", "torch"), "x")
+    (config,) = [t for path, t in _files({**names, "attnbench": found}) if "asv" in path.name]
+    config = json.loads(config)
+    assert f"in-dir={{env_dir}} python -m pip install {found}" in config["install_command"]
+    assert set(config["matrix"]["req"]) == {"torch", "numpy"}
+
+
+def _reading(direct_url: str | None) -> Any:
+    original = metadata.PathDistribution.read_text
+
+    def read_text(self: Any, name: str) -> Any:
+        return direct_url if name == "direct_url.json" else original(self, name)
+
+    return read_text

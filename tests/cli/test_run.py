@@ -205,3 +205,18 @@ def test_a_wrong_command_is_one_clear_error(tmp_path: Path, arguments: Any, comp
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
+
+
+def test_a_run_that_another_process_records_is_one_line_and_not_mixed_in(tmp_path: Path) -> None:
+    from attnbench.benchmark.records import store
+    from tests.cli_runs import run
+
+    claim = store.claim(store.run_path(tmp_path, "mine"))
+    for more in ((), ("--resume",)):
+        if more:
+            store.run_path(tmp_path, "mine").write_text("")
+        result = run("bench", "dot", "--run", "mine", "--results", str(tmp_path), *more)
+        assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+        assert "run 'mine' is being recorded by another process" in result.err
+    claim.release()
+    store.claim(store.run_path(tmp_path, "mine")).release()

@@ -1,7 +1,7 @@
 """Comparing two sets of records: which rows they share, and what may be said of each.
 
-Rows of other machines or contracts are never set against each other, and neither is a run against
-itself, nor against a calibration that it is part of.
+Rows of other processors or contracts are never set against each other, and neither is a run
+against itself.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from attnbench.benchmark.comparing.calibration import Key, key_of, noise_of
 from attnbench.benchmark.comparing.verdict import (
     MARGIN,
-    Noise,
+    MIN_PROCESSES,
     Pair,
     Verdict,
     taken_in_turn,
@@ -26,7 +25,16 @@ from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.records.store import read, read_folder, run_path
 from attnbench.errors import RecordError, nearest
 
-__all__ = ["Comparison", "compare", "read_side"]
+__all__ = ["Comparison", "Key", "compare", "key_of", "read_side"]
+
+
+Key = tuple[str, str, str]
+"""Contract, subject and case: what has one row in a comparison."""
+
+
+def key_of(record: Record) -> Key:
+    """The row that a record belongs to."""
+    return record.contract, record.subject, record.case
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,7 @@ def read_side(text: str, folder: Path) -> list[Record]:
     if not any(record.status == "ok" for record in records):
         counts = Counter(record.status for record in records)
         held = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"
-        advice = " Void is what a busy machine gave: measure on an idle one." * bool(counts["void"])
-        raise RecordError(f"{text} has no measurement to compare: it holds {held}.{advice}")
+        raise RecordError(f"{text} has no measurement to compare: it holds {held}.")
     return records
 
 
@@ -76,40 +83,34 @@ def compare(
     a: Sequence[Record],
     b: Sequence[Record],
     *,
-    calibration: Sequence[Record] = (),
     margin: float = MARGIN,
 ) -> Comparison:
     """Say of each case whether B is faster or slower than A.
 
     Args:
         a, b: the two sides.
-        calibration: the same code against itself, on the same machine.
         margin: a change smaller than this share is called same, if that much is sure.
 
     Raises:
         RecordError: other machines, no contract in common, or a run on both sides.
     """
     _refuse_shared_runs("A", a, "B", b)
-    for name, side in (("A", a), ("B", b)):
-        _refuse_shared_runs(name, side, "the calibration", calibration)
-    machine = _one_machine("A", a)
-    _refuse_other_machine(machine, _one_machine("B", b))
-    known = noise_of(r for r in calibration if _machine(r) == machine)
+    _refuse_other_machine(_one_machine("A", a), _one_machine("B", b))
     sides = _by_row(a), _by_row(b)
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         _refuse_nothing_shared(*sides)
-    pairs = [_pair(key, sides[0][key], sides[1][key], known.get(key)) for key in shared]
+    pairs = [_pair(key, sides[0][key], sides[1][key]) for key in shared]
     found = verdicts(pairs, margin=margin)
     examples = {key_of(record): record for record in (*b, *a)}
     found += [_one_sided(key, a, b) for key in examples if key not in shared]
     ranked = {key for side in sides for key in side}
     found = [v for v in found if v.key in ranked]
-    return Comparison(found, examples, list(_notes(a, b, pairs, calibration, known)))
+    return Comparison(found, examples, list(_notes(a, b, pairs)))
 
 
-def _pair(key: Key, a: Sequence[Record], b: Sequence[Record], noise: Noise | None) -> Pair:
-    """The evidence on a row: processes, or whole runs where runs of both sides took turns.
+def _pair(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Pair:
+    """The evidence on a row: processes, or whole runs where enough runs of both sides took turns.
 
     Processes of one run share what that run was off by; only runs in turn average it out.
     """
@@ -118,11 +119,13 @@ def _pair(key: Key, a: Sequence[Record], b: Sequence[Record], noise: Noise | Non
         [min(datetime.fromisoformat(r.created).timestamp() for r in run) for run in side.values()]
         for side in runs
     ]
-    if taken_in_turn(*starts):
+    in_turn = taken_in_turn(*starts)
+    fewest = min(len(side) for side in runs)
+    if in_turn and fewest >= MIN_PROCESSES:
         means = [tuple(_mean_s(run) for run in side.values()) for side in runs]
-        return Pair(key, means[0], means[1], True, noise)
+        return Pair(key, means[0], means[1])
     times = [tuple(t for r in side for t in r.process_times_s) for side in (a, b)]
-    return Pair(key, times[0], times[1], False, noise)
+    return Pair(key, times[0], times[1], alternated=False, runs=fewest if in_turn else 1)
 
 
 def _by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -164,15 +167,19 @@ def _one_sided(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Verdict:
         a_s=min(times["A"], default=nan),
         b_s=min(times["B"], default=nan),
         processes=(len(times["A"]), len(times["B"])),
-        calibrated=False,
         alternated=False,
         reason="; ".join(told),
     )
 
 
+_SAME = ("processor", "cores")
+"""What makes a machine: every container has a name of its own, and systems are updated."""
+
+
 def _machine(record: Record) -> dict[str, str]:
     device = {f"device {record.device}": record.device_name} if record.device_name else {}
-    return {**{name: str(value) for name, value in record.machine.items()}, **device}
+    known = {name: str(record.machine[name]) for name in _SAME if name in record.machine}
+    return {**known, **device}
 
 
 def _one_machine(name: str, records: Sequence[Record]) -> dict[str, str]:
@@ -223,32 +230,23 @@ def _refuse_nothing_shared(a: dict[Key, list[Record]], b: dict[Key, list[Record]
     )
 
 
-def _notes(
-    a: Sequence[Record],
-    b: Sequence[Record],
-    pairs: Sequence[Pair],
-    calibration: Sequence[Record],
-    known: object,
-) -> Iterable[str]:
+def _notes(a: Sequence[Record], b: Sequence[Record], pairs: Sequence[Pair]) -> Iterable[str]:
     if pairs and not any(pair.alternated for pair in pairs):
         yield (
-            "A and B were measured one after the other, so that the drift of this machine between "
-            "two runs is part of the intervals. They are narrower for five runs or more of each "
-            "side, measured in turn into two folders: attnbench bench --results A, then B, and "
-            "again."
+            "The drift of this machine between runs is part of the intervals. 'attnbench compare "
+            "REVISION' measures both sides in turn, and sees far less; so do five runs or more of "
+            "each side, in turn and in two folders."
         )
-    bare = sum(pair.noise is None for pair in pairs)
-    if bare:
-        why = "of this machine and contract" if calibration and not known else "of this case"
-        yield (
-            f"{bare} of {len(pairs)} rows have no calibration {why}: their noise is judged from "
-            "these processes alone. 'attnbench calibrate' measures it."
-        )
+    for name in ("node", "system"):
+        yield from _differing(name, *({r.machine.get(name) for r in side} for side in (a, b)))
     for name in ("torch", "python"):
-        versions = [{r.versions.get(name) for r in side} - {None} for side in (a, b)]
-        if versions[0] != versions[1]:
-            told = [", ".join(sorted(str(v) for v in side)) or "unknown" for side in versions]
-            yield f"{name} differs: {told[0]} in A, {told[1]} in B."
+        yield from _differing(name, *({r.versions.get(name) for r in side} for side in (a, b)))
     left_out = Counter(r.status for r in (*a, *b) if r.status in ("void", "unverified"))
     for status, count in left_out.items():
         yield f"{count} {status} records are left out."
+
+
+def _differing(name: str, a: set[str | None], b: set[str | None]) -> Iterable[str]:
+    if a - {None} != b - {None}:
+        told = [", ".join(sorted(str(v) for v in side - {None})) or "unknown" for side in (a, b)]
+        yield f"{name} differs: {told[0]} in A, {told[1]} in B."

@@ -68,6 +68,7 @@ class Duel:
         margin: changes smaller than this share are the same.
         budget_s: time after which no further pair begins.
         looks: pairs at which is looked, and the error that each look may spend.
+        decide: whether to look; else the pairs of the last look are taken for every row.
         step: told after each pair how many rows it had.
     """
 
@@ -76,6 +77,7 @@ class Duel:
     margin: float = MARGIN
     budget_s: float = float("inf")
     looks: Mapping[int, float] = field(default_factory=lambda: dict(LOOKS))
+    decide: bool = True
     step: Callable[[int], None] = lambda rows: None
     pairs: int = 0
     seconds: float = 0.0
@@ -100,7 +102,8 @@ class Duel:
                 self.seconds = time.monotonic() - started
                 self.row_s = self.seconds / max(taken, 1)
                 self.load = load.read()
-            self._look(alpha, last=last)
+            if self.decide:
+                self._look(alpha, last=last)
             if last or not self._open():
                 break
 

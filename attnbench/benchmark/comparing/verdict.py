@@ -1,8 +1,7 @@
-"""Verdicts: is B faster or slower than A, from the medians of their processes.
+"""Verdicts on recorded runs: is B faster or slower than A, from the times of their processes.
 
-The unit of evidence is the process. The test is Welch's, on the logarithms of process medians. Two
-noises have to be beaten: the spread of these very processes, and what the same machine showed for
-the same code against itself (:class:`Noise`, from ``attnbench calibrate``). The intervals of a
+The unit of evidence is the process. The test is Welch's, on the logarithms of the processes' times;
+what whole runs drift by is added where runs of both sides did not take turns. The intervals of a
 table hold all at once (Bonferroni), and a verdict is read off its interval, so that the two never
 disagree:
 
@@ -29,12 +28,10 @@ __all__ = [
     "MIN_PROCESSES",
     "ROW_ERROR",
     "TABLE_ERROR",
-    "Noise",
     "Pair",
     "Verdict",
     "taken_in_turn",
     "verdicts",
-    "visible_effect",
 ]
 
 ROW_ERROR = 0.01
@@ -53,63 +50,13 @@ MARGIN = 0.05
 """A change smaller than this share is called same, if that much is sure."""
 
 DRIFT_SD = 0.03
-"""Spread (log scale) between two runs one after the other, where no calibration tells it."""
-
-WELCH_SHARE = 0.8
-"""Share of the degrees of freedom that Welch's test keeps, for unequal spreads of five a side."""
+"""Spread (log scale) that is assumed between two runs one after the other."""
 
 TIMES_TAKEN_IN_TURN = 3
 """How often the sides must have changed places for their runs to count as alternated."""
 
 
 _MOST = math.log(1000)
-
-
-@dataclass(frozen=True)
-class Noise:
-    """What a machine showed for one case of the same code against itself.
-
-    Args:
-        process_sd: spread of process medians within a run, on the log scale.
-        process_df: degrees of freedom behind it.
-        run_sd: spread between runs beyond that, on the log scale.
-        run_df: degrees of freedom behind it; 0 if there was one run only.
-    """
-
-    process_sd: float
-    process_df: int
-    run_sd: float = DRIFT_SD
-    run_df: int = 0
-
-    def at_most(self) -> Noise:
-        """The same with spreads that the true ones exceed in one case of twenty only."""
-        from scipy import stats  # takes 0.3 s to import
-
-        def raised(sd: float, df: int) -> float:
-            return sd * math.sqrt(df / float(stats.chi2.ppf(0.05, df))) if df else sd
-
-        return Noise(
-            raised(self.process_sd, self.process_df),
-            self.process_df,
-            raised(self.run_sd, self.run_df),
-            self.run_df,
-        )
-
-    def difference(self, n_a: int, n_b: int, *, alternated: bool) -> tuple[float, float]:
-        """Standard error of the difference of two log means, and its degrees of freedom.
-
-        Args:
-            n_a, n_b: processes of either side.
-            alternated: whether each process was a run of its own, in turn with the other side's;
-                else all processes of a side share what its one run was off by.
-        """
-        each = 1 / n_a + 1 / n_b
-        parts = [(self.process_sd**2 * each, float(self.process_df))]
-        if self.run_df:
-            parts.append((self.run_sd**2 * (each if alternated else 2), float(self.run_df)))
-        elif not alternated:
-            parts.append((2 * DRIFT_SD**2, math.inf))  # an assumption, not an estimate
-        return _combined(parts)
 
 
 @dataclass(frozen=True)
@@ -120,14 +67,15 @@ class Pair:
         key: names the case in the table; the calibration is looked up by it too.
         a_s, b_s: process medians of either side, in seconds.
         alternated: whether each process was a run of its own, in turn with the other side's.
-        noise: of the same code against itself; ``None`` where that was never measured.
+        runs: of either side, in turn, that the processes belong to where they are not; what a run
+            drifts by is averaged over them.
     """
 
     key: tuple[str, ...]
     a_s: tuple[float, ...]
     b_s: tuple[float, ...]
     alternated: bool = True
-    noise: Noise | None = None
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -143,7 +91,6 @@ class Verdict:
             in 95 of 100; infinite with too few processes.
         a_s, b_s: geometric means of the process medians, in seconds.
         processes: of either side.
-        calibrated: whether this machine's noise for the case is known.
         alternated: whether the sides took turns.
         reason: why it is ambiguous.
     """
@@ -157,7 +104,6 @@ class Verdict:
     a_s: float
     b_s: float
     processes: tuple[int, int]
-    calibrated: bool
     alternated: bool
     reason: str = field(default="")
 
@@ -168,30 +114,6 @@ def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:
     sides = [side for _, side in order]
     changes = sum(x != y for x, y in itertools.pairwise(sides))
     return changes >= TIMES_TAKEN_IN_TURN
-
-
-def visible_effect(noise: Noise, n_a: int, n_b: int, *, alternated: bool, rows: int = 1) -> float:
-    """The smallest slowdown, as a share, that a comparison still to be made will see.
-
-    Within the margin of that comparison it may be called same all the same.
-
-    Args:
-        noise: of the machine, from a calibration.
-        n_a, n_b: processes of either side.
-        alternated: whether they will take turns.
-        rows: cases in the table.
-    """
-    likely = noise.at_most()
-    error, _ = likely.difference(n_a, n_b, alternated=alternated)
-    # the test's own spread comes from few processes; Welch's degrees of freedom are fewer still
-    kept = max(1, round(WELCH_SHARE * (n_a + n_b - 2)))
-    own = Noise(noise.process_sd, kept, noise.run_sd, kept if alternated else noise.run_df)
-    _, own_df = own.difference(n_a, n_b, alternated=alternated)
-    _, df = noise.difference(n_a, n_b, alternated=alternated)
-    # both tests have to see it: each gets half of what may be missed
-    missed = (1 - POWER) / 2
-    by_calibration = _quantile(df, _tail(rows)) + _quantile(math.inf, missed)
-    return _change(max(by_calibration, _noncentral(own_df, _tail(rows), missed)) * error)
 
 
 def verdicts(pairs: Sequence[Pair], *, margin: float = MARGIN) -> list[Verdict]:
@@ -208,15 +130,11 @@ def _verdict(pair: Pair, rows: int, margin: float) -> Verdict:
     n_a, n_b = len(pair.a_s), len(pair.b_s)
     logs_a, logs_b = ([math.log(t) for t in side] for side in (pair.a_s, pair.b_s))
     center = statistics.fmean(logs_b) - statistics.fmean(logs_a)
-    errors = [_own_error(logs_a, logs_b, drift=None if pair.alternated else _drift(pair.noise))]
-    if pair.noise is not None:
-        errors.append(pair.noise.difference(n_a, n_b, alternated=pair.alternated))
+    drift = None if pair.alternated else (2 * DRIFT_SD**2 / pair.runs, math.inf)
+    error, df = _own_error(logs_a, logs_b, drift=drift)
     tail = _tail(rows)
-    half = max(_quantile(df, tail) * error for error, df in errors)
-    visible = _change(max((_quantile(d, tail) + _quantile(d, 1 - POWER)) * e for e, d in errors))
-    if pair.noise is not None:
-        planned = visible_effect(pair.noise, n_a, n_b, alternated=pair.alternated, rows=rows)
-        visible = max(visible, planned)
+    half = _quantile(df, tail) * error
+    visible = _change((_quantile(df, tail) + _quantile(df, 1 - POWER)) * error)
     # a smaller change may be called same
     visible = max(visible, margin) if min(n_a, n_b) >= MIN_PROCESSES else math.inf
     low, high = _change(center - half), _change(center + half)
@@ -231,7 +149,6 @@ def _verdict(pair: Pair, rows: int, margin: float) -> Verdict:
         a_s=math.exp(statistics.fmean(logs_a)),
         b_s=math.exp(statistics.fmean(logs_b)),
         processes=(n_a, n_b),
-        calibrated=pair.noise is not None,
         alternated=pair.alternated,
         reason=reason,
     )
@@ -252,13 +169,6 @@ def _named(low: float, high: float, margin: float, processes: int) -> tuple[str,
     if high < 0:
         return "faster", ""
     return "ambiguous", "the interval holds both no change and changes beyond the margin"
-
-
-def _drift(noise: Noise | None) -> tuple[float, float]:
-    """Variance of the difference between one run a side, and its degrees of freedom."""
-    if noise is None or noise.run_df == 0:
-        return 2 * DRIFT_SD**2, math.inf
-    return 2 * noise.run_sd**2, float(noise.run_df)
 
 
 def _own_error(
@@ -288,14 +198,3 @@ def _quantile(df: float, tail: float) -> float:
     from scipy import stats  # takes 0.3 s to import
 
     return float(stats.norm.isf(tail) if math.isinf(df) else stats.t.isf(tail, df))
-
-
-@functools.cache
-def _noncentral(df: float, tail: float, missed: float) -> float:
-    """The effect in standard errors that a t test misses with a given chance."""
-    from scipy import optimize, stats
-
-    limit = _quantile(df, tail)
-    if math.isinf(df):
-        return limit + _quantile(df, missed)
-    return float(optimize.brentq(lambda x: stats.nct.cdf(limit, df, x) - missed, 0, 20 * limit))

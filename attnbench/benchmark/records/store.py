@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from attnbench.benchmark.records.record import FORMAT, Record
 from attnbench.errors import RecordError
 
-__all__ = ["append", "check_writable", "new_run", "read", "read_folder", "run_path"]
+__all__ = ["append", "check_writable", "claim", "new_run", "read", "read_folder", "run_path"]
 
 _BEGIN = f'{{"format":"{FORMAT}"'.encode()
 
@@ -55,6 +55,23 @@ def check_writable(folder: Path) -> None:
             file.write(b"x")
     except OSError as error:
         raise _unwritable(folder, error) from None
+
+
+def claim(path: Path) -> FileLock:
+    """Keep a run's file for this process, until what is given is released or the process ends.
+
+    Raises:
+        RecordError: another process is recording this run.
+    """
+    lock = FileLock(path.with_suffix(".running"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RecordError(
+            f"run {path.stem!r} is being recorded by another process; wait until it ends, or "
+            "choose another name with --run."
+        ) from None
+    return lock
 
 
 def append(path: Path, record: Record) -> None:

@@ -13,14 +13,11 @@ import pytest
 
 from attnbench import cli
 from attnbench.benchmark.comparing import comparison
-from attnbench.benchmark.comparing.calibration import FOLDER, noise_of
 from attnbench.benchmark.comparing.verdict import (
-    Noise,
     Pair,
     Verdict,
     taken_in_turn,
     verdicts,
-    visible_effect,
 )
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
@@ -65,37 +62,30 @@ def in_turn(times: Sequence[float], *, first: bool) -> list[Record]:
 QUIET = (1.0, 1.004, 0.997, 1.002, 0.999)
 
 
-def judged(
-    generator: np.random.Generator, change: float, sd: float, tables: int, *, calibrated: bool
-) -> list[Verdict]:
+def judged(generator: np.random.Generator, change: float, sd: float, tables: int) -> list[Verdict]:
     """Verdicts on tables of ten rows whose processes vary by ``sd``, B slower by ``change``."""
     found = []
     for _ in range(tables):
         pairs = []
         for row in range(10):
-            a, b, own = (np.exp(generator.normal(0, sd, n)) for n in (5, 5, 17))
-            noise = Noise(float(np.log(own).std(ddof=1)), 16) if calibrated else None
-            pairs.append(Pair((str(row),), tuple(a), tuple(b * (1 + change)), noise=noise))
+            a, b = (np.exp(generator.normal(0, sd, 5)) for _ in range(2))
+            pairs.append(Pair((str(row),), tuple(a), tuple(b * (1 + change))))
         found += verdicts(pairs)
     return found
 
 
 @pytest.mark.parametrize("sd", [0.003, 0.02, 0.1])
-@pytest.mark.parametrize("calibrated", [False, True])
 def test_unchanged_code_is_called_faster_or_slower_in_under_one_row_of_two_hundred(
-    sd: float, calibrated: bool
+    sd: float,
 ) -> None:
-    found = judged(np.random.default_rng(1), 0.0, sd, 100, calibrated=calibrated)
+    found = judged(np.random.default_rng(1), 0.0, sd, 100)
     counts = Counter(v.verdict for v in found)
     assert counts["faster"] + counts["slower"] <= 5, counts
 
 
-@pytest.mark.parametrize("sd", [0.005, 0.01, 0.015])
-def test_a_slowdown_that_could_have_been_seen_is_seen_in_95_of_100(sd: float) -> None:
-    found = judged(np.random.default_rng(2), 0.1, sd, 50, calibrated=True)
-    promised = [v for v in found if v.visible <= 0.1]
-    assert sum(v.verdict == "slower" for v in promised) >= 0.95 * len(promised)
-    assert len(promised) > (400 if sd == 0.005 else 0), "a quiet machine has to see 10 %"
+def test_a_quiet_machine_sees_10_percent_in_95_of_100() -> None:
+    found = judged(np.random.default_rng(2), 0.1, 0.005, 50)
+    assert sum(v.verdict == "slower" for v in found) >= 0.95 * len(found)
 
 
 def test_the_verdict_of_b_against_a_is_that_of_a_against_b_turned_round() -> None:
@@ -137,13 +127,6 @@ def test_what_would_be_seen_is_not_what_would_be_called_same() -> None:
         assert verdicts([Pair(("x",), steady, slow)], margin=0.05)[0].verdict == verdict
 
 
-def test_a_change_beyond_its_own_spread_but_within_the_calibrated_noise_is_ambiguous() -> None:
-    slow = tuple(1.1 * t for t in QUIET)
-    loud = Noise(process_sd=0.1, process_df=20)
-    assert verdicts([Pair(("x",), QUIET, slow)])[0].verdict == "slower"
-    assert verdicts([Pair(("x",), QUIET, slow, noise=loud)])[0].verdict == "ambiguous"
-
-
 def test_runs_one_after_the_other_have_to_beat_the_drift_between_runs() -> None:
     slow = tuple(1.08 * t for t in QUIET)
     turned, apart = (
@@ -160,12 +143,6 @@ def test_more_rows_widen_every_interval() -> None:
     assert among.high > alone.high
 
 
-def test_more_processes_make_a_smaller_effect_visible() -> None:
-    noise = Noise(0.02, 40)
-    few, many = (visible_effect(noise, n, n, alternated=True) for n in (5, 20))
-    assert many < few / 1.5
-
-
 def test_processes_alternate_only_if_the_sides_change_places_often() -> None:
     assert taken_in_turn([0, 2, 4], [1, 3, 5])
     assert not taken_in_turn([0, 1, 2], [3, 4, 5])
@@ -177,37 +154,40 @@ def test_runs_in_turn_are_evidence_one_by_one_and_need_no_allowance_for_drift() 
     assert comparison.compare(a, b).verdicts[0].verdict == "slower"
     apart = comparison.compare(side("a", QUIET), side("b", [1.08 * t for t in QUIET]))
     assert apart.verdicts[0].verdict == "ambiguous"
-    assert "one after the other" in apart.notes[0]
+    assert "drift of this machine" in apart.notes[0]
 
 
-def test_processes_of_runs_in_turn_are_counted_by_run() -> None:
+def test_processes_of_enough_runs_in_turn_are_counted_by_run() -> None:
     a, b = (
-        [r for run in in_turn(QUIET[:4], first=first) for r in (run, run)]
-        for first in (True, False)
+        [r for run in in_turn(QUIET, first=first) for r in (run, run)] for first in (True, False)
     )
-    assert comparison.compare(a, b).verdicts[0].processes == (4, 4)
+    assert comparison.compare(a, b).verdicts[0].processes == (5, 5)
 
 
-def test_noise_is_split_into_processes_and_runs() -> None:
-    generator = np.random.default_rng(3)
-    runs = [
-        side(f"r{n}", np.exp(generator.normal(generator.normal(0, 0.05), 0.01, 8)).tolist())
-        for n in range(40)
-    ]
-    (noise,) = noise_of(r for run in runs for r in run).values()
-    assert math.isclose(noise.process_sd, 0.01, rel_tol=0.2)
-    assert math.isclose(noise.run_sd, 0.05, rel_tol=0.3)
-    assert (noise.process_df, noise.run_df) == (280, 39)
+def test_two_runs_a_side_in_turn_do_not_collapse_to_two_means() -> None:
+    def runs(first: int, change: float) -> list[Record]:
+        return [
+            record(f"run{start}", start, change, times_s=tuple(change * t for t in QUIET))
+            for start in (first, first + 2)
+        ]
+
+    (found,) = comparison.compare(runs(0, 1.0), runs(1, 1.3)).verdicts
+    assert found.processes == (10, 10)
+    assert found.verdict == "slower"
+    (alone,) = comparison.compare(side("a", QUIET), side("b", [1.3 * t for t in QUIET])).verdicts
+    assert found.high - found.low < alone.high - alone.low
+
+
+def test_another_hostname_or_kernel_is_noted_and_compared() -> None:
+    other = side("b", QUIET, machine={**MACHINE, "node": "there", "system": "Linux 7"})
+    found = comparison.compare(side("a", QUIET), other)
+    assert found.verdicts[0].verdict in ("same", "ambiguous")
+    assert "node differs: here in A, there in B." in found.notes
 
 
 def test_a_run_is_not_compared_with_itself() -> None:
     with pytest.raises(RecordError, match="run a is in A and in B"):
         comparison.compare(side("a", QUIET), side("a", QUIET))
-
-
-def test_a_calibration_that_is_part_of_the_test_is_refused() -> None:
-    with pytest.raises(RecordError, match="run b is in B and in the calibration"):
-        comparison.compare(side("a", QUIET), side("b", QUIET), calibration=side("b", QUIET))
 
 
 def test_other_machines_are_refused_by_what_differs() -> None:
@@ -252,10 +232,9 @@ def test_the_command_finds_runs_by_id_and_exits_with_1_if_one_is_slower(
 ) -> None:
     write(tmp_path / "a.jsonl", side("a", QUIET))
     write(tmp_path / "b.jsonl", side("b", [1.3 * t for t in QUIET]))
-    write(tmp_path / FOLDER / "c.jsonl", side("c", QUIET))
     assert cli.main(["compare", "a", "b", "--results", str(tmp_path), "--json"]) == 1
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["verdict"], row["calibrated"], row["alternated"]) == ("slower", True, False)
+    assert (row["verdict"], row["alternated"]) == ("slower", False)
     assert cli.main(["compare", "b", "a", "--results", str(tmp_path)]) == 0
     assert "bert_base" in capsys.readouterr().out
 
