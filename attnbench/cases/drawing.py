@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["CaseSpace", "Either", "Listing", "NoCaseError", "Part", "Space", "Taker", "space_of"]
 
 _SMALL = 17
-_BESIDE_WIDE = (1, 2, 3, 5, 9)
 _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
 _LEAD = (1, 2, 3)
 _SEEDS = range(2**12)
@@ -197,13 +196,20 @@ class Space(Part):
         return [case for case in cases if case in self.domain]
 
     def raw(self, *, wide: bool = False) -> st.SearchStrategy[Case | None]:
-        """One choice for each group of sizes that hang together, and for each other field."""
-        domain = self.domain
+        """One choice for each size, which may hang together, and for each other field.
+
+        None of more than some hundred options: of many, Hypothesis prefers the first ones.
+        """
+        domain, longest = self.domain, max(self.domain.leads)
         most = domain.longest_drawn if wide else min(domain.max_len, _SMALL)
+        kv_lens: list[int | None] = [*_lengths(domain.min_kv_len, most)]
         return st.tuples(
-            st.sampled_from(_leads(domain.leads)),
-            st.sampled_from(_lengths(domain.min_q_len, domain.min_kv_len, most)),
-            st.sampled_from(_features(domain.max_features)),
+            st.sampled_from(domain.leads),
+            st.sampled_from(_leads(longest)),
+            st.sampled_from(_lengths(domain.min_q_len, most)),
+            st.sampled_from(kv_lens + [None] * (len(kv_lens) // 3)),
+            st.sampled_from([n for n in _FEATURES if n <= domain.max_features] or [1]),
+            st.sampled_from(_others(domain.max_features)),
             st.sampled_from(domain.dtypes),
             st.sampled_from(domain.masks),
             st.sampled_from(domain.layouts),
@@ -214,12 +220,14 @@ class Space(Part):
         ).map(self._made)
 
     def _made(self, found: tuple[Any, ...]) -> Case | None:
-        sizes, (q_len, kv_len), features, dtype, mask, layout, regime, seed, variants, way = found
+        rank, sizes, q_len, kv_len, query, others, *rest = found
+        dtype, mask, layout, regime, seed, variants, way = rest
+        kv_len = kv_len or max(q_len, self.domain.min_kv_len)
+        key, value = (size or query for size in others)
         if mask.startswith("causal") and q_len > kv_len:  # some queries would have no key
             q_len, kv_len = kv_len, q_len
-        lead = tuple(size or min(q_len, 4) for size in sizes)
+        lead = tuple(size or min(q_len, 4) for size in sizes[:rank])
         device = self.domain.devices[0]
-        query, key, value = features
         case = Case(
             lead, q_len, kv_len, query, key, value, dtype, device, mask, layout, regime, seed
         )
@@ -420,40 +428,26 @@ def _finished(part: Part, case: Case | None) -> Case | None:
     return None if case is None else part.finished(case)
 
 
-@functools.cache
-def _lengths(min_q: int, min_kv: int, most: int) -> list[tuple[int, int]]:
-    """L and S together: any two small ones, equal ones, and long ones beside short ones."""
-    small = [
-        [n for n in range(1, _SMALL + 1) if low <= n <= most] or [low] for low in (min_q, min_kv)
-    ]
-    pairs = [(q, kv) for q in small[0] for kv in small[1]]
-    equal = [(n, n) for n in small[0] if n in small[1]]
-    found = pairs + equal * (len(pairs) // (3 * len(equal)) if equal else 0)
-    long = range(_SMALL + 1, most + 1)
-    beside = [(n, n) for n in long] + [(short, n) for n in long for short in _BESIDE_WIDE]
-    beside += [(n, short) for n in long for short in _BESIDE_WIDE]
-    usual = [(q, kv) for q, kv in beside if q >= min_q and kv >= min_kv]
-    return found + usual * max(1, round(2 * len(found) / max(1, len(usual))))
+def _lengths(low: int, most: int) -> list[int]:
+    return list(range(low, most + 1)) or [low]
 
 
 @functools.cache
-def _features(most: int) -> list[tuple[int, int, int]]:
-    """Eq, Ek and Ev together: as often all equal, or Eq and Ek, as any three."""
+def _leads(rank: int) -> list[tuple[int | None, ...]]:
+    """Leading sizes, of which the first are taken; ``None`` stands for L."""
+    free: list[tuple[int | None, ...]] = [*itertools.product(_LEAD, repeat=rank)]
+    return free + [(None,) * rank] * (len(free) // 3)
+
+
+@functools.cache
+def _others(most: int) -> list[tuple[int | None, int | None]]:
+    """Ek and Ev together: as Eq, or any; ``None`` stands for Eq."""
     sizes = [n for n in _FEATURES if n <= most] or [1]
-    found = [(a, b, c) for a in sizes for b in sizes for c in sizes]
-    tied = [(n, n, m) for n in sizes for m in (n, *sizes)]
-    return found + tied * max(1, len(found) // (2 * len(tied)))
-
-
-@functools.cache
-def _leads(ranks: tuple[int, ...]) -> list[tuple[int | None, ...]]:
-    """Leading sizes, each rank as often as any other; ``None`` stands for L."""
-    longest = max(ranks)
-    found: list[tuple[int | None, ...]] = []
-    for rank in ranks:
-        free = list(itertools.product(_LEAD, repeat=rank))
-        as_long = [(None,) * rank] * (len(free) // 3)
-        found += (free + as_long) * (len(_LEAD) ** (longest - rank))
+    found: list[tuple[int | None, int | None]] = [(None, n) for n in (*[None] * len(sizes), *sizes)]
+    turned = sizes[1:] + sizes[:1]
+    found += [
+        (k, sizes[(i + step) % len(sizes)]) for i, k in enumerate(turned) for step in range(6)
+    ]
     return found
 
 

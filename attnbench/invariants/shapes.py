@@ -178,7 +178,8 @@ def _with_ones(subject: Subject, case: Case, *, which: tuple[bool, ...]) -> Case
 
 
 def _sizes_of_one(subject: Subject) -> SearchStrategy[Case]:
-    choices = itertools.product((False, True), repeat=len(_SIZES))
+    few = [set(chosen) for count in range(3) for chosen in itertools.combinations(range(8), count)]
+    choices = [tuple(place in ones for place in range(8)) for ones in [*few, set(range(8))]]
     ways = [functools.partial(_with_ones, subject, which=which) for which in choices]
     return changed(benign(subject, regimes=("normal",)), *ways)
 
