@@ -92,12 +92,15 @@ def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[
 
 
 def varied(case: Case, variants: Mapping[str, Sequence[str | int | bool]], number: int) -> Case:
-    """The case with one option of each variant, so that running numbers meet all combinations."""
+    """The case with one option of each variant, so that running numbers meet all combinations.
+
+    Options that the case names already are kept.
+    """
     chosen = {}
     for name, options in variants.items():
         number, place = divmod(number, len(options))
         chosen[name] = options[place]
-    return case.tried(**chosen)
+    return case.tried(**{**chosen, **dict(getattr(case, "variants", ()))})
 
 
 def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:

@@ -38,8 +38,21 @@ _LENGTH_DTYPES = ("int64", "int32", "int16", "uint8", "int8")
 _PARTS = {
     "also_mask": ("none", "boolean", "floating"),
     "also_lengths": ("none", "per_item", "per_query"),
+    "rows": ("live", "any"),
 }
 """What is given beside ``is_causal``."""
+_GRADIENT_CASES = tuple(
+    Case((2,), 3, 5, dtype="float64", mask="causal").tried(
+        also_mask=mask, also_lengths=lengths, rows="live"
+    )
+    for mask, lengths in (
+        ("none", "per_query"),
+        ("boolean", "per_item"),
+        ("floating", "none"),
+        ("floating", "per_query"),
+    )
+)
+"""One of each sort where gradients are compared, too."""
 _FORMS = tuple(mask for mask in FREE_MASKS if mask not in ("bias", "floating", "causal_padding"))
 
 
@@ -89,15 +102,16 @@ def _combined(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     shape = (*case.lead, case.q_len, case.kv_len)
     kind, lengths = case.variant("also_mask", "none"), case.variant("also_lengths", "none")
-    given = base.inputs
+    given, live_rows = base.inputs, case.variant("rows", "any") == "live"
     if kind != "none":
         mask = torch.rand(shape, generator=base.generator) < 0.6
+        mask[..., 0] |= live_rows
         bias = torch.randn(shape, generator=base.generator).to(given.query.dtype)
         part = mask if kind == "boolean" else bias.masked_fill(~mask, -math.inf)
         given = given.replace(attn_mask=part.to(case.device))
     if lengths != "none":
         sizes = case.lead[:1] if lengths == "per_item" else (case.lead[0], case.q_len)
-        lens = torch.randint(case.kv_len + 1, sizes, generator=base.generator)
+        lens = torch.randint(int(live_rows), case.kv_len + 1, sizes, generator=base.generator)
         given = given.replace(valid_lens=lens.to(case.device))
     before = None if given.attn_mask is None else given.attn_mask.clone()
     base = base.on(given)
@@ -146,7 +160,14 @@ def _combinations(subject: Subject) -> SearchStrategy[Case]:
     equal = functools.partial(_with_equal_leads, subject)
     turned = functools.partial(_with_more_queries, subject)
     one_key = functools.partial(_with_more_queries, subject, kv_len=1)
-    space = benign(subject, masks=("causal",), leads=(1, 2), min_kv_len=2, variants=_PARTS)
+    space = benign(
+        subject,
+        masks=("causal",),
+        leads=(1, 2),
+        min_kv_len=2,
+        beyond=_GRADIENT_CASES,
+        variants=_PARTS,
+    )
     return changed(space, lambda case: case, equal, equal, turned, one_key)
 
 
