@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 # behind site-packages: `tests.meta.mutants` is found here, and attnbench where it is installed
@@ -16,6 +17,34 @@ settings.load_profile("attnbench")
 
 # a shell has what it runs in the background ignore Ctrl-C, and so would what a test interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+MARKS = {
+    "meta": "mutants",
+    "invariants/test_compiling.py": "compile",
+    "plugins/kernels": "compile",
+    "benchmark/comparing": "slow",
+    "benchmark/measuring": "slow",
+    "checking/test_evidence.py": "slow",
+    "cli": "slow",
+    "docs": "slow",
+    "test_asv.py": "slow",
+    "test_examples.py": "slow",
+    "test_learning_example.py": "slow",
+    "test_pytest_plugin.py": "slow",
+}
+"""Markers by folder or file; a plain ``pytest`` leaves them out, and CI runs all."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what takes long, by where it is."""
+    here = Path(__file__).parent
+    for item in items:
+        if here not in item.path.parents:
+            continue
+        place = item.path.relative_to(here).as_posix()
+        for start, mark in MARKS.items():
+            if place == start or place.startswith(f"{start}/"):
+                item.add_marker(mark)
 
 
 def pytest_make_parametrize_id(config: Any, val: Any, argname: Any) -> Any:
