@@ -13,9 +13,21 @@ from attnbench.subject.layer import LayerSubject
 __all__: list[str] = []
 
 
+def _unequal_rows(subject: LayerSubject) -> list[Program]:
+    """Selections of padded rows, where a layer promises something of them."""
+    if not {"left_padding_is_inert", "padding_mask"} <= {*subject.laws, *subject.accepts}:
+        return []
+    return [
+        steps(2, 4, (1, 0), 1, 2, pads=(2, 0)),
+        steps(3, 5, (2, 2, 0), 2, 1, pads=(0, 3, 1)),
+        steps(3, 6, (1,), 1, 1, pads=(0, 2, 4)),
+    ]
+
+
 def _selections(subject: LayerSubject) -> list[Program]:
     w = near_window(subject)
     return [
+        *_unequal_rows(subject),
         steps(3, 4, (2, 0, 1), 1, 1),
         steps(2, 3, (1, 1, 0), 1, 2),
         steps(3, 9, (1,), 1, 1),

@@ -13,7 +13,7 @@ from attnbench.checking.faults import raised_text
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases
-from attnbench.invariants.layers.rounding import floor_of
+from attnbench.invariants.layers.rounding import floor_of, rounding_of
 from attnbench.invariants.layers.stages import has_cache
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
@@ -132,7 +132,11 @@ def _through_cache(subject: Subject, case: Case) -> None:
     if not (output.requires_grad and whole.requires_grad):
         reject("the output has no graph")
     expected = whole[:, cut:]
-    if look.differs(output.detach(), expected.detach(), look.real(output)) is not None:
+
+    def allowed() -> Tensor:
+        return rounding_of(look.subject, look.module, look.hidden)[:, cut:]
+
+    if look.differs(output.detach(), expected.detach(), look.real(output), allowed) is not None:
         return  # of which another invariant tells
     weight = look.other(output.detach())
     (got,) = differentiate(output, [hidden], weight)
@@ -143,9 +147,9 @@ def _through_cache(subject: Subject, case: Case) -> None:
     if not bool(past.any()):
         return  # a cache may stop gradients
     scale = float(want.abs().amax())
-    allowed = 1024 * torch.finfo(torch.float32).eps * max(scale, 1e-30)
+    tolerance = 1024 * torch.finfo(torch.float32).eps * max(scale, 1e-30)
     what = f"through a cache cut at {cut}, the gradient of the new outputs by the past hidden"
-    agree_within(past, want[:, :cut], allowed, what, "one call")
+    agree_within(past, want[:, :cut], tolerance, what, "one call")
 
 
 @hookimpl

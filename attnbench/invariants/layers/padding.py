@@ -132,6 +132,7 @@ def _padded_programs(subject: LayerSubject) -> list[Program]:
         steps(3, 3, 3, 1, 1, pads=(1, 2, 0)),
         steps(2, 6, 6, 1, pads=(5, 1)),
         steps(2, *[1] * (w + 4), pads=(2, 0)),
+        steps(2, subject.capacity - 1, 1, pads=(2, 0)),
     ]
 
 

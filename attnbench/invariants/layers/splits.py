@@ -100,6 +100,7 @@ def _cuts(subject: LayerSubject) -> list[Program]:
         steps(1, 17, 1, 5, 1),
         steps(1, 2, 1, 1),
         steps(3, 9, 6, 6, 1, 1),
+        steps(2, subject.capacity - 1, 1),
     ]
 
 
