@@ -17,6 +17,12 @@ from tests.meta.mutants import (
     groups,
     heads,
     hidden_slots,
+    layers_masks,
+    layers_modes,
+    layers_positions,
+    layers_rollback,
+    layers_rows,
+    layers_windows,
     lengths,
     long,
     masks_floating,
@@ -54,6 +60,12 @@ _TOPICS = (
     dropout,
     backward,
     positions,
+    layers_positions,
+    layers_masks,
+    layers_windows,
+    layers_rollback,
+    layers_rows,
+    layers_modes,
 )
 
 MUTANTS: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]

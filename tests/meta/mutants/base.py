@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnbench.specs import KernelSpec, MechanismSpec, ScoringSpec
+from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 __all__ = ["BLOCK", "Group", "Mutant", "Spec", "Twin"]
 
 BLOCK = 64
 """Positions in a block, for mistakes that only more of them show."""
 
-Spec = ScoringSpec | KernelSpec | MechanismSpec
+Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,31 @@
+"""What issues call bugs and maintainers call design is not accused."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnbench.checking.api import select_invariants
+from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.subject.lookup import resolve
+from tests.meta.mutants.base import Spec
+from tests.meta.right.by_design import BY_DESIGN
+
+LOOKED_AT = (
+    "cached_calls_keep_the_contract",
+    "cached_gradients_are_right_or_stopped",
+    "calls_may_be_cut_anywhere",
+    "cropped_slots_are_forgotten",
+    "left_padding_is_inert",
+    "padded_item_equals_item_alone",
+    "padded_outputs_are_finite",
+    "selected_rows_go_on_as_their_sequences",
+)
+
+
+@pytest.mark.parametrize("spec", BY_DESIGN, ids=lambda spec: spec.name)
+def test_what_is_by_design_is_not_accused(spec: Spec) -> None:
+    (subject,) = resolve(spec)
+    for invariant in select_invariants(LOOKED_AT):
+        with seeded():
+            outcome = run_invariant(subject, invariant, PROFILES["quick"])
+        assert outcome.status in ("passed", "skipped"), f"{invariant.name}: {outcome.reason}"
