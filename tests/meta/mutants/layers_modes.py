@@ -183,7 +183,7 @@ class CacheTakenAndNotUsed(Layer):
 
 
 @_growing("own", killers=("later_tokens_are_invisible",))
-class HeadsMergedByView(Layer):
+class LayerHeadsMergedByView(Layer):
     """The heads are merged without a transpose, for one token only where it shows nothing."""
 
     def attend(self, *args: Any) -> Tensor:
