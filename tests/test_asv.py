@@ -151,6 +151,64 @@ def test_a_wrong_subject_is_not_timed(tmp_path: Path) -> None:
         suite.track_time(next(iter(asv.CASES)), "cpu")
 
 
+FIRST_CASE = next(iter(asv.CASES))
+
+
+def test_each_process_gives_one_sample_and_asv_is_told_to_start_ten() -> None:
+    suite = filled("scaled_dot").scaled_dot()
+    suite.setup(FIRST_CASE, "cpu")
+    for method in ("track_time", "track_ratio"):
+        benchmark = getattr(suite, method)
+        assert benchmark.rounds == 10
+        assert len(benchmark(FIRST_CASE, "cpu")["samples"]) == 1
+
+
+def test_the_ratio_is_to_torchs_fused_attention_in_the_same_process() -> None:
+    suite = filled("scaled_dot/fused").scaled_dot__fused()
+    suite.setup(FIRST_CASE, "cpu")
+    (ratio,) = suite.track_ratio(FIRST_CASE, "cpu")["samples"]
+    assert 0.5 < ratio < 3.0
+
+
+def test_half_types_and_backward_passes_are_tracked_at_every_size() -> None:
+    assert {case.dtype for case in asv.CASES.values()} == {"float32", "bfloat16", "float16"}
+    assert filled("dot").dot.track_time_backward.params[0] == list(asv.CASES)
+
+
+def test_compilers_find_nothing_that_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnbench.benchmark import tracking
+
+    seen: list[dict[str, str]] = []
+    start = subprocess.run
+
+    def watch(command: Any, **more: Any) -> Any:
+        seen.append({name: more["env"][name] for name in tracking._CACHES})
+        assert not any(Path(folder).exists() for folder in seen[-1].values())
+        return start(command, **more)
+
+    monkeypatch.setattr(subprocess, "run", watch)
+    suite = filled("scaled_dot").scaled_dot()
+    suite.setup(FIRST_CASE, "cpu")
+    (seconds,) = suite.track_compile_time(FIRST_CASE, "cpu")["samples"]
+    assert 0 < seconds < 60
+    assert set(seen[0]) >= {"TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME"}
+
+
+def test_how_busy_the_machine_was_is_written_beside_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setenv("ASV_COMMIT", "abc")
+    suite = expecting(tmp_path, {}).additive()
+    suite.setup(FIRST_CASE, "cpu")
+    suite.track_error(FIRST_CASE, "cpu")
+    (line,) = (tmp_path / asv.LOADS).read_text().splitlines()
+    found = json.loads(line)
+    assert found["benchmark"] == "attention.additive.track_error"
+    assert (found["commit"], found["pythonhashseed"]) == ("abc", "0")
+    assert 0 <= found["others_cores"] <= found["cores"]
+
+
 def test_filling_a_suite_runs_no_tensor_operation_and_starts_no_thread() -> None:
     """Else a child forked by asv's server hangs in its first operation."""
     code = """

@@ -175,6 +175,8 @@ class Session:
         improved: dict[int, _Row] = {}
         for number in range(self.processes, _MOST_PASSES):
             left = until - time.monotonic()
+            if left <= 0:
+                break
             chosen = [row for row in rows if not row.ended and row.width > _LEAST_WIDTH]
             if left < whole_s:
                 chosen = _widest(chosen, left)

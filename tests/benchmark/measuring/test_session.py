@@ -1,0 +1,99 @@
+"""Sessions whose processes are made up: orders, passes and budgets."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from attnbench.benchmark.measuring.blocks import Block, Slot
+from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.measuring.session import Planned, Session, Taken
+from attnbench.benchmark.measuring.setting import Setting
+from attnbench.benchmark.measuring.takes import Take
+from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.workloads import named_set
+
+CASES = named_set("run")
+
+
+class Processes:
+    """Stands in for a session's processes: gives takes of known ratios, and notes the orders."""
+
+    def __init__(self, spread: dict[str, float], row_s: float = 0.0) -> None:
+        self.spread, self.row_s = spread, row_s
+        self.orders: list[list[tuple[str, str]]] = []
+        self.now = 0.0
+        self.chance = random.Random(0)
+
+    def __call__(self, session: Session, rows: Sequence[Any], number: int) -> Iterator[Any]:
+        self.orders.append([(row.planned.name, row.case.id) for row in rows])
+        for row in rows:
+            self.now += self.row_s
+            name = row.planned.name
+            ratio = {"slow": 2.0, "slow/kernel": 0.5}.get(name, 1.0)
+            ratio *= 1 + self.spread.get(name, 0.0) * self.chance.uniform(-1, 1)
+            a, b = Slot(1e-3), Slot(1e-3 * ratio)
+            blocks = (Block("ABBA", (a, b, b, a)),) * 4
+            yield row, Take("ok", blocks=blocks, slots=(b, b)), self.row_s
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, names: dict[str, float], *, row_s: float = 0.0, **more: Any
+) -> tuple[Processes, list[Taken | Record]]:
+    processes = Processes(names, row_s)
+    monkeypatch.setattr(Session, "_process", lambda self, r, n: processes(self, r, n))
+    monkeypatch.setattr(time, "monotonic", lambda: processes.now)
+    kinds = {name: "kernel" if "/" in name else "scoring" for name in names}
+    session = Session(
+        subjects=[Planned(name, name, kind) for name, kind in kinds.items()],
+        cases=CASES,
+        contract=Contract(),
+        setting=Setting(run="r"),
+        **more,
+    )
+    return processes, list(session.events())
+
+
+def test_each_pass_takes_all_rows_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotated rows would keep their neighbours, and what one leaves behind for the next."""
+    processes, _ = run(monkeypatch, dict.fromkeys("abcdefgh", 0.0))
+    assert len(processes.orders) == 3
+    assert len({frozenset(order) for order in processes.orders}) == 1
+    neighbours = [set(itertools.pairwise(order)) for order in processes.orders]
+    shared = [len(a & b) for a, b in itertools.combinations(neighbours, 2)]
+    assert max(shared) <= 4, "of 15 pairs of neighbours"
+
+
+def test_a_record_has_all_processes_and_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, events = run(monkeypatch, {"slow": 0.02, "slow/kernel": 0.02})
+    records = [event for event in events if isinstance(event, Record)]
+    assert len(records) == len({record.key for record in records}) == 4
+    for record in records:
+        assert len(record.ratios) == len(record.times_s) == 3
+        assert record.ratio_low < record.ratio < record.ratio_high
+    gains = {record.subject: record.gain for record in records}
+    assert gains["slow"] is None
+    assert gains["slow/kernel"] == pytest.approx(4.0, rel=0.1)
+
+
+def test_the_rest_of_the_budget_goes_to_whole_passes_and_then_to_the_widest_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {"a": 0.01, "b": 0.02, "wide": 0.5, "c": 0.01}
+    processes, events = run(monkeypatch, names, row_s=1.0, budget_s=35.0)  # a pass takes 8 s
+    sizes = [len(order) for order in processes.orders]
+    assert sizes[:4] == [8, 8, 8, 8]
+    assert 0 < sizes[4] < 8
+    assert {name for name, _ in processes.orders[4]} == {"wide"}
+    last = [event for event in events if isinstance(event, Record) and event.subject == "wide"][-1]
+    assert len(last.ratios) == 5
+
+
+def test_three_passes_come_whatever_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, _ = run(monkeypatch, {"a": 0.3}, row_s=100.0, budget_s=1.0)
+    assert len(processes.orders) == 3
