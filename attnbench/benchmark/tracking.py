@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.benchmark.measuring.agreement import agreement
-from attnbench.benchmark.measuring.blocks import low_quantile, pair_value, run_blocks
+from attnbench.benchmark.measuring.blocks import low_quantile, pair_value
 from attnbench.benchmark.measuring.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
 from attnbench.benchmark.measuring.measurement import measured_call
 from attnbench.benchmark.measuring.memory import peak_bytes
-from attnbench.benchmark.measuring.slots import Timer, first_call, settled
+from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken, shaken_blocks
 from attnbench.benchmark.workloads import BenchCase
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError
@@ -133,7 +133,13 @@ def _sample(value: float, number: int) -> dict[str, Any]:
 def _timed(prepared: Prepared, direction: str) -> dict[str, Any]:
     with settled(prepared.device):
         timer = _timer(prepared, direction)
-        slots = [timer.slot() for _ in range(2 * _CONTRACT.blocks)]
+        chance = random.Random(os.getpid())  # noqa: S311 -- places, not secrets
+        slots = []
+        for _ in range(_CONTRACT.blocks):
+            held = shaken(chance)
+            timer.call()
+            slots += [timer.slot(), timer.slot()]
+        del held
     return _sample(low_quantile(slots), timer.calls)
 
 
@@ -153,7 +159,7 @@ def _ratio(prepared: Prepared) -> dict[str, Any]:
         timer = _timer(prepared, "forward")
         base = Timer(fused, prepared.device, _CONTRACT, timer.clock)
         chance = random.Random(os.getpid())  # noqa: S311 -- an order, not a secret
-        blocks = list(run_blocks(base.slot, timer.slot, _CONTRACT.blocks, chance))
+        blocks = list(shaken_blocks(base, timer, _CONTRACT.blocks, chance))
     return _sample(math.exp(pair_value(blocks)), timer.calls)
 
 

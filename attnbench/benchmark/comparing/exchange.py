@@ -35,10 +35,12 @@ SLOT_S = 0.004
 BLOCKS = 40
 """Blocks of a pair."""
 
-ROW_S = 1.2
+ROW_S = 2.0
 """Time of a row in a pair after which it gets no further block; one it has in any case."""
 
 _START_S = 180.0
+_LONG_SHAKE = 4
+"""Blocks of calls longer than a slot that share a place in memory."""
 
 
 @dataclass(frozen=True)
@@ -316,11 +318,12 @@ class Exchange:
         calls = max(1, round(self.slot_s / slowest))
         a, b = (lambda server=server: self._slot(server, calls) for server in self._servers)
         until = time.monotonic() + max(ROW_S, 4 * slowest)
-        blocks = []
-        for block in run_blocks(a, b, self.blocks, chance):
-            blocks.append(block)
-            if time.monotonic() > until:
-                break
+        blocks: list[Block] = []
+        while len(blocks) < self.blocks and (not blocks or time.monotonic() < until):
+            if len(blocks) % (1 if slowest < self.slot_s else _LONG_SHAKE) == 0:
+                for server in self._servers:
+                    server.ask({"do": "shake", "seed": chance.getrandbits(32)}, self.timeout_s)
+            blocks += run_blocks(a, b, 1, chance)
         return blocks
 
     def _slot(self, server: Server, calls: int) -> Slot:

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import json
 import os
+import random
 import resource
 import sys
 import time
@@ -32,6 +33,8 @@ import attnbench
 _LOOSE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 0.1}
 """How far two answers may be apart, over the largest value: sums may be added up otherwise."""
 _SETTLED_BYTES = 31 * 2**20
+_SHAKEN_BYTES = (2**12, 2**16, 2**20, 2**22)
+"""Sizes below which memory is held, so that tensors come to lie elsewhere."""
 
 
 class Subject:
@@ -45,6 +48,7 @@ class Subject:
         torch.manual_seed(row["seed"])
         self.module = self._made().to(self.device, self.inputs["query"].dtype).eval()
         self.clock: Callable[[], int] = time.perf_counter_ns
+        self._held: list[torch.Tensor] = []
         self.call = self._call()
 
     def _made(self) -> torch.nn.Module:
@@ -125,6 +129,23 @@ class Subject:
         alone = every <= 1.1 * own + 1e-4 and waits <= 0.5 * count
         cpu = alone and self.device.type == "cpu" and torch.get_num_threads() == 1
         return {"each_s": fastest, "clock": "thread CPU time" if cpu else "wall clock"}
+
+    def shake(self, seed: int) -> dict[str, Any]:
+        """Move everything that the call reads and writes to other places in memory.
+
+        How long a call takes depends on where its tensors lie to one another, by 10 % and more, and
+        all children of a server begin with its heap.
+        """
+        chance = random.Random(seed)  # noqa: S311 -- places, not secrets
+        self._held = [
+            torch.empty(chance.randrange(1, limit), dtype=torch.uint8)
+            for limit in chance.choices(_SHAKEN_BYTES, k=chance.randrange(4, 12))
+        ]
+        if self.row["direction"] == "forward":
+            self.inputs = {name: tensor.clone() for name, tensor in self.inputs.items()}
+        self.call()
+        self._wait()
+        return {}
 
     def slot(self, calls: int) -> dict[str, Any]:
         """Time some calls."""
@@ -277,6 +298,8 @@ class _Child:
             cpu = order["clock"] == "thread CPU time"
             self.subject.clock = time.thread_time_ns if cpu else time.perf_counter_ns
             return {}
+        if what == "shake":
+            return self.subject.shake(order["seed"])
         if what == "slot":
             return self.subject.slot(order["calls"])
         if what == "answer":

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
 from attnbench.benchmark.measuring.agreement import agreement
-from attnbench.benchmark.measuring.blocks import Block, Slot, run_blocks
+from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.counts import count, roofline_s
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
@@ -23,7 +23,7 @@ from attnbench.benchmark.measuring.load import Load, stolen_ticks
 from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak_bytes
 from attnbench.benchmark.measuring.sentinel import Ceilings, ceilings
 from attnbench.benchmark.measuring.setting import Setting, fields_of, processor_name
-from attnbench.benchmark.measuring.slots import Timer, first_call, settled
+from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken_blocks
 from attnbench.benchmark.measuring.takes import Take, summed_up
 from attnbench.benchmark.records.record import BASELINE, Record
 from attnbench.benchmark.workloads import BenchCase
@@ -240,15 +240,12 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
 def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[Slot]]:
     """Blocks with the baseline as side A, at least one; and the slots of side B."""
     contract, blocks = timer.contract, []
-    until = time.perf_counter() + contract.cap_s
     stolen = stolen_ticks()
-    for block in run_blocks(base.slot, timer.slot, contract.blocks, bench.chance):
+    for block in shaken_blocks(base, timer, contract.blocks, bench.chance, cap_s=contract.cap_s):
         before, stolen = stolen, stolen_ticks()
         if stolen > before:
             block = Block(block.order, tuple(replace(s, disturbed=True) for s in block.slots))
         blocks.append(block)
-        if time.perf_counter() > until:
-            break
     return blocks, [slot for block in blocks for slot in block.side("B")]
 
 

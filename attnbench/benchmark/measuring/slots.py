@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from attnbench.benchmark.measuring.blocks import Slot
+from attnbench.benchmark.measuring.blocks import Block, Slot, run_blocks
 from attnbench.benchmark.measuring.contract import CPU_CLOCK, EVENT_CLOCK, WALL_CLOCK, Contract
 
 try:
@@ -25,7 +26,7 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["Timer", "cache_bytes", "first_call", "settled"]
+__all__ = ["Timer", "cache_bytes", "first_call", "settled", "shaken", "shaken_blocks"]
 
 Call = Callable[[], object]
 _MOST_CALLS = 1_000_000
@@ -78,6 +79,44 @@ def settled(device: torch.device) -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+_SHAKEN_BYTES = (2**12, 2**16, 2**20, 2**22)
+_LONG_SHAKE = 4
+
+
+def shaken(chance: random.Random) -> list[torch.Tensor]:
+    """Memory of random sizes: while it is held, what a call allocates comes to lie elsewhere.
+
+    How long a call takes depends on where its tensors lie to one another, by 10 % and more, and
+    processes that are forked from one server begin with its heap.
+    """
+    sizes = chance.choices(_SHAKEN_BYTES, k=chance.randrange(4, 12))
+    return [torch.empty(chance.randrange(1, limit), dtype=torch.uint8) for limit in sizes]
+
+
+def shaken_blocks(
+    a: Timer, b: Timer, count: int, chance: random.Random, *, cap_s: float = math.inf
+) -> Iterator[Block]:
+    """Blocks of two calls, whose memory is laid out anew for each, or for some of long calls.
+
+    Args:
+        a, b: of either side.
+        count: of blocks.
+        chance: draws orders and places.
+        cap_s: time after which no further block begins; there is one in any case.
+    """
+    until = time.perf_counter() + cap_s
+    each = 1 if max(a.seconds, b.seconds) < a.contract.slot_s else _LONG_SHAKE
+    for number in range(count):
+        if number and time.perf_counter() > until:
+            break
+        if number % each == 0:
+            held = shaken(chance)
+            a.call()
+            b.call()
+        yield from run_blocks(a.slot, b.slot, 1, chance)
+    del held
 
 
 @dataclass
