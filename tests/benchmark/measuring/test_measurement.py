@@ -348,14 +348,14 @@ def test_memory_is_laid_out_anew_for_each_block_of_short_calls_and_some_of_long_
     """Where tensors lie is worth 10 %, and is the same for all processes of one server."""
     shakes: list[int] = []
     monkeypatch.setattr(slots, "shaken", lambda chance: shakes.append(chance.getrandbits(32)))
-    timers = [timer(lambda: None) for _ in range(2)]
-    assert len(list(slots.shaken_blocks(*timers, 8, random.Random(0)))) == 8
+    a, b = (timer(lambda: None) for _ in range(2))
+    assert len(list(slots.shaken_blocks(a, b, 8, random.Random(0)))) == 8
     assert len(set(shakes)) == 8
     shakes.clear()
-    timers[0].seconds = 1.0
-    assert len(list(slots.shaken_blocks(*timers, 8, random.Random(0)))) == 8
+    a.seconds = 1.0
+    assert len(list(slots.shaken_blocks(a, b, 8, random.Random(0)))) == 8
     assert len(shakes) == 2
-    assert len(list(slots.shaken_blocks(*timers, 8, random.Random(0), cap_s=0.0))) == 1
+    assert len(list(slots.shaken_blocks(a, b, 8, random.Random(0), cap_s=0.0))) == 1
 
 
 def test_a_sleep_counts_by_the_wall_clock() -> None:
