@@ -1,22 +1,36 @@
 """Specs of what people have: each function here makes one, by how it is called.
 
 ``sdpa``, ``flash`` and ``interface`` are for functions of query, key and value, ``multihead`` for
-``nn.MultiheadAttention`` and its kind, ``layer(make)`` for modules on hidden states, and
-``transformers(config)`` for tiny random models of that library with its own caches. What they
-return is checked and measured like any other spec::
+``nn.MultiheadAttention`` and its kind, ``flex(score_mod, mask_mod)`` for FlexAttention, ``keras``
+for Keras' layers, ``array`` for libraries without autograd here, ``layer(make)`` for modules on
+hidden states, and ``transformers(config)`` for tiny random models of that library with its own
+caches. What they return is checked and measured like any other spec::
 
     from attnbench.adapters import layer
 
     SPEC = layer(lambda size: Block(size, heads=4), sizes=lambda size: max(4, size // 4 * 4))
 
-The first four take fields of the spec (``name``, ``conventions``, ``same_as`` ...) as keywords, in
+All but the last two take fields of the spec (``name``, ``conventions`` ...) as keywords, in
 place of what they know. Importing this module imports torch, but none of the libraries that it
 adapts.
 """
 
+from attnbench.subject.styles.arrays import array
+from attnbench.subject.styles.flexible import flex
 from attnbench.subject.styles.functions import flash, interface, sdpa
 from attnbench.subject.styles.hidden_states import layer
+from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.modules import multihead
 from attnbench.subject.styles.tiny_models import transformers
 
-__all__ = ["flash", "interface", "layer", "multihead", "sdpa", "transformers"]
+__all__ = [
+    "array",
+    "flash",
+    "flex",
+    "interface",
+    "keras",
+    "layer",
+    "multihead",
+    "sdpa",
+    "transformers",
+]

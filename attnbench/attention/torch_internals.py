@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "OperationMode",
     "constant_for_compiler",
     "fake_mode",
     "graph_breaks",
@@ -67,3 +69,22 @@ def fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode()
+
+
+class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has not typed it
+    """A dispatch mode that is given higher-order operators too, each as one operation.
+
+    FlexAttention is one; without a compiler around it, torch traces it at each call, which it
+    refuses to do under a mode that does not say that it is one of torch's own kind.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Let what is called under it be traced."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the compiler would be imported, 1 s, only to be told to keep out

@@ -67,8 +67,8 @@ Style = Annotated[
     typer.Option(
         "--as",
         metavar="STYLE",
-        help="How the target is called, if it is a function, module or class: sdpa, flash, "
-        "multihead or interface.",
+        help="How the target is called, if it is a function, module or class: sdpa, flash, flex, "
+        "interface, keras or multihead.",
     ),
 ]
 Convention = Annotated[

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnbench.attention.torch_internals import OperationMode
 from attnbench.oracle.references import Reference
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -179,7 +179,7 @@ def _step_of(tensor: Tensor, step: float, tiny: float) -> Tensor:
     return size.masked_fill_(~tensor.isfinite(), 0.0)
 
 
-class _RandomRounding(TorchDispatchMode):
+class _RandomRounding(OperationMode):
     """Rounds each result of each operation up or down at random, to some precision.
 
     Results that the precision holds exactly (positions, counts, ones and zeros) stay as they are.
@@ -192,7 +192,12 @@ class _RandomRounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not isinstance(result, Tensor) or not result.is_floating_point() or func.is_view:
+        if isinstance(result, tuple):  # of a higher-order operator, the first is the output
+            return tuple(map(self._rounded, result))
+        return result if getattr(func, "is_view", False) else self._rounded(result)
+
+    def _rounded(self, result: Any) -> Any:
+        if not isinstance(result, Tensor) or not result.is_floating_point():
             return result
         unit = torch.ldexp(torch.full_like(result, self.eps / 2), torch.frexp(result).exponent)
         low = (result / unit).floor()

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from attnbench.attention.torch_internals import OperationMode
 from attnbench.benchmark.measuring.sentinel import Ceilings
 
 __all__ = ["Counts", "count", "roofline_s"]
@@ -148,15 +148,11 @@ def _product(name: str, tensors: list[Tensor]) -> int | None:
     return None
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counter(OperationMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations = self.products = self.torch_products = self.moved = 0
         self.opaque = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # the compiler would be imported, 1 s, only to be told to keep out
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

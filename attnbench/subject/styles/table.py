@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -13,13 +14,41 @@ from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import name_of
 from attnbench.subject.styles.fitting import fitting
+from attnbench.subject.styles.flexible import flex
 from attnbench.subject.styles.functions import flash, interface, sdpa
+from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.modules import multihead
 
 __all__ = ["STYLES", "adapted", "known_style"]
 
+_FLEX = "torch.nn.attention.flex_attention"
+
+
+def _flex_of(mod: Any, **fields: Any) -> MechanismSpec:
+    """A spec of what ``--as flex`` names: a score_mod, a mask_mod, or ``flex_attention`` itself."""
+    if getattr(mod, "__module__", "") == _FLEX and mod.__name__ == "flex_attention":
+        return flex(**fields)
+    try:
+        count = len(inspect.signature(mod).parameters)
+    except (TypeError, ValueError):
+        count = 0
+    if count not in (4, 5):
+        raise StyleError(
+            f"{name_of(mod)} cannot be called as flex: it takes {count} arguments, but a score_mod "
+            "takes score, batch, head, q_idx, kv_idx, and a mask_mod the last four."
+        )
+    return flex(mod, **fields) if count == 5 else flex(None, mod, **fields)
+
+
 STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
-    {"sdpa": sdpa, "flash": flash, "multihead": multihead, "interface": interface}
+    {
+        "sdpa": sdpa,
+        "flash": flash,
+        "multihead": multihead,
+        "interface": interface,
+        "flex": _flex_of,
+        "keras": keras,
+    }
 )
 """What makes a spec, by the name of its style."""
 
@@ -28,6 +57,8 @@ def known_style(target: object) -> str | None:
     """The style of an object that is known exactly; ``None`` for all else."""
     if target is torch.nn.functional.scaled_dot_product_attention:
         return "sdpa"
+    if getattr(target, "__module__", "") == _FLEX and callable(target):
+        return "flex" if getattr(target, "__name__", "") == "flex_attention" else None
     if target is nn.MultiheadAttention or type(target) is nn.MultiheadAttention:
         return "multihead"
     return None

@@ -1,0 +1,88 @@
+"""The adapter of libraries of other arrays than torch's, without autograd here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.specs import MechanismSpec
+from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec_of, unfold
+from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.textbook import scaled_dot_rows
+
+__all__ = ["array"]
+
+
+def array(
+    function: Callable[..., Any],
+    to: Callable[[Tensor], Any],
+    back: Callable[[Any], Tensor],
+    **fields: Any,
+) -> MechanismSpec:
+    """A spec of a function on another library's arrays, forward only.
+
+    It is given arrays ``(B, H, L, E)``, and of the keywords of torch's fused attention those that
+    its signature shows; a boolean mask says True = may attend.
+
+    Args:
+        function: ``function(query, key, value, ...)`` on arrays.
+        to: makes an array of a tensor, which is on the CPU and has no graph.
+        back: makes a tensor of an array.
+        fields: of the spec, in place of what the adapter knows; conventions and exemptions are
+            added to its own.
+
+    Raises:
+        StyleError: it is not callable, or takes other arguments.
+    """
+    keywords = fitted(function, "sdpa")
+    flags = ("is_causal", "scale", "enable_gqa")
+    known = {
+        "make": Maker(_Arrays, function, keywords, to=to, back=back),
+        "formula": "softmax(q·k / √E) v",
+        "equal_sizes": True,
+        "reference": scaled_dot_rows,
+        "accepts": tuple(flag for flag in flags if flag in keywords),
+        "laws": ("pools_values",),
+        "conventions": {
+            "gradients": False,
+            "hidden_slots": "finite",
+            "causal": "top_left",
+            **({} if "attn_mask" in keywords else {"masks": ()}),
+        },
+    }
+    return spec_of("array", function, known, fields)
+
+
+class _Arrays(Callee):
+    """A function of arrays ``(B, H, L, E)``."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        enable_gqa: bool = False,
+        **given: Any,
+    ) -> Tensor:
+        """The output ``(..., L, Ev)``."""
+        lead = tuple(query.shape[:-2])
+        tensors = [fold(tensor, heads=enable_gqa) for tensor in (query, key, value)]
+        if attn_mask is not None:
+            shape = (*tensors[0].shape[:-1], key.shape[-2])
+            mask = fold_mask(attn_mask, lead, heads=enable_gqa).expand(shape)
+            given["attn_mask"] = self.array(mask)
+        if enable_gqa:
+            given["enable_gqa"] = True
+        found = self.call(*map(self.array, tensors), **given)
+        output: Tensor = self.settings["back"](found)
+        return unfold(output.to(query.device), lead)
+
+    def array(self, tensor: Tensor) -> Any:
+        """A tensor as the library's array; its memory is the array's own."""
+        with torch.no_grad():
+            return self.settings["to"](tensor.detach().cpu().clone())

@@ -1,0 +1,153 @@
+"""The adapter of torch's FlexAttention, for a change of scores and a mask that one has written."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.errors import RefusalError, StyleError
+from attnbench.specs import MechanismSpec
+from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec_of, unfold
+from attnbench.subject.styles.signature import Keywords
+from attnbench.subject.styles.textbook import scaled_dot_rows
+
+__all__ = ["flex"]
+
+_HIDES = "its mask_mod hides keys of its own, of which no mask that is given tells"
+_UNKNOWN_KEYS = (
+    "constant_values_come_back",
+    "empty_rows_give_zeros",
+    "empty_rows_have_finite_gradients",
+    "equal_keys_get_equal_weight",
+    "every_attendable_key_matters",
+    "large_bias_hides",
+    "output_lies_within_values",
+    "single_key_gets_weight_one",
+    "weights_sum_to_one",
+)
+
+
+def flex(
+    score_mod: Callable[..., Any] | None = None,
+    mask_mod: Callable[..., Any] | None = None,
+    **fields: Any,
+) -> MechanismSpec:
+    """A spec of FlexAttention with a change of scores, a mask, or both.
+
+    A mask that is given joins them. With either of them, positions are taken to be absolute and
+    parameters to go by head: say ``conventions={"positions": "relative", "per_head": False}`` where
+    more is promised. On a CPU FlexAttention has no backward pass, and is traced at each call.
+
+    Args:
+        score_mod: ``score_mod(score, batch, head, q_idx, kv_idx)``, as ``flex_attention`` takes it.
+        mask_mod: ``mask_mod(batch, head, q_idx, kv_idx)``, True = may attend.
+        fields: of the spec, in place of what the adapter knows.
+
+    Raises:
+        StyleError: one is not callable, or takes another number of arguments.
+    """
+    for what, mod, count in (("score_mod", score_mod, 5), ("mask_mod", mask_mod, 4)):
+        if mod is not None:
+            _hold(what, mod, count)
+    plain = score_mod is None and mask_mod is None
+    exempt = {} if mask_mod is None else dict.fromkeys(_UNKNOWN_KEYS, _HIDES)
+    known = {
+        "name": "flex" if plain else getattr(score_mod or mask_mod, "__name__", "flex"),
+        "make": Maker(_Flex, _Mods(score_mod, mask_mod), Keywords((), {})),
+        "formula": "softmax(score_mod(q·k / √E)) v",
+        "equal_sizes": True,
+        "reference": scaled_dot_rows if plain else None,
+        "accepts": ("scale", "enable_gqa"),
+        "laws": ("pools_values",),
+        "exempt": exempt,
+        "conventions": {
+            "hidden_slots": "finite",
+            "gradients": torch.accelerator.is_available(),
+            **({} if plain else {"positions": "absolute", "per_head": True}),
+        },
+    }
+    return spec_of("flex", score_mod or mask_mod, known, fields)
+
+
+def _hold(what: str, mod: object, count: int) -> None:
+    if not callable(mod):
+        raise StyleError(f"{what} is {mod!r}, which is not callable.")
+    try:
+        given = len(inspect.signature(mod).parameters)
+    except (TypeError, ValueError):
+        return
+    if given != count:
+        names = ("batch", "head", "q_idx", "kv_idx") if count == 4 else (
+            "score", "batch", "head", "q_idx", "kv_idx")  # fmt: skip
+        raise StyleError(f"{what} takes {given} arguments, but should take {', '.join(names)}.")
+
+
+class _Mods:
+    """The two changes, as the one callee of a module."""
+
+    def __init__(self, score_mod: Any, mask_mod: Any) -> None:
+        self.score_mod, self.mask_mod = score_mod, mask_mod
+        self.__name__ = "flex_attention"
+
+
+class _Flex(Callee):
+    """FlexAttention of ``(B, H, L, E)``."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """The output ``(..., L, Ev)``."""
+        from torch.nn.attention.flex_attention import flex_attention  # brings the compiler: 1 s
+
+        lead = tuple(query.shape[:-2])
+        query, key, value = (fold(t, heads=enable_gqa) for t in (query, key, value))
+        if attn_mask is not None:
+            shape = (*query.shape[:-1], key.shape[-2])
+            attn_mask = fold_mask(attn_mask, lead, heads=enable_gqa).expand(shape)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it says that it is not compiled
+            try:
+                output = flex_attention(
+                    query,
+                    key,
+                    value,
+                    score_mod=self.changed(attn_mask),
+                    scale=scale,
+                    enable_gqa=enable_gqa,
+                )
+            except NotImplementedError as error:
+                raise RefusalError(f"FlexAttention refuses it: {error}") from error
+        assert isinstance(output, Tensor)
+        return unfold(output, lead)
+
+    def changed(self, mask: Tensor | None) -> Callable[..., Tensor] | None:
+        """All changes of scores as one; ``None`` if there is none."""
+        mods: Any = self.callee
+        score_mod, mask_mod = mods.score_mod, mods.mask_mod
+        if mask is None and mask_mod is None:
+            return score_mod  # type: ignore[no-any-return]
+
+        def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
+            if score_mod is not None:
+                score = score_mod(score, b, h, i, s)
+            if mask is not None and mask.dtype != torch.bool:
+                score = score + mask[b, h, i, s]
+            elif mask is not None:
+                score = torch.where(mask[b, h, i, s], score, float("-inf"))
+            if mask_mod is not None:
+                score = torch.where(mask_mod(b, h, i, s), score, float("-inf"))
+            return score
+
+        return change
