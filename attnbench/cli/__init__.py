@@ -28,7 +28,7 @@ import typer
 from typer.core import TyperGroup
 
 from attnbench.cli.exit_codes import INTERRUPTED, USAGE
-from attnbench.cli.tables import survive_narrow_encodings
+from attnbench.cli.tables import prepare_streams
 from attnbench.errors import AttnbenchError, UnknownNameError, nearest
 
 __all__ = ["COMMANDS", "main"]
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: of the command line, by default this process's.
     """
-    survive_narrow_encodings()
+    prepare_streams()
     command = typer.main.get_command(_app)
     given = None if arguments is None else list(arguments)
     try:

@@ -14,18 +14,21 @@ from typing import Any
 
 __all__ = [
     "console",
+    "prepare_streams",
     "print_json",
     "print_line",
     "print_table",
     "progress",
-    "survive_narrow_encodings",
 ]
 
 _WIDTH = 120
 """Columns of what is written into a pipe or a file."""
 
-_LEAST = 16
+_LEAST = 12
 """Characters of a cell that a column shows in a line at least, if it has as many."""
+
+_FIRST = 30
+"""The same for the first column, which names the row."""
 
 _STYLES = {
     "ok": "green",
@@ -55,8 +58,19 @@ def console(*, stderr: bool = False) -> Any:
     return Console(stderr=stderr, width=width, highlight=False)
 
 
-def survive_narrow_encodings() -> None:
-    """Have standard streams that cannot encode a sign write its number, instead of failing."""
+def prepare_streams() -> None:
+    """Open standard streams that are closed, and have a narrow encoding write a sign's number.
+
+    A file or pipe that is opened while one of them is closed would take its place.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # takes the lowest free number, which is this one; children need it as well
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
             stream.reconfigure(errors="backslashreplace")
@@ -121,8 +135,8 @@ def print_table(
     for name in columns:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         justify: Any = "right" if numeric or name in right else "left"
-        whole = name == columns[0] and _widest(rows, name) <= screen.width // 2
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
+        least = _least(rows, name, columns[0])
+        table.add_column(name, justify=justify, overflow="fold", min_width=least)
     for row in rows:
         cells = [_cell(row.get(name)) for name in columns]
         table.add_row(*[Text(cell, style=_STYLES.get(cell, "")) for cell in cells])
@@ -131,9 +145,11 @@ def print_table(
 
 def _least_width(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> int:
     """The width at which each column shows its name, and whole what is short."""
-    first, *rest = columns
-    widths = [max(len(name), min(_LEAST, _widest(rows, name))) for name in rest]
-    return _widest(rows, first) + sum(widths) + 3 * len(columns)
+    return sum(_least(rows, name, columns[0]) for name in columns) + 3 * len(columns)
+
+
+def _least(rows: Sequence[Mapping[str, Any]], name: str, first: str) -> int:
+    return max(len(name), min(_FIRST if name == first else _LEAST, _widest(rows, name)))
 
 
 def _widest(rows: Sequence[Mapping[str, Any]], name: str) -> int:

@@ -158,7 +158,7 @@ def warm_up(*modules: str) -> None:
     from multiprocessing import forkserver
 
     _context(modules)
-    with _no_main():
+    with _launching():
         forkserver.ensure_running()
 
 
@@ -170,14 +170,21 @@ def _context(preload: Sequence[str] = ()) -> Any:
 
 
 @contextlib.contextmanager
-def _no_main() -> Iterator[None]:
-    """Keep children from importing this process's main script, of which they need nothing."""
-    main = sys.modules["__main__"]
+def _launching() -> Iterator[None]:
+    """Start processes that need nothing of this one's main script, and read source files as UTF-8.
+
+    torch reads its own so, whatever the locale; in a locale without it the import fails.
+    """
+    main, unicode = sys.modules["__main__"], os.environ.get("PYTHONUTF8")
     sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ["PYTHONUTF8"] = "1"
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        del os.environ["PYTHONUTF8"]
+        if unicode is not None:
+            os.environ["PYTHONUTF8"] = unicode
 
 
 class _Child:
@@ -193,7 +200,7 @@ class _Child:
         log = child.Descriptor(self.log.fileno())
         arguments = (sender, log, task, variables)
         self.process = context.Process(target=child.serve, args=arguments)
-        with _no_main():
+        with _launching():
             self.process.start()
         sender.close()
         self.since = time.monotonic()

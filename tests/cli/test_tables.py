@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from attnbench.cli.tables import print_json, print_table, survive_narrow_encodings
+from attnbench.cli.tables import prepare_streams, print_json, print_table
 from tests.cli_runs import run
 
 ROWS = [
@@ -29,7 +30,8 @@ def test_lists_in_a_pipe_are_120_columns_wide() -> None:
     for arguments in ((), ("--invariants",)):
         lines = run("list", *arguments).out.splitlines()
         assert max(map(len, lines)) <= 120
-    assert "additive/factorised" in run("list").out
+    rows = [line.split()[:2] for line in run("list").out.splitlines()]
+    assert ["additive/factorised", "kernel"] in rows
 
 
 def test_a_table_is_as_wide_as_it_is_told(
@@ -59,7 +61,7 @@ def test_a_stream_that_cannot_encode_a_sign_writes_its_number(
 ) -> None:
     content = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding="ascii"))
-    survive_narrow_encodings()
+    prepare_streams()
     print("1 ± 2")
     print_json({"reason": "1 ± 2"})
     sys.stdout.flush()
@@ -79,3 +81,40 @@ def test_the_module_runs_the_commands_in_a_locale_without_unicode(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert b"gaussian (scoring)" in done.stdout
     assert b"\\u" in done.stdout
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_command_without_standard_streams_does_its_work(tmp_path: Path, closed: str) -> None:
+    picture = tmp_path / "x.png"
+    command = shlex.join([sys.executable, "-m", "attnbench", "heatmap", "dot", "-o", str(picture)])
+    done = subprocess.run(["sh", "-c", f"{command} {closed}"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_check_needs_neither_a_home_nor_unicode_nor_a_plain_path(tmp_path: Path) -> None:
+    folder = tmp_path / 'it\'s a "folder" (mine)'
+    folder.mkdir()
+    (folder / "my scores.py").write_text(
+        "import attnbench, torch\n"
+        "class Raises(torch.nn.Module):\n"
+        "    def forward(self, query, key):\n"
+        "        raise ValueError('±')\n"
+        "SPEC = attnbench.ScoringSpec(name='raises', make=lambda q, k: Raises())\n"
+    )
+    bare = {k: v for k, v in os.environ.items() if k not in ("USER", "LOGNAME", "XDG_CACHE_HOME")}
+    bare |= {"HOME": "/proc", "COLUMNS": "60", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    target = str(folder / "my scores.py") + ":SPEC"
+    chosen = ["--invariant", "keeps_the_contract", "--junit", str(folder / "o'ut.xml")]
+    done = subprocess.run(
+        [sys.executable, "-m", "attnbench", "check", target, *chosen],
+        cwd=tmp_path,
+        env={**bare, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    text = done.stdout.decode("ascii")
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert "ValueError: \\xb1 (my scores.py:4)" in text
+    (again,) = [line.strip() for line in text.splitlines() if "attnbench check" in line]
+    assert shlex.split(again)[2] == target
+    assert "±" in (folder / "o'ut.xml").read_text("utf-8")
