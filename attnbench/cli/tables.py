@@ -135,8 +135,8 @@ def print_table(
     for name in columns:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         justify: Any = "right" if numeric or name in right else "left"
-        least = _least(rows, name, columns[0])
-        table.add_column(name, justify=justify, overflow="fold", min_width=least)
+        short = _widest(rows, name) <= _least(rows, name, columns[0])
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=short)
     for row in rows:
         cells = [_cell(row.get(name)) for name in columns]
         table.add_row(*[Text(cell, style=_STYLES.get(cell, "")) for cell in cells])
