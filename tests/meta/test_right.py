@@ -66,7 +66,7 @@ def test_what_takes_half_types_only_is_not_run_in_float64(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["empty_rows_give_zeros", "masked_slots_are_inert"])
+@pytest.mark.parametrize("name", ["empty_rows_give_zeros", "hidden_slots_may_hold_nan"])
 def test_nan_from_multihead_attention_is_reported(name: str) -> None:
     (subject,) = resolve(TORCH_MULTIHEAD)
     (invariant,) = select_invariants([name])
@@ -82,7 +82,20 @@ def test_an_exemption_with_a_reason_quiets_what_multihead_attention_gets_wrong()
         assert skip_reason(subject, invariant) == f"exempt: {EXEMPTIONS[invariant.name]}"
 
 
-@pytest.mark.parametrize("name", ["masking_equals_deleting", "item_alone_equals_item_in_batch"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "agrees_with_float64",
+        "causal_and_padding_combine",
+        "item_alone_equals_item_in_batch",
+        "mask_forms_agree",
+        "masked_slots_are_inert",
+        "masking_equals_deleting",
+        "masks_broadcast",
+        "valid_lengths_count_the_keys",
+        "windows_end_at_their_edges",
+    ],
+)
 def test_what_multihead_attention_gets_right_is_not_accused(name: str) -> None:
     (subject,) = resolve(TORCH_MULTIHEAD)
     (invariant,) = select_invariants([name])
