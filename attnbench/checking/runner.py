@@ -35,7 +35,11 @@ def subject_fault(subject: Subject, error: BaseException) -> bool:
     modules = [
         frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
-    doors = ("attnbench.subject.subject", "attnbench.oracle.references")
+    doors = (
+        "attnbench.subject.subject",
+        "attnbench.subject.layer",
+        "attnbench.oracle.references",
+    )
     inside = [i for i, name in enumerate(modules) if name in doors]
     return bool(inside) and not any(name.startswith(core) for name in modules[inside[-1] :])
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import attnbench
 from attnbench import CacheSpec, UsageError
 from attnbench.adapters import layer
 
@@ -237,3 +238,23 @@ def test_an_argument_that_is_not_there_is_told_with_the_nearest() -> None:
         layer(Additive, mask="attention_masc").make(8)
     with pytest.raises(UsageError, match="Causal takes none of cache, past_key_values"):
         layer(Causal, kept="returned").make(8)
+
+
+def test_a_layer_that_raises_has_failed_and_no_invariant_is_blamed() -> None:
+    def raising(module: Any, inputs: Any) -> None:
+        if inputs[0].dtype == torch.bfloat16:
+            raise RuntimeError("expected scalar type Float but found BFloat16")
+
+    def make(size: int) -> nn.Module:
+        module = Causal(size)
+        module.register_forward_pre_hook(raising)
+        return module
+
+    report = attnbench.check(
+        layer(make, name="raising", mask=None, **EVEN),
+        profile="quick",
+        invariants=["gradient_modes_agree"],
+    )
+    (outcome,) = report.outcomes
+    assert outcome.status == "failed"
+    assert "raising raised on a legal input: RuntimeError: expected scalar" in outcome.reason
