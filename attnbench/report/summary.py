@@ -58,7 +58,14 @@ def _median(values: Iterable[float | None]) -> float | None:
     return statistics.median(numbers) if numbers else None
 
 
+def _origin(record: Record) -> tuple[str, object, object]:
+    """What records must share to be of one number: commit, processor and cores."""
+    return record.commit, record.machine.get("processor"), record.machine.get("cores")
+
+
 def _row(records: Sequence[Record]) -> Row:
+    newest = _origin(max(records, key=lambda record: record.created))
+    records = [record for record in records if _origin(record) == newest]
     good = [r for r in records if r.status == "ok" and r.time_s is not None]
     shown = good or list(records)
     times = [time for r in good for time in r.process_times_s]
@@ -88,7 +95,10 @@ def _row(records: Sequence[Record]) -> Row:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """One row a contract, device, case and subject, with ratios to the baseline and places."""
+    """One row a contract, device, case and subject, with ratios to the baseline and places.
+
+    Of several commits or machines a row shows the newest alone: a median of both is of neither.
+    """
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in records:
         key = (record.contract, record.device_name, record.case, record.subject)
@@ -101,8 +111,8 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 
 def _compared(group: list[Row]) -> list[Row]:
-    base = next((row.time_s for row in group if row.record.subject == BASELINE), None)
-    compared = [row if row.ratio else replace(row, ratio=_ratio(row.time_s, base)) for row in group]
+    base = next((row for row in group if row.record.subject == BASELINE), None)
+    compared = [row if row.ratio else replace(row, ratio=_ratio(row, base)) for row in group]
     timed = sorted(
         (row for row in compared if row.time_s is not None),
         key=lambda row: (row.ratio or math.inf, row.time_s or 0.0),
@@ -112,8 +122,11 @@ def _compared(group: list[Row]) -> list[Row]:
     return sorted(ranked, key=lambda row: row.ranked or math.inf)
 
 
-def _ratio(time_s: float | None, base_s: float | None) -> float | None:
-    return time_s / base_s if time_s is not None and base_s else None
+def _ratio(row: Row, base: Row | None) -> float | None:
+    """The ratio of two times of one commit and machine, for records that have none."""
+    if base is None or not base.time_s or row.time_s is None:
+        return None
+    return row.time_s / base.time_s if _origin(row.record) == _origin(base.record) else None
 
 
 @dataclass(frozen=True)

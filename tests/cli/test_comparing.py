@@ -91,24 +91,6 @@ def left_over(folder: Path) -> list[str]:
     return git(folder, "worktree", "list").splitlines()[1:]
 
 
-def test_a_revision_with_more_work_is_slower_and_the_working_tree_is_one_side(
-    repository: Path,
-) -> None:
-    (repository / "scores.py").write_text(SCORES.format(scale=8, work=8))
-    (repository / "notes.txt").write_text("not of git's\n")
-    done = compare(repository, "quick", "scores.py:SPEC", "--json")
-    assert done.returncode == 1, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    (row,) = found["rows"]
-    assert (row["subject"], row["verdict"]) == ("scores.py:SPEC", "slower")
-    assert 0.2 < row["low"] < row["effect"] < row["high"]
-    assert found["a"].startswith("quick (")
-    assert "the working tree" in found["b"]
-    assert "2 changed files" in found["b"]
-    assert not left_over(repository)
-    assert git(repository, "status", "--porcelain") == "M scores.py\n?? notes.txt"
-
-
 def test_another_answer_is_not_timed_and_exits_with_4(repository: Path) -> None:
     done = compare(repository, "quick", "other", "scores.py:SPEC", "--json")
     assert done.returncode == 4, done.stdout + done.stderr

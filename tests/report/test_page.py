@@ -55,6 +55,16 @@ def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_
     assert by_key["slow", "L128"].ratio is None
 
 
+def test_commits_and_machines_are_not_pooled_and_the_newest_is_shown() -> None:
+    older = [record(time=1e-3, commit="a"), record("slow", time=4e-3, commit="a")]
+    newer = [record(time=2e-3, commit="b", created="2026-02-01T00:00:00Z")]
+    other = [record("slow", time=9.0, machine={"cores": 64}, created="2025-01-01T00:00:00Z")]
+    by_subject = {row.record.subject: row for row in rows([*other, *older, *newer])}
+    assert by_subject["scaled_dot"].time_s == 2e-3
+    assert by_subject["slow"].time_s == 4e-3
+    assert by_subject["slow"].ratio is None, "the two times are of two commits"
+
+
 def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
     from attnbench.cli.benching import ranked
 

@@ -1,8 +1,10 @@
 """The exchange of slots: two sides take turns, each in a process of its own.
 
-Each side has a server, which imports torch and that side's plugins once, and forks a child for
-every pair. Both children of a pair run on one core, and one waits while the other has its slot.
-This process imports no torch.
+Each side has a server, which imports torch and that side's plugins, and forks a child that takes
+the slots: one that dies or hangs takes no server with it. Every pair has servers of its own, since
+the place of a server's code and heap is worth some percent, and all its children share it. They are
+started while the pair before is measured, on the other cores. Both children of a pair run on one
+core, and one waits while the other has its slot. This process imports no torch.
 """
 
 from __future__ import annotations
@@ -70,13 +72,13 @@ class Server:
     Args:
         side: which.
         threads: of torch.
-        slot_s: time of a slot.
+        avoid: a core that it leaves to those that are being measured, if there is another.
 
     Raises:
         UsageError: the side's plugins cannot be imported.
     """
 
-    def __init__(self, side: Side, threads: int) -> None:
+    def __init__(self, side: Side, threads: int, avoid: int | None = None) -> None:
         self.side = side
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
         path = os.pathsep.join([*map(str, side.roots), os.environ.get("PYTHONPATH", "")])
@@ -98,13 +100,22 @@ class Server:
             stderr=self._log,
             start_new_session=True,  # Ctrl-C reaches this process alone, which ends it
         )
+        self._ready = False
+        if avoid is not None and len(others := os.sched_getaffinity(0) - {avoid}):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(self._process.pid, others)
 
-    def ready(self) -> Mapping[str, Any]:
-        """What the server says once it has imported everything."""
-        found = self._answer(_START_S)
-        if "error" in found:
-            raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
-        return found
+    def wait(self) -> None:
+        """Wait until it has imported everything.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        if not self._ready:
+            found = self._answer(_START_S)
+            if "error" in found:
+                raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
+            self._ready = True
 
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer to an order.
@@ -193,6 +204,7 @@ class Exchange:
     seed: int = 0
     taken: int = 0
     _servers: list[Server] = field(default_factory=list)
+    _next: list[Server] = field(default_factory=list)
 
     def __enter__(self) -> Exchange:
         self.restart()
@@ -207,16 +219,23 @@ class Exchange:
         self._end()
 
     def _end(self) -> None:
-        while self._servers:
-            self._servers.pop().end()
+        for servers in (self._servers, self._next):
+            while servers:
+                servers.pop().end()
 
     def restart(self) -> None:
-        """New servers for both sides, whose memory is laid out anew."""
-        self._end()
+        """New servers for both sides."""
+        while self._servers:
+            self._servers.pop().end()
+        if not self._next:
+            self._start_next()
+        for server in self._next:
+            server.wait()
+        self._servers, self._next = self._next, []
+
+    def _start_next(self) -> None:
         for side in self.sides:
-            self._servers.append(Server(side, self.threads))
-        for server in self._servers:
-            server.ready()
+            self._next.append(Server(side, self.threads, self.core))
 
     def names(self) -> list[list[str]]:
         """For each side the subjects whose code is its own."""
@@ -255,6 +274,10 @@ class Exchange:
         Yields:
             The number of a row and its blocks, or why there are none.
         """
+        if self.taken:
+            self.restart()
+        if _spare_core(self.core):
+            self._start_next()
         self.taken += 1
         chance = random.Random(f"{self.seed} {self.taken}")  # noqa: S311 -- orders, not secrets
         order = chance.sample(range(len(rows)), len(rows))
@@ -342,6 +365,11 @@ class Exchange:
             reason = self._servers[1].ask({"do": "same", "path": path}, self.timeout_s)["reason"]
         if reason:
             raise Unmeasured(f"{self.sides[1].name} gives another answer: {reason}")
+
+
+def _spare_core(core: int | None) -> bool:
+    """Whether servers can start beside a pair without taking its core."""
+    return core is not None and len(os.sched_getaffinity(0)) > 1
 
 
 def quiet_core() -> int | None:
