@@ -12,23 +12,36 @@ from attnbench.checking.outcomes import CONTRACT, Outcome
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers, cores
 
-__all__ = ["PRELOAD", "Work", "dealt", "over_seeds", "run_checks", "without", "works_of"]
+__all__ = ["PRELOAD", "Work", "dealt", "over_seeds", "preload", "run_checks", "without", "works_of"]
 
-PRELOAD = (
+_FIRST = (
     "attnbench.checking.api",
     "hypothesis.internal.conjecture.engine",
     "torch.fx.experimental.symbolic_shapes",
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
     "attnbench.checking.warmup",
 )
-"""What a check imports, and drawing, modes and the compiler at first use: 1 to 4 s a child."""
+"""What a check imports, and drawing and modes at first use: 1 to 2 s a child."""
+
+PRELOAD = ("torch._dynamo", "torch._inductor.compile_fx", *_FIRST)
+"""The same with the compiler, 2 s more a child."""
+
+_FEW = 2
 
 _PIECES = 4
 """Pieces of work that a worker of a cluster is given, where there are that many."""
 
 _RESTARTS = 1
 """How often a subject whose process ended is begun again, behind the invariant it ended in."""
+
+
+def preload(subjects: int | None) -> tuple[str, ...]:
+    """What the process that children are forked from imports before the first of them begins.
+
+    Args:
+        subjects: how many addresses were named; ``None`` if all that are installed are checked. For
+            a few the compiler can wait: each of their children imports it when it compiles, last.
+    """
+    return _FIRST if subjects is not None and subjects <= _FEW else PRELOAD
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def command(
     started = time.monotonic()
     if junit is not None:
         check_writable(junit, "--junit")
-    plugins = load_plugins(strict=strict, preload=parallel.PRELOAD)
+    named = len(targets) if targets else None
+    plugins = load_plugins(strict=strict, preload=parallel.preload(named))
     targets = styled_targets(targets, style, convention)
     check_options(targets or ())
     chosen = {"profile": profile, "device": device, "dtypes": dtype}

@@ -9,7 +9,7 @@ import pytest
 import attnbench
 from attnbench.checking.api import planned
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
-from attnbench.checking.parallel import dealt, run_checks, works_of
+from attnbench.checking.parallel import dealt, preload, run_checks, works_of
 from attnbench.errors import OptionError, UnknownNameError
 from tests.cli_runs import HERE
 
@@ -64,3 +64,11 @@ def test_a_wrong_value_of_an_option_is_an_error_and_no_finding(
 ) -> None:
     with pytest.raises(error, match=r"\w+\(scoring=\w+\): "):
         attnbench.check(address, profile="quick", invariants=[CONTRACT])
+
+
+def test_the_compiler_is_not_waited_for_where_few_subjects_are_named() -> None:
+    compiler = {"torch._dynamo", "torch._inductor.compile_fx"}
+    for few in (1, 2):
+        assert not compiler & set(preload(few))
+    for many in (3, None):
+        assert compiler < set(preload(many))
