@@ -18,6 +18,7 @@ from hypothesis.strategies import SearchStrategy
 from attnbench.cases.case import Case
 from attnbench.cases.drawing import CaseSpace, Part, Space
 from attnbench.checking import search
+from attnbench.checking.effort import affordable, drawn_limit
 from attnbench.checking.outcomes import CONTRACT
 from attnbench.checking.profiles import Profile, nearest_misses
 from attnbench.errors import InvariantViolation, RefusalError
@@ -54,7 +55,7 @@ class Run:
     def __init__(self, subject: Subject, invariant: Invariant, profile: Profile) -> None:
         self.subject, self.invariant, self.profile = subject, invariant, profile
         self.seen = Counter[str]()
-        self.rejected = 0
+        self.rejected = self.left_out = 0
         self.refusals = Counter[str]()
         self.failing: Case | None = None
         self.error: BaseException | None = None
@@ -202,18 +203,26 @@ class SpaceRun(Run):
     def schedule(self, seed: int) -> None:
         """Run the check on the scheduled cases, one after the other, until one fails."""
         brief = self.profile.name == "quick"
+        found: list[tuple[Case, Part, Case]] = []
         for part in self.space.parts:
             for raw in part.scheduled(seed, brief=brief):
                 case = self.finished(part, raw)
                 if case is not None:
-                    self.scheduled.append(case)
-                    if self._fails_raw(part, raw, "scheduled"):
-                        return
+                    found.append((case, part, raw))
+        self.scheduled = [case for case, _, _ in found]
+        kept = affordable(self.subject, self.scheduled, self.profile, self.quota)
+        self.left_out = sum(case not in kept for case in self.scheduled)
+        for case, part, raw in found:
+            if case in kept and self._fails_raw(part, raw, "scheduled"):
+                return
 
     def generate(self, seed: int | None) -> None:
         """Run the check on drawn cases until one fails or enough said something."""
         parts = [part for part in self.space.parts if part.drawn]
-        wanted, aim = search.drawn_count(self.profile.drawn), self.profile.name == "thorough"
+        aim = self.profile.name == "thorough"
+        usual = search.drawn_count(self.profile.drawn)
+        wanted = drawn_limit(self.subject, usual, self.profile, self.quota)
+        self.left_out += usual - wanted
         at_once = 1 if aim else _AT_ONCE
         strategies = [
             part.raw(wide=aim).map(lambda raw, part=part: (part, raw))  # type: ignore[misc]

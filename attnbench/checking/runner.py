@@ -13,8 +13,10 @@ import torch
 from hypothesis import Phase
 from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 
+from attnbench.cases.case import Case
 from attnbench.cases.drawing import NoCaseError, space_of
 from attnbench.cases.spaces import cases
+from attnbench.checking.effort import calls_at
 from attnbench.checking.executions import IllegalCaseError, PlainRun, Run, SpaceRun, UnjudgedError
 from attnbench.checking.faults import fault_at, raised_text
 from attnbench.checking.outcomes import Outcome
@@ -154,6 +156,12 @@ def _verdict(run: Run) -> tuple[str, str]:
         return "inconclusive", (
             f"only {total} cases said something ({seen}, {run.rejected} scheduled ones rejected); "
             f"at least {run.quota} are needed"
+        )
+    if run.left_out:
+        entered = calls_at(run.subject, Case((2,), 9, 9))
+        seen += (
+            f"; {run.left_out} left out, the largest: a call at L = S = 9 enters about "
+            f"{entered:,.0f} functions, which would take too long"
         )
     return "passed", seen
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
+from torch import Tensor, nn
 
-from attnbench import Case, Invariant, InvariantViolation, Outcome, Subject
+from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject
 from attnbench.cases.drawing import space_of
 from attnbench.checking.outcomes import failure_text
 from attnbench.checking.profiles import PROFILES, Profile
@@ -339,3 +341,31 @@ def test_the_profile_of_a_run_is_gone_after_it() -> None:
     one, _ = invariant(lambda case: False)
     run(one, Profile("unheard", 5))
     assert current_profile() is before
+
+
+class Loops(nn.Module):
+    """A score for each pair, each worked out in Python."""
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        rows = [
+            [float(query[at].dot(key[(*at[:-1], j)])) for j in range(key.shape[-2])]
+            for at in itertools.product(*map(range, query.shape[:-1]))
+        ]
+        shape = (*query.shape[:-1], key.shape[-2])
+        return torch.tensor(rows, dtype=query.dtype).reshape(shape)
+
+
+def test_the_largest_cases_of_a_subject_that_loops_in_python_are_left_out_and_it_is_told() -> None:
+    (subject,) = resolve(ScoringSpec(name="loops", make=Loops, equal_sizes=True))
+    one, asked = invariant(lambda case: False)
+    with seeded():
+        outcome = run_invariant(subject, one, FEW)
+    assert outcome.status == "passed"
+    assert "left out, the largest: a call at L = S = 9 enters about" in outcome.reason
+    assert max(case.q_len * case.kv_len for case in asked) < 20_000
+    usual, asked = invariant(lambda case: False)
+    assert "left out" not in run(usual, target="dot").reason
+    assert max(case.q_len * case.kv_len for case in asked) > 60_000

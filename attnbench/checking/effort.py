@@ -1,0 +1,119 @@
+"""How much a subject's calls ask of Python: a fixed estimate, whatever the machine's speed.
+
+A subject that loops in Python, or traces itself anew for every shape, would keep a check in one
+process busy for many minutes. The functions that a call enters are counted at two sizes, those of
+torch as ten.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+from attnbench.cases.case import Case
+from attnbench.checking.profiles import Profile
+from attnbench.subject.subject import Subject
+
+__all__ = ["affordable", "calls_at", "drawn_limit"]
+
+_USUAL = 25
+"""Cases that quick draws, for which the limit is."""
+
+_LIMIT = 2_000_000
+"""Functions entered in one call at each scheduled case, all together; built-ins: up to 300,000."""
+
+_OPERATION = 10
+"""What a call of torch counts as: it takes some microseconds."""
+
+
+def affordable(
+    subject: Subject, cases: Sequence[Case], profile: Profile, least: int
+) -> frozenset[Case]:
+    """Those of some cases that a check has time for: all, or the smallest ones.
+
+    Args:
+        subject: what is called.
+        cases: scheduled ones.
+        profile: how hard is looked.
+        least: how many are kept in any case.
+    """
+    left = _limit(profile)
+    kept: list[Case] = []
+    for case in sorted(cases, key=lambda case: calls_at(subject, case)):
+        left -= calls_at(subject, case)
+        if left < 0 and len(kept) >= least:
+            break
+        kept.append(case)
+    return frozenset(kept)
+
+
+def drawn_limit(subject: Subject, wanted: int, profile: Profile, least: int) -> int:
+    """How many cases a check has time to draw of those that are wanted, and at least some."""
+    each = calls_at(subject, Case((2,), 9, 9))
+    return wanted if each * wanted <= _limit(profile) else max(least, int(_limit(profile) / each))
+
+
+def _limit(profile: Profile) -> float:
+    return _LIMIT * max(1.0, profile.drawn / _USUAL)
+
+
+def calls_at(subject: Subject, case: Case) -> float:
+    """About how many functions one call at a case enters, in Python or from it."""
+    fixed, each = _counted(subject)
+    return fixed + each * _pairs(case)
+
+
+@functools.lru_cache(maxsize=64)
+def _counted(subject: Subject) -> tuple[float, float]:
+    """What every call enters, and what it enters more for each pair of a query and a key."""
+    warm, small, large = (
+        subject.legal(Case((1,), size, size, dtype=subject.dtypes[0])) for size in (5, 4, 24)
+    )
+    try:
+        _entered(subject, warm)
+        few, many = _entered(subject, small), _entered(subject, large)
+    except Exception:  # what is wrong with it, the checks tell
+        return 0.0, 0.0
+    more = _pairs(large) - _pairs(small)
+    each = max(0.0, (many - few) / more) if more else 0.0
+    return max(0.0, few - each * _pairs(small)), each
+
+
+def _entered(subject: Subject, case: Case) -> int:
+    module, inputs = subject.build(case)
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    operations = _Operations()
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        with operations:
+            subject.output(module, inputs)
+    finally:
+        sys.setprofile(before)
+    return count + _OPERATION * operations.count
+
+
+class _Operations(TorchFunctionMode):
+    """Counts calls of torch's functions and of methods of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _pairs(case: Case) -> int:
+    return math.prod(case.lead) * case.q_len * case.kv_len
