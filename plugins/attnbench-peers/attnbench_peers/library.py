@@ -1,0 +1,60 @@
+"""The libraries whose attention is here, and the versions that it was tried with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["LIBRARIES", "Library"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A distribution with attention in it.
+
+    Args:
+        name: of the distribution.
+        tested: the version that its subjects were tried with.
+        extra: of this distribution, that installs it; ``None`` for torch, which is there always.
+    """
+
+    name: str
+    tested: str
+    extra: str | None
+
+    @property
+    def installed(self) -> str | None:
+        """The version that is installed, without a local part such as ``+cpu``."""
+        try:
+            return version(self.name).partition("+")[0]
+        except PackageNotFoundError:
+            return None
+
+    @property
+    def state(self) -> str:
+        """One line: whether it is installed, and as which version."""
+        if self.installed is None:
+            return f"not installed: pip install 'attnbench-peers[{self.extra}]'"
+        if self.installed != self.tested:
+            return f"{self.installed}, but tested with {self.tested}"
+        return self.installed
+
+
+LIBRARIES = {
+    library.name: library
+    for library in (
+        Library("flax", "0.12.8", "jax"),
+        Library("jax", "0.10.2", "jax"),
+        Library("keras", "3.15.1", "keras"),
+        Library("local-attention", "1.11.2", "local-attention"),
+        Library("mlx", "0.32.4", "mlx"),
+        Library("monai", "1.6.1", "monai"),
+        Library("onnx", "1.23.2", "onnx"),
+        Library("onnxruntime", "1.32.0", "onnx"),
+        Library("performer-pytorch", "1.1.4", "performer-pytorch"),
+        Library("torch", "2.13.0", None),
+        Library("torch-geometric", "2.8.1", "torch-geometric"),
+        Library("transformers", "5.23.0", "transformers"),
+        Library("x-transformers", "2.31.10", "x-transformers"),
+    )
+}
