@@ -264,7 +264,8 @@ class Space(Part):
         groups = (domain.masks, domain.layouts, domain.regimes, domain.dtypes)
         orders = (MASKS, LAYOUTS, REGIMES, _DTYPES)
         return [
-            [name for name in order if name in group or name == mine]
+            # those of layers alone come last
+            [n for n in dict.fromkeys((*order, *group, mine)) if n and (n in group or n == mine)]
             for order, group, mine in zip(orders, groups, own, strict=True)
         ]
 

@@ -29,11 +29,14 @@ def command(
         str | None,
         typer.Option("--scoring", help="Name of its scoring function; the module's by default."),
     ] = None,
+    layer: Annotated[
+        bool, typer.Option("--layer", help="Write a layer with a cache, not a scoring function.")
+    ] = False,
     into: Annotated[
         Path, typer.Option("--into", help="Folder in which the new one is made.")
     ] = Path(),
 ) -> int:
-    """Write a plugin distribution: a scoring function, its tests and its asv set-up."""
+    """Write a plugin distribution: a scoring function, or a layer, and what tests it."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a distribution: use letters, digits, '-', '_' and '.', "
@@ -45,6 +48,8 @@ def command(
         raise UsageError(
             f"{scoring!r} cannot name a scoring function: use letters, digits and '_'."
         )
+    if layer and scoring != module:
+        raise UsageError("--layer writes no scoring function; leave --scoring out.")
     target = into / name
     if target.exists():
         raise UsageError(f"{target} is there already; choose another name, or --into a folder.")
@@ -57,7 +62,7 @@ def command(
         "attnbench": _requirement(),
     }
     try:
-        for path, text in _files(values):
+        for path, text in _files("layer" if layer else "new", values):
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             (target / path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -65,7 +70,8 @@ def command(
     typer.echo(f"Wrote {target}. Edit {target / module / '__init__.py'}, then:")
     typer.echo(f"  pip install -e {shlex.quote(str(target))}")
     typer.echo(f"  attnbench check {scoring}")
-    typer.echo(f"  attnbench bench {scoring} scaled_dot")
+    if not layer:
+        typer.echo(f"  attnbench bench {scoring} scaled_dot")
     return 0
 
 
@@ -105,8 +111,8 @@ def _requirement() -> str:
     return f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else str(origin["url"])
 
 
-def _files(values: dict[str, str]) -> list[tuple[Path, str]]:
-    root = resources.files("attnbench") / "templates" / "new"
+def _files(kind: str, values: dict[str, str]) -> list[tuple[Path, str]]:
+    root = resources.files("attnbench") / "templates" / kind
     return [
         (_target(path, values), Template(source.read_text(encoding="utf-8")).substitute(values))
         for path, source in _walk(root, Path())

@@ -36,6 +36,37 @@ def test_a_new_distribution_is_whole_and_names_itself_throughout(
     assert "attnbench check my_scores" in capsys.readouterr().out
 
 
+def test_a_new_layer_is_whole_and_passes_before_it_is_installed(
+    here: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "my-layers", "--layer"]) == 0
+    written = {str(p.relative_to(here / "my-layers")) for p in here.rglob("*") if p.is_file()}
+    assert written == {
+        ".gitignore",
+        "README.md",
+        "my_layers/__init__.py",
+        "pyproject.toml",
+        "tests/test_my_layers.py",
+    }
+    assert not any("$" in p.read_text() for p in here.rglob("*") if p.is_file())
+    assert "attnbench check my_layers" in capsys.readouterr().out
+    code = (
+        "import attnbench;"
+        "from attnbench.registry.discovery import call_hooks; import my_layers;"
+        "(spec,) = call_hooks(my_layers);"
+        "report = attnbench.check(spec, profile='quick');"
+        "assert report.ok, str(report); print(report.counts['passed'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=here / "my-layers",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20
+
+
 def test_its_scoring_function_can_be_named(here: Any) -> None:
     assert main(["new", "my-scores", "--scoring", "warm_cosine", "--into", "sub/folder"]) == 0
     text = (here / "sub/folder/my-scores/my_scores/__init__.py").read_text()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.faults import raised_text
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.layers.causes import mixes_items
 from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases
 from attnbench.invariants.layers.rounding import floor_of, rounding_of
 from attnbench.invariants.layers.stages import has_cache
@@ -23,6 +26,9 @@ from attnbench.invariants.toolkit.comparisons import (
 )
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 __all__: list[str] = []
 
@@ -54,12 +60,31 @@ def _no_trace(subject: Subject, case: Case) -> None:
     found = look.differs(got, expected, look.real(look.hidden, look.mask))
     if found is not None:
         look.accuse(found, got, expected, told, "a new module")
+    _other_weights(look)
     for name, tensor in look.module.state_dict().items():
         if name not in state or not torch.equal(tensor, state[name]):
             raise InvariantViolation(
                 f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "
                 "as it is: the same inputs would not give the same output"
             )
+
+
+def _other_weights(look: Look) -> None:
+    """Hold a module with other weights to what it gives for the same tokens in a larger batch."""
+    if mixes_items(look.subject):
+        return
+    other = Look(look.subject, look.case.replace(seed=look.case.seed + 1))
+    other.hidden, other.mask = look.hidden, look.mask
+    got = other.run(look.hidden, look.mask)
+    hidden = torch.cat([look.hidden, look.other(look.hidden[:1])])
+    mask = look.mask
+    if mask is not None:
+        mask = torch.cat([mask, torch.ones_like(mask[:1])])
+    expected = other.run(hidden, mask)[:-1]
+    found = other.differs(got, expected, look.real(look.hidden, look.mask))
+    if found is not None:
+        told = "of a module with other weights, called on the same inputs, output"
+        look.accuse(found, got, expected, told, "the same items in a larger batch")
 
 
 def _empty(subject: Subject, case: Case) -> None:
@@ -118,6 +143,38 @@ def _checkpointed(subject: Subject, case: Case) -> None:
         same_gradient(one, two, "under torch.utils.checkpoint, a gradient", other)
 
 
+def _half(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    wide = "float64" if "float64" in subject.dtypes else "float32"
+    dtype = getattr(torch, wide)
+    with torch.no_grad():
+        module = copy.deepcopy(look.module).to(dtype)
+        expected, _ = look.subject.call(module, look.hidden.to(dtype), look.mask)
+    got = look.run(look.hidden, look.mask)
+    found = look.differs(got, expected, look.real(look.hidden, look.mask))
+    if found is not None:
+        look.accuse(found, got, expected, f"in {case.dtype}, output", f"the same call in {wide}")
+
+
+def _has_half(subject: Subject) -> str | None:
+    if not {"float16", "bfloat16"} & set(subject.dtypes):
+        return "it supports no half type"
+    if not {"float64", "float32"} & set(subject.dtypes):
+        return "it supports nothing wider to compare with"
+    return None
+
+
+def _half_cases(subject: Subject) -> SearchStrategy[Case]:
+    longest = Case((1,), 320, 320, 16, 16, 16)  # where bfloat16 tells no positions apart
+    return layer_cases(
+        subject,
+        masks=_MASKS,
+        regimes=("normal",),
+        dtypes=("bfloat16", "float16"),
+        beyond=(longest.replace(dtype="bfloat16"), longest.replace(dtype="float16")),
+    )
+
+
 def _through_cache(subject: Subject, case: Case) -> None:
     look = Look(subject, case)
     if case.q_len < 3:
@@ -143,13 +200,11 @@ def _through_cache(subject: Subject, case: Case) -> None:
     (want,) = differentiate(expected, [again], weight)
     if got is None or want is None:
         return
-    past = got[:, :cut]
-    if not bool(past.any()):
-        return  # a cache may stop gradients
-    scale = float(want.abs().amax())
-    tolerance = 1024 * torch.finfo(torch.float32).eps * max(scale, 1e-30)
-    what = f"through a cache cut at {cut}, the gradient of the new outputs by the past hidden"
-    agree_within(past, want[:, :cut], tolerance, what, "one call")
+    tolerance = 1024 * torch.finfo(torch.float32).eps * max(float(want.abs().amax()), 1e-30)
+    told = f"with a cache that holds {cut}, the gradient of the new outputs by the"
+    if bool(got[:, :cut].any()):  # a cache may stop them, those of the new keys and values too
+        agree_within(got[:, :cut], want[:, :cut], tolerance, f"{told} past hidden", "one call")
+        agree_within(got[:, cut:], want[:, cut:], tolerance, f"{told} new hidden", "one call")
 
 
 @hookimpl
@@ -178,6 +233,15 @@ def attnbench_invariants() -> Iterable[Invariant]:
             subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
         ),
         applies=has_gradients,
+    )
+    yield Invariant(
+        name="half_types_agree",
+        statement="In a half type the output is that of a wide one, within 4 times what one unit "
+        "in the last place at every submodule's output changes.",
+        check=_half,
+        kinds=("layer",),
+        cases=_half_cases,
+        applies=_has_half,
     )
     yield Invariant(
         name="cached_gradients_are_right_or_stopped",

@@ -95,7 +95,8 @@ class Look:
             real: where they are compared.
             allowed: gives what rounding may change; that of the case's own call by default.
         """
-        if worst_place(got, expected, floor_of(self.subject, expected), real) is None:
+        floor = floor_of(self.subject, expected, got.dtype)
+        if worst_place(got, expected, floor, real) is None:
             return None
         if allowed is None:
             limits = rounding_of(self.subject, self.module, self.hidden, self.mask)

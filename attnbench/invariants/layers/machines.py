@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.players import FoundError, Player, Stage
+from attnbench.invariants.layers.players import TOKENS, FoundError, Player, Stage
 from attnbench.invariants.layers.programs import Program, Step, legalised, shortest
 
 __all__ = ["OPERATIONS", "explore"]
@@ -52,7 +52,7 @@ def explore(
         scheduled: programs that are tried first.
         drawn: whether some are drawn, too.
     """
-    capacity = stage.subject.capacity
+    capacity = min(stage.subject.capacity, TOKENS)
     found = None
     for program in scheduled:
         found = played(stage, judged, legalised(program, capacity))
@@ -104,7 +104,8 @@ def _drawn(stage: Stage, judged: str) -> FoundError | None:
 
 def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:
     allowed = OPERATIONS[judged]
-    capacity, window = stage.subject.capacity, stage.subject.spec.window or 4
+    capacity = min(stage.subject.capacity, TOKENS)
+    window = stage.subject.spec.window or 4
     near = (window - 1, window, window + 1, 2 * window, 2 * window + 1)
     counts = st.sampled_from(sorted({n for n in (1, 1, 2, 3, 5, 7, *near) if 1 <= n <= 17}))
 

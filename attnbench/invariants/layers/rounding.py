@@ -18,6 +18,7 @@ __all__ = ["eps_of", "floor_of", "rounding_of", "worst_place"]
 
 _UNITS = 4.0
 _DRAWS = 16
+_COARSE = 1e-4
 
 
 def eps_of(subject: LayerSubject, dtype: torch.dtype) -> float:
@@ -28,12 +29,20 @@ def eps_of(subject: LayerSubject, dtype: torch.dtype) -> float:
     return max(subject.eps(dtype), torch.finfo(torch.float32).eps)
 
 
-def floor_of(subject: LayerSubject, expected: Tensor) -> float:
-    """What two computations of one thing may always differ by: some units of the largest value."""
+def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None = None) -> float:
+    """What two computations of one thing may always differ by: some units of the largest value.
+
+    Args:
+        subject: a layer.
+        expected: an output.
+        dtype: that of the other one, if that is narrower.
+    """
     if not expected.numel():
         return 0.0
     largest = float(expected.detach().double().abs().nan_to_num(0.0, 0.0, 0.0).amax())
-    return 32 * eps_of(subject, expected.dtype) * max(largest, 1e-30)
+    eps = eps_of(subject, dtype or expected.dtype)
+    units = 4 if eps > _COARSE else 32  # few of a half type are much
+    return units * eps * max(largest, 1e-30)
 
 
 def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
@@ -85,12 +94,13 @@ def rounding_of(
     with torch.no_grad():
         still, _ = subject.call(copy.deepcopy(module), hidden, padding_mask)
         largest = torch.zeros(still.shape, dtype=torch.float64)
+        other = copy.deepcopy(module)
+        for part in other.modules():
+            part.register_forward_hook(hook)
+        pairs = list(zip(other.parameters(), module.parameters(), strict=True))
         for _ in range(_DRAWS):
-            other = copy.deepcopy(module)
-            for parameter in other.parameters():
-                parameter.copy_(moved(parameter))
-            for part in other.modules():
-                part.register_forward_hook(hook)
+            for parameter, true in pairs:
+                parameter.copy_(moved(true))
             output, _ = subject.call(other, moved(hidden), padding_mask)
             change = (output.double() - still.double()).abs().nan_to_num(0.0).cpu()
             largest = torch.maximum(largest, change)
