@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File
-
 ROOT = Path(__file__).parent.parent
+NAME = re.compile(r"[a-z_0-9]+")
 SOURCES = ("attnbench/invariants", "plugins/attnbench_plugins/laws")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
     """Add the pictures of the gallery, which lie beside the other results."""
+    from mkdocs.structure.files import File  # the tests read the list of invariants without MkDocs
+
     for path in sorted((ROOT / "results" / "pictures").glob("*.png")):
         files.append(File.generated(config, f"pictures/{path.name}", abs_src_path=str(path)))
     return files
@@ -54,9 +56,10 @@ def invariants() -> str:
     """Names and statements of all invariants and laws, by topic."""
     topics = []
     for folder in SOURCES:
-        for path in sorted((ROOT / folder).glob("*.py")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            rows = sorted(_invariants_of(tree))
+            a_law = " *A law.*" if "laws" in (*path.parts, path.stem) else ""
+            rows = sorted({*_invariants_of(tree, a_law)})
             if rows:
                 title = (ast.get_docstring(tree) or path.stem).partition("\n")[0].rstrip(".")
                 lines = [f"- **`{name}`**: {statement}{law}" for name, statement, law in rows]
@@ -65,18 +68,22 @@ def invariants() -> str:
     return "\n\n".join(topics)
 
 
-def _invariants_of(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
-    """Name, statement, and a mark for a law, of each invariant that a module makes."""
+def _invariants_of(tree: ast.Module, a_law: str) -> Iterator[tuple[str, str, str]]:
+    """Name, statement and a mark for a law, of each invariant that a module makes.
+
+    A module makes them by calls with keywords, or by rows that begin with a name and a sentence.
+    """
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or _called(node) not in ("Invariant", "law", "Law"):
+        given: dict[str | None, ast.expr] = {}
+        if isinstance(node, ast.Call):
+            given = {word.arg: word.value for word in node.keywords}
+        row = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
+        first = [*row[:2], None, None]
+        name, statement = given.get("name", first[0]), given.get("statement", first[1])
+        if not (isinstance(name, ast.Constant) and isinstance(statement, ast.Constant)):
             continue
-        given = {word.arg: word.value for word in node.keywords}
-        name, statement = given.get("name"), given.get("statement")
-        if isinstance(name, ast.Constant) and isinstance(statement, ast.Constant):
-            is_law = isinstance(law := given.get("law"), ast.Constant) and law.value is True
-            yield str(name.value), str(statement.value), " *A law.*" if is_law else ""
-
-
-def _called(node: ast.Call) -> str:
-    """The last part of the name that is called."""
-    return ast.unparse(node.func).rpartition(".")[2]
+        words = str(statement.value)
+        if NAME.fullmatch(str(name.value)) and " " in words and words.endswith("."):
+            law = given.get("law")
+            declared = isinstance(law, ast.Constant) and law.value is True
+            yield str(name.value), words, " *A law.*" if declared else a_law

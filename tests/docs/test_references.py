@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from attnbench.registry.catalog import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = "py|md|toml|json|yml|png|cpp|h|html|css|js|ini|template"
@@ -55,6 +58,13 @@ def test_every_file_that_is_named_is_there() -> None:
         if not (ROOT / name).exists() and not (path.parent / name).exists()
     }
     assert missing == set()
+
+
+def test_the_manual_lists_every_invariant_and_law() -> None:
+    hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
+    listed = re.findall(r"^- \*\*`(\w+)`\*\*", hooks["invariants"](), re.MULTILINE)
+    registered = {invariant.name for invariant in registry().invariants()}
+    assert sorted(listed) == sorted(registered)
 
 
 def test_readme_has_fewer_than_900_words() -> None:
