@@ -75,8 +75,9 @@ def _unusable(subject: Subject) -> str | None:
 
 
 def checks_of(
-    targets: Iterable[str | Spec],
+    targets: Iterable[str | Spec | Callable[..., Any]],
     *,
+    style: str | None = None,
     profile: str = "quick",
     seed: int | None = None,
     invariants: Sequence[str] | None = None,
@@ -88,15 +89,16 @@ def checks_of(
     """
     pairs = []
     for target in targets:
-        subjects, chosen = planned(target, profile=profile, invariants=invariants)
+        subjects, chosen = planned(target, style=style, profile=profile, invariants=invariants)
         check_options(subjects)
         pairs += [(s, Check(invariant, profile, seed)) for s in subjects for invariant in chosen]
     return pairs
 
 
 def parametrize_with_checks(
-    targets: Iterable[str | Spec],
+    targets: Iterable[str | Spec | Callable[..., Any]],
     *,
+    style: str | None = None,
     profile: str = "quick",
     seed: int | None = None,
     invariants: Sequence[str] | None = None,
@@ -108,7 +110,8 @@ def parametrize_with_checks(
             check(subject)
 
     Args:
-        targets: addresses or specs, which need not be registered.
+        targets: addresses, specs (which need not be registered), functions, modules or classes.
+        style: how the last three are called, as for :func:`attnbench.check`.
         profile: how hard to look, as in :func:`attnbench.check`.
         seed: of what is drawn; ``None`` draws the same every time.
         invariants: names of the invariants to run; all by default.
@@ -119,7 +122,7 @@ def parametrize_with_checks(
     """
     import pytest
 
-    pairs = checks_of(targets, profile=profile, seed=seed, invariants=invariants)
+    pairs = checks_of(targets, style=style, profile=profile, seed=seed, invariants=invariants)
     return pytest.mark.parametrize(
         ("subject", "check"),
         pairs,

@@ -7,6 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters
+from attnbench.checking.parametrization import checks_of
 from attnbench.errors import RefusalError, StyleError
 from attnbench.subject.lookup import resolve
 
@@ -156,3 +157,11 @@ def test_without_a_style_only_exactly_known_objects_are_recognised() -> None:
     assert subject.about[0].startswith("scaled_dot_product_attention: called as sdpa")
     with pytest.raises(StyleError, match=r"name the style with --as .*sdpa, flash would fit"):
         resolve(flashlike)
+
+
+def test_a_test_module_is_parametrized_with_checks_of_a_function() -> None:
+    ((subject, check),) = checks_of(
+        [flashlike], style="flash", invariants=["masked_weights_are_zero"]
+    )
+    assert subject.name == "flashlike"
+    assert check.outcome(subject).status == "passed"
