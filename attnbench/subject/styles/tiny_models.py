@@ -36,6 +36,9 @@ _SLOTS = 48
 _LOSSY = "what is quantised differs from what is exact, in the first call too (transformers#35185)"
 
 
+_EMPTY = "the library's models reshape to (..., -1, D), which torch refuses for no tokens"
+
+
 class TinyModel(nn.Module):
     """A model called on hidden states, in the place of the embeddings of its tokens.
 
@@ -82,7 +85,7 @@ def transformers(
     off. float64 is left out, as norms and rotations there compute in float32 whatever is given.
 
     Args:
-        config: a configuration; give it small sizes.
+        config: a configuration; with a hidden size of 16 or less, all invariants have cases.
         cache: one of :data:`CACHES`; ``None`` for a model without one, as encoders are.
         attention: one of :data:`ATTENTIONS`, or another name that the library knows.
         cache_options: further arguments of the cache, such as ``backend`` of a quantised one.
@@ -119,10 +122,10 @@ def transformers(
         "sizes": lambda size: text.hidden_size,
         "dtypes": ("float32", "bfloat16", "float16"),
         "laws": ("left_padding_is_inert",),
-        "exempt": {},
+        "exempt": {"empty_calls_are_harmless": _EMPTY},
     }
     if cache == "quantized":
-        known["exempt"] = dict.fromkeys(LOSSY, _LOSSY)
+        known["exempt"] |= dict.fromkeys(LOSSY, _LOSSY)
     exempt = {**known["exempt"], **fields.pop("exempt", {})}
     return LayerSpec(**{**known, **fields, "exempt": exempt})
 
