@@ -62,7 +62,7 @@ def scoring_of(module: nn.Module) -> ScoringSpec | None:
 def rows_stand_alone(module_or_name: nn.Module | str) -> bool:
     """Whether a row of scores is known to depend on nothing but its query and the keys.
 
-    It does not where positions count; of a module that no registered spec made, nothing is known.
+    False for position-dependent scorings, and for modules that no registered spec made.
     """
     if isinstance(module_or_name, str):
         spec: object = registry().get(module_or_name)

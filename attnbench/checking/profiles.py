@@ -45,7 +45,7 @@ PROFILE: ContextVar[Profile] = ContextVar("attnbench_profile", default=PROFILES[
 
 
 def current_profile() -> Profile:
-    """The profile of the run that a check is in: for what is too slow to be done in each."""
+    """The active profile; lets a check skip slow work."""
     return PROFILE.get()
 
 

@@ -42,9 +42,9 @@ def _copies_agree(subject: Subject, case: Case) -> None:
             if way == "pickle" and _torch_refuses(error):
                 continue
             raise InvariantViolation(
-                f"{way} of the module raised {type(error).__name__}: {error}; lambdas and tensors "
-                "with a graph, kept on a module, stand against it; where it is torch that cannot "
-                "copy a module of this kind, exempt the subject with a reason"
+                f"{way} of the module raised {type(error).__name__}: {error}. Usual cause: a "
+                "lambda or a non-leaf tensor stored on the module. If torch itself cannot copy it, "
+                "set exempt={'copies_agree': '...'}."
             ) from None
         places = {p.data_ptr() for p in module.parameters() if p.numel()}
         for name, parameter in base.module.named_parameters():

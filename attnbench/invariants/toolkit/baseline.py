@@ -88,8 +88,8 @@ class Baseline:
     def repeat(self, what: str, other: str) -> None:
         """Raise where the same call gives another output than the first time.
 
-        What rounding the inputs does is no excuse here, and could not be told: a module that
-        changed answers differently to that, too.
+        No allowance for input rounding: a module whose state changed would round differently as
+        well.
         """
         expected = self.output.detach()
         largest = float(expected.double().abs().nan_to_num(0.0).amax()) if expected.numel() else 0.0
