@@ -2,9 +2,9 @@
 
 Each side has a server, which imports torch and that side's plugins, and forks a child that takes
 the slots: one that dies or hangs takes no server with it. Every pair has servers of its own, since
-the place of a server's code and heap is worth some percent, and all its children share it. They are
-started while the pair before is measured, on the other cores. Both children of a pair run on one
-core, and one waits while the other has its slot. This process imports no torch.
+the place of a server's code and heap is worth some percent, and all its children share it. Both
+children of a pair run on one core, and one waits while the other has its slot. This process imports
+no torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SLOT_S = 0.004
 BLOCKS = 40
 """Blocks of a pair."""
 
-ROW_S = 2.0
+ROW_S = 5.0
 """Time of a row in a pair after which it gets no further block; one it has in any case."""
 
 _START_S = 180.0
@@ -72,13 +72,12 @@ class Server:
     Args:
         side: which.
         threads: of torch.
-        avoid: a core that it leaves to those that are being measured, if there is another.
 
     Raises:
         UsageError: the side's plugins cannot be imported.
     """
 
-    def __init__(self, side: Side, threads: int, avoid: int | None = None) -> None:
+    def __init__(self, side: Side, threads: int) -> None:
         self.side = side
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
         path = os.pathsep.join([*map(str, side.roots), os.environ.get("PYTHONPATH", "")])
@@ -100,10 +99,6 @@ class Server:
             stderr=self._log,
             start_new_session=True,  # Ctrl-C reaches this process alone, which ends it
         )
-        self._ready = False
-        if avoid is not None and len(others := os.sched_getaffinity(0) - {avoid}):
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(self._process.pid, others)
 
     def wait(self) -> None:
         """Wait until it has imported everything.
@@ -111,11 +106,9 @@ class Server:
         Raises:
             UsageError: it cannot.
         """
-        if not self._ready:
-            found = self._answer(_START_S)
-            if "error" in found:
-                raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
-            self._ready = True
+        found = self._answer(_START_S)
+        if "error" in found:
+            raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
 
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The answer to an order.
@@ -204,7 +197,6 @@ class Exchange:
     seed: int = 0
     taken: int = 0
     _servers: list[Server] = field(default_factory=list)
-    _next: list[Server] = field(default_factory=list)
 
     def __enter__(self) -> Exchange:
         self.restart()
@@ -219,23 +211,16 @@ class Exchange:
         self._end()
 
     def _end(self) -> None:
-        for servers in (self._servers, self._next):
-            while servers:
-                servers.pop().end()
+        while self._servers:
+            self._servers.pop().end()
 
     def restart(self) -> None:
         """New servers for both sides."""
-        while self._servers:
-            self._servers.pop().end()
-        if not self._next:
-            self._start_next()
-        for server in self._next:
-            server.wait()
-        self._servers, self._next = self._next, []
-
-    def _start_next(self) -> None:
+        self._end()
         for side in self.sides:
-            self._next.append(Server(side, self.threads, self.core))
+            self._servers.append(Server(side, self.threads))
+        for server in self._servers:
+            server.wait()
 
     def names(self) -> list[list[str]]:
         """For each side the subjects whose code is its own."""
@@ -276,8 +261,6 @@ class Exchange:
         """
         if self.taken:
             self.restart()
-        if _spare_core(self.core):
-            self._start_next()
         self.taken += 1
         chance = random.Random(f"{self.seed} {self.taken}")  # noqa: S311 -- orders, not secrets
         order = chance.sample(range(len(rows)), len(rows))
@@ -365,11 +348,6 @@ class Exchange:
             reason = self._servers[1].ask({"do": "same", "path": path}, self.timeout_s)["reason"]
         if reason:
             raise Unmeasured(f"{self.sides[1].name} gives another answer: {reason}")
-
-
-def _spare_core(core: int | None) -> bool:
-    """Whether servers can start beside a pair without taking its core."""
-    return core is not None and len(os.sched_getaffinity(0)) > 1
 
 
 def quiet_core() -> int | None:
