@@ -21,6 +21,7 @@ MADE_BY_USERS = {
     "benchmarks/attention.py",
     "benchmarks/suite.py",  # attnbench new
     "plugins/attnbench_plugins/scorings/cosine.py",
+    "tests/test_my_layers.py",  # attnbench new --layer
     "tests/test_my_scores.py",  # attnbench new
 }
 """Files that a page tells a user to write, or that a command writes for them."""
