@@ -146,7 +146,7 @@ class LaterChunksIgnoreThePast(Layer):
         return visible & (distance < len(own)) if len(own) > 1 else visible
 
 
-@_growing("onnxruntime#27885", killers=("padded_tokens_are_inert",))
+@_growing("onnxruntime#27885", killers=("left_padding_is_inert",))
 class PaddingCountedFromTheLeft(Layer):
     """The mask becomes a number of real tokens, taken to be the first ones."""
 

@@ -147,7 +147,7 @@ class QueryAndMemoryLengthSwapped(Banded):
         return allowed
 
 
-@_growing("pytorch#79927", killers=("padded_tokens_are_inert",))
+@_growing("pytorch#79927", killers=("left_padding_is_inert",))
 class PackedAsIfPaddedAtTheRight(Layer):
     """Without gradients, a fast path packs the batch as if its padding were at the right."""
 
