@@ -30,7 +30,7 @@ from attnbench.registry.address import format_options
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions, format_conventions
-from attnbench.subject.calls import arguments, refused
+from attnbench.subject.invocation import arguments, refused
 from attnbench.subject.tensors import Inputs, make_inputs
 
 __all__ = ["Inputs", "Subject"]

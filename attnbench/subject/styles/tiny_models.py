@@ -26,7 +26,7 @@ LOSSY = (
     "caches_are_independent",
     "calls_without_cache_leave_none",
     "cropped_slots_are_forgotten",
-    "rows_of_a_padded_batch_go_on_as_alone",
+    "padded_rows_decode_as_alone",
     "selected_rows_go_on_as_their_sequences",
 )
 """Invariants that compare what was kept with what was not."""
