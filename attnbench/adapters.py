@@ -20,7 +20,7 @@ from attnbench.subject.styles.flexible import flex
 from attnbench.subject.styles.functions import flash, interface, sdpa
 from attnbench.subject.styles.hidden_states import layer
 from attnbench.subject.styles.keras_layers import keras
-from attnbench.subject.styles.modules import multihead
+from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.tiny_models import transformers
 
 __all__ = [

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from attnbench.attention.torch_internals import fake_mode, graph_breaks
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
-from attnbench.checking.evidence.script import transformed
+from attnbench.checking.evidence.untaped import transformed
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
-from attnbench.checking.evidence.script import compared_with_reference
+from attnbench.checking.evidence.untaped import compared_with_reference
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.hookspecs import hookimpl

@@ -210,7 +210,14 @@ class Registry:
         return self._by_origin.get(origin) if origin is not None else None
 
     def invariants(self) -> list[Invariant]:
-        """Every invariant and law, sorted by name."""
+        """Every invariant and law, sorted by name.
+
+        Raises:
+            DuplicateNameError: two plugins bring one of the same name.
+        """
+        for name, found in self._invariants.items():
+            if len(found) > 1:
+                raise DuplicateNameError(_duplicate(name, found))
         entries = [entry for found in self._invariants.values() for entry in found]
         specs = [entry.spec for entry in sorted(entries, key=lambda entry: entry.key)]
         return [spec for spec in specs if isinstance(spec, Invariant)]
@@ -230,10 +237,13 @@ def _duplicate(key: str, found: list[Registered]) -> str:
         for r in found
     ]
     ways = " or ".join(f"{r.plugin.distribution}:{key}" for r in found)
-    lines.append(
-        f"Name one by its distribution ({ways}), uninstall one, "
-        f"or set {DISABLED_VARIABLE}={found[-1].plugin.name}."
+    # an invariant is never named by its distribution: its name is its id in every report
+    named = (
+        "Uninstall one, "
+        if kind == "invariant"
+        else (f"Name one by its distribution ({ways}), uninstall one, ")
     )
+    lines.append(f"{named}or set {DISABLED_VARIABLE}={found[-1].plugin.name}.")
     return "\n".join(lines)
 
 

@@ -189,3 +189,13 @@ def test_a_kernel_of_an_unknown_scoring_function_is_an_error() -> None:
     kernel = attnbench.KernelSpec(name="fast", scoring="cosin", attend=torch.add)
     with pytest.raises(UnknownNameError, match="Did you mean 'cosine'"):
         Registry([plugin(specs=[spec(), kernel])]).scoring_for(kernel)
+
+
+def test_two_invariants_of_one_name_are_refused_with_who_brings_them() -> None:
+    first, second = (attnbench.Invariant(name="holds", check=lambda s, c: None) for _ in range(2))
+    both = Registry([plugin("a", "attn-extra", [first]), plugin("b", "my-laws", [second])])
+    with pytest.raises(DuplicateNameError) as raised:
+        both.invariants()
+    assert "invariant 'holds' is registered twice" in str(raised.value)
+    assert "by attn-extra 1.0 (entry point 'a')" in str(raised.value)
+    assert "Uninstall one, or set ATTNBENCH_DISABLED_PLUGINS=b." in str(raised.value)

@@ -2,7 +2,7 @@
 
 The failing check is run once more with a tape (:mod:`attnbench.checking.evidence.tape`); what the
 violated quantity depends on becomes a script, which ends with an assertion that fails. Where a
-violation brings lines of its own, as those of :mod:`attnbench.checking.evidence.script` do, they
+violation brings lines of its own, as those of :mod:`attnbench.checking.evidence.untaped` do, they
 are the script.
 """
 
@@ -31,8 +31,8 @@ from attnbench.checking.evidence.naming import (
     named_make,
     named_reference,
 )
-from attnbench.checking.evidence.script import unsettling
 from attnbench.checking.evidence.tape import Tape
+from attnbench.checking.evidence.untaped import unsettling
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.runner import seeded
 from attnbench.errors import InvariantViolation

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.players import TOKENS, FoundError, Player, Stage
+from attnbench.invariants.layers.program_comparison import TOKENS, FoundError, Player, Stage
 from attnbench.invariants.layers.programs import Program, Step, legalised, shortest
 
 __all__ = ["OPERATIONS", "explore"]

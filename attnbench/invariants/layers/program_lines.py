@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from attnbench.cases.case import Case
-from attnbench.checking.evidence.script import unsettling
-from attnbench.invariants.layers.players import TOKENS, FoundError
+from attnbench.checking.evidence.untaped import unsettling
+from attnbench.invariants.layers.program_comparison import TOKENS, FoundError
 from attnbench.invariants.layers.programs import MOST_ROWS, Step
 from attnbench.subject.layer import LayerSubject
 

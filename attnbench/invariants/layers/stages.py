@@ -14,7 +14,7 @@ from attnbench.checking.faults import raised_text
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.layers.machines import explore
-from attnbench.invariants.layers.players import Stage
+from attnbench.invariants.layers.program_comparison import Stage
 from attnbench.invariants.layers.program_lines import lines_of
 from attnbench.invariants.layers.programs import Program
 from attnbench.specs import Invariant

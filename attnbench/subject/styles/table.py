@@ -17,7 +17,7 @@ from attnbench.subject.styles.fitting import fitting
 from attnbench.subject.styles.flexible import flex
 from attnbench.subject.styles.functions import flash, interface, sdpa
 from attnbench.subject.styles.keras_layers import keras
-from attnbench.subject.styles.modules import multihead
+from attnbench.subject.styles.multihead_modules import multihead
 
 __all__ = ["STYLES", "adapted", "known_style"]
 
