@@ -1,19 +1,23 @@
 """What all tests share."""
 
+import importlib.util
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 # behind site-packages: `tests.meta.mutants` is found here, and attnbench where it is installed
 sys.path.append(str(Path(__file__).parent.parent))
 
-# what failed in one test, or in the run before, must not be tried first in another one
-settings.register_profile("attnbench", database=None)
-settings.load_profile("attnbench")
+# what failed in one test, or in the run before, must not be tried first in another one; the tests
+# of packaging run where Hypothesis is not installed
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    settings.register_profile("attnbench", database=None)
+    settings.load_profile("attnbench")
 
 # a shell has what it runs in the background ignore Ctrl-C, and so would what a test interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -77,7 +77,7 @@ def _counted(subject: Subject) -> tuple[float, float]:
     try:
         _entered(subject, warm)
         few, many = _entered(subject, small), _entered(subject, large)
-    except Exception:  # what is wrong with it, the checks tell
+    except (Exception, SystemExit):  # what is wrong with it, the checks tell
         return 0.0, 0.0
     more = _pairs(large) - _pairs(small)
     each = max(0.0, (many - few) / more) if more else 0.0

@@ -13,6 +13,9 @@ from attnbench.cli import main
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
+    # what other tests imported from files of their own is not installed
+    monkeypatch.delitem(sys.modules, "my_scores", raising=False)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if "pytest-of-" not in path])
     return tmp_path
 
 
@@ -164,7 +167,9 @@ def test_asv_installs_this_attnbench_from_where_it_came(
     version = metadata.version("attnbench")
     assert found == requirement.format(version=version, url=(origin or {}).get("url"))
     names = dict.fromkeys(("distribution", "module", "scoring", "torch"), "x")
-    (config,) = [t for path, t in _files({**names, "attnbench": found}) if "asv" in path.name]
+    (config,) = [
+        t for path, t in _files("new", {**names, "attnbench": found}) if "asv" in path.name
+    ]
     config = json.loads(config)
     assert f"in-dir={{env_dir}} python -m pip install {found}" in config["install_command"]
     assert set(config["matrix"]["req"]) == {"torch", "numpy"}

@@ -13,7 +13,6 @@ from attnbench.cases.spaces import listed
 from attnbench.checking.faults import raised_text
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.layers.machines import explore
 from attnbench.invariants.layers.program_comparison import Stage
 from attnbench.invariants.layers.program_lines import lines_of
 from attnbench.invariants.layers.programs import Program
@@ -106,6 +105,8 @@ def cache_invariant(
     """
 
     def check(subject: Subject, case: Case) -> None:
+        from attnbench.invariants.layers.machines import explore  # brings Hypothesis: 0.2 s
+
         assert isinstance(subject, LayerSubject)
         wide = case.dtype == "float32" or "float32" not in subject.dtypes
         programs = scheduled(subject)
