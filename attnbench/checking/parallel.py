@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from attnbench.checking.outcomes import CONTRACT, Outcome
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers, cores
 
-__all__ = ["PRELOAD", "Work", "dealt", "over_seeds", "preload", "run_checks", "without", "works_of"]
+__all__ = [
+    "PRELOAD",
+    "Work",
+    "dealt",
+    "digests",
+    "over_seeds",
+    "preload",
+    "run_checks",
+    "without",
+    "works_of",
+]
 
 _FIRST = (
     "attnbench.checking.api",
@@ -115,6 +127,16 @@ def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
         ]
         found += shares or [work]
     return found
+
+
+def digests(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """A digest of each file that an address names: its outcomes are those of its content."""
+    paths = {target.partition(".py:")[0] + ".py" for target, _ in pairs if ".py:" in target}
+    return {
+        path: hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        for path in sorted(paths)
+        if Path(path).is_file()
+    }
 
 
 def without(works: Sequence[Work], done: Collection[tuple[str, int | None, str]]) -> list[Work]:

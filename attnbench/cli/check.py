@@ -115,7 +115,9 @@ def command(
     found: list[Outcome] = []
     journal = None
     if resume is not None:
-        journal = Journal(resume, {**chosen, "versions": installed_versions()})
+        subjects = [list(pair) for pair in plan["subjects"]]
+        asked = {**chosen, "subjects": subjects, "files": parallel.digests(plan["subjects"])}
+        journal = Journal(resume, {**asked, "versions": installed_versions()})
         found = [
             outcome
             for outcome in journal.found

@@ -228,7 +228,8 @@ def _cluster_of(where: str) -> Iterator[Any]:
         from distributed import LocalCluster
 
         defaults = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-        made = LocalCluster(**{**defaults, "memory_limit": 0, **options})
+        with _refused(where):
+            made = LocalCluster(**{**defaults, "memory_limit": 0, **options})
     else:
         try:
             from dask_jobqueue import SLURMCluster
@@ -237,12 +238,22 @@ def _cluster_of(where: str) -> Iterator[Any]:
                 "--cluster slurm needs dask-jobqueue: pip install 'attnbench[cluster]'."
             ) from None
         jobs = options.pop("jobs", 1)
-        made = SLURMCluster(**{"cores": 1, "processes": 1, "memory": "4GiB", **options})
-        made.scale(jobs=jobs)
+        with _refused(where):
+            made = SLURMCluster(**{"cores": 1, "processes": 1, "memory": "4GiB", **options})
+            made.scale(jobs=jobs)
     try:
         yield made
     finally:
         made.close(timeout=10)
+
+
+@contextlib.contextmanager
+def _refused(where: str) -> Iterator[None]:
+    """Tell what Dask refuses of a file's entries in one line."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError, OSError) as error:
+        raise UsageError(f"--cluster {where}: {error}.") from None
 
 
 def _kind_and_options(where: str) -> tuple[str, dict[str, Any]]:
@@ -257,7 +268,7 @@ def _kind_and_options(where: str) -> tuple[str, dict[str, Any]]:
         raise UsageError(f"--cluster {where!r} is none of {_FORMS}.")
     try:
         options = tomllib.loads(Path(where).read_text("utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"--cluster {where}: {error}.") from None
     kind = options.pop("kind", None)
     if kind not in ("local", "slurm"):

@@ -31,9 +31,14 @@ def run_task(
         variables: of the environment, those of the machine that the run was started on.
         folder: where the run was started; files of users are found from there, if it is shared.
     """
+    wanted = (tuple(preload), tuple(sorted(variables.items())), folder)
     host: subprocess.Popen[str] | None = getattr(_HOSTS, "one", None)
+    if host is not None and _HOSTS.wanted != wanted and host.stdin is not None:
+        host.stdin.close()  # it was started for another run, and ends
+        host = None
     if host is None or host.poll() is not None:
         host = _HOSTS.one = _started(preload, variables, folder)
+        _HOSTS.wanted = wanted
     events: list[dict[str, Any]] = []
     assert host.stdin is not None
     assert host.stdout is not None

@@ -138,7 +138,11 @@ def _cell(finding: Finding, column: str) -> str:
 
 def _section(finding: Finding, outcome: Outcome) -> str:
     source = (FOLDER / "scripts" / f"{finding['script']}.py").read_text("utf-8")
-    thread = f"Thread: {finding['thread']}." if "thread" in finding else "No thread was found."
+    thread = (
+        f"Thread: {finding['thread']}."
+        if "thread" in finding
+        else "No thread on this case was found."
+    )
     return (
         f"### {finding['script']}\n\n"
         f"{_cell(finding, 'library')}: {finding['subject']}. {finding['why']} {thread}\n\n"

@@ -9,7 +9,7 @@ import pytest
 
 from attnbench.checking.journal import Journal
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.parallel import Work, over_seeds, without
+from attnbench.checking.parallel import Work, digests, over_seeds, without
 from attnbench.errors import UsageError
 
 ASKED = {"profile": "quick", "versions": {"torch": "2.13.0"}}
@@ -69,3 +69,13 @@ def test_of_several_seeds_the_first_bad_outcome_stands_for_all() -> None:
     assert (first.status, first.seed, first.cases) == ("failed", 1, 30)
     assert "on 2 of 3 seeds" in first.reason
     assert (second.status, second.cases) == ("passed", 10)
+
+
+def test_a_journal_knows_the_content_of_the_files_that_it_is_about(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("SPEC = 1\n")
+    pairs = [(f"{file}:SPEC", "mine"), ("additive", "additive")]
+    before = digests(pairs)
+    assert list(before) == [str(file)]
+    file.write_text("SPEC = 2\n")
+    assert digests(pairs) != before

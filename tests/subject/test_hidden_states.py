@@ -258,3 +258,19 @@ def test_a_layer_that_raises_has_failed_and_no_invariant_is_blamed() -> None:
     (outcome,) = report.outcomes
     assert outcome.status == "failed"
     assert "raising raised on a legal input: RuntimeError: expected scalar" in outcome.reason
+
+
+class Unmasked(Heads):
+    """Causal, and without an argument for padding."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.pooled(*self.split(hidden))
+
+
+def test_padding_is_skipped_for_a_function_whose_module_takes_no_mask() -> None:
+    spec = layer(lambda size: Unmasked(size), name="unmasked", causal=True, **EVEN)
+    names = ["padded_tokens_are_inert", "padded_item_equals_item_alone", "copies_agree"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    statuses = {outcome.invariant: outcome.status for outcome in report.outcomes}
+    assert statuses.pop("copies_agree") == "passed", report
+    assert set(statuses.values()) <= {"skipped", "inconclusive"}, report

@@ -73,11 +73,10 @@ class Repository:
             _git(self.top, "worktree", "add", "--detach", "--force", str(top), commit)
             yield folder, top
         finally:
+            # never "worktree prune": it forgets every worktree whose disk is away just now
             with contextlib.suppress(UsageError):
                 _git(self.top, "worktree", "remove", "--force", str(top))
             shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(UsageError):
-                _git(self.top, "worktree", "prune")
 
     def _take_over(self, top: Path) -> int:
         """Bring what differs from the commit into a worktree; how many files those are."""
@@ -86,11 +85,11 @@ class Repository:
         names = [entry[3:] for entry in listed.split("\0") if entry]
         for name in names:
             source, target = self.top / name, top / name
-            if source.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, target)
-            elif target.exists():
+            if target.is_symlink() or target.is_file():  # a link would be written through
                 target.unlink()
+            if source.is_symlink() or source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target, follow_symlinks=False)
         return len(names)
 
     def _moved_roots(self, top: Path) -> Iterator[Path]:

@@ -79,7 +79,7 @@ def judge(values: Values, *, alpha: float, margin: float = MARGIN, seed: int = 0
         One for each row; ``ambiguous`` where it is not decided.
     """
     pairs, rows = values.shape
-    if pairs < 2:
+    if 2.0 ** (1 - pairs) > alpha:  # so few pairs that chance alone gives any of their signs
         empty = [hodges_lehmann(values[:, row]) if pairs else math.nan for row in range(rows)]
         return [
             Judged("ambiguous", math.expm1(e), -1.0, math.inf, math.inf, pairs, math.nan)

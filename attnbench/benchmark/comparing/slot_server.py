@@ -338,13 +338,15 @@ def _serve_pair(core: int | None) -> None:
 
 
 def _names(root: str) -> dict[str, Any]:
-    """The subjects whose code lies in a folder, and those that lie elsewhere."""
+    """The subjects whose code lies in a folder, but for layers, which nothing measures yet."""
     inside = []
+    layer = getattr(attnbench, "LayerSpec", ())  # an older revision has none
     for name in attnbench.subjects():
         if "(" in name:
             continue
         with contextlib.suppress(Exception):
-            if Path(_origin(attnbench.get(name))).is_relative_to(root):
+            spec = attnbench.get(name)
+            if not isinstance(spec, layer) and Path(_origin(spec)).is_relative_to(root):
                 inside.append(name)
     return {"names": inside}
 

@@ -94,7 +94,7 @@ def legalised(program: Iterable[Step], capacity: int) -> Program:
             continue
         if step.kind == "without":
             if rows:
-                found.append(step)
+                found.append(replace(step, count=min(step.count, capacity)))
             continue
         if step.track >= len(rows):
             continue

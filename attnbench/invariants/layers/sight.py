@@ -12,6 +12,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.layers.causes import sees_the_future
 from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases
+from attnbench.invariants.layers.program_comparison import TOKENS
 from attnbench.invariants.layers.rounding import floor_of, rounding_of
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.specs import Invariant
@@ -109,7 +110,7 @@ def _within_window(subject: Subject, case: Case) -> None:
     look = Look(subject, case)
     window = look.subject.spec.window
     assert window is not None
-    length = min(2 * window + 3, look.subject.capacity)
+    length = min(2 * window + 3, look.subject.capacity, TOKENS)
     if length <= window:
         reject("the window is as wide as the longest sequence")
     case = case.replace(lead=(1,), q_len=length, kv_len=length)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.errors import DtypeError, UsageError, nearest
+from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.held import KEPT, Held, held_cache
 
@@ -77,6 +77,8 @@ class HiddenStates(nn.Module):
         """Output ``(B, L, E)``; what the module keeps is then in the cache."""
         past = 0 if cache is None else cache.length
         given = {**self.keywords, **self._places(hidden, padding_mask, past)}
+        if padding_mask is not None and self.mask is None:
+            raise RefusalError(f"{type(self.module).__name__} takes no padding mask")
         if padding_mask is not None and self.mask is not None:
             given[self.mask] = _formed(padding_mask, self.form, hidden)
         if cache is None:

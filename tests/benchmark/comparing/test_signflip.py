@@ -95,3 +95,10 @@ def test_of_one_pair_nothing_is_concluded() -> None:
 def test_identical_values_of_zero_are_same() -> None:
     (found,) = judge(np.zeros((15, 1)), alpha=0.005)
     assert (found.verdict, found.effect) == ("same", 0.0)
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5, 8])
+def test_of_pairs_too_few_for_the_share_of_error_nothing_is_concluded(pairs: int) -> None:
+    for seed in range(40):
+        noise = np.random.default_rng(seed).normal(0.0, 0.08, size=(pairs, 1))
+        assert judge(noise, alpha=0.005)[0].verdict == "ambiguous"

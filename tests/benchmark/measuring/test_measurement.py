@@ -393,7 +393,7 @@ def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled(
         command = [sys.executable, "-c", FAULTS, how]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    assert faults("as it is") > 5000  # 10 calls touch 145,920 pages
+    assert faults("as it is") > 2000  # 10 calls touch 145,920 pages
     assert faults("sampled") < 500
 
 

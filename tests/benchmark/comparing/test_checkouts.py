@@ -1,0 +1,50 @@
+"""Checkouts of the user's repository: nothing of it is touched, and nothing is left behind."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from attnbench.benchmark.comparing.checkouts import Repository
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    top = tmp_path / "repository"
+    top.mkdir()
+    git(top, "init", "-q")
+    outside = tmp_path / "outside.py"
+    outside.write_text("mine\n")
+    (top / "score.py").symlink_to(outside)
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "one")
+    return top
+
+
+def test_a_file_in_the_place_of_a_link_is_not_written_through_it(top: Path) -> None:
+    (top / "score.py").unlink()
+    (top / "score.py").write_text("changed\n")
+    with Repository(top, top).side(None, build=False) as side:
+        assert (side.folder / "score.py").read_text() == "changed\n"
+    assert (top.parent / "outside.py").read_text() == "mine\n"
+
+
+def test_another_worktree_whose_folder_is_away_is_still_known_afterwards(top: Path) -> None:
+    away = top.parent / "away"
+    git(top, "worktree", "add", "-q", "--detach", str(away))
+    away.rename(top.parent / "unmounted")
+    with Repository(top, top).side("HEAD", build=False):
+        pass
+    listed = git(top, "worktree", "list")
+    assert "away" in listed
+    assert "attnbench-compare-" not in listed
