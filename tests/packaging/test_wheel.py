@@ -21,7 +21,7 @@ def test_an_sdist_was_built_and_holds_the_licence(built: Any) -> None:
     with tarfile.open(path) as archive:
         names = archive.getnames()
     assert any(name.endswith("/LICENSE") for name in names)
-    assert any(name.endswith("/plugins/attnbench_plugins/additive.py") for name in names)
+    assert any(name.endswith("/plugins/attnbench_plugins/scorings/additive.py") for name in names)
 
 
 def test_built_ins_are_found_in_the_installed_wheel(environment: Any) -> None:
