@@ -39,6 +39,48 @@ def on_page_markdown(markdown: str, **context: Any) -> str:
     return markdown
 
 
+def on_page_content(html: str, **context: Any) -> str:
+    """Let pages be read on a phone; a picture is a link to itself, in its own size."""
+    picture = r'(<img [^>]*src="([^"]+)"[^>]*>)'
+    return labelled(unbroken(re.sub(picture, r'<a href="\2">\1</a>', html)))
+
+
+def unbroken(html: str) -> str:
+    """Options in running text that are not broken after their hyphens."""
+    option = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+
+    def kept(code: re.Match[str]) -> str:
+        return option.sub(r'<span class="option">\g<0></span>', code.group())
+
+    return re.sub(r"(?<!<pre>)<code>[^<\n]*</code>", kept, html)
+
+
+def labelled(html: str) -> str:
+    """Tables whose cells carry the name of their column, which narrow screens show in each.
+
+    A long name in a cell may be broken after its dots, underscores and brackets.
+    """
+
+    def breakable(name: re.Match[str]) -> str:
+        return re.sub(r"(?<=\w[._(])(?=\w)", "<wbr>", name.group())
+
+    def cells(table: re.Match[str]) -> str:
+        heads = re.findall(r"<th[^>]*>(.*?)</th>", table.group(), re.DOTALL)
+        names = [re.sub(r"<.*?>", "", head) for head in heads]
+        if len(names) < 3:
+            return table.group()
+        place = iter(range(table.group().count("<td")))
+
+        def cell(found: re.Match[str]) -> str:
+            name = names[next(place) % len(names)]
+            text = re.sub(r"(?<![^\s>])[^\s<]{24,}", breakable, found.group(2))
+            return f'<td data-column="{name}"{found.group(1)}>{text}</td>'
+
+        return re.sub(r"<td([^>]*)>(.*?)</td>", cell, table.group(), flags=re.DOTALL)
+
+    return re.sub(r"<table>.*?</table>", cells, html, flags=re.DOTALL)
+
+
 def commands() -> str:
     """The help of every command, as Typer writes it."""
     done = subprocess.run(

@@ -132,11 +132,13 @@ def _title(record: Record, others: Sequence[Record]) -> str:
     return ", ".join(parts)
 
 
-def half_width(record: Record) -> float | None:
-    """Half the width of a ratio's interval, as a share of the ratio."""
-    if not record.ratio_low or not record.ratio_high:
-        return None
-    return math.expm1(math.log(record.ratio_high / record.ratio_low) / 2)
+def half_width(low: float | None, high: float | None) -> float | None:
+    """Half the width of a ratio's interval, as a share of the ratio.
+
+    Args:
+        low, high: the ends of the interval.
+    """
+    return math.expm1(math.log(high / low) / 2) if low and high else None
 
 
 def overhead_share(record: Record) -> float | None:

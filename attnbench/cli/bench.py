@@ -94,7 +94,7 @@ def command(
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.records.record import Record
     from attnbench.cli import benching
-    from attnbench.cli.survey import load_plugins
+    from attnbench.cli.survey import check_options, load_plugins
     from attnbench.cli.tables import print_json
 
     if retries is not None:
@@ -115,6 +115,7 @@ def command(
     }
     place = benching.start(**chosen, results=results, run=run, resume=resume)
     plugins = load_plugins(strict=strict)
+    check_options(targets or ())
     running = benching.plan(
         place,
         **chosen,

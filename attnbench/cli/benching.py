@@ -303,7 +303,7 @@ def _cells(row: Row) -> dict[str, Any]:
     return {
         "subject": row.record.subject,
         "× dot": row.ratio,
-        "±": percent(half_width(row.record)),
+        "±": percent(half_width(row.ratio_low, row.ratio_high)),
         "gain": row.gain,
         "time_ms": _scaled(row.time_s, 1e3),
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),

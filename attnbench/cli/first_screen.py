@@ -223,4 +223,5 @@ def _cells(record: Record | None) -> tuple[str, str, str, str]:
     share = overhead_share(record)
     sign = _OVERHEAD_SIGN if share is not None and share >= OVERHEAD else ""
     gain = "" if record.gain is None else f"{record.gain:.3g}×"
-    return f"{record.ratio:.3g}{sign}", benching.percent(half_width(record)), gain, memory
+    half = benching.percent(half_width(record.ratio_low, record.ratio_high))
+    return f"{record.ratio:.3g}{sign}", half, gain, memory

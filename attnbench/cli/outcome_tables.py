@@ -48,11 +48,15 @@ class Screen:
         """Show an outcome."""
         found = self._found[outcome.subject]
         found.append(outcome)
-        same = self._same_as(outcome) if outcome.status not in _GOOD else None
-        if self._each and (self._verbose or outcome.reason != "law not declared"):
+        wrong = outcome.status not in _GOOD
+        same = self._same_as(outcome) if wrong else None
+        whole = wrong and (self._verbose or len(self._wrong_of(outcome.subject)) == 1)
+        if whole:
+            print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
+        elif self._each and (self._verbose or outcome.reason != "law not declared"):
             self._line(outcome, f"for the same reason as {same}" if same else "")
-        if outcome.status not in _GOOD and (same is None or self._verbose):
-            self._wrong(outcome)
+        if wrong and same is None and not whole:
+            self._brief(outcome)
         if not self._each and len(found) == self._expected[outcome.subject]:
             self._subject(outcome.subject, found)
 
@@ -78,7 +82,8 @@ class Screen:
         name = f"{outcome.subject:{self._subject_width}}  " if self._named else ""
         line = f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant:{self._width}}"
         if outcome.status == "passed":
-            told = f"{outcome.seconds:6.2f} s  {outcome.cases:3} cases: {outcome.reason}"
+            cases = "case" if outcome.cases == 1 else "cases"
+            told = f"{outcome.seconds:6.2f} s  {outcome.cases:3} {cases}: {outcome.reason}"
         elif outcome.status == "skipped":
             told = _first_line(outcome)
         print_line(f"{line}  {told}".rstrip(), outcome.status)
@@ -100,11 +105,10 @@ class Screen:
             status,
         )
 
-    def _wrong(self, outcome: Outcome) -> None:
-        known = [o for o in self._found[outcome.subject] if o.status not in _GOOD][:-1]
-        if self._verbose or not known:
-            print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
-            return
+    def _wrong_of(self, subject: str) -> list[Outcome]:
+        return [o for o in self._found[subject] if o.status not in _GOOD]
+
+    def _brief(self, outcome: Outcome) -> None:
         if not self._each:
             print_line(f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}")
         print_line(f"  {_short(outcome)}\n")

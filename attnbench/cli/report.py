@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.errors import AttnbenchError, RecordError
+from attnbench.cli.outputs import check_writable, write_file
+from attnbench.errors import AttnbenchError, RecordError, UsageError
 
 
 def command(
@@ -33,6 +34,14 @@ def command(
     from attnbench.report.page import load_outcomes, render
 
     paths = _files(sources or [Path("results/attnbench")])
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--output {output}: cannot make the folder {output.parent}: "
+            f"{error.strerror or error}. Name another place."
+        ) from None
+    check_writable(output, "--output")
     records = [record for path in paths for record in store.read(path)]
     if not records:
         raise RecordError(f"{', '.join(map(str, paths))} hold no records yet.")
@@ -51,12 +60,9 @@ def command(
         title=title,
         sources=[str(p) for p in paths],
     )
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise RecordError(f"cannot write {output}: {error.strerror or error}.") from None
-    typer.echo(f"Wrote {output}: {len(records)} records of {len(paths)} runs.")
+    write_file(output, page.encode(), "--output")
+    runs = "1 run" if len(paths) == 1 else f"{len(paths)} runs"
+    typer.echo(f"Wrote {output}: {len(records)} records of {runs}.")
     return 0
 
 

@@ -75,7 +75,7 @@ def command(
     from attnbench.checking.outcomes import CheckReport
     from attnbench.cli import benching
     from attnbench.cli.first_screen import content, show
-    from attnbench.cli.survey import ask, load_plugins
+    from attnbench.cli.survey import ask, check_options, load_plugins
     from attnbench.cli.tables import print_json
 
     targets = styled_targets(targets, style, convention)
@@ -84,6 +84,7 @@ def command(
         set_name=set_name, inputs=inputs, results=results, preload=parallel.PRELOAD
     )
     plugins = load_plugins(strict=strict)
+    check_options(targets or ())
     running = benching.plan(
         place,
         targets=targets,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import sys
 import textwrap
@@ -95,9 +96,20 @@ def print_line(text: str, status: str = "") -> None:
 
 
 def print_json(content: object) -> None:
-    """Print JSON, and nothing else on standard output."""
+    """Print JSON, and nothing else on standard output; NaN and infinities become null."""
     ascii_only = not _is_unicode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    print(json.dumps(content, indent=2, ensure_ascii=ascii_only, default=str))
+    print(json.dumps(_with_null(content), indent=2, ensure_ascii=ascii_only, default=str))
+
+
+def _with_null(content: Any) -> Any:
+    """The same with ``None`` for NaN and infinities, which JSON cannot hold."""
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, Mapping):
+        return {key: _with_null(value) for key, value in content.items()}
+    return (
+        [_with_null(value) for value in content] if isinstance(content, list | tuple) else content
+    )
 
 
 def print_table(

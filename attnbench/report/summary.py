@@ -25,6 +25,7 @@ class Row:
         processes: how many processes were ok.
         ratio: time over the baseline's at the same case and contract, measured in turn with it;
             in older records the ratio of two times. ``None`` without one.
+        ratio_low, ratio_high: its 95 % interval; of several runs, the ends of all their intervals.
         gain: of a kernel: its scoring function's time over its own.
         roofline_share: the least time that the machine would need over the time.
         ranked: the place by ratio, or by time, among those that are ok at this case, from 1.
@@ -39,11 +40,11 @@ class Row:
     time_q3_s: float | None
     peak_bytes: int | None
     error_ratio: float | None
-    bandwidth_share: float | None
-    matmul_share: float | None
     first_call_s: float | None
     roofline_share: float | None = None
     ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
     gain: float | None = None
     ranked: int | None = None
 
@@ -85,11 +86,11 @@ def _row(records: Sequence[Record]) -> Row:
         time_q3_s=quartiles[1],
         peak_bytes=peak,
         error_ratio=max((r.error_ratio for r in shown if r.error_ratio is not None), default=None),
-        bandwidth_share=_median(r.bandwidth_share for r in good),
-        matmul_share=_median(r.matmul_share for r in good),
         first_call_s=_median(r.first_call_s for r in shown),
         roofline_share=_median(r.roofline_share for r in good),
         ratio=_median(r.ratio for r in good),
+        ratio_low=min((r.ratio_low for r in good if r.ratio_low is not None), default=None),
+        ratio_high=max((r.ratio_high for r in good if r.ratio_high is not None), default=None),
         gain=_median(r.gain for r in good),
     )
 

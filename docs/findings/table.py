@@ -29,7 +29,8 @@ What the properties of this project found in current releases of public librarie
 defects in {libraries} libraries, each with a script of at most 15 lines that imports the library
 alone and prints a wrong result (`got`) beside the right one (`want`). A defect contradicts the
 library's documentation, another path of the same library, or arithmetic; the script's column says
-which. What contradicts only the conventions of this project is listed as by design or unclear.
+which. What contradicts only the conventions of this project is listed as by design or unclear. A
+property with underscores is one of the [invariants](../reference/invariants.md).
 
 Each script is run by a test against the version in the table (`tox -e peers`). The test fails on
 the day a script prints the same twice, or another version is installed, so that the table stays
@@ -133,7 +134,8 @@ def _cell(finding: Finding, column: str) -> str:
         return f"{finding['library']} {finding['version']}"
     if column == "script":
         return f"[{finding['ground']}](#{finding['script']})"
-    return finding.get(column, "").replace("|", "\\|")
+    text = finding.get(column, "").replace("|", "\\|")
+    return f"`{text}`" if column == "property" and "_" in text else text
 
 
 def _section(finding: Finding, outcome: Outcome) -> str:

@@ -112,6 +112,7 @@ def test_a_failure_is_shown_whole_and_its_cause_once() -> None:
     assert "smallest counterexample: leading sizes none, L=1" in result.out
     assert result.out.count("IndexError: too few queries") < 3
     rows = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert "failed weights_sum_to_one" not in rows, "what is shown whole has no line of its own"
     assert "failed pools_values for the same reason as weights_sum_to_one" in rows
     assert "Traceback" not in result.out
 

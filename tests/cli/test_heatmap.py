@@ -71,6 +71,13 @@ def test_nan_in_one_panel_is_said_and_leaves_the_scale_of_the_others(tmp_path: P
     assert max(map(float, scale)) > 0.1
 
 
+def test_nan_is_null_in_json(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(NAN_IN_ONE_ROW)
+    result = run("heatmap", f"{tmp_path}/mine.py:NAN", "-o", str(tmp_path / "x.svg"), "--json")
+    assert "NaN" not in result.out
+    assert None in result.json["weights"]["nan"][0] + result.json["weights"]["nan"][1]
+
+
 @pytest.mark.parametrize("panel", [[[float("nan"), 0.5]], [[float("nan")]], [[0.0, 0.0]]])
 def test_a_panel_of_nan_or_of_zeros_is_drawn(panel: list[list[float]]) -> None:
     from attnbench.cli.heatmap import _picture

@@ -191,6 +191,8 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None
         (["run", "--inputs", "damaged.safetensors"], "not a whole safetensors file"),
         (["bench", "--device", "gpu"], "no device 'gpu' here"),
         (["bench", "additve", "--set", "smoke"], "'additive'"),
+        (["bench", "multi_head(scoring=additve)", "--set", "smoke"], "'additive'"),
+        (["run", "dot", "multi_head(scoring=additve)"], "'additive'"),
         (["bench", "dot", "--results", "damaged.safetensors"], "cannot write to"),
         (["bench", "dot", "--resume"], "there is no run to resume"),
         (["bench", "dot", "--resume", "--run", "absent"], "there is no run 'absent'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,14 @@ def test_the_manual_lists_every_invariant_and_law() -> None:
     listed = re.findall(r"^- \*\*`(\w+)`\*\*", hooks["invariants"](), re.MULTILINE)
     registered = {invariant.name for invariant in registry().invariants()}
     assert sorted(listed) == sorted(registered)
+
+
+def test_a_property_that_a_finding_names_like_an_invariant_is_one() -> None:
+    text = (ROOT / "docs" / "findings" / "findings.toml").read_text(encoding="utf-8")
+    named = {finding["property"] for finding in tomllib.loads(text)["finding"]}
+    registered = {invariant.name for invariant in registry().invariants()}
+    assert {name for name in named if "_" in name} <= registered
+    assert len(named & registered) > 10
 
 
 def test_readme_has_fewer_than_900_words() -> None:

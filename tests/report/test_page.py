@@ -1,3 +1,4 @@
+import errno
 import html
 import json
 import math
@@ -292,7 +293,7 @@ def test_the_command_writes_a_page_of_what_was_recorded_with_heat_maps(
     folder.with_suffix(".checks.json").write_text(json.dumps({"outcomes": [outcome]}))
     assert main(["report", "-o", "sub/page.html"]) == 0
     page = (folder.parents[2] / "sub" / "page.html").read_text()
-    assert "3 records of 1 runs" in capsys.readouterr().out
+    assert "3 records of 1 run." in capsys.readouterr().out
     assert "off by 3" in page
     assert "weights of additive" in page
     assert "weights of gone" not in page
@@ -342,7 +343,8 @@ def test_a_recorded_subject_that_breaks_on_import_costs_the_page_only_heat_maps(
         (["nowhere"], "there are no records at nowhere"),
         (["bad.jsonl"], "bad.jsonl"),
         (["--outcomes", "bad.jsonl"], "holds no outcomes"),
-        (["-o", "results"], "cannot write results"),
+        (["-o", "results"], "--output results: that is a folder"),
+        (["-o", "bad.jsonl/page.html"], "cannot make the folder bad.jsonl: "),
     ],
 )
 def test_bad_input_is_one_clear_error(
@@ -351,6 +353,43 @@ def test_bad_input_is_one_clear_error(
     (folder.parents[2] / "bad.jsonl").write_text("{}\n")
     assert main(["report", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_found_out_before_the_work(
+    folder: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_work(*arguments: Any, **more: Any) -> Never:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("attnbench.cli.report._formulas", no_work)
+    assert main(["report", "-o", "/dev/null/page.html"]) == 2
+    monkeypatch.setattr(Path, "open", _full)
+    assert main(["report"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "No space left on device" in lines[1]
+    assert not Path("report.html").exists()
+
+
+def _full(path: Path, *arguments: Any, **more: Any) -> Never:
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def test_the_page_shows_the_interval_of_a_ratio_and_the_share_of_the_roofline() -> None:
+    paired = {"ratio": 4.0, "ratio_low": 3.75, "ratio_high": 4.25, "roofline_share": 0.43}
+    page = render([record(), record("additive", time=4e-3, **paired)])
+    assert "4<small>3.75 – 4.25</small>" in page
+    assert "43 %" in page
+
+
+def test_the_interval_of_several_runs_reaches_over_those_of_each() -> None:
+    (row,) = rows(
+        [
+            record("additive", ratio=4.0, ratio_low=3.5, ratio_high=4.5, run="a"),
+            record("additive", ratio=5.0, ratio_low=4.0, ratio_high=6.0, run="b", process=1),
+        ]
+    )
+    assert (row.ratio, row.ratio_low, row.ratio_high) == (4.5, 3.5, 6.0)
 
 
 def test_nan_in_one_heat_map_is_said_and_leaves_the_scale_of_the_others() -> None:
