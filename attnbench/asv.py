@@ -38,7 +38,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnbench.benchmark.measuring.load import Load
+from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.tracking import TRACKED, VERSION, Tracked, prepare
 from attnbench.cases.case import Case
 from attnbench.errors import UsageError

@@ -60,7 +60,7 @@ def stressed(load: str) -> Iterator[None]:
 def record(path: Path, pairs: int, load: str, change: int) -> None:
     """Append pairs to a file."""
     from attnbench.benchmark.comparing.exchange import Unmeasured
-    from attnbench.benchmark.measuring.load import Load
+    from attnbench.benchmark.machine.load import Load
     from attnbench.benchmark.workloads import named_set
     from attnbench.cli.comparing import Asked, duel
 

@@ -116,8 +116,8 @@ def attend_with(
     if is_causal:
         return kernel.attend(module, query, key, value, is_causal=True)
     output = kernel.attend(module, query, key, value, attn_mask=mask.opened().as_tensor())
-    dead = mask.dead_rows
-    return output if dead is None else output.masked_fill(dead, 0.0)
+    empty = mask.empty_rows
+    return output if empty is None else output.masked_fill(empty, 0.0)
 
 
 @overload
@@ -232,9 +232,9 @@ def attend(
     )
     if 0 in query.shape or 0 in key.shape or value.shape[-1] == 0:
         return _attend_to_nothing(query, key, value, return_weights, mask)
-    dead = None if flag else mask.dead_keys
-    if dead is not None:
-        key, value = key.masked_fill(dead, 0.0), value.masked_fill(dead, 0.0)
+    hidden = None if flag else mask.hidden_keys
+    if hidden is not None:
+        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
 
     dropout_p = dropout_p if module.training else 0.0
     case = call_case(query, key, value, mask, flag)

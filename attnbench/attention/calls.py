@@ -45,10 +45,10 @@ class Call:
             mask = mask.unsqueeze(unsqueezed)
         return {"attn_mask": mask}
 
-    def zero_dead_rows(self, output: Tensor) -> Tensor:
+    def zero_empty_rows(self, output: Tensor) -> Tensor:
         """The output with zeros where the mask leaves a query no key."""
-        dead = self.mask.dead_rows
-        return output if dead is None else output.masked_fill(dead, 0.0)
+        empty = self.mask.empty_rows
+        return output if empty is None else output.masked_fill(empty, 0.0)
 
 
 def check_features(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -99,7 +99,7 @@ def prepare(
     )
     flag = is_causal and attn_mask is None and valid_lens is None and q_len <= kv_len
     call = Call(query, key, value, mask, flag)
-    dead = None if flag else mask.dead_keys
-    if dead is None:
+    hidden = None if flag else mask.hidden_keys
+    if hidden is None:
         return call
-    return replace(call, key=key.masked_fill(dead, 0.0), value=value.masked_fill(dead, 0.0))
+    return replace(call, key=key.masked_fill(hidden, 0.0), value=value.masked_fill(hidden, 0.0))

@@ -38,12 +38,12 @@ class Mask:
     bias: Tensor | None = None
 
     @property
-    def dead_rows(self) -> Tensor | None:
+    def empty_rows(self) -> Tensor | None:
         """``(..., L, 1)``: the queries with no key left; ``None`` if nothing is hidden."""
         return None if self.allowed is None else ~self.allowed.any(-1, keepdim=True)
 
     @property
-    def dead_keys(self) -> Tensor | None:
+    def hidden_keys(self) -> Tensor | None:
         """``(..., S, 1)``: the keys hidden from every query; ``None`` if nothing is hidden."""
         return None if self.allowed is None else ~self.allowed.any(-2).unsqueeze(-1)
 

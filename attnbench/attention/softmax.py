@@ -27,10 +27,10 @@ def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
         scores = scores + mask.bias.to(scores.dtype)
     if mask.allowed is None:
         return scores.softmax(-1)
-    dead, hidden = mask.dead_rows, ~mask.allowed
-    assert dead is not None
-    # a dead row is softmaxed over zeros, since over -inf alone it and its gradient would be NaN
-    left = scores.masked_fill(hidden, float("-inf")).masked_fill(dead, 0.0)
+    empty, hidden = mask.empty_rows, ~mask.allowed
+    assert empty is not None
+    # an empty row is softmaxed over zeros, since over -inf alone it and its gradient would be NaN
+    left = scores.masked_fill(hidden, float("-inf")).masked_fill(empty, 0.0)
     return left.softmax(-1).masked_fill(hidden, 0.0)
 
 

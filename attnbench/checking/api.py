@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from attnbench.cases.case import Case
+from attnbench.checking.answer_faults import unusable
 from attnbench.checking.evidence.diagnosis import diagnosed
 from attnbench.checking.evidence.reproduction import with_evidence
-from attnbench.checking.faults import unusable
 from attnbench.checking.outcomes import COMPILING, CONTRACT, CheckReport, Outcome
 from attnbench.checking.runner import PROFILES, Profile, run_invariant, seeded, skip_reason
 from attnbench.errors import (

@@ -18,7 +18,7 @@ from hypothesis.strategies import SearchStrategy
 from attnbench.cases.case import Case
 from attnbench.cases.drawing import CaseSpace, Part, Space
 from attnbench.checking import search
-from attnbench.checking.effort import affordable, drawn_limit
+from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.outcomes import CONTRACT
 from attnbench.checking.profiles import Profile, nearest_misses
 from attnbench.errors import InvariantViolation, RefusalError

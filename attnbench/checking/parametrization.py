@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnbench.checking.answer_faults import unusable
 from attnbench.checking.api import check_options, outcomes_of, planned
-from attnbench.checking.faults import unusable
 from attnbench.checking.outcomes import CONTRACT, Outcome, failure_text
 from attnbench.checking.runner import seeded, skip_reason
 from attnbench.registry.discovery import Spec

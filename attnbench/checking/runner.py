@@ -16,9 +16,9 @@ from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 from attnbench.cases.case import Case
 from attnbench.cases.drawing import NoCaseError, space_of
 from attnbench.cases.spaces import cases
-from attnbench.checking.effort import calls_at
+from attnbench.checking.answer_faults import fault_at, raised_text
+from attnbench.checking.call_cost import calls_at
 from attnbench.checking.executions import IllegalCaseError, PlainRun, Run, SpaceRun, UnjudgedError
-from attnbench.checking.faults import fault_at, raised_text
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.profiles import PROFILE, PROFILES, Profile
 from attnbench.checking.search import database, phases

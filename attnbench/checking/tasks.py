@@ -1,7 +1,7 @@
 """What commands run in child processes, where torch and the plugins are imported.
 
-Everything that goes in and comes out is plain data; :mod:`attnbench.cli.survey` and the commands
-call these functions by name.
+Everything that goes in and comes out is plain data; :mod:`attnbench.cli.plugin_loading` and the
+commands call these functions by name.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ import typer
 from typer.core import TyperGroup
 
 from attnbench.cli.exit_codes import INTERRUPTED, USAGE
-from attnbench.cli.tables import prepare_streams
+from attnbench.cli.printing.tables import prepare_streams
 from attnbench.errors import AttnbenchError, UnknownNameError, nearest
 
 __all__ = ["COMMANDS", "main"]

@@ -94,8 +94,8 @@ def command(
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.records.record import Record
     from attnbench.cli import benching
-    from attnbench.cli.survey import check_options, load_plugins
-    from attnbench.cli.tables import print_json
+    from attnbench.cli.plugin_loading import check_options, load_plugins
+    from attnbench.cli.printing.tables import print_json
 
     if retries is not None:
         typer.echo(
@@ -144,7 +144,7 @@ def command(
 
 def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ignore[type-arg]
     from attnbench.cli import benching
-    from attnbench.cli.tables import print_table
+    from attnbench.cli.printing.tables import print_table
 
     titles = {record.case: benching.titled(record) for record in records}
     for key, rows in benching.ranked(records).items():

@@ -15,14 +15,14 @@ from typing import Any
 from filelock import FileLock
 
 from attnbench.benchmark.grid import busy, half_width, scoring_of
+from attnbench.benchmark.machine.setting import Setting, here
 from attnbench.benchmark.measuring.session import Planned, Session, Taken
-from attnbench.benchmark.measuring.setting import Setting, here
 from attnbench.benchmark.measuring.takes import Take
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import BASELINE, Record
 from attnbench.benchmark.workloads import BenchCase, cases_of
-from attnbench.cli.survey import ask, warm_up_children
-from attnbench.cli.tables import progress
+from attnbench.cli.plugin_loading import ask, warm_up_children
+from attnbench.cli.printing.tables import progress
 from attnbench.errors import InputsError, UnknownNameError, UsageError
 from attnbench.processes.pool import Task, call
 from attnbench.report.summary import Row, rows

@@ -34,11 +34,11 @@ def command(
     The subject is scaled_dot by default. Run it as busy as the machine will be.
     """
     from attnbench.benchmark.comparing.duel import Duel
-    from attnbench.benchmark.measuring.setting import here
+    from attnbench.benchmark.machine.setting import here
     from attnbench.benchmark.records.record import BASELINE
     from attnbench.benchmark.workloads import cases_of
     from attnbench.cli.comparing import alike
-    from attnbench.cli.tables import print_json, print_table, progress
+    from attnbench.cli.printing.tables import print_json, print_table, progress
 
     cases = cases_of(
         name=None if workload else set_name,

@@ -25,7 +25,7 @@ from attnbench.cli.options import (
     Targets,
     styled_targets,
 )
-from attnbench.cli.outputs import check_writable, write_file
+from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.processes.pool import MEMORY_GIB, cores
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
@@ -82,13 +82,13 @@ def command(
     the others go on.
     """
     from attnbench.checking import parallel
-    from attnbench.checking.estimate import default_profile
     from attnbench.checking.evidence.diagnosis import diagnosed
     from attnbench.checking.journal import Journal
+    from attnbench.checking.longer_profiles import default_profile
     from attnbench.checking.outcomes import COMPILING, CheckReport, Outcome
-    from attnbench.cli.outcome_tables import Screen, junit_xml
-    from attnbench.cli.survey import ask, check_options, load_plugins
-    from attnbench.cli.tables import print_json, print_line, progress
+    from attnbench.cli.plugin_loading import ask, check_options, load_plugins
+    from attnbench.cli.printing.outcome_tables import Screen, junit_xml
+    from attnbench.cli.printing.tables import print_json, print_line, progress
     from attnbench.processes.remote import installed_versions
 
     started = time.monotonic()

@@ -12,7 +12,7 @@ import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import AsJson
-from attnbench.cli.tables import print_json, print_table
+from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def command(
 def _measured(found: Asked, cases: list[BenchCase], as_json: bool, **options: Any) -> int:
     """Compare by measuring; what was decided is shown after Ctrl-C, too."""
     from attnbench.cli.comparing import duel
-    from attnbench.cli.tables import progress
+    from attnbench.cli.printing.tables import progress
 
     interrupted = False
     with duel(found, cases, **options) as plan:

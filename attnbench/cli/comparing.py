@@ -14,7 +14,7 @@ from attnbench.benchmark.comparing.duel import Duel, Row
 from attnbench.benchmark.comparing.exchange import Exchange, Side, quiet_core
 from attnbench.benchmark.records.store import run_path
 from attnbench.benchmark.workloads import BenchCase
-from attnbench.cli.survey import ask, warm_up_children
+from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import parse_address

@@ -12,8 +12,8 @@ import typer
 
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson, Strict
-from attnbench.cli.outputs import check_writable, write_file
-from attnbench.cli.tables import print_json
+from attnbench.cli.printing.outputs import check_writable, write_file
+from attnbench.cli.printing.tables import print_json
 from attnbench.errors import UsageError
 
 _TARGETS = ["additive(hidden_size=8)", "scaled_dot"]
@@ -51,7 +51,7 @@ def command(
     Each panel is a subject, each row a query, each column a key; all panels share one scale. A
     subject that fails is left out, and named.
     """
-    from attnbench.cli.survey import load_plugins
+    from attnbench.cli.plugin_loading import load_plugins
 
     if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--output {output}: a picture ends in .png, .svg or .pdf.")

@@ -9,7 +9,7 @@ import typer
 from attnbench.cases.case import Case
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson, Strict, Targets
-from attnbench.cli.tables import print_json, print_table
+from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)
@@ -31,7 +31,7 @@ def command(
     The column auto is what attend(kernel="auto") runs on one case: the kernel of highest priority
     that supports it, or the plain path. With addresses, each subject is shown whole.
     """
-    from attnbench.cli.survey import ask, load_plugins
+    from attnbench.cli.plugin_loading import ask, load_plugins
 
     Case.from_id(case)
     if invariants and targets:

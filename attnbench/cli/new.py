@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from attnbench.cli.survey import ask, load_plugins
+from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")

@@ -8,7 +8,7 @@ import typer
 
 from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson
-from attnbench.cli.tables import print_json, print_table
+from attnbench.cli.printing.tables import print_json, print_table
 
 
 def command(
@@ -54,7 +54,7 @@ def _found() -> list[dict[str, Any]]:
 
 
 def _loaded() -> list[dict[str, Any]]:
-    from attnbench.cli.survey import load_plugins
+    from attnbench.cli.plugin_loading import load_plugins
 
     return load_plugins(warn=False)
 

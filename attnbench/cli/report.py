@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnbench.cli.outputs import check_writable, write_file
+from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.errors import AttnbenchError, RecordError, UsageError
 
 
@@ -68,7 +68,7 @@ def command(
 
 def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
     """Formula and source of the subjects that are installed here; no recorded file is run."""
-    from attnbench.cli.survey import ask, load_plugins
+    from attnbench.cli.plugin_loading import ask, load_plugins
 
     try:
         load_plugins(warn=False)

@@ -74,9 +74,9 @@ def command(
     from attnbench.checking import parallel
     from attnbench.checking.outcomes import CheckReport
     from attnbench.cli import benching
-    from attnbench.cli.first_screen import content, show
-    from attnbench.cli.survey import ask, check_options, load_plugins
-    from attnbench.cli.tables import print_json
+    from attnbench.cli.plugin_loading import ask, check_options, load_plugins
+    from attnbench.cli.printing.first_screen import content, show
+    from attnbench.cli.printing.tables import print_json
 
     targets = styled_targets(targets, style, convention)
     set_name = "run" if inputs is None else None
@@ -146,7 +146,7 @@ def _check(
     """
     from attnbench.checking import parallel
     from attnbench.checking.outcomes import CONTRACT
-    from attnbench.cli.tables import progress
+    from attnbench.cli.printing.tables import progress
     from attnbench.processes.pool import MEMORY_GIB
 
     names = tuple(dict(planned["invariants"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
 from importlib import resources
 
@@ -22,6 +23,10 @@ def renamed(module: str | None) -> str | None:
 
 def told(error: BaseException) -> str:
     """What ends the message of an import that used an old name; ``""`` for any other error."""
-    old = error.name if isinstance(error, ImportError) else None
-    new = renamed(old)
-    return f"; {old} was renamed to {new}" if new else ""
+    if not isinstance(error, ImportError):
+        return ""
+    member = re.match(r"cannot import name '(\w+)'", str(error))  # from package import module
+    for old in (f"{error.name}.{member[1]}" if member else None, error.name):
+        if new := renamed(old):
+            return f"; {old} was renamed to {new}"
+    return ""

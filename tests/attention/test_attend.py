@@ -293,7 +293,7 @@ def test_scores_of_the_wrong_shape_are_an_error_that_names_both() -> None:
         attnbench.attend(Wrong(), *tensors())
 
 
-def test_kernel_sees_no_dead_rows_and_their_output_is_zeroed() -> None:
+def test_kernel_sees_no_empty_rows_and_their_output_is_zeroed() -> None:
     seen = {}
 
     def attend(

@@ -21,7 +21,7 @@ from attnbench.checking.outcomes import failure_text
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.checking.search import search
-from attnbench.invariants import empty_rows, mask_forms, masking, positions
+from attnbench.invariants.masks import empty_rows, mask_forms, masking, positions
 from attnbench.strategies import cases, listed
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name

@@ -30,10 +30,11 @@ def _oracle(target: Any, case: Case) -> tuple[Oracle, Tensor]:
 def test_nan_in_a_slot_hidden_from_all_reaches_no_reference() -> None:
     subject = _subject("scaled_dot")
     module, inputs = subject.build(SMALL.replace(mask="key_row"))
-    dead = ~inputs.allowed.any(-2).unsqueeze(-1)
-    assert bool(dead.any())
+    hidden = ~inputs.allowed.any(-2).unsqueeze(-1)
+    assert bool(hidden.any())
     poisoned = inputs.replace(
-        key=inputs.key.masked_fill(dead, math.nan), value=inputs.value.masked_fill(dead, math.nan)
+        key=inputs.key.masked_fill(hidden, math.nan),
+        value=inputs.value.masked_fill(hidden, math.nan),
     )
     oracle = Oracle(subject, module, poisoned)
     assert bool(oracle.output.isfinite().all())

@@ -52,9 +52,9 @@ def test_the_float64_run_matches_a_softmax_written_by_hand() -> None:
 
 def test_a_row_without_keys_is_zeros() -> None:
     reference = _reference("dot", SMALL.replace(mask="empty_row"))
-    dead = ~reference.allowed.any(-1)
-    assert bool(dead.any())
-    assert not reference.output[dead].any()
+    empty = ~reference.allowed.any(-1)
+    assert bool(empty.any())
+    assert not reference.output[empty].any()
 
 
 def test_rows_are_few_and_hold_the_first_and_the_last() -> None:

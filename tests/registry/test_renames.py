@@ -47,6 +47,7 @@ def test_an_address_at_an_old_path_is_told_the_new_one(old: str) -> None:
         ("from attnbench.workers import Task", "attnbench.workers"),
         ("from attnbench.cases import Case", "attnbench.cases"),
         ("import attnbench.evidence.tape", "attnbench.evidence"),
+        ("from attnbench.invariants import masking", "attnbench.invariants.masking"),
     ],
 )
 def test_a_file_that_imports_an_old_path_is_told_the_new_one(

@@ -14,8 +14,8 @@ import numpy as np
 
 from attnbench.benchmark.comparing.exchange import Exchange, Unmeasured
 from attnbench.benchmark.comparing.signflip import LOOKS, MARGIN, Judged, judge
+from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.measuring.blocks import pair_value
-from attnbench.benchmark.measuring.load import Load
 from attnbench.benchmark.workloads import BenchCase
 
 __all__ = ["Duel", "Row"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from attnbench.attention.torch_internals import OperationMode
-from attnbench.benchmark.measuring.sentinel import Ceilings
+from attnbench.benchmark.machine.sentinel import Ceilings
 
 __all__ = ["Counts", "count", "roofline_s"]
 

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
+from attnbench.benchmark.machine.load import Load, stolen_ticks
+from attnbench.benchmark.machine.sentinel import Ceilings, ceilings
+from attnbench.benchmark.machine.setting import Setting, fields_of, processor_name
 from attnbench.benchmark.measuring.agreement import agreement
 from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.counts import count, roofline_s
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
 from attnbench.benchmark.measuring.jobs import Job
-from attnbench.benchmark.measuring.load import Load, stolen_ticks
 from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak_bytes
-from attnbench.benchmark.measuring.sentinel import Ceilings, ceilings
-from attnbench.benchmark.measuring.setting import Setting, fields_of, processor_name
 from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken_blocks
 from attnbench.benchmark.measuring.takes import Take, summed_up
 from attnbench.benchmark.records.record import BASELINE, Record

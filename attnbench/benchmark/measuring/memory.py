@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from attnbench.benchmark.measuring.memory_limits import available_bytes
+from attnbench.benchmark.machine.memory_limits import available_bytes
 
 __all__ = ["is_out_of_memory", "limited", "peak_bytes"]
 

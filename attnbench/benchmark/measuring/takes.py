@@ -36,7 +36,7 @@ class Take:
         null_s: time of a call whose kernel computes nothing.
         timing_s: time spent in slots.
         measuring_s: time spent on all that was measured, the slots included.
-        load: how busy the machine was, see :class:`attnbench.benchmark.measuring.load.Load`.
+        load: how busy the machine was, see :class:`attnbench.benchmark.machine.load.Load`.
     """
 
     status: str

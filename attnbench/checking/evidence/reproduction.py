@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.evidence.lines import Step, Unwritable
-from attnbench.checking.evidence.naming import (
+from attnbench.checking.evidence.source_lines import Step, Unwritable
+from attnbench.checking.evidence.subject_source import (
     Named,
     named_attend,
     named_cache,

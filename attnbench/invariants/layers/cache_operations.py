@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.programs import Program, Step, steps
-from attnbench.invariants.layers.stages import cache_invariant, has_cache, near_window
+from attnbench.invariants.layers.cache_checks import cache_invariant, has_cache, near_window
+from attnbench.invariants.layers.cache_programs import Program, Step, steps
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnbench.cases.case import Case
-from attnbench.checking.faults import raised_text
+from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.causes import mixes_items
-from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases
+from attnbench.invariants.layers.cache_checks import has_cache
+from attnbench.invariants.layers.other_causes import mixes_items
 from attnbench.invariants.layers.rounding import floor_of, rounding_of
-from attnbench.invariants.layers.stages import has_cache
+from attnbench.invariants.layers.uncached_calls import Look, has_gradients, layer_cases
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     differentiate,

@@ -10,16 +10,21 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.causes import (
+from attnbench.invariants.layers.cache_checks import cache_invariant, has_cache, near_window
+from attnbench.invariants.layers.cache_programs import Program, steps
+from attnbench.invariants.layers.other_causes import (
     leak,
     leaks_padding,
     mixes_items,
     sees_the_future,
 )
-from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases, takes_padding
-from attnbench.invariants.layers.programs import Program, steps
 from attnbench.invariants.layers.rounding import floor_of, rounding_of
-from attnbench.invariants.layers.stages import cache_invariant, has_cache, near_window
+from attnbench.invariants.layers.uncached_calls import (
+    Look,
+    has_gradients,
+    layer_cases,
+    takes_padding,
+)
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.faults import raised_text
+from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.programs import MOST_ROWS, Program, Step, in_words
+from attnbench.invariants.layers.cache_programs import MOST_ROWS, Program, Step, in_words
 from attnbench.invariants.layers.rounding import floor_of, rounding_of, worst_place
 from attnbench.subject.layer import LayerSubject
 

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.faults import raised_text
+from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.programs import Program, Step, steps
-from attnbench.invariants.layers.stages import (
+from attnbench.invariants.layers.cache_checks import (
     cache_cases,
     cache_invariant,
     has_cache,
     near_window,
 )
+from attnbench.invariants.layers.cache_programs import Program, Step, steps
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject

@@ -86,7 +86,7 @@ class ConcatCombineAttention(nn.Module):
         weights = softmax_weights(scores, call.mask)
         read = pool(weights, call.value, dropout_p=dropout_p if self.training else 0.0)
         both = torch.cat([query[..., : self.state_size], read.to(query.dtype)], -1)
-        output = call.zero_dead_rows(self.out_proj(both))
+        output = call.zero_empty_rows(self.out_proj(both))
         return (output, weights.to(query.dtype)) if return_weights else output
 
 

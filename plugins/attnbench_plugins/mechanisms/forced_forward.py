@@ -83,7 +83,7 @@ class ForcedForwardAttention(nn.Module):
         else:
             chosen = forward_choice(scores, call.mask.allowed)
             weights = one_hot(chosen, kv_len + 1)[..., :kv_len].to(scores.dtype)
-            weights = call.zero_dead_rows(weights)
+            weights = call.zero_empty_rows(weights)
         output = pool(weights, call.value).to(query.dtype)
         return (output, weights.to(query.dtype)) if return_weights else output
 

@@ -81,7 +81,7 @@ class HardAttention(nn.Module):
             picked = soft.gather(-1, chosen)
             self.log_prob = picked.masked_fill(picked == 0.0, 1.0).log().squeeze(-1)
         one = torch.zeros_like(soft).scatter(-1, chosen, 1.0)
-        weights = call.zero_dead_rows(one + (soft - soft.detach()))
+        weights = call.zero_empty_rows(one + (soft - soft.detach()))
         output = pool(weights, call.value).to(query.dtype)
         return (output, weights.to(query.dtype)) if return_weights else output
 

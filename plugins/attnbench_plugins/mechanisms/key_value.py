@@ -98,7 +98,7 @@ class KeyValueAttention(nn.Module):
             dropout_p=dropout_p,
             return_weights=return_weights,
         )
-        output = call.zero_dead_rows((self.read_proj(read) + self.value_proj(call.value)).tanh())
+        output = call.zero_empty_rows((self.read_proj(read) + self.value_proj(call.value)).tanh())
         return output if weights is None else (output, slots.spread(weights))
 
 

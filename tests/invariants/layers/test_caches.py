@@ -14,7 +14,7 @@ import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
 from attnbench.invariants.layers import cache_operations, splits
-from attnbench.invariants.layers.programs import legalised, shortest, steps
+from attnbench.invariants.layers.cache_programs import legalised, shortest, steps
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 from tests.meta.right.broken_layers import BROKEN, KILLERS

@@ -1,4 +1,4 @@
-"""The invariants on padding, sight and runs tell right layers from those with one mistake."""
+"""The invariants on padding, dependence and runs tell right layers from those with one mistake."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 import attnbench
 from attnbench import LayerSpec
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
-from attnbench.invariants.layers import layer_runs, padding, sight
+from attnbench.invariants.layers import dependence, layer_runs, padding
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 from tests.meta.right.broken_layers import BROKEN, KILLERS
 from tests.meta.right.layers import RIGHT_LAYERS
 
-INVARIANTS = by_name(padding, sight, layer_runs)
+INVARIANTS = by_name(padding, dependence, layer_runs)
 HERE = [name for name, killer in KILLERS.items() if killer in INVARIANTS]
 
 

@@ -48,9 +48,9 @@ class EmptyRowGivesTheFirstValue(Attention):
     """A row without keys attends to the first."""
 
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        dead = ~allowed.any(-1, keepdim=True)
+        empty = ~allowed.any(-1, keepdim=True)
         first = torch.arange(allowed.shape[-1], device=allowed.device) == 0
-        return super().normalise(hidden, allowed | (dead & first))
+        return super().normalise(hidden, allowed | (empty & first))
 
 
 @_attention("pytorch#101967", killers=("hidden_slots_may_hold_nan",))

@@ -53,13 +53,13 @@ class Wrapped(nn.Module):
             allowed = allowed & attn_mask
         elif attn_mask is not None:
             allowed, bias = allowed & (attn_mask > -math.inf), attn_mask.expand(allowed.shape)
-        dead_rows, dead_keys = ~allowed.any(-1, keepdim=True), ~allowed.any(-2).unsqueeze(-1)
-        key, value = key.masked_fill(dead_keys, 0.0), value.masked_fill(dead_keys, 0.0)
-        opened = allowed | dead_rows
-        mask = opened if bias is None else bias.masked_fill(dead_rows, 0.0)
+        empty_rows, hidden_keys = ~allowed.any(-1, keepdim=True), ~allowed.any(-2).unsqueeze(-1)
+        key, value = key.masked_fill(hidden_keys, 0.0), value.masked_fill(hidden_keys, 0.0)
+        opened = allowed | empty_rows
+        mask = opened if bias is None else bias.masked_fill(empty_rows, 0.0)
         tensors = (query, key, value, mask)
         output = self.core(*(t.reshape(-1, 1, *t.shape[-2:]) for t in tensors))
-        return output.reshape(*lead, q_len, -1).masked_fill(dead_rows, 0.0)
+        return output.reshape(*lead, q_len, -1).masked_fill(empty_rows, 0.0)
 
     def core(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """Output ``(B, 1, L, Ev)`` with a boolean or floating mask that leaves each row a key."""

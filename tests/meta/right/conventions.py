@@ -22,7 +22,7 @@ class EmptyRowsGiveTheMean(Attention):
         return hidden.softmax(-1)
 
     def silence(self, tensor: Tensor, allowed: Tensor) -> Tensor:
-        some = allowed.any(-1).all(-1)[..., None, None]  # a dead row reads every value
+        some = allowed.any(-1).all(-1)[..., None, None]  # an empty row reads every value
         return torch.where(some, super().silence(tensor, allowed), tensor)
 
 

@@ -111,8 +111,8 @@ class Attention(nn.Module):
 
     def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
         """-inf where a key is hidden; a row without keys is zeros, since -inf alone gives NaN."""
-        dead = ~allowed.any(-1, keepdim=True)
-        return scores.masked_fill(~allowed, -math.inf).masked_fill(dead, 0.0)
+        empty = ~allowed.any(-1, keepdim=True)
+        return scores.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
 
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
         """Weights, exactly 0 where a key is hidden."""

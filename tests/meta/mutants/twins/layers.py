@@ -166,8 +166,8 @@ class Layer(nn.Module):
 
     def weights(self, scores: Tensor, allowed: Tensor) -> Tensor:
         """Softmax over what is allowed."""
-        dead = ~allowed.any(-1, keepdim=True)
-        return scores.masked_fill(~(allowed | dead), -math.inf).softmax(-1).masked_fill(dead, 0.0)
+        empty = ~allowed.any(-1, keepdim=True)
+        return scores.masked_fill(~(allowed | empty), -math.inf).softmax(-1).masked_fill(empty, 0.0)
 
 
 class Learned(Layer):

@@ -10,10 +10,10 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.causes import sees_the_future
-from attnbench.invariants.layers.looks import Look, has_gradients, layer_cases
+from attnbench.invariants.layers.other_causes import sees_the_future
 from attnbench.invariants.layers.program_comparison import TOKENS
 from attnbench.invariants.layers.rounding import floor_of, rounding_of
+from attnbench.invariants.layers.uncached_calls import Look, has_gradients, layer_cases
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
@@ -148,7 +148,7 @@ _MASKS = ("none", "padding", "left_padding")
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on sight."""
+    """The invariants on which tokens an output may depend on."""
     yield Invariant(
         name="items_are_independent",
         statement="Neither the order of a batch nor an item's mates change what it gets.",

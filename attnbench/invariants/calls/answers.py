@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
-from attnbench.checking.faults import fault_at
+from attnbench.checking.answer_faults import fault_at
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.specs import KINDS, Invariant

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.invariants import backward, gradients, layouts
+from attnbench.invariants.calls import layouts
+from attnbench.invariants.derivatives import backward, gradients
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 from tests.meta.mutants.backward import (

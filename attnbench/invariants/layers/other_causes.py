@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.layers.looks import Look
+from attnbench.invariants.layers.uncached_calls import Look
 from attnbench.subject.layer import LayerSubject
 
 __all__ = ["leak", "leaks_padding", "mixes_items", "sees_the_future"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnbench.checking.estimate import default_profile, default_seconds
+from attnbench.checking.longer_profiles import default_profile, default_seconds
 from attnbench.checking.outcomes import Outcome
 
 PLAIN = Outcome("x", "weights_sum_to_one", "passed", cases=40, seconds=10.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grid, half_width, overhead_share
 from attnbench.benchmark.records.record import Record
 from attnbench.cli import benching
-from attnbench.cli.tables import console
+from attnbench.cli.printing.tables import console
 
 if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome

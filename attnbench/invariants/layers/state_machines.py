@@ -1,7 +1,7 @@
 """One state machine for the caches of a layer; the property that is judged says which rules it has.
 
 Hypothesis draws programs step by step, each step is played at once, and a failing program is made
-shorter, with those of the schedule, by :func:`attnbench.invariants.layers.programs.shortest`.
+shorter, with those of the schedule, by :func:`attnbench.invariants.layers.cache_programs.shortest`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import AttnbenchError
+from attnbench.invariants.layers.cache_programs import Program, Step, legalised, shortest
 from attnbench.invariants.layers.program_comparison import TOKENS, FoundError, Player, Stage
-from attnbench.invariants.layers.programs import Program, Step, legalised, shortest
 
 __all__ = ["OPERATIONS", "explore"]
 

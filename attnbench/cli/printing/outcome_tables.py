@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from attnbench.checking.outcomes import STATUSES, CheckReport, Outcome, failure_text, filled
-from attnbench.cli.tables import print_line
+from attnbench.cli.printing.tables import print_line
 
 __all__ = ["Screen", "junit_xml"]
 

@@ -10,12 +10,12 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
-from attnbench.checking.faults import raised_text
+from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.layers.cache_programs import Program
 from attnbench.invariants.layers.program_comparison import Stage
 from attnbench.invariants.layers.program_lines import lines_of
-from attnbench.invariants.layers.programs import Program
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
@@ -100,12 +100,12 @@ def cache_invariant(
 
     Args:
         name, statement, applies: of the invariant.
-        judged: a key of :data:`attnbench.invariants.layers.machines.OPERATIONS`.
+        judged: a key of :data:`attnbench.invariants.layers.state_machines.OPERATIONS`.
         scheduled: programs that are played first.
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench.invariants.layers.machines import explore  # brings Hypothesis: 0.2 s
+        from attnbench.invariants.layers.state_machines import explore  # brings Hypothesis: 0.2 s
 
         assert isinstance(subject, LayerSubject)
         wide = case.dtype == "float32" or "float32" not in subject.dtypes

@@ -110,9 +110,9 @@ def _opened(base: Baseline) -> Inputs:
 def _as_declared(subject: Subject, case: Case) -> None:
     base = _emptied(subject, case)
     got, convention = base.output, subject.conventions.empty_rows
-    dead = ~base.allowed.any(-1, keepdim=True)
+    empty = ~base.allowed.any(-1, keepdim=True)
     what = f"with {_described(base)}, output"
-    where = dead.expand(got.shape)
+    where = empty.expand(got.shape)
     if convention == "zeros":
         holds(~where | (got == 0), what, got, "0: no key is left to this query")
     holds(where | got.isfinite(), what, got, "finite: only another query has no key left")
@@ -121,10 +121,10 @@ def _as_declared(subject: Subject, case: Case) -> None:
         key = base.inputs.key[..., :1, :].expand_as(base.inputs.key).contiguous()
         even = base.on(unmasked(base.inputs).replace(key=key))
         even.expect(
-            got.masked_fill(~dead, 0.0),
+            got.masked_fill(~empty, 0.0),
             f"{what} of a query with no key left",
             "a call in which all keys are equal, hence the mean of all values,",
-            taken=lambda output: output.masked_fill(~dead, 0.0),
+            taken=lambda output: output.masked_fill(~empty, 0.0),
         )
     if subject.conventions.causal == "always":
         return
@@ -133,15 +133,15 @@ def _as_declared(subject: Subject, case: Case) -> None:
     apart = "query_alone_equals_query_among_others" not in subject.exempt
     if apart and bool((opened.allowed.any(-2) == base.allowed.any(-2)).all()):
         base.on(opened).expect(
-            got.masked_fill(dead, 0.0),
+            got.masked_fill(empty, 0.0),
             f"{what} of the other queries",
             "the call in which that query has keys",
-            taken=lambda output: output.masked_fill(dead, 0.0),
+            taken=lambda output: output.masked_fill(empty, 0.0),
         )
     if convention == "zeros" and "return_weights" in subject.accepts:
         weights = needs(subject.weights(base.module, base.inputs))
         should = "0: no key is left to this query"
-        holds(~dead | (weights == 0), f"with {_described(base)}, weights", weights, should)
+        holds(~empty | (weights == 0), f"with {_described(base)}, weights", weights, should)
 
 
 def _finite_gradients(subject: Subject, case: Case) -> None:

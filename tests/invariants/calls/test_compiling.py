@@ -9,7 +9,7 @@ from torch import Tensor
 import attnbench
 from attnbench.checking.profiles import PROFILES, current_profile
 from attnbench.checking.runner import run_invariant, seeded
-from attnbench.invariants import compiling
+from attnbench.invariants.calls import compiling
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 from tests.meta.mutants.twins.attention import Attention

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.invariants import copies, dropout, execution, layouts
+from attnbench.invariants import dropout
+from attnbench.invariants.calls import copies, execution, layouts
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 from tests.meta.mutants.dropout import BackwardDropsOthers, NoDropoutWhenCausal
 from tests.meta.mutants.state import FactorsKeptFromInference

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnbench import KernelSpec, ScoringSpec
 from attnbench.cases.case import Case
-from attnbench.invariants import gradients
+from attnbench.invariants.derivatives import gradients
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, mutant, run
 from tests.meta.mutants.twins.attention import ATTENTION, Attention

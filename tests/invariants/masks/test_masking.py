@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.invariants import empty_rows, hidden_slots, mask_forms, masking, positions
+from attnbench.invariants.masks import empty_rows, hidden_slots, mask_forms, masking, positions
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 from tests.meta.mutants.twins.attention import Attention
 from tests.meta.mutants.twins.heads import HEADS
@@ -78,8 +78,8 @@ class CausalInsteadOfAMask(Attention):
 
 class EmptyRowsGetTheMean(Attention):
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
-        dead = ~allowed.any(-1, keepdim=True)
-        return hidden.softmax(-1).masked_fill(~allowed & ~dead, 0.0)
+        empty = ~allowed.any(-1, keepdim=True)
+        return hidden.softmax(-1).masked_fill(~allowed & ~empty, 0.0)
 
 
 class EmptyRowsMendedAfterwards(Attention):

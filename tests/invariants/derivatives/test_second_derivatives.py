@@ -3,7 +3,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnbench.invariants import second_derivatives
+from attnbench.invariants.derivatives import second_derivatives
 from tests.invariant_runs import by_name, mutant, run
 from tests.meta.mutants.backward import SecondDerivativesOfConstants, _ConstantWeights
 from tests.meta.mutants.twins.attention import ATTENTION, Attention

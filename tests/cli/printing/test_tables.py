@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.cli.tables import prepare_streams, print_json, print_table
+from attnbench.cli.printing.tables import prepare_streams, print_json, print_table
 from tests.cli_runs import run
 
 ROWS = [
