@@ -1,5 +1,70 @@
 """Hypothesis strategies of cases, for authors of invariants."""
 
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnbench.cases.case import Case
+from attnbench.cases.domain import Domain
 from attnbench.cases.spaces import cases, changed, domain_of, listed, listed_of
 
-__all__ = ["cases", "changed", "domain_of", "listed", "listed_of"]
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from attnbench.cases.drawing import Space, Taker
+
+__all__ = ["Drawn", "cases", "changed", "domain_of", "drawn_of", "listed", "listed_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What a strategy of :func:`cases` draws. The strategy itself says as much, and is shorter.
+
+    Args:
+        subject: for which the cases are legal.
+        domain: their bounds.
+        changes: made to each case that is drawn, one after the other.
+    """
+
+    subject: Taker
+    domain: Domain
+    changes: tuple[Callable[[Case], Case], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many bytes suffice for :meth:`case_of`."""
+        return 1024
+
+    def case_of(self, data: bytes) -> Case | None:
+        """The case that Hypothesis makes of some bytes; ``None`` where they give none."""
+        from hypothesis import given, settings
+
+        found: list[Case] = []
+        keep: Any = settings(database=None)(given(self.strategy())(lambda case: found.append(case)))
+        keep.hypothesis.fuzz_one_input(data)
+        return found[-1] if found else None
+
+    def strategy(self) -> Space:
+        """The strategy that draws this."""
+        from attnbench.cases.drawing import Space  # 0.3 s that listing subjects need not pay
+
+        return Space(self.subject, self.domain, (self._changed,) if self.changes else ())
+
+    def _changed(self, case: Case) -> Case:
+        return functools.reduce(lambda made, change: change(made), self.changes, case)
+
+
+def drawn_of(strategy: SearchStrategy[Case]) -> Drawn | None:
+    """What a strategy draws; ``None`` for one that was not made by :func:`cases`.
+
+    Of several changes, of which one is drawn for a case, the case's seed picks one.
+    """
+    if domain_of(strategy) is None:
+        return None
+    space: Any = strategy
+    ways = space.ways
+    picked = (lambda case: ways[case.seed % len(ways)](case)) if len(ways) > 1 else None
+    return Drawn(space.subject, space.domain, (picked,) if picked else ways)

@@ -182,7 +182,7 @@ def test_compilers_find_nothing_that_was_compiled_before(monkeypatch: pytest.Mon
     start = subprocess.run
 
     def watch(command: Any, **more: Any) -> Any:
-        seen.append({name: more["env"][name] for name in tracking._CACHES})
+        seen.append({name: more["env"][name] for name in tracking.COMPILER_CACHES})
         assert not any(Path(folder).exists() for folder in seen[-1].values())
         return start(command, **more)
 

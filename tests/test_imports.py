@@ -1,11 +1,13 @@
 """What importing costs, and that every public name can be had."""
 
+import ast
 import importlib
 import importlib.util
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,81 @@ def test_every_name_of_a_door_can_be_had(door: Any) -> None:
     assert module.__all__
     for name in module.__all__:
         assert getattr(module, name) is not None
+
+
+NAMES_OF_0_1 = {
+    "attnbench": "AttnbenchError Case CheckReport DuplicateNameError Inputs Invariant "
+    "InvariantViolation KernelSpec MechanismSpec Outcome ScoringSpec Sizes SpecError Subject "
+    "UnknownNameError UsageError attend check get hookimpl parametrize_with_checks subjects",
+    "attnbench.asv": "CASES DEVICES class_name fill",
+    "attnbench.benchmark.frames": "asv_frame load records_frame",
+    "attnbench.errors": "AddressError AttnbenchError DeviceError DtypeError DuplicateNameError "
+    "InputsError InvariantViolation MaskError OptionError PluginError RecordError ShapeError "
+    "SpecError UnknownNameError UsageError nearest",
+    "attnbench.saved_inputs": "digest load_inputs save_inputs",
+    "attnbench.specs": "ACCEPTS DTYPES KNOWN_LAWS Invariant KernelSpec MechanismSpec ScoringSpec "
+    "Sizes",
+    "attnbench.strategies": "Drawn cases changed domain_of drawn_of listed listed_of",
+}
+"""What the public modules of version 0.1 had."""
+
+
+@pytest.mark.parametrize("module", NAMES_OF_0_1)
+def test_public_names_of_0_1_are_still_there(module: str) -> None:
+    names = set(NAMES_OF_0_1[module].split())
+    assert names <= set(importlib.import_module(module).__all__)
+
+
+ROOT = Path(__file__).parent
+
+
+def private_uses(path: Path) -> Iterator[str]:
+    """Private names that a test takes of a package that it does not mirror."""
+    folders = path.relative_to(ROOT).parent.parts
+    own = ".".join(
+        ("attnbench_plugins", *folders[1:])
+        if folders[:1] == ("plugins",)
+        else ("attnbench", *folders)
+    )
+    tree, known = ast.parse(path.read_text("utf-8")), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known.update({name.asname or name.name: name.name for name in node.names})
+        elif isinstance(node, ast.ImportFrom):
+            known.update({n.asname or n.name: f"{node.module}.{n.name}" for n in node.names})
+    used = set(known.values())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
+            used.add(f"{known.get(ast.unparse(node.value))}.{node.attr}")
+    for name in used:
+        private = [part for part in name.split(".") if re.match(r"_[^_]", part)]
+        if name.startswith("attnbench") and private and not name.startswith(f"{own}."):
+            yield f"{path.relative_to(ROOT)}: {name}"
+
+
+def test_tests_use_public_names_or_those_of_the_package_that_they_mirror() -> None:
+    files = [p for p in ROOT.rglob("*.py") if "distributions" not in p.parts]
+    assert len(files) > 100
+    assert [use for path in files for use in private_uses(path)] == []
+
+
+def test_a_test_that_takes_a_private_name_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / "cli" / "test_it.py"
+    path.parent.mkdir()
+    path.write_text(
+        "from attnbench.cli.new import _files\n"
+        "from attnbench.checking import search\n"
+        "from attnbench._signing import sign\n"
+        "print(search._key)\n"
+    )
+    found = [
+        "cli/test_it.py: attnbench._signing.sign",
+        "cli/test_it.py: attnbench.checking.search._key",
+    ]
+    assert sorted(private_uses(path)) == found
 
 
 def test_no_two_modules_share_a_stem() -> None:

@@ -183,7 +183,12 @@ def _peak_bytes(prepared: Prepared) -> int:
     return peak_bytes(call, prepared.device)
 
 
-_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME")
+COMPILER_CACHES = (
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "XDG_CACHE_HOME",
+)
 _ALONE = """
 import json, sys
 sys.path[:], address, case, device = json.load(sys.stdin)
@@ -212,7 +217,7 @@ def _compile_time(prepared: Prepared) -> dict[str, Any]:
         found = subprocess.run(  # noqa: S603 -- this Python, and code of our own
             [sys.executable, "-c", _ALONE],
             input=told,
-            env={**os.environ, **{name: os.path.join(folder, name) for name in _CACHES}},
+            env={**os.environ, **{name: os.path.join(folder, name) for name in COMPILER_CACHES}},
             stdout=subprocess.PIPE,
             text=True,
             check=True,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from attnbench_plugins._widen import widen
 from attnbench_plugins.scorings.additive import AdditiveScoring
 from torch import Tensor, nn
 
 import attnbench
-from tests.meta.mutants.base import Group, Mutant, Twin
+from tests.meta.mutants.base import Group, Mutant, Twin, widen
 
 __all__ = ["MUTANTS"]
 

@@ -6,12 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
-__all__ = ["BLOCK", "Group", "Mutant", "Spec", "Twin"]
+__all__ = ["BLOCK", "Group", "Mutant", "Spec", "Twin", "widen"]
 
 BLOCK = 64
 """Positions in a block, for mistakes that only more of them show."""
+
+
+def widen(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, half types as float32, all others as they are."""
+    half = (torch.float16, torch.bfloat16)
+    return tuple(t.float() if t.dtype in half else t for t in tensors)
+
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import torch
-from attnbench_plugins._widen import widen
 from attnbench_plugins.scorings.bilinear import BilinearScoring
 from attnbench_plugins.scorings.gaussian import GaussianScoring
 from attnbench_plugins.scorings.scaled_dot import ScaledDotScoring
@@ -14,7 +13,7 @@ from attnbench_plugins.scorings.vector_sum import VectorSumScoring
 from torch import Tensor, nn
 
 import attnbench
-from tests.meta.mutants.base import Group, Mutant, Twin
+from tests.meta.mutants.base import Group, Mutant, Twin, widen
 
 __all__ = ["MUTANTS"]
 
