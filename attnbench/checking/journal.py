@@ -85,8 +85,3 @@ class Journal:
                 f"--resume {self.path}: {error}; {len(self.found)} outcomes are in it."
             ) from None
         self.found.append(outcome)
-
-    @property
-    def done(self) -> set[tuple[str, int | None, str]]:
-        """Subject, seed and invariant of the outcomes that are there."""
-        return {(outcome.subject, outcome.seed, outcome.invariant) for outcome in self.found}

@@ -19,6 +19,7 @@ __all__ = [
     "Work",
     "dealt",
     "digests",
+    "key_of",
     "over_seeds",
     "preload",
     "run_checks",
@@ -139,8 +140,12 @@ def digests(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
     }
 
 
-def without(works: Sequence[Work], done: Collection[tuple[str, int | None, str]]) -> list[Work]:
-    """The works without what is done already, as subject, seed and invariant."""
+def without(works: Sequence[Work], recorded: Collection[Outcome]) -> list[Work]:
+    """The works without what an earlier run recorded.
+
+    A contract that failed is run again before whatever is left: its process has to know of it.
+    """
+    done = {key_of(outcome): outcome.status for outcome in recorded}
 
     def left(work: Work, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in names if (work.label, work.seed, name) not in done)
@@ -148,9 +153,17 @@ def without(works: Sequence[Work], done: Collection[tuple[str, int | None, str]]
     found = []
     for work in works:
         now, late = left(work, work.invariants), left(work, work.late)
+        broken = done.get((work.label, work.seed, CONTRACT)) == "failed"
         if now or late:
-            found.append(replace(work, invariants=now or late, late=late if now else ()))
+            first = (CONTRACT,) if broken else ()
+            late, now = (late, now) if now else ((), late)
+            found.append(replace(work, invariants=(*first, *now), late=late, broken=broken))
     return found
+
+
+def key_of(outcome: Outcome) -> tuple[str, int | None, str]:
+    """What names an outcome in a check: subject, seed and invariant."""
+    return outcome.subject, outcome.seed, outcome.invariant
 
 
 def run_checks(
@@ -161,6 +174,7 @@ def run_checks(
     timeout_s: float,
     memory_gib: float,
     cluster: str | None = None,
+    recorded: Collection[Outcome] = (),
 ) -> Iterator[Outcome]:
     """The outcomes of all subjects, as they come; one for each subject, invariant and seed.
 
@@ -171,8 +185,12 @@ def run_checks(
         timeout_s: longest time that an invariant may take.
         memory_gib: largest memory of a subject's process.
         cluster: where to run it instead of here; see :class:`ClusterWorkers`.
+        recorded: outcomes of an earlier run; they are neither run nor given again.
     """
     left: dict[str, Work] = {}
+    works = without(works, recorded)
+    if not works:
+        return
     with _workers(cluster, jobs) as workers:
         if isinstance(workers, ClusterWorkers):  # small pieces: one that is lost costs little
             works = dealt(works, _PIECES * workers.count)
@@ -195,14 +213,14 @@ def run_checks(
 
         for number, work in enumerate(works):
             submit(str(number), work)
-        seen: set[tuple[int | None, str, str]] = set()
+        seen = {key_of(outcome) for outcome in recorded}
         for event in workers.events():
             seed = left[event.task.name].seed
-            for outcome in _outcomes(event, left, submit):
-                key = (seed, outcome.subject, outcome.invariant)
-                if key not in seen:  # each part of a subject tells of the contract
-                    yield replace(outcome, seed=seed)
-                seen.add(key)
+            for found in _outcomes(event, left, submit):
+                outcome = replace(found, seed=seed)
+                if key_of(outcome) not in seen:  # each part of a subject tells of the contract
+                    yield outcome
+                seen.add(key_of(outcome))
 
 
 def _workers(cluster: str | None, jobs: int) -> Workers | ClusterWorkers:

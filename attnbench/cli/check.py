@@ -123,7 +123,6 @@ def command(
             for outcome in journal.found
             if outcome.subject in labels and outcome.invariant in names and outcome.seed in of_seeds
         ]
-        works = parallel.without(works, journal.done)
     interrupted = False
     try:
         if screen is not None and seeds is None:
@@ -137,6 +136,7 @@ def command(
                 timeout_s=timeout or _TIMEOUTS_S[profile],
                 memory_gib=memory,
                 cluster=cluster,
+                recorded=tuple(found),
             ):
                 found.append(outcome)
                 if journal is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import subprocess
 import tomllib
 import uuid
 import warnings
@@ -187,6 +188,14 @@ def _waiting_s(where: str) -> float:
     return _ANSWER_S if "://" in where else 600.0
 
 
+def _first_cause(error: BaseException) -> str:
+    """What was raised first, in one line: Dask wraps what a worker did not start for."""
+    while error.__cause__ is not None and str(error.__cause__).strip("'") not in str(error):
+        error = error.__cause__
+    said = str(error).splitlines()
+    return said[0].rstrip(".") if said else type(error).__name__
+
+
 @contextlib.contextmanager
 def _client_of(cluster: Any, where: str) -> Iterator[Any]:
     from distributed import Client
@@ -224,27 +233,48 @@ def _cluster_of(where: str) -> Iterator[Any]:
         yield None
         return
     kind, options = _kind_and_options(where)
-    if kind == "local":
-        from distributed import LocalCluster
+    with contextlib.ExitStack() as stack, _refused(where):
+        if kind == "local":
+            from distributed import LocalCluster
 
-        defaults = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-        with _refused(where):
+            defaults = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
             made = LocalCluster(**{**defaults, "memory_limit": 0, **options})
-    else:
-        try:
-            from dask_jobqueue import SLURMCluster
-        except ImportError:
-            raise UsageError(
-                "--cluster slurm needs dask-jobqueue: pip install 'attnbench[cluster]'."
-            ) from None
-        jobs = options.pop("jobs", 1)
-        with _refused(where):
-            made = SLURMCluster(**{"cores": 1, "processes": 1, "memory": "4GiB", **options})
-            made.scale(jobs=jobs)
-    try:
+            stack.callback(made.close, timeout=10)
+        else:
+            made = _queue(options)
+            stack.callback(made.close, timeout=10)
+            _try_submitting(made.job_script())
+            made.scale(jobs=options.get("jobs", 1))
+        held = stack.pop_all()
+    with held:
         yield made
-    finally:
-        made.close(timeout=10)
+
+
+def _queue(options: Mapping[str, Any]) -> Any:
+    """A cluster whose workers are jobs of Slurm; none is submitted yet."""
+    try:
+        from dask_jobqueue import SLURMCluster
+    except ImportError:
+        raise UsageError(
+            "--cluster slurm needs dask-jobqueue: pip install 'attnbench[cluster]'."
+        ) from None
+    defaults: dict[str, Any] = {"cores": 1, "processes": 1, "memory": "4GiB"}
+    defaults["scheduler_options"] = {"dashboard_address": ":0"}
+    return SLURMCluster(**{**defaults, **{k: v for k, v in options.items() if k != "jobs"}})
+
+
+def _try_submitting(script: str) -> None:
+    """Ask Slurm whether it takes a job: Dask leaves a refusal in a log, and waits for ever."""
+    told = subprocess.run(
+        ["sbatch", "--test-only"],  # noqa: S607 -- the sbatch that the user would run
+        input=script,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if told.returncode:
+        raise OSError(told.stderr.strip().splitlines()[-1])
 
 
 @contextlib.contextmanager
@@ -252,8 +282,10 @@ def _refused(where: str) -> Iterator[None]:
     """Tell what Dask refuses of a file's entries in one line."""
     try:
         yield
-    except (TypeError, ValueError, RuntimeError, OSError) as error:
-        raise UsageError(f"--cluster {where}: {error}.") from None
+    except UsageError:
+        raise
+    except Exception as error:  # each entry goes to code of its own, which raises what it likes
+        raise UsageError(f"--cluster {where}: {_first_cause(error)}.") from None
 
 
 def _kind_and_options(where: str) -> tuple[str, dict[str, Any]]:
@@ -273,4 +305,8 @@ def _kind_and_options(where: str) -> tuple[str, dict[str, Any]]:
     kind = options.pop("kind", None)
     if kind not in ("local", "slurm"):
         raise UsageError(f"--cluster {where}: kind = {kind!r}, but it is 'local' or 'slurm'.")
+    for entry in ("n_workers", "threads_per_worker", "jobs", "cores"):
+        count = options.get(entry, 1)
+        if not isinstance(count, int) or count < 1:
+            raise UsageError(f"--cluster {where}: {entry} = {count!r}, but it is 1 or more.")
     return kind, options

@@ -26,9 +26,9 @@ def test_outcomes_come_back_and_are_not_asked_for_again(tmp_path: Path) -> None:
     again = Journal(path, ASKED)
     assert again.found == [one("a", seed=3)]
     three, four = (Work("additive", "additive", ("a", "b"), "additive", seed=n) for n in (3, 4))
-    assert without([three, four], again.done) == [replace(three, invariants=("b",)), four]
+    assert without([three, four], again.found) == [replace(three, invariants=("b",)), four]
     again.add(one("b", seed=3))
-    assert without([three, four], again.done) == [four]
+    assert without([three, four], again.found) == [four]
 
 
 def test_a_torn_last_line_is_left_out_and_the_next_outcome_takes_its_place(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,3 +73,14 @@ def test_the_compiler_is_not_waited_for_where_few_subjects_are_named() -> None:
         assert not compiler & set(preload(few))
     for many in (3, None):
         assert compiler < set(preload(many))
+
+
+def test_a_contract_that_was_recorded_as_failed_holds_for_what_is_left() -> None:
+    target = f"{HERE}/bad_subjects.py:SHAPE"
+    works = works_of([(target, planned(target)[0][0].name)], NAMES, late=COMPILING)
+    limits: dict[str, Any] = {"jobs": 1, "timeout_s": 120.0, "memory_gib": 2.0}
+    whole = [replace(o, seconds=0.0) for o in run_checks(works, OPTIONS, **limits)]
+    assert whole[0].status == "failed"
+    for count in (1, 2):  # ended before the others, and before what compiles
+        found = run_checks(works, OPTIONS, **limits, recorded=whole[:count])
+        assert [replace(o, seconds=0.0) for o in found] == whole[count:]

@@ -162,3 +162,42 @@ def test_a_scheduler_without_workers_is_one_line() -> None:
 def test_a_place_that_cannot_be_is_one_clear_error(where: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ClusterWorkers(where)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n_workers = 2", "kind = None, but it is 'local' or 'slurm'"),
+        ("kind =", "Invalid value"),
+        ("kind = 'local'\nn_worker = 2", "unexpected keyword argument 'n_worker'"),
+        ("kind = 'local'\nn_workers = 'two'", "n_workers = 'two', but it is 1 or more"),
+        ("kind = 'local'\nthreads_per_worker = 0", "threads_per_worker = 0, but it is 1 or more"),
+        ("kind = 'local'\nmemory_limit = 'lots'", "'lots' as a byte unit"),
+        ("kind = 'local'\ninterface = 'nope'", "'nope' is not a valid network interface"),
+        ("kind = 'slurm'\njobs = 0", "jobs = 0, but it is 1 or more"),
+        ("kind = 'slurm'\ncore = 2", "unexpected keyword argument 'core'"),
+        ("kind = 'slurm'\nmemory = 'lots'", "'lots' as a byte unit"),
+    ],
+)
+def test_a_bad_entry_of_a_file_is_one_line_that_names_the_file(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    wanted = ("check", "dot", "--invariant", FEW[0], "--cluster", str(path))
+    done = subprocess.run([*MAIN, *wanted], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]  # a worker that does not start has written its own before
+    assert f"--cluster {path}: " in line
+    assert message in line
+
+
+def test_a_slurm_that_takes_no_job_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: Invalid qos specification' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UsageError, match="--cluster slurm: sbatch: error: Invalid qos"):
+        ClusterWorkers("slurm")
