@@ -39,6 +39,12 @@ def _scale(subject: Subject, case: Case) -> None:
         same_gradients(got, expected, leaves, weight, what, other, eps=base.eps)
     one = base.inputs.replace(query=base.inputs.query * usual, scale=1.0)
     base.expect(base.run(one), f"with scale=1 and the query times {usual:.6g}, output", "no scale")
+    turned = base.on(base.inputs.replace(query=-base.inputs.query, scale=usual / 2))
+    turned.expect(
+        base.run(base.inputs.replace(scale=-usual / 2)),
+        f"with scale={-usual / 2:.6g}, output",
+        f"minus the query and scale={usual / 2:.6g}",
+    )
     # a scale of 0 is a scale; this one is as good as 0, and is not mistaken for none
     base.on(base.inputs.replace(scale=2.0**-100)).expect(
         base.run(base.inputs.replace(scale=0.0)), "with scale=0, output", "scale=2**-100"
@@ -50,7 +56,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariant on ``scale``."""
     yield Invariant(
         name="scale_multiplies_scores",
-        statement="scale multiplies the scores, and is 1/√Eq where none is given.",
+        statement="scale, of either sign or 0, multiplies the scores, and is 1/√Eq where none is "
+        "given.",
         check=_scale,
         cases=lambda subject: benign(
             subject,

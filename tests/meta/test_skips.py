@@ -17,6 +17,10 @@ from attnbench.subject.subject import Subject
 
 FOR_OTHERS = {
     "scale_multiplies_scores",  # no built-in mechanism takes a scale
+    "window_leaves_the_keys_around",  # nor any of the other options
+    "softcap_bounds_scores",
+    "sinks_take_weight_alone",
+    "alibi_slopes_lower_scores_by_distance",
     "leading_padding_equals_deleting",  # none has rotary angles, or a bias by distance
 }
 TABLE = Path(__file__).with_name("skips.json")

@@ -19,7 +19,7 @@ _MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "scale": ("scale", "softmax_scale", "scaling", "sm_scale"),
         "dropout_p": ("dropout_p", "dropout"),
         "enable_gqa": ("enable_gqa",),
-        "window_size": ("window_size", "sliding_window"),
+        "window_size": ("window_size",),  # sliding_window is one number in transformers
         "softcap": ("softcap", "logits_soft_cap"),
         "sinks": ("sinks", "s_aux", "sink"),
         "alibi_slopes": ("alibi_slopes",),

@@ -64,15 +64,76 @@ def statuses(report: attnbench.CheckReport) -> dict[str, str]:
     return {outcome.invariant: outcome.status for outcome in report.outcomes}
 
 
-def test_torchs_fused_attention_is_accused_of_nothing_but_scale_0_beside_causality() -> None:
+def test_torchs_fused_attention_is_accused_of_nothing_but_no_positive_scale_beside_causality() -> (
+    None
+):
     report = attnbench.check(scaled_dot_product_attention, style="sdpa", profile="quick")
     failed = [outcome for outcome in report.outcomes if outcome.status not in ("passed", "skipped")]
     assert [outcome.invariant for outcome in failed] == ["scale_multiplies_scores"]
-    assert "with scale=0, output" in failed[0].reason
+    assert "with scale=-0.5, output" in failed[0].reason
+    assert "mask causal" in str(report)
     assert report.about == (
         "scaled_dot_product_attention: called as sdpa; "
         "conventions: causal=top_left, hidden_slots=finite",
     )
+
+
+def with_options(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    window_size: tuple[int, int] = (-1, -1),
+    alibi_slopes: Tensor | None = None,
+    s_aux: Tensor | None = None,
+) -> Tensor:
+    """What callers ask of attention, under names of several libraries."""
+    scale = query.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    scores = (query.float() * scale) @ key.float().mT
+    if softcap:
+        scores = softcap * (scores / softcap).tanh()
+    q_len, kv_len = scores.shape[-2:]
+    steps = torch.arange(kv_len) - torch.arange(q_len).unsqueeze(-1) - (kv_len - q_len)
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes[:, None, None] * steps.abs()
+    before, after = window_size
+    allowed = torch.ones(q_len, kv_len, dtype=torch.bool)
+    allowed = allowed.tril() if is_causal else allowed
+    allowed = allowed & (steps >= -before) if before >= 0 else allowed
+    allowed = allowed & (steps <= after) if after >= 0 else allowed
+    if attn_mask is not None:
+        allowed = allowed & (
+            attn_mask > float("-inf") if attn_mask.is_floating_point() else attn_mask
+        )
+        scores = scores + attn_mask if attn_mask.is_floating_point() else scores
+    scores = scores.masked_fill(~allowed, -1e30)
+    if s_aux is not None:
+        column = s_aux.float()[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, column], -1)
+    weights = scores.softmax(-1)[..., :kv_len].masked_fill(~allowed, 0.0)
+    return (weights @ value.float()).to(query.dtype)
+
+
+OPTIONS = (
+    "window_leaves_the_keys_around",
+    "softcap_bounds_scores",
+    "sinks_take_weight_alone",
+    "alibi_slopes_lower_scores_by_distance",
+    "scale_multiplies_scores",
+)
+
+
+def test_options_are_found_by_their_names_and_held_to_the_textbook() -> None:
+    report = attnbench.check(
+        adapters.sdpa(with_options, dtypes=("float32", "bfloat16")),
+        profile="quick",
+        invariants=OPTIONS,
+    )
+    assert statuses(report) == dict.fromkeys(OPTIONS, "passed"), str(report)
 
 
 def test_what_judges_the_adapter_is_run_where_it_is_asked_for() -> None:

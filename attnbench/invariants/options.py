@@ -1,0 +1,216 @@
+"""The invariants on the options that callers use: windows, soft caps, sinks and ALiBi's slopes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, same_gradient
+from attnbench.invariants.toolkit.derivations import benign, has_gradients
+from attnbench.invariants.toolkit.slopes import gradients_of
+from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__: list[str] = []
+
+_DROPPED = 0.5
+_DRAWS = 8
+
+_WINDOWS = {"behind": (1, -1), "ahead": (-1, 1), "both": (2, 1), "own": (0, 0), "past": (2, 0)}
+_CAPS = {"tight": 0.5, "usual": 5.0, "loose": 50.0}
+_SIZES = {"usual": 1.0, "large": 8.0, "none": 0.0}
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "window_size": tuple(_WINDOWS),
+    "softcap": tuple(_CAPS),
+    "sinks": ("usual", "large"),
+    "alibi_slopes": ("usual", "none"),
+}
+
+
+def _value(option: str, kind: str, inputs: Inputs, generator: torch.Generator) -> Any:
+    """An option's value, for as many heads as the query has."""
+    if option == "window_size":
+        return _WINDOWS[kind]
+    if option == "softcap":
+        return _CAPS[kind]
+    drawn = torch.randn(inputs.query.shape[-3], generator=generator) * _SIZES[kind]
+    drawn = drawn.to(inputs.query.device)
+    return drawn.to(inputs.query.dtype) if option == "sinks" else drawn.abs()
+
+
+def _grouped(inputs: Inputs) -> Inputs:
+    """Twice as many heads of the query, each with values of its own."""
+    mask, query = inputs.attn_mask, inputs.query.repeat_interleave(2, dim=-3)
+    signs = 1.0 - 1.5 * (torch.arange(query.shape[-3], device=query.device) % 2)
+    if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
+        mask = mask.repeat_interleave(2, dim=-3)
+    query = query * signs.to(query.dtype)[:, None, None]
+    return inputs.replace(query=query, attn_mask=mask, enable_gqa=True)
+
+
+def _given(option: str, base: Baseline) -> Inputs:
+    """The inputs with the option, and with what the case says beside it."""
+    case, accepts = base.case, base.subject.accepts
+    inputs = _grouped(base.inputs) if case.variant("heads", "own") == "grouped" else base.inputs
+    found = {option: case.variant("kind", _KINDS[option][0])}
+    if case.variant("beside", "nothing") == "others":
+        found |= {name: kinds[0] for name, kinds in _KINDS.items() if name in accepts} | found
+    values = {name: _value(name, kind, inputs, base.generator) for name, kind in found.items()}
+    if case.variant("beside", "nothing") == "others" and "scale" in accepts:
+        values["scale"] = -0.7
+    return inputs.replace(**values)
+
+
+def _told(option: str, inputs: Inputs) -> str:
+    names = [option, *(n for n in (*_KINDS, "scale") if n != option)]
+    given = {name: getattr(inputs, name) for name in names}
+    shown = {n: v.tolist() if isinstance(v, Tensor) else v for n, v in given.items()}
+    return "with " + ", ".join(f"{n}={_short(v)}" for n, v in shown.items() if v is not None)
+
+
+def _short(value: Any) -> str:
+    return f"[{', '.join(f'{v:.3g}' for v in value)}]" if isinstance(value, list) else str(value)
+
+
+def _tolerance(base: Baseline, inputs: Inputs, right: Tensor) -> Tensor:
+    """What moving query, key and value by one unit in the last place changes, with some room."""
+    signs = torch.Generator().manual_seed(0)
+    largest = torch.zeros_like(right)
+
+    def moved(tensor: Tensor) -> Tensor:
+        up = torch.randint(2, tensor.shape, generator=signs) * 2 - 1
+        return tensor.cpu().double() * (1 + base.eps * up)
+
+    for _ in range(_DRAWS):
+        largest = torch.maximum(largest, (textbook_output(inputs.map(moved)) - right).abs())
+    size = inputs.value.detach().double().abs().max().cpu()
+    return 8 * largest.amax(-1, keepdim=True) + 16 * base.eps * size
+
+
+def _holds(option: str, subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    inputs = _given(option, base)
+    with torch.no_grad():
+        stages = stages_of(inputs)
+        right, rows = stages.output, stages.allowed.any(-1, keepdim=True)
+        tolerance = _tolerance(base, inputs, right)
+    told = _told(option, inputs)
+    with torch.set_grad_enabled(case.variant("gradients", False)):
+        got = base.run(inputs)
+    # rows without keys are for the invariants on them
+    got = torch.where(rows.to(got.device), got, right.to(got))
+    agree_within(got, right, tolerance, f"{told}, output", "textbook attention")
+    if case.variant("gradients", False) and has_gradients(subject, case):
+        _same_slopes(base, inputs, rows, told)
+    if "dropout_p" in subject.accepts and case.variant("dropout", False):
+        _drops(base, inputs, told)
+
+
+def _same_slopes(base: Baseline, inputs: Inputs, rows: Tensor, told: str) -> None:
+    weight = torch.randn(rows.shape[:-1], generator=base.generator, dtype=torch.float64)
+    weight = weight.unsqueeze(-1) * rows
+    found = []
+    for run in (base.run, textbook_output):
+        given = inputs.map(lambda tensor: tensor.detach().clone().requires_grad_())
+        leaves = {name: getattr(given, name) for name in ("query", "key", "value")}
+        if given.sinks is not None:
+            given = given.replace(sinks=given.sinks.detach().clone().requires_grad_())
+            leaves["sinks"] = given.sinks
+        output = run(given)
+        found.append(gradients_of((output * weight.to(output)).sum(), leaves))
+    for name, got in found[0].items():
+        what = f"{told}, the gradient by {name}"
+        same_gradient(got, found[1][name], what, "textbook attention", eps=base.eps)
+
+
+def _drops(base: Baseline, inputs: Inputs, told: str) -> None:
+    """In training each weight is lost, or is what it was over the share that is left."""
+    width, kv_len = inputs.value.shape[-1], inputs.key.shape[-2]
+    eye = torch.eye(kv_len, width, dtype=inputs.value.dtype, device=inputs.value.device)
+    inputs = inputs.replace(value=eye.expand(inputs.value.shape))
+    with torch.no_grad():
+        right = textbook_output(inputs)
+        tolerance = _tolerance(base, inputs, right)
+        base.module.train()
+        got = base.run(inputs.replace(dropout_p=_DROPPED)).cpu().double() * (1 - _DROPPED)
+        base.module.eval()
+    kept = torch.where((got.abs() <= tolerance) | (right <= tolerance), got, right)
+    what = f"{told} and dropout_p={_DROPPED}, a weight that is not lost, times {1 - _DROPPED}"
+    agree_within(got, kept, tolerance, what, "textbook attention")
+
+
+def _applies(option: str, subject: Subject) -> str | None:
+    if option not in subject.accepts:
+        return f"does not accept {option}"
+    if not is_textbook(subject):
+        return "it is not scaled dot-product attention, for which alone the option is defined"
+    return None
+
+
+def _cases(option: str, subject: Subject) -> Any:
+    variants: dict[str, tuple[str | bool, ...]] = {
+        "kind": _KINDS[option],
+        "beside": ("nothing", "others"),
+        "gradients": (False, True),
+        "dropout": (False, True),
+        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",),
+    }
+    # what computes in float32 whatever it is given is told by the invariants on numbers
+    narrow = tuple(dtype for dtype in subject.dtypes if dtype != "float64")
+    return benign(
+        subject,
+        dtypes=narrow or subject.dtypes,
+        leads=(2, 3),  # what goes by head needs heads
+        regimes=("normal",),
+        max_features=17,
+        drawn_len=17,
+        variants=variants,
+        beyond=(Case((1, 2), 3, 150), Case((2, 1), 70, 70, mask="causal")),
+    )
+
+
+_STATEMENTS: Mapping[str, tuple[str, str]] = {
+    "window_size": (
+        "window_leaves_the_keys_around",
+        "window_size=(b, a) leaves query i the keys i + S - L - b to i + S - L + a, of those that "
+        "masks leave; -1 is no limit.",
+    ),
+    "softcap": (
+        "softcap_bounds_scores",
+        "softcap=c makes each scaled score s c·tanh(s / c), before masks and softmax.",
+    ),
+    "sinks": (
+        "sinks_take_weight_alone",
+        "sinks, one a head, are scores of one more key: they take weight and add no value.",
+    ),
+    "alibi_slopes": (
+        "alibi_slopes_lower_scores_by_distance",
+        "alibi_slopes m, one a head, take m·|i + S - L - j| from the score of query i and key j.",
+    ),
+}
+
+
+def _bound(function: Callable[..., Any], option: str) -> Callable[..., Any]:
+    return functools.partial(function, option)
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """An invariant for each option."""
+    for option, (name, statement) in _STATEMENTS.items():
+        yield Invariant(
+            name=name,
+            statement=statement,
+            check=_bound(_holds, option),
+            cases=_bound(_cases, option),
+            applies=_bound(_applies, option),
+        )

@@ -1,0 +1,126 @@
+"""Textbook attention in float64, one stage a field: softmax(q·k·scale) v with every option.
+
+It judges the options that a mechanism accepts, and tells what it would give if it made a known
+mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.oracle.references import Reference, allowed_and_bias
+from attnbench.specs import MechanismSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["Stages", "is_textbook", "stages_of", "textbook_output"]
+
+_OFF = 1e-3
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What attention computes on the way from its inputs to its output, all on the CPU.
+
+    Args:
+        scores: ``(*lead, L, S)``, scaled, without bias.
+        value: ``(*lead, S, Ev)``.
+        allowed: ``(*lead, L, S)``, boolean: which keys each query may attend to.
+        bias: ``(*lead, L, S)``, what is added to the scores.
+        sinks: ``(H, 1, 1)``, the score of one more key, which has no value; ``None`` for none.
+    """
+
+    scores: Tensor
+    value: Tensor
+    allowed: Tensor
+    bias: Tensor
+    sinks: Tensor | None = None
+
+    def replace(self, **changes: Any) -> Stages:
+        """The same stages with some changed."""
+        return replace(self, **changes)
+
+    @property
+    def weights(self) -> Tensor:
+        """``(*lead, L, S)``: softmax over the keys that are left; a row without any is zeros."""
+        scores = (self.scores + self.bias).masked_fill(~self.allowed, -math.inf)
+        top = scores.amax(-1, keepdim=True)
+        if self.sinks is not None:
+            top = torch.maximum(top, self.sinks)
+        top = top.detach().masked_fill(top == -math.inf, 0.0)
+        powers = torch.where(self.allowed, (scores - top).exp(), 0.0)
+        total = powers.sum(-1, keepdim=True)
+        if self.sinks is not None:
+            total = total + (self.sinks - top).exp()
+        return powers / total.masked_fill(total == 0, 1.0)
+
+    @property
+    def output(self) -> Tensor:
+        """``(*lead, L, Ev)``."""
+        return self.weights @ self.finite_value
+
+    @property
+    def finite_value(self) -> Tensor:
+        """The value, with zeros for NaN and infinity, which only slots that no query sees hold."""
+        return torch.where(self.value.isfinite(), self.value, 0.0)
+
+
+def stages_of(inputs: Inputs) -> Stages:
+    """The stages of some inputs, each option with its textbook meaning.
+
+    ``scale`` s makes the scores s·q·k, of either sign; ``softcap`` c makes a score x c·tanh(x / c),
+    before any mask or bias; ``alibi_slopes`` m take m·|i + S - L - j| from the score of query i and
+    key j; ``window_size`` (b, a) leaves the keys i + S - L - b to i + S - L + a; ``sinks`` are the
+    scores of one more key a head, which has no value. Grouped heads are repeated in place.
+
+    Args:
+        inputs: on any device; gradients reach them.
+    """
+    query, key, value = (t.cpu().double() for t in (inputs.query, inputs.key, inputs.value))
+    if inputs.enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (t.repeat_interleave(groups, dim=-3) for t in (key, value))
+    allowed, bias = allowed_and_bias(inputs.replace(key=key))
+    scale = query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
+    scores = scale * (query @ torch.where(key.isfinite(), key, 0.0).mT)
+    if inputs.softcap is not None:
+        scores = inputs.softcap * (scores / inputs.softcap).tanh()
+    sinks = None if inputs.sinks is None else inputs.sinks.cpu().double()[..., None, None]
+    return Stages(scores, value, allowed, bias, sinks)
+
+
+def textbook_output(inputs: Inputs) -> Tensor:
+    """The output ``(*lead, L, Ev)`` in float64 on the CPU; gradients reach the inputs."""
+    return stages_of(inputs).output
+
+
+def is_textbook(subject: Subject) -> bool:
+    """Whether a mechanism is scaled dot-product attention, where no option is given.
+
+    Its reference says so, or where it declares none, its own output.
+    """
+    if not isinstance(subject.spec, MechanismSpec):
+        return False
+    case = subject.legal(Case((2, 3), 4, 6, 8, 8, 8))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            module, inputs = subject.build(case)
+            right = textbook_output(inputs)
+            reference = Reference(subject, module, inputs)
+            if not reference.has_scalar:
+                return bool(
+                    torch.allclose(
+                        subject.output(module, inputs).cpu().double(), right, rtol=_OFF, atol=_OFF
+                    )
+                )
+            rows = reference.rows()
+            found = reference.scalar(rows)
+    except Exception:  # what breaks here is told by the invariants
+        return False
+    return torch.allclose(found, reference.select(right, rows), rtol=_OFF, atol=_OFF)
