@@ -34,7 +34,7 @@ def main(rounds: int) -> None:
 
     from attnbench.benchmark.measuring.blocks import low_quantile
     from attnbench.benchmark.measuring.contract import Contract
-    from attnbench.benchmark.measuring.measurement import measured_call
+    from attnbench.benchmark.measuring.measured_calls import measured_call
     from attnbench.benchmark.measuring.slots import Timer as Slots
     from attnbench.benchmark.measuring.slots import settled
     from attnbench.benchmark.workloads import BenchCase

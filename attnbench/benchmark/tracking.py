@@ -25,7 +25,7 @@ from attnbench.benchmark.measuring.blocks import low_quantile, pair_value
 from attnbench.benchmark.measuring.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
-from attnbench.benchmark.measuring.measurement import measured_call
+from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.measuring.memory import peak_bytes
 from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken, shaken_blocks
 from attnbench.benchmark.workloads import BenchCase

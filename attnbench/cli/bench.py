@@ -93,8 +93,9 @@ def command(
     """
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.records.record import Record
-    from attnbench.cli import benching
+    from attnbench.cli import recorded_run
     from attnbench.cli.plugin_loading import check_options, load_plugins
+    from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_json
 
     if retries is not None:
@@ -113,10 +114,10 @@ def command(
         "inputs": inputs,
         "dtypes": dtype,
     }
-    place = benching.start(**chosen, results=results, run=run, resume=resume)
+    place = recorded_run.start(**chosen, results=results, run=run, resume=resume)
     plugins = load_plugins(strict=strict)
     check_options(targets or ())
-    running = benching.plan(
+    running = recorded_run.plan(
         place,
         **chosen,
         targets=targets,
@@ -133,26 +134,26 @@ def command(
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
-        print_json({"file": str(running.path), "records": benching.as_rows(records)})
+        print_json({"file": str(running.place.path), "records": record_tables.as_rows(records)})
     else:
-        _show(records, running.path, interrupted=interrupted)
+        _show(records, running.place.path, interrupted=interrupted)
     if interrupted:
         return INTERRUPTED
     failed = any(row["status"] == "failed" for row in plugins)
-    return exit_code(benching.statuses_of(records), plugin_failed=failed)
+    return exit_code(record_tables.statuses_of(records), plugin_failed=failed)
 
 
 def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ignore[type-arg]
-    from attnbench.cli import benching
+    from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_table
 
-    titles = {record.case: benching.titled(record) for record in records}
-    for key, rows in benching.ranked(records).items():
+    titles = {record.case: record_tables.titled(record) for record in records}
+    for key, rows in record_tables.ranked(records).items():
         print_table(rows, hide=("reason", "processes"), title=titles[key])
-        for line in benching.reasons(rows):
+        for line in record_tables.reasons(rows):
             typer.echo(f"  {line}")
         typer.echo("")
-    typer.echo(benching.LEGEND)
-    typer.echo(benching.busy_line(records))
+    typer.echo(record_tables.LEGEND)
+    typer.echo(record_tables.busy_line(records))
     word = "interrupted after" if interrupted else "recorded"
     typer.echo(f"\n{word} {len(records)} measurements in {path}")

@@ -73,19 +73,20 @@ def command(
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.checking import parallel
     from attnbench.checking.outcomes import CheckReport
-    from attnbench.cli import benching
+    from attnbench.cli import recorded_run
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
+    from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.first_screen import content, show
     from attnbench.cli.printing.tables import print_json
 
     targets = styled_targets(targets, style, convention)
     set_name = "run" if inputs is None else None
-    place = benching.start(
+    place = recorded_run.start(
         set_name=set_name, inputs=inputs, results=results, preload=parallel.PRELOAD
     )
     plugins = load_plugins(strict=strict)
     check_options(targets or ())
-    running = benching.plan(
+    running = recorded_run.plan(
         place,
         targets=targets,
         set_name=set_name,
@@ -107,7 +108,7 @@ def command(
         interrupted = True
     notes = ("interrupted",) if interrupted else ()
     report = CheckReport(tuple(outcomes), "quick", None, notes)
-    checks = running.path.with_suffix(".checks.json")
+    checks = running.place.path.with_suffix(".checks.json")
     checks.write_text(report.to_json() + "\n", encoding="utf-8")
     told = content(
         records,
@@ -117,19 +118,19 @@ def command(
         own_inputs=inputs is not None,
     )
     if as_json:
-        files = {"file": str(running.path), "checks_file": str(checks)}
+        files = {"file": str(running.place.path), "checks_file": str(checks)}
         lists = {
             "outcomes": [vars(outcome) for outcome in outcomes],
-            "records": benching.as_rows(records),
+            "records": record_tables.as_rows(records),
         }
         print_json({**files, **told, **lists})
     else:
         show(told, records, [planned.name for planned in running.session.subjects])
-        typer.echo(f"Recorded in {running.path}, and the checks in {checks.name}.")
+        typer.echo(f"Recorded in {running.place.path}, and the checks in {checks.name}.")
     if interrupted:
         return INTERRUPTED
     failed = any(row["status"] == "failed" for row in plugins)
-    statuses = [outcome.status for outcome in outcomes] + benching.statuses_of(records)
+    statuses = [outcome.status for outcome in outcomes] + record_tables.statuses_of(records)
     return exit_code(statuses, plugin_failed=failed)
 
 

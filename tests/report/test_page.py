@@ -67,7 +67,7 @@ def test_commits_and_machines_are_not_pooled_and_the_newest_is_shown() -> None:
 
 
 def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
-    from attnbench.cli.benching import ranked
+    from attnbench.cli.printing.record_tables import ranked
 
     older = [
         record("dot", time=t, process=i, peak_bytes=2**20 * p, error_ratio=e)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
-from attnbench.benchmark.measuring.agreement import blocks, cut, kv_item
+from attnbench.benchmark.measuring.agreement import agreement, blocks, cut, kv_item
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import MechanismSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["gradient_ratio"]
+__all__ = ["gradient_ratio", "judged"]
 
 _ROWS = 16
 _MOST = 2**26
@@ -93,3 +93,31 @@ def _gradients(
             output = subject.output(module, leaves)
         found = torch.autograd.grad(output, wanted, upstream.to(output), allow_unused=True)
     return [torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)]
+
+
+def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:
+    """Status and errors: a subject is measured also when it is wrong, but never ranked."""
+    try:
+        with torch.no_grad():
+            output = subject.output(module, inputs)
+            found = agreement(subject, module, inputs, output)
+        slopes = 0.0
+        if direction != "forward" and found.agrees:
+            slopes = gradient_ratio(subject, module, inputs)
+    except Exception as error:
+        reason = f"the reference could not be computed: {type(error).__name__}: {error}"
+        return {"status": "unverified", "reason": reason.splitlines()[0]}
+    values = {
+        "error_abs": found.error_abs,
+        "error_ratio": max(found.ratio, slopes),
+        "error_rows": found.rows,
+    }
+    if max(found.ratio, slopes) <= 1.0:
+        return {"status": "ok", "reason": "", **values}
+    off = (
+        f"gradients are off those of float64 by up to {slopes:.3g} times"
+        if slopes
+        else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
+    )
+    reason = f"{off} what is allowed; see: {subject.check_command}"
+    return {"status": "unverified", "reason": reason, **values}

@@ -5,23 +5,25 @@ from __future__ import annotations
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from attnbench.attention.attend import attend
 from attnbench.benchmark.machine.load import Load, stolen_ticks
 from attnbench.benchmark.machine.sentinel import Ceilings, ceilings
 from attnbench.benchmark.machine.setting import Setting, fields_of, processor_name
-from attnbench.benchmark.measuring.agreement import agreement
 from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.counts import count, roofline_s
-from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
+from attnbench.benchmark.measuring.gradient_agreement import judged
 from attnbench.benchmark.measuring.jobs import Job
+from attnbench.benchmark.measuring.measured_calls import (
+    compulsory_bytes,
+    measured_call,
+    null_call,
+)
 from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak_bytes
 from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken_blocks
 from attnbench.benchmark.measuring.takes import Take, summed_up
@@ -29,15 +31,12 @@ from attnbench.benchmark.records.record import BASELINE, Record
 from attnbench.benchmark.workloads import BenchCase
 from attnbench.errors import AttnbenchError
 from attnbench.registry.catalog import registry
-from attnbench.specs import KernelSpec
 from attnbench.subject.devices import available_devices, check_device
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
 
-__all__ = ["Bench", "device_name", "devices", "measure", "measured_call", "take_rows"]
+__all__ = ["Bench", "device_name", "devices", "measure", "take_rows"]
 
-Call = Callable[[], Any]
 _BASELINES_HELD = 4
 
 
@@ -97,7 +96,7 @@ class Bench:
             module, inputs = case.build(subject)
             shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
             output = torch.zeros(shape, dtype=inputs.query.dtype, device=inputs.query.device)
-            call = _null_call(subject, module, inputs, output)
+            call = null_call(subject, module, inputs, output)
             call()
             timer = Timer(call, torch.device(case.case.device), self.contract, clock)
             self._null[key] = min(timer.slot().seconds for _ in range(3))
@@ -114,29 +113,6 @@ def _only(address: str) -> Subject | None:
     except AttnbenchError:
         return None  # without built-in plugins there is no baseline
     return found
-
-
-def _null_call(subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor) -> Call:
-    assert subject.scoring is not None
-    kernel = KernelSpec(
-        name="null", scoring=subject.scoring.name, attend=lambda *args, **more: output
-    )
-
-    def null() -> Tensor:
-        with torch.no_grad():
-            return attend(
-                module,
-                inputs.query,
-                inputs.key,
-                inputs.value,
-                attn_mask=inputs.attn_mask,
-                valid_lens=inputs.valid_lens,
-                is_causal=inputs.is_causal,
-                enable_gqa=inputs.enable_gqa,
-                kernel=kernel,
-            )
-
-    return null
 
 
 def measure(
@@ -200,13 +176,13 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
     facts: dict[str, Any] = {}
     status, reason = "ok", ""
     if look:
-        facts = {"first_call_s": first_s, **_agreement(subject, module, inputs, case.direction)}
+        facts = {"first_call_s": first_s, **judged(subject, module, inputs, case.direction)}
         status, reason = facts.pop("status"), facts.pop("reason")
         facts["peak_bytes"] = peak_bytes(call, device)
         counts = count(call)
         facts["operations"] = counts.operations
         facts["matmul_operations"] = counts.matmul_operations
-        facts["compulsory_bytes"] = _compulsory_bytes(module, inputs, call)
+        facts["compulsory_bytes"] = compulsory_bytes(module, inputs, call)
     with settled(device):
         timer = Timer(call, device, contract, clock)
         base = bench.baseline(case, timer.clock) if status == "ok" else None
@@ -256,68 +232,6 @@ def _slots(timer: Timer) -> list[Slot]:
     while len(slots) < 2 * timer.contract.blocks and time.perf_counter() < until:
         slots.append(timer.slot())
     return slots
-
-
-def _compulsory_bytes(module: nn.Module, inputs: Inputs, call: Call) -> int:
-    """Bytes that no way to compute the result can do without: what goes in, and what comes out."""
-    given = [tensor for _, tensor in inputs.tensors()]
-    given += [*module.parameters(), *module.buffers()]
-    result = call()
-    made = [result] if isinstance(result, Tensor) else [t for t in result if t is not None]
-    return sum(t.numel() * t.element_size() for t in (*given, *made))
-
-
-def _agreement(
-    subject: Subject, module: nn.Module, inputs: Inputs, direction: str
-) -> dict[str, Any]:
-    """Status and errors: a subject is measured also when it is wrong, but never ranked."""
-    try:
-        with torch.no_grad():
-            output = subject.output(module, inputs)
-            found = agreement(subject, module, inputs, output)
-        slopes = 0.0
-        if direction != "forward" and found.agrees:
-            slopes = gradient_ratio(subject, module, inputs)
-    except Exception as error:
-        reason = f"the reference could not be computed: {type(error).__name__}: {error}"
-        return {"status": "unverified", "reason": reason.splitlines()[0]}
-    values = {
-        "error_abs": found.error_abs,
-        "error_ratio": max(found.ratio, slopes),
-        "error_rows": found.rows,
-    }
-    if max(found.ratio, slopes) <= 1.0:
-        return {"status": "ok", "reason": "", **values}
-    off = (
-        f"gradients are off those of float64 by up to {slopes:.3g} times"
-        if slopes
-        else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
-    )
-    reason = f"{off} what is allowed; see: {subject.check_command}"
-    return {"status": "unverified", "reason": reason, **values}
-
-
-def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> Call:
-    """The call that is timed: the output, or the output and the gradients of all that has one."""
-    if direction == "forward":
-
-        def forward() -> Tensor:
-            with torch.no_grad():
-                return subject.output(module, inputs)
-
-        return forward
-    leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    wanted = [leaves.query, leaves.key, leaves.value]
-    wanted += [parameter for parameter in module.parameters() if parameter.requires_grad]
-    shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
-    # dense, as a loss hands it back: an expanded one makes kernels copy it, or is slower to read
-    upstream = torch.ones(shape, dtype=inputs.query.dtype, device=inputs.query.device)
-
-    def forward_backward() -> tuple[Tensor, ...]:
-        output = subject.output(module, leaves)
-        return torch.autograd.grad(output, wanted, upstream, allow_unused=True)
-
-    return forward_backward
 
 
 def device_name(device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -16,7 +17,16 @@ from filelock import FileLock, Timeout
 from attnbench.benchmark.records.record import FORMAT, Record
 from attnbench.errors import RecordError
 
-__all__ = ["append", "check_writable", "claim", "new_run", "read", "read_folder", "run_path"]
+__all__ = [
+    "append",
+    "check_writable",
+    "claim",
+    "new_run",
+    "read",
+    "read_folder",
+    "run_path",
+    "writing",
+]
 
 _BEGIN = f'{{"format":"{FORMAT}"'.encode()
 
@@ -43,18 +53,29 @@ def _unwritable(path: Path, error: OSError) -> RecordError:
     )
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write to a file of records within this.
+
+    Raises:
+        RecordError: it cannot be written to.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
 def check_writable(folder: Path) -> None:
     """Make a folder of records, and make sure that it can be written to, before much is measured.
 
     Raises:
         RecordError: it cannot.
     """
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".writable-") as file:
             file.write(b"x")
-    except OSError as error:
-        raise _unwritable(folder, error) from None
 
 
 def claim(path: Path) -> FileLock:
@@ -83,7 +104,7 @@ def append(path: Path, record: Record) -> None:
         RecordError: the folder or the file cannot be written, or there is no space left.
     """
     line = (record.to_json() + "\n").encode()
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -92,8 +113,6 @@ def append(path: Path, record: Record) -> None:
                 _write_whole(descriptor, line, size)
             finally:
                 os.close(descriptor)
-    except OSError as error:
-        raise _unwritable(path, error) from None
 
 
 def _mend(descriptor: int) -> int:

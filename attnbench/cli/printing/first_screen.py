@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grid, half_width, overhead_share
 from attnbench.benchmark.records.record import Record
-from attnbench.cli import benching
+from attnbench.cli.printing import record_tables
 from attnbench.cli.printing.tables import console
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def content(
         "checks": checks,
         "left_out": left_out(options_left_out, unchecked, own_inputs=own_inputs),
         "next": next_commands(wrong, records),
-        "busy": benching.busy_line(records),
+        "busy": record_tables.busy_line(records),
     }
 
 
@@ -223,5 +223,5 @@ def _cells(record: Record | None) -> tuple[str, str, str, str]:
     share = overhead_share(record)
     sign = _OVERHEAD_SIGN if share is not None and share >= OVERHEAD else ""
     gain = "" if record.gain is None else f"{record.gain:.3g}×"
-    half = benching.percent(half_width(record.ratio_low, record.ratio_high))
+    half = record_tables.percent(half_width(record.ratio_low, record.ratio_high))
     return f"{record.ratio:.3g}{sign}", half, gain, memory

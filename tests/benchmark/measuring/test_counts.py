@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnbench.benchmark.measuring.counts import count
-from attnbench.benchmark.measuring.measurement import measured_call
+from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.workloads import BenchCase
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve

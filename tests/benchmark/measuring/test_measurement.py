@@ -19,6 +19,7 @@ from attnbench.benchmark.measuring import measurement, slots
 from attnbench.benchmark.measuring.agreement import ROWS, agreement
 from attnbench.benchmark.measuring.contract import CPU_CLOCK, WALL_CLOCK, Contract
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
+from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.workloads import BenchCase, workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
@@ -209,7 +210,7 @@ def test_the_gradient_handed_in_is_dense() -> None:
 
     (subject,) = resolve(attnbench.MechanismSpec(name="m", make=lambda *sizes: Mechanism()))
     module, inputs = SMALL.build(subject)
-    measurement.measured_call(subject, module, inputs, "forward_backward")()
+    measured_call(subject, module, inputs, "forward_backward")()
     assert seen == [(2 * 8 * 4, 8 * 4, 4, 1)]
 
 

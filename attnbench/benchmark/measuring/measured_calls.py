@@ -1,0 +1,74 @@
+"""The calls that are timed, one that computes nothing, and the bytes that none does without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.attention.attend import attend
+from attnbench.specs import KernelSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["Call", "compulsory_bytes", "measured_call", "null_call"]
+
+Call = Callable[[], Any]
+
+
+def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> Call:
+    """The call that is timed: the output, or the output and the gradients of all that has one."""
+    if direction == "forward":
+
+        def forward() -> Tensor:
+            with torch.no_grad():
+                return subject.output(module, inputs)
+
+        return forward
+    leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    wanted = [leaves.query, leaves.key, leaves.value]
+    wanted += [parameter for parameter in module.parameters() if parameter.requires_grad]
+    shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+    # dense, as a loss hands it back: an expanded one makes kernels copy it, or is slower to read
+    upstream = torch.ones(shape, dtype=inputs.query.dtype, device=inputs.query.device)
+
+    def forward_backward() -> tuple[Tensor, ...]:
+        output = subject.output(module, leaves)
+        return torch.autograd.grad(output, wanted, upstream, allow_unused=True)
+
+    return forward_backward
+
+
+def null_call(subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor) -> Call:
+    """A call through ``attend`` of a kernel that gives an output without computing it."""
+    assert subject.scoring is not None
+    kernel = KernelSpec(
+        name="null", scoring=subject.scoring.name, attend=lambda *args, **more: output
+    )
+
+    def null() -> Tensor:
+        with torch.no_grad():
+            return attend(
+                module,
+                inputs.query,
+                inputs.key,
+                inputs.value,
+                attn_mask=inputs.attn_mask,
+                valid_lens=inputs.valid_lens,
+                is_causal=inputs.is_causal,
+                enable_gqa=inputs.enable_gqa,
+                kernel=kernel,
+            )
+
+    return null
+
+
+def compulsory_bytes(module: nn.Module, inputs: Inputs, call: Call) -> int:
+    """Bytes that no way to compute the result can do without: what goes in, and what comes out."""
+    given = [tensor for _, tensor in inputs.tensors()]
+    given += [*module.parameters(), *module.buffers()]
+    result = call()
+    made = [result] if isinstance(result, Tensor) else [t for t in result if t is not None]
+    return sum(t.numel() * t.element_size() for t in (*given, *made))

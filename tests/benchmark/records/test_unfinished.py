@@ -1,0 +1,36 @@
+"""The file of an unfinished run: what was taken comes back, and what cannot be written is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnbench.benchmark.measuring.session import Taken
+from attnbench.benchmark.measuring.takes import Take
+from attnbench.benchmark.records import unfinished
+from attnbench.errors import RecordError
+
+
+def taken(subject: str) -> Taken:
+    return Taken(subject=subject, case="small", number=0, take=Take("ok"))
+
+
+def test_takes_come_back_and_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    for subject in ("dot", "additive"):
+        unfinished.append(path, taken(subject))
+    assert unfinished.files(tmp_path) == [path.with_suffix(".partial")]
+    with path.with_suffix(".partial").open("a") as file:
+        file.write('{"subject": "cos')
+    assert unfinished.read(path) == [taken("dot"), taken("additive")]
+    unfinished.remove(path)
+    assert not unfinished.exists(path)
+    assert unfinished.read(path) == []
+
+
+def test_a_take_that_cannot_be_written_is_told_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.with_suffix(".partial").mkdir()  # permissions do not stop an administrator
+    with pytest.raises(RecordError, match=r"cannot write to .*run.jsonl"):
+        unfinished.append(path, taken("dot"))
