@@ -1,8 +1,9 @@
-"""Specs of what people have: each function here makes one, by how it is called.
+"""Specs of existing code: each function here adapts one usual style of call.
 
 ``sdpa``, ``flash`` and ``interface`` are for functions of query, key and value, ``multihead`` for
 ``nn.MultiheadAttention`` and its kind, ``flex(score_mod, mask_mod)`` for FlexAttention, ``keras``
-for Keras' layers, ``array`` for libraries without autograd here, ``layer(make)`` for modules on
+for Keras' layers, ``array`` for libraries whose autograd is not torch's, ``layer(make)`` for
+modules on
 hidden states, and ``transformers(config)`` for tiny random models of that library with its own
 caches. What they return is checked and measured like any other spec::
 

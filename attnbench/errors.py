@@ -43,7 +43,7 @@ class UsageError(AttnbenchError, ValueError):
 
 
 class RefusalError(UsageError):
-    """A call that a subject says it does not take: never a failure, and nothing that passed."""
+    """A call that the subject declares it does not take: neither a failure nor a pass."""
 
 
 class StyleError(UsageError):
@@ -99,7 +99,7 @@ class RecordError(AttnbenchError, ValueError):
 
 
 class JudgementError(AttnbenchError):
-    """A subject that cannot be judged, through no fault that was shown: the outcome is an error."""
+    """A subject that cannot be judged although no fault was found; the outcome is ``error``."""
 
 
 class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a finding, not an error

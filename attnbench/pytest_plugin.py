@@ -35,15 +35,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--attnbench-profile",
         default=None,
         metavar="PROFILE",
-        help="how hard to look: quick (default), default or thorough; also for "
-        "parametrize_with_checks, whatever it says",
+        help="how hard to look: quick (the default), default or thorough; overrides the profile of "
+        "parametrize_with_checks",
     )
     group.addoption(
         "--attnbench-seed",
         type=int,
         default=None,
         metavar="SEED",
-        help="seed of what is drawn, that of --hypothesis-seed by default",
+        help="seed of the drawn cases; that of --hypothesis-seed by default",
     )
 
 

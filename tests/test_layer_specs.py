@@ -119,4 +119,4 @@ def test_a_size_that_make_refuses_is_told_with_what_to_declare() -> None:
 def test_invariants_of_mechanisms_are_not_asked_of_a_layer() -> None:
     report = attnbench.check(spec(), profile="quick", invariants=["weights_sum_to_one"])
     (outcome,) = report.outcomes
-    assert (outcome.status, outcome.reason) == ("skipped", "it says nothing of a layer")
+    assert (outcome.status, outcome.reason) == ("skipped", "it does not apply to a layer")

@@ -80,7 +80,7 @@ def check(
     invariants: Iterable[str] | None = None,
     seed: int | None = None,
 ) -> CheckReport:
-    """Hold a subject to every invariant that applies to it.
+    """Check a subject against every invariant that applies to it.
 
     Args:
         target: an address or a spec, which need not be registered; or a function, module or class.
@@ -88,9 +88,9 @@ def check(
         profile: ``quick``, ``default`` or ``thorough``: 25, 100 or 1000 drawn cases an invariant,
             beyond the scheduled ones.
         device: name of a torch device.
-        dtypes: names of the dtypes to look at; all that the subject supports by default.
+        dtypes: names of the dtypes to check; all that the subject supports by default.
         invariants: names of the invariants to run; all by default.
-        seed: of what is drawn; ``None`` draws the same every time.
+        seed: of the drawn cases; ``None`` draws the same every time.
 
     Returns:
         A report; ``report.ok`` says whether every outcome is passed or skipped.

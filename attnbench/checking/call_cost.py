@@ -1,4 +1,4 @@
-"""How much a subject's calls ask of Python: a fixed estimate, whatever the machine's speed.
+"""How much work in Python a subject's calls are: an estimate that does not depend on the machine.
 
 A subject that loops in Python, or traces itself anew for every shape, would keep a check in one
 process busy for many minutes. The functions that a call enters are counted at two sizes, those of
@@ -34,12 +34,12 @@ _OPERATION = 10
 def affordable(
     subject: Subject, cases: Sequence[Case], profile: Profile, least: int
 ) -> frozenset[Case]:
-    """Those of some cases that a check has time for: all, or the smallest ones.
+    """The cases that a check has time for: all of them, or the smallest.
 
     Args:
         subject: what is called.
         cases: scheduled ones.
-        profile: how hard is looked.
+        profile: how hard the check looks.
         least: how many are kept in any case.
     """
     left = _limit(profile)

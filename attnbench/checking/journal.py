@@ -39,8 +39,15 @@ class Journal:
                 text = file.read()
             if not text:
                 self._write(head)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--resume {path}: {error}.") from None
+        except OSError as error:
+            raise UsageError(
+                f"--resume {path}: cannot write this file: {error.strerror or error}. "
+                "Name another place."
+            ) from None
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"--resume {path}: it is no journal of a check ({error}); name another file."
+            ) from None
         if text:
             self._read(text, json.loads(head))
 

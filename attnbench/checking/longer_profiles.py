@@ -44,14 +44,15 @@ def default_profile(
     """
     seconds = default_seconds(quick, elapsed_s, jobs=jobs)
     subjects = len({outcome.subject for outcome in quick})
-    more = f", checks {left_out} more subjects with options" if left_out else ""
     compiles = any(o.invariant in _LONGER and o.status != "skipped" for o in quick)
-    code = ", compiles to machine code" if compiles else ""
-    return (
-        f"--profile default draws {PROFILES['default'].drawn} cases instead of "
-        f"{PROFILES['quick'].drawn}{code}{more}: "
-        f"about {_rounded(seconds * (1 + left_out / max(1, subjects)))} here."
-    )
+    does = [f"draws {PROFILES['default'].drawn} cases instead of {PROFILES['quick'].drawn}"]
+    if compiles:
+        does.append("compiles to machine code")
+    if left_out:
+        does.append(f"checks {left_out} more subjects, which have options")
+    listed = ", ".join(does[:-1]) + " and " + does[-1] if len(does) > 1 else does[0]
+    takes = _rounded(seconds * (1 + left_out / max(1, subjects)))
+    return f"--profile default {listed}; that takes about {takes} here."
 
 
 def _rounded(seconds: float) -> str:

@@ -53,7 +53,7 @@ class Outcome:
         reproduce: a script in plain torch, or the command, that shows the failure again.
         error: how far off, as a multiple of what is allowed.
         diagnosis: known bugs that fail in just this pattern.
-        seed: of what was drawn; ``None`` draws the same every time.
+        seed: of the drawn cases; ``None`` draws the same every time.
         shrunk: whether the counterexample is the smallest that was found.
     """
 
@@ -77,9 +77,9 @@ class CheckReport:
 
     Args:
         outcomes: one for each subject and invariant.
-        profile: how hard was looked.
+        profile: how hard the check looked.
         seed: ``None`` if derandomised.
-        notes: what else is to be known of the run.
+        notes: further remarks on the run.
         about: how subjects are called and what they follow; the first lines of the report.
     """
 
@@ -97,7 +97,7 @@ class CheckReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many outcomes there are of each status, those that occur."""
+        """The number of outcomes of each status that occurs."""
         counter = Counter(outcome.status for outcome in self.outcomes)
         return {status: counter[status] for status in STATUSES if counter[status]}
 
@@ -193,7 +193,7 @@ def filled(head: str, text: str) -> str:
 
 
 def case_in_words(case_id: str) -> str:
-    """A case as one would tell it: its sizes, and what is not ordinary about it."""
+    """A case in words: its sizes, and what is unusual about it."""
     case = Case.from_id(case_id)
     lead = "x".join(map(str, case.lead)) or "none"
     parts = [

@@ -12,7 +12,7 @@ __all__ = ["PROFILE", "PROFILES", "Profile", "current_profile", "missed", "neare
 
 @dataclass(frozen=True)
 class Profile:
-    """How hard is looked.
+    """How hard a check looks.
 
     Args:
         name: of the profile.

@@ -125,7 +125,7 @@ def _run(
 def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
     """Why an invariant is skipped on a subject; ``None`` if it is run."""
     if subject.kind not in invariant.kinds:
-        return f"it says nothing of a {subject.kind}"
+        return f"it does not apply to a {subject.kind}"
     if invariant.name in subject.exempt:
         return f"exempt: {subject.exempt[invariant.name]}"
     if invariant.law and invariant.name not in subject.laws:
@@ -207,7 +207,7 @@ def _own_fault(invariant: Invariant, error: BaseException) -> str:
 
 @contextlib.contextmanager
 def seeded() -> Iterator[None]:
-    """Torch's global generator may be seeded here, and is put back; one thread, five times faster.
+    """A context that restores torch's global generator, and computes with one thread.
 
     The tensors of a check are small: a second thread waits for the first.
     """

@@ -21,14 +21,16 @@ def command(
         str | None,
         typer.Option(
             "--set",
-            help="Named set of cases: smoke, default or full. By default the default one, or none "
-            "where --workload or --inputs is given.",
+            help="Named set of cases: smoke, default or full. It is default unless --workload or "
+            "--inputs is given.",
             show_default=False,
         ),
     ] = None,
     workload: Annotated[
         list[str] | None,
-        typer.Option("--workload", help="A real workload, such as bert_base; may be repeated."),
+        typer.Option(
+            "--workload", help="Sizes of a real model, such as bert_base; may be repeated."
+        ),
     ] = None,
     inputs: Annotated[
         Path | None,
@@ -64,7 +66,7 @@ def command(
         typer.Option(
             "--budget",
             min=0.0,
-            help="Seconds in which further processes begin, those for the widest rows last.",
+            help="Seconds within which further processes are started for narrower intervals.",
         ),
     ] = 0.0,
     timeout: Annotated[
@@ -77,18 +79,19 @@ def command(
     ] = None,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
     run: Annotated[
-        str | None, typer.Option("--run", help="Name of the run; its file is called so, too.")
+        str | None, typer.Option("--run", help="Name of the run and of its file.")
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with --run, or with the last run in the folder."),
+        typer.Option("--resume", help="Continue --run, or the last run in the folder."),
     ] = False,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
     """Measure time, memory and error of subjects, each in turn with scaled_dot.
 
-    A process passes over all rows in random order; the intervals come from several such processes.
+    Each of several processes measures all rows in random order; the intervals come from these
+    processes.
     Every row is recorded as it comes, so that a run that was ended can be resumed.
     """
     from attnbench.benchmark.measuring.contract import Contract
@@ -100,8 +103,8 @@ def command(
 
     if retries is not None:
         typer.echo(
-            "warning: --retries has no effect, since a busy machine makes nothing void; it goes "
-            "with 0.3.",
+            "warning: --retries has no effect and will be removed in 0.3: a busy machine makes no "
+            "measurement void.",
             err=True,
         )
     targets = styled_targets(targets, style, convention)

@@ -31,7 +31,8 @@ def command(
 ) -> int:
     """Measure the same code on both sides, to see what 'attnbench compare' can see here.
 
-    The subject is scaled_dot by default. Run it as busy as the machine will be.
+    The subject is scaled_dot by default. Run it while the machine is as busy as it will be when you
+    compare.
     """
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.benchmark.machine.setting import here

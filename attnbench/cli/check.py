@@ -40,18 +40,18 @@ def command(
     seed: Seed = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="Check on so many seeds, from --seed or 0 on."),
+        typer.Option("--seeds", min=1, help="Check with this many seeds, starting at --seed or 0."),
     ] = None,
     cluster: Cluster = None,
     resume: Annotated[
         Path | None,
         typer.Option(
             "--resume",
-            help="A file that outcomes are added to as they come; those in it are not run again.",
+            help="A file to which outcomes are added as they come. Checks in it are not run again.",
         ),
     ] = None,
     dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", help="A dtype to look at; may be repeated.")
+        list[str] | None, typer.Option("--dtype", help="A dtype to check; may be repeated.")
     ] = None,
     device: Device = "cpu",
     invariant: Annotated[
@@ -78,8 +78,8 @@ def command(
 ) -> int:
     """Hold subjects to every invariant that applies to them.
 
-    Each subject runs in a process of its own; one that hangs or dies has that for its outcome, and
-    the others go on.
+    Each subject runs in a process of its own. If one hangs or dies, that is its outcome, and the
+    others go on.
     """
     from attnbench.checking import parallel
     from attnbench.checking.evidence.diagnosis import diagnosed

@@ -59,16 +59,16 @@ def command(
         typer.Option(
             "--margin",
             min=0.0,
-            help="A change below this many percent is same: 3, and 5 of recorded runs.",
+            help="A change below this many percent counts as same: 3, or 5 for recorded runs.",
             show_default=False,
         ),
     ] = None,
-    results: Annotated[Path, typer.Option("--results", help="Folder of runs.")] = Path(
+    results: Annotated[Path, typer.Option("--results", help="Folder of recorded runs.")] = Path(
         "results/attnbench"
     ),
     as_json: AsJson = False,
 ) -> int:
-    """Call each case of B faster, slower, same or ambiguous against A.
+    """Say of each case whether B is faster or slower than A, the same, or ambiguous.
 
     Both sides of a revision or a subject are measured here, in pairs that take turns on one core:
     15 of them, then 30 and 60 for what is not decided. Exits with 1 if something is slower, and

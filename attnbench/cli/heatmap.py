@@ -37,11 +37,11 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Seed of query, keys and parameters.")] = 0,
     inputs: Annotated[
         Path | None,
-        typer.Option("--inputs", help="A safetensors file of query, key, value and mask instead."),
+        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
     ] = None,
     item: Annotated[
         str | None,
-        typer.Option("--item", help="Which item and head of the inputs, such as 0,3."),
+        typer.Option("--item", help="Item and head of the inputs to draw, such as 0,3."),
     ] = None,
     as_json: AsJson = False,
     strict: Strict = False,

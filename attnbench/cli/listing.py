@@ -18,7 +18,7 @@ _CASE = Case((8, 8), 256, 256, 64, 64, 64)
 def command(
     targets: Targets = None,
     case: Annotated[
-        str, typer.Option("--case", help="Id of the case for which kernels are asked.")
+        str, typer.Option("--case", help="Id of the case that the kernels have to support.")
     ] = _CASE.id,
     invariants: Annotated[
         bool, typer.Option("--invariants", help="List the invariants and laws instead.")
@@ -26,7 +26,7 @@ def command(
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
-    """List the subjects: scoring functions, kernels and mechanisms.
+    """List the subjects: scoring functions, kernels, mechanisms and layers.
 
     The column auto is what attend(kernel="auto") runs on one case: the kernel of highest priority
     that supports it, or the plain path. With addresses, each subject is shown whole.

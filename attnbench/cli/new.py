@@ -33,10 +33,10 @@ def command(
         bool, typer.Option("--layer", help="Write a layer with a cache, not a scoring function.")
     ] = False,
     into: Annotated[
-        Path, typer.Option("--into", help="Folder in which the new one is made.")
+        Path, typer.Option("--into", help="Folder in which the distribution is made.")
     ] = Path(),
 ) -> int:
-    """Write a plugin distribution: a scoring function, or a layer, and what tests it."""
+    """Write a plugin distribution: a scoring function or a layer, with its tests."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a distribution: use letters, digits, '-', '_' and '.', "
@@ -82,7 +82,10 @@ def _refuse_taken(name: str, module: str, scoring: str) -> None:
         UsageError: the distribution, its module or its scoring function is there already.
     """
     if keyword.iskeyword(module) or module in sys.stdlib_module_names:
-        raise UsageError(f"{name!r} cannot name a distribution: {module!r} is a word of Python's.")
+        raise UsageError(
+            f"{name!r} cannot name a distribution: {module!r} is a keyword or a standard module of "
+            "Python. Choose another name."
+        )
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = metadata.version(name)
         raise UsageError(f"{name} {version} is installed here; choose another name.")
@@ -95,9 +98,8 @@ def _refuse_taken(name: str, module: str, scoring: str) -> None:
     load_plugins(warn=False)
     subjects = {row["subject"]: row["kind"] for row in ask("subject_rows", targets=None)}
     if scoring in subjects:
-        raise UsageError(
-            f"a {subjects[scoring]} is called {scoring!r} already; name yours with --scoring NAME."
-        )
+        kind = {"scoring": "scoring function"}.get(subjects[scoring], subjects[scoring])
+        raise UsageError(f"a {kind} is called {scoring!r} already; name yours with --scoring NAME.")
 
 
 def _requirement() -> str:

@@ -37,14 +37,14 @@ Cluster = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help="Run there instead: tcp://HOST:PORT or tls://HOST:PORT of a Dask scheduler, local:N, "
+        help="Run on a cluster: tcp://HOST:PORT or tls://HOST:PORT of a Dask scheduler, local:N, "
         "slurm, or a file FILE.toml.",
         show_default=False,
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="A torch device, such as cpu or cuda.")]
 Jobs = Annotated[
-    int, typer.Option("-j", "--jobs", min=0, help="Subjects at once; 0 for one a core.")
+    int, typer.Option("-j", "--jobs", min=0, help="Processes at once; 0 for one per core.")
 ]
 Memory = Annotated[
     float,
@@ -57,10 +57,10 @@ Profile = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", help="Seed of what is drawn; the same every time by default."),
+    typer.Option("--seed", help="Seed of the drawn cases; the same every time by default."),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict-plugins", help="End at once if any plugin fails to load.")
+    bool, typer.Option("--strict-plugins", help="Stop at once if any plugin fails to load.")
 ]
 Style = Annotated[
     str | None,
@@ -92,5 +92,5 @@ def styled_targets(
     if style is None and not conventions:
         return targets
     if not targets:
-        raise UsageError("--as and --convention are for a target: name one.")
+        raise UsageError("--as and --convention describe a target, and none is named: add one.")
     return [styled(target, style, conventions or ()) for target in targets]

@@ -19,7 +19,8 @@ def command(
 ) -> int:
     """List the installed plugins.
 
-    Their metadata is read, and nothing imported; with --load they are, and it shows why one fails.
+    This reads their metadata and imports none of them. With --load it imports each, and shows the
+    traceback of one that fails.
     """
     rows = _loaded() if load else _found()
     failed = [row for row in rows if row["status"] == "failed"]

@@ -50,7 +50,7 @@ def command(
         typer.Option(
             "--check-seconds",
             min=0.0,
-            help="Time for the checks; what is not checked by then is shown as such.",
+            help="Seconds for the checks; those that do not fit are shown as not run.",
         ),
     ] = _CHECKS_S,
     seconds: Annotated[
@@ -58,7 +58,7 @@ def command(
         typer.Option(
             "--seconds",
             min=0.0,
-            help="Time for the measurements; three processes take every row in any case.",
+            help="Seconds for the measurements; each row is measured in three processes anyway.",
         ),
     ] = _MEASURING_S,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
@@ -67,8 +67,8 @@ def command(
 ) -> int:
     """Check every subject, measure it on a small grid, and show all on one screen.
 
-    The checks are those of 'attnbench check --profile quick', the times those of 'attnbench bench
-    --set run'; both commands say more. Other work on the machine widens the intervals.
+    The checks are those of 'attnbench check --profile quick', and the times those of 'attnbench
+    bench --set run'; both commands show more. Other work on the machine widens the intervals.
     """
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.checking import parallel

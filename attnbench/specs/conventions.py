@@ -56,11 +56,11 @@ class Conventions:
             ``"nan"`` (nothing is promised of that row), or it is ``"refused"``.
         hidden_slots: what a slot hidden from every query may hold: ``"any"`` number, NaN and Inf
             too, or ``"finite"`` ones only.
-        masks: the forms it takes, of ``"boolean"``, ``"floating"`` and ``"lengths"``; with
-            ``"keys"`` one row for all queries only; empty for none.
+        masks: the forms it takes, of ``"boolean"``, ``"floating"`` and ``"lengths"``; ``"keys"``
+            restricts them to one row for all queries; an empty tuple means no mask.
         mask_value: ``-inf``, or the finite number that stands for it.
-        internal_dtype: the dtype in which it computes whatever it is given; ``None`` for that.
-        gradients: whether it has any.
+        internal_dtype: the dtype in which it computes; ``None`` for that of its inputs.
+        gradients: whether it has a backward pass.
         causal: where the diagonal of ``is_causal`` ends: ``"bottom_right"`` or ``"top_left"``;
             ``"square"`` takes it for L = S only; ``"always"`` is causal whatever is asked.
         positions: ``"none"``: any reordering leaves the output alone; ``"relative"``: a shift of

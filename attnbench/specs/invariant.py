@@ -30,9 +30,9 @@ class Invariant:
         check: ``check(subject, case)`` raises :class:`attnbench.InvariantViolation` if it does not
             hold. ``hypothesis.assume`` inside it rejects a case that says nothing.
         cases: ``cases(subject)`` gives a Hypothesis strategy of cases; the general one by default.
-        applies: ``applies(subject)`` gives ``None``, or the reason why it says nothing of it.
-        law: it holds only for subjects that declare it.
-        kinds: the kinds of subject that it says something of: of ``"scoring"``, ``"kernel"``,
+        applies: ``applies(subject)`` gives ``None``, or why the invariant does not apply.
+        law: whether it holds only for subjects that declare it.
+        kinds: the kinds of subject that it applies to, out of ``"scoring"``, ``"kernel"``,
             ``"mechanism"`` and ``"layer"``; all but layers by default.
 
     Raises:

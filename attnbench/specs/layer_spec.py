@@ -32,11 +32,13 @@ class CacheSpec:
 
     Args:
         new: ``new(module, batch_size)`` gives an empty cache.
-        select: ``select(cache, index)`` keeps the rows of a 1-D int64 tensor on the cache's device,
-            at least one, in its order, with repeats, also of a fresh cache.
-        crop: ``crop(cache, length)`` keeps the first slots, ``0 <= length <=`` what there is.
-        length: ``length(cache)`` is the number of slots appended and not cropped, with padding and
-            evicted ones.
+        select: ``select(cache, index)`` keeps the rows that a 1-D int64 tensor on the cache's
+            device names: at least one, in that order, repeats allowed. A fresh cache may be
+            selected from, too.
+        crop: ``crop(cache, length)`` keeps the first ``length`` slots, of which there are at least
+        so many.
+        length: ``length(cache)`` is the number of slots appended and not cropped; padded and
+            evicted ones count.
         capacity: slots that it can hold; a check keeps within it, and within 64 where it is
             ``None``.
 

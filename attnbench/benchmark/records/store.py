@@ -43,14 +43,12 @@ def run_path(folder: Path, run: str) -> Path:
 
 def _unwritable(path: Path, error: OSError) -> RecordError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = "there is no space left; free some, or name another folder"
+        what = "there is no space left; free some, or name another folder with --results"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        what = "it may not be written to; change its permissions, or name another folder"
+        what = "it may not be written to; change its permissions, or name another with --results"
     else:
-        what = f"{error.strerror or error}"
-    return RecordError(
-        f"cannot write to {path}: {what} with --results. What was recorded before is kept."
-    )
+        what = f"{error.strerror or error}; name another folder with --results"
+    return RecordError(f"cannot write to {path}: {what}. What was recorded before is kept.")
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ def left_out(subjects: Sequence[str], unchecked: int, *, own_inputs: bool) -> li
     if unchecked:
         found.append(
             {
-                "what": f"{unchecked} checks for which the time was up",
+                "what": f"{unchecked} checks that did not fit into the time",
                 "command": "attnbench run --check-seconds 600",
             }
         )
@@ -149,7 +149,7 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
     print(
         "× dot: time of a forward call over that of scaled_dot, in turn in the same process;\n"
         f"  ± half its 95 % interval, from {counts} processes\n"
-        "gain: of a kernel over its own scoring function\n"
+        "gain: how many times faster a kernel is than its scoring function\n"
         "MiB: memory during the call beyond inputs and parameters\n"
         "checks: invariants that hold, of those that apply; + not run\n"
         f"{_OVERHEAD_SIGN} overhead is at least a fifth of the call: {_overhead(records)}"
