@@ -220,7 +220,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="asking_for_weights_changes_nothing",
-        statement="The output beside the weights is that without them, and has dropout as well.",
+        statement="Asking for the weights changes nothing about the output, nor about its dropout.",
         check=_asked_for_weights,
         cases=lambda subject: listed(*map(subject.legal, _WEIGHT_CASES), enough=1),
         applies=_gives_weights,
@@ -234,7 +234,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="every_call_drops_weights",
-        statement="In training weights are dropped whatever the mask, the sizes and the dtype.",
+        statement="In training, dropout acts whatever the mask, the sizes and the dtype are.",
         check=_every_call_drops,
         cases=lambda subject: listed(*map(subject.legal, _EVERY_CASES), enough=1),
         applies=takes_dropout,

@@ -225,7 +225,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="dropout_is_independent",
-        statement="What is dropped for one query and head says nothing of what is for another.",
+        statement="What dropout takes from one query and head is independent of what it "
+        "takes from another.",
         check=_dropout_is_independent,
         cases=lambda subject: listed(
             *_dropout_cases_of(subject), enough=1, variants={"heads": ("grouped", "own")}
@@ -241,7 +242,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="dropout_differs_between_blocks",
-        statement="No two queries, and no two keys, lose the same of many weights.",
+        statement="Dropout does not take the same weights from two queries, nor from two keys.",
         check=_blocks_differ,
         cases=lambda subject: listed(_long_case(subject)),
         applies=_drops_many_weights,

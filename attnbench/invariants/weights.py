@@ -164,7 +164,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on weights."""
     yield Invariant(
         name="weights_sum_to_one",
-        statement="Each row of weights sums to 1 (to less beside keys of its own).",
+        statement="Each row of weights sums to 1, or to less if the subject adds keys of its own.",
         check=_sum_to_one,
         cases=lambda subject: cases(subject, masks=FREE_MASKS),
         applies=has_weights,

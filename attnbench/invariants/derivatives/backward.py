@@ -190,7 +190,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on the backward pass."""
     yield Invariant(
         name="gradients_alone_equal_gradients_together",
-        statement="A gradient is the same where nothing else requires one, and so is the output.",
+        statement="Output and gradients are the same whether or not other tensors require a "
+        "gradient.",
         check=_alone,
         cases=lambda subject: _some(subject, _CASES, 16, which=range(16)),
         applies=has_no_gradients,
@@ -204,7 +205,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="one_tensor_equals_three_copies",
-        statement="One tensor, or views of one, as query, key and value give what copies give.",
+        statement="One tensor, or views of it, as query, key and value gives what copies of "
+        "it give.",
         check=_one_tensor,
         cases=lambda subject: _some(subject, _SQUARE, 8),
         applies=any_of(has_no_gradients, _takes_one_shape),

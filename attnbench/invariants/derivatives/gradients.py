@@ -204,7 +204,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="bias_gets_its_gradient",
-        statement="A floating mask is added to the scores, and gets the gradient that they have.",
+        statement="A floating mask is added to the scores, and gets their gradient.",
         check=_bias_right,
         cases=lambda subject: listed(*map(subject.legal, _BIAS_CASES), enough=1),
         applies=has_slopes,
@@ -218,7 +218,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="gradients_are_finite_at_extremes",
-        statement="Gradients are finite wherever the output is and float64 says they can be.",
+        statement="Gradients are finite wherever the output and the gradients in float64 are.",
         check=_finite,
         cases=lambda subject: cases(
             subject,

@@ -105,7 +105,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield cache_invariant(
         "caches_are_independent",
-        "Two caches of one module, and a cache and its deepcopy, know nothing of each other.",
+        "Two caches of one module, and a cache and its deepcopy, do not affect each other.",
         "owner",
         _lockstep,
         has_cache,

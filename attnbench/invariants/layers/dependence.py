@@ -151,7 +151,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on which tokens an output may depend on."""
     yield Invariant(
         name="items_are_independent",
-        statement="Neither the order of a batch nor an item's mates change what it gets.",
+        statement="What an item gets depends neither on the order of the batch nor on the "
+        "other items.",
         check=_independent,
         kinds=("layer",),
         cases=layer_cases,
@@ -166,7 +167,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="later_tokens_take_no_gradient",
-        statement="An output of a causal layer has no gradient by a later token.",
+        statement="An output of a causal layer has no gradient with respect to a later token.",
         check=_no_future_gradient,
         kinds=("layer",),
         cases=lambda subject: layer_cases(

@@ -160,7 +160,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on padding."""
     yield Invariant(
         name="padded_tokens_are_inert",
-        statement="Whatever finite numbers padded tokens hold, the outputs of real tokens stay.",
+        statement="The outputs of real tokens do not depend on the finite numbers that "
+        "padded tokens hold.",
         check=_inert,
         kinds=("layer",),
         cases=lambda subject: layer_cases(subject, masks=("padding",)),
@@ -176,7 +177,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="padded_tokens_take_no_gradient",
-        statement="The real tokens' outputs have finite gradients, and none by a padded token.",
+        statement="Outputs of real tokens have finite gradients, and none with respect to "
+        "padded tokens.",
         check=_no_gradient,
         kinds=("layer",),
         cases=lambda subject: layer_cases(subject, masks=_SIDES, dtypes=("float32", "float64")),
@@ -184,7 +186,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="padded_item_equals_item_alone",
-        statement="An item padded at the right, in a batch or alone, equals it without padding.",
+        statement="An item padded at the right, in a batch or alone, gives what it gives "
+        "without padding.",
         check=_alone,
         kinds=("layer",),
         cases=lambda subject: layer_cases(subject, masks=("padding",)),
@@ -192,8 +195,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="left_padding_is_inert",
-        statement="An item padded at the left, in a batch or alone, equals it without padding, "
-        "whatever finite numbers the padded tokens hold.",
+        statement="An item padded at the left, in a batch or alone, gives what it gives without "
+        "padding, whatever finite numbers the padded tokens hold.",
         check=_left_inert,
         kinds=("layer",),
         cases=lambda subject: layer_cases(subject, masks=("left_padding",)),

@@ -136,7 +136,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield cache_invariant(
         "calls_without_cache_leave_none",
-        "A call without a cache, between calls with one, neither sees them nor is seen by them.",
+        "A call without a cache, between calls with one, neither affects them nor is affected.",
         "fresh",
         _with_calls_between,
         has_cache,

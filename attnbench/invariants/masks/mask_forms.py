@@ -176,7 +176,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on forms of masks."""
     yield Invariant(
         name="mask_forms_agree",
-        statement="Boolean and floating masks, lengths and is_causal that mean one thing do it.",
+        statement="Boolean and floating masks, lengths and is_causal that hide the same "
+        "keys give one output.",
         check=_forms,
         cases=lambda subject: benign(
             subject,

@@ -167,7 +167,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on masks by position."""
     yield Invariant(
         name="valid_lengths_count_the_keys",
-        statement="A length of n, an integer of any width, leaves the first n keys, and S all.",
+        statement="A length of n, an integer of any width, leaves the first n keys; a "
+        "length of S leaves all.",
         check=_lengths_at,
         cases=lambda subject: changed(
             benign(
