@@ -115,6 +115,7 @@ def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
             "kernel": choice.kernel.name,
             "priority": choice.kernel.priority,
             "reason": choice.reason,
+            "runs_as": choice.kernel.runs_as() if choice.kernel.runs_as else "",
         }
         for choice in choices(subject.spec, case)
     ]

@@ -121,3 +121,5 @@ def _show(row: dict[str, Any], case: str) -> None:
             first = " (taken)" if kernel["kernel"] == taken else ""
             why = f"priority {kernel['priority']}" if kernel["priority"] is not None else "always"
             typer.echo(f"    {kernel['kernel']:14}{kernel['reason'] or why}{first}")
+            if kernel.get("runs_as"):
+                typer.echo(f"    {'':14}runs as: {kernel['runs_as']}")

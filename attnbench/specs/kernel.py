@@ -31,6 +31,8 @@ class KernelSpec:
             plain Python on the case's fields, since torch.compile traces it.
         priority: ``attend(kernel="auto")`` takes the highest of those that support a case.
         exempt: maps the name of an invariant that it does not obey to the reason.
+        runs_as: ``runs_as()`` says in a few words which of its code paths runs in this process;
+            ``attnbench list`` shows it, and records keep it. It compiles and measures nothing.
 
     Raises:
         SpecError: a field has the wrong type.
@@ -42,6 +44,7 @@ class KernelSpec:
     supports: Callable[[Case], str | None] | None = None
     priority: int = 0
     exempt: Mapping[str, str] = field(default_factory=dict)
+    runs_as: Callable[[], str] | None = None
 
     def __post_init__(self) -> None:
         check_name("kernel", self.name)
@@ -49,6 +52,8 @@ class KernelSpec:
         check_callable("kernel", self.name, attend=self.attend)
         if self.supports is not None:
             check_callable("kernel", self.name, supports=self.supports)
+        if self.runs_as is not None:
+            check_callable("kernel", self.name, runs_as=self.runs_as)
         require(
             isinstance(self.priority, int), "kernel", self.name, "priority should be an integer"
         )

@@ -156,6 +156,9 @@ def take(
             return Take("unsupported", reason, facts)
         with torch.random.fork_rng(devices=[]), limited(device):
             found = _taken(subject, case, bench, look=look, clock=clock)
+        spec = subject.spec
+        if isinstance(spec, KernelSpec) and spec.runs_as is not None:
+            facts["runs_as"] = spec.runs_as()
         return replace(found, facts={**facts, **found.facts})
     except Exception as error:
         if is_out_of_memory(error):

@@ -97,6 +97,7 @@ class Record:
         machine: node, system, processor, cores, memory.
         device_name: of the processor or accelerator that computed.
         versions: of python, torch, attnbench, and the subject's distribution.
+        runs_as: of a kernel: which of its code paths ran, if it has several.
         commit: git commit of the working directory, with ``+dirty`` if it was changed; or ``""``.
         command: the command line that made it.
         timing_s: time spent in slots.
@@ -159,6 +160,7 @@ class Record:
     threads: int = 1
     machine: Mapping[str, Any] = field(default_factory=dict)
     device_name: str = ""
+    runs_as: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""
     command: str = ""

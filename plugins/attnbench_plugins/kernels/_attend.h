@@ -6,71 +6,92 @@
 
 namespace {
 
-// What rows and slots are multiplied by (in `exact` form: added), with units in fours.
-template <class T> struct Units {
-  Int count, fours;
-  Buffer<T> rate, over, middle, wide;  // 2 or -2; (largest w) / |w|; of four: 1/2 sum 1/over, flag
+// Products of eight numbers from SMALL to LARGE are normal in float, and so are their inverses.
+constexpr float LARGE = 32768, SMALL = 1 / LARGE;
+
+// What rows and slots are multiplied by (in `exact` form: added), with units in groups.
+template <class P, class T> struct Units {
+  Int count, groups, depth;
+  Buffer<T> rate, over, middle;  // 2 or -2; SMALL (largest w) / |w|; of a group: see below
   T scale = 1;
+  bool wide = false;  // a product of a group may leave the range of float
   bool even = true;  // all weights are the same: the scale
   Units(const T* w, Int count, Form form, T reach)
-      : count(count), fours(up(count, 4)), rate(fours * 4), over(fours * 4), middle(fours),
-        wide(fours) {
+      : count(count), groups(up(count, P::share)), depth(groups * P::share), rate(depth),
+        over(depth), middle(groups) {
     for (Int h = 1; h < count; h++) even &= w[h] == w[0];
     if (form == SQUARES && even) scale = w[0];
     if (form != QUOTIENT) {  // a unit more adds nothing
-      for (Int h = 0; h < fours * 4; h++) over.data[h] = h < count ? w[h] : 0;
+      for (Int h = 0; h < depth; h++) over.data[h] = h < count ? w[h] : 0;
       return;
     }
-    const T small = T(1) / (1 << 30), top = sizeof(T) == 4 ? T(1e38) : T(1e300);
+    const T least = T(1) / (1 << 30);
     T largest = T(1e-28);  // less is nothing; its share of 2^-30 is still a normal number
     for (Int h = 0; h < count; h++) largest = std::max(largest, std::abs(w[h]));
-    for (Int h = 0; h < fours * 4; h++) {
+    for (Int h = 0; h < depth; h++) {
       const T weight = h < count ? w[h] : 0;
       rate.data[h] = weight < 0 ? -2 : 2;  // tanh is odd: so all weights are positive
-      over.data[h] = largest / std::max(std::abs(weight), largest * small);
+      over.data[h] = h < count ? SMALL * largest / std::max(std::abs(weight), largest * least) : 1;
     }
-    scale = -2 * largest;
-    for (Int q = 0; q < fours; q++) {
+    scale = -2 * SMALL * largest;
+    for (Int q = 0; q < groups; q++) {
       T product = 1, sum = 0;
-      for (Int h = q * 4; h < q * 4 + 4; h++) {
+      for (Int h = q * P::share; h < (q + 1) * P::share; h++) {
         sum += T(0.5) / over.data[h];
-        product *= over.data[h] * (1 + (h < count ? std::exp(2 * reach) : 0));
+        const T most = over.data[h] * (1 + (h < count ? std::exp(2 * reach) : 0));
+        product *= std::max(T(1), most);
       }
       // less its middle, a term is as often positive as negative: the sum's rounding stays small
       middle.data[q] = sum;
-      wide.data[q] = !(product < top);
+      wide |= !(product < T(1.3e36));  // 2^120: of all but one, times a sum of eight, too
     }
   }
 };
 
 // One row of a or b: as the factors e^2a or e^2b, or as it is.
-template <class T, Form FORM> void factors(const T* row, const Units<T>& units, T* to) {
-  constexpr int K = Vector<T>::lanes;
+template <class P, class T, Form FORM> void factors(const T* row, const Units<P, T>& units, T* to) {
+  constexpr int K = Vector<P, T>::lanes;
   Int h = 0;
   if (FORM != QUOTIENT) {
     memcpy(to, row, units.count * sizeof(T));
     h = units.count;
   }
   for (; h + K <= units.count; h += K)
-    store<T>(to + h, exp<T>(load(row + h) * load(units.rate.data + h)));
-  for (; h < units.count; h++) to[h] = exp<T>(all<T>(row[h] * units.rate.data[h]))[0];
-  for (; h < units.fours * 4; h++) to[h] = 0;
+    store<P, T>(to + h, exp<P, T>(load<P>(row + h) * load<P>(units.rate.data + h)));
+  for (; h < units.count; h++) to[h] = exp<P, T>(all<P, T>(row[h] * units.rate.data[h]))[0];
+  for (; h < units.depth; h++) to[h] = 0;
 }
 
-constexpr int TILES = 4;  // of a task
+constexpr int HEIGHT = 16, POOLED = 4;  // rows of a task, and of those that share a load of values
 
-// Of four units, the sum of 1 / (over + key row).
-template <class T, bool WIDE>
-INLINE V<T> quotients(const V<T>* key, const V<T>* over, const T* row) {
-  V<T> x[4];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) {
-    x[i] = key[i] * row[i * ROWS] + over[i];
-    // so that the product of four is finite; what lies above adds less than 2^-31 of the largest
-    if (WIDE) x[i] = x[i] > T(2147483648) ? all<T>(2147483648) : x[i];
+// The sum of 1 / (over + key row) over COUNT units, as a quotient.
+template <class P, class T, bool WIDE, int COUNT>
+INLINE void quotient(const V<P, T>* key, const V<P, T>* over, const T* row, V<P, T>& above,
+                     V<P, T>& below) {
+  if constexpr (COUNT == 2) {
+    V<P, T> x = key[0] * row[0] + over[0], y = key[1] * row[P::rows] + over[1];
+    // so that the product of all is finite; what lies above adds less than 2^-30 of the largest
+    if (WIDE) x = x > T(LARGE) ? all<P, T>(LARGE) : x, y = y > T(LARGE) ? all<P, T>(LARGE) : y;
+    above = x + y;
+    below = x * y;
+  } else {
+    constexpr int HALF = COUNT / 2;
+    V<P, T> a, b, c, d;
+    quotient<P, T, WIDE, HALF>(key, over, row, a, b);
+    quotient<P, T, WIDE, HALF>(key + HALF, over + HALF, row + HALF * P::rows, c, d);
+    above = a * d + c * b;
+    below = b * d;
   }
-  const V<T> left = x[0] * x[1], right = x[2] * x[3];
-  return ((x[0] + x[1]) * right + (x[2] + x[3]) * left) / (left * right);
+}
+
+// The same, less a number.
+template <class P, class T, bool WIDE>
+INLINE V<P, T> quotients(const V<P, T>* key, const V<P, T>* over, const T* row, V<P, T> less) {
+  V<P, T> above, below;
+  quotient<P, T, WIDE, P::share>(key, over, row, above, below);
+  if constexpr (P::newton)
+    return above * inverse<P, T>(below, near_inverse<P, T>(below)) - less;
+  return above / below - less;
 }
 
 // Add to a sum, and keep what that rounds away.
@@ -80,54 +101,67 @@ template <class V> INLINE void add(const V& part, V& sum, V& lost) {
   sum = more;
 }
 
-// Sums of w (a - b)^2 of ROWS rows and a vector of slots, in parts of 16 units: all terms have one
+// Sums of w (a - b)^2 of some rows and a vector of slots, in parts of 16 units: all terms have one
 // sign, and without parts the rounding of a long sum would be that of the sum.
-template <class T, bool EVEN>
-INLINE void square_tile(const T* a, const T* b, const Units<T>& units, T* scores, Int stride) {
-  constexpr int K = Vector<T>::lanes;
-  V<T> sums[ROWS] = {}, lost[ROWS] = {};
-  for (Int q = 0; q < units.fours;) {
-    V<T> part[ROWS] = {};
-    for (const Int end = std::min(q + 4, units.fours); q < end; q++, a += 4 * ROWS, b += 4 * K)
+template <class P, class T, bool EVEN>
+INLINE void square_tile(const T* a, const T* b, const Units<P, T>& units, T* scores, Int stride) {
+  constexpr int K = Vector<P, T>::lanes, ROWS = P::rows;
+  V<P, T> sums[ROWS] = {}, lost[ROWS] = {};
+  for (Int h = 0; h < units.depth;) {
+    V<P, T> part[ROWS] = {};
+    for (const Int end = std::min(h + 16, units.depth); h < end; h += 4, a += 4 * ROWS, b += 4 * K)
 #pragma GCC unroll 4
       for (int i = 0; i < 4; i++)
         for (int r = 0; r < ROWS; r++) {
-          const V<T> x = load(b + i * K) - a[i * ROWS + r];
-          part[r] += (EVEN ? x : x * units.over.data[q * 4 + i]) * x;
+          const V<P, T> x = load<P>(b + i * K) - a[i * ROWS + r];
+          part[r] += (EVEN ? x : x * units.over.data[h + i]) * x;
         }
     for (int r = 0; r < ROWS; r++) add(part[r], sums[r], lost[r]);
   }
-  for (int r = 0; r < ROWS; r++) store<T>(scores + r * stride, (sums[r] + lost[r]) * units.scale);
+  for (int r = 0; r < ROWS; r++)
+    store<P, T>(scores + r * stride, (sums[r] + lost[r]) * units.scale);
 }
 
-// Scores of ROWS rows and a vector of slots.
-template <class T, Form FORM>
-INLINE void score_tile(const T* a, const T* b, const Units<T>& units, T* scores, Int stride) {
-  constexpr int K = Vector<T>::lanes;
-  if (FORM == SQUARES)
-    return (units.even ? square_tile<T, true> : square_tile<T, false>)(a, b, units, scores, stride);
-  V<T> sums[ROWS] = {}, lost[ROWS] = {};
-  for (Int q = 0; q < units.fours; q++, a += 4 * ROWS, b += 4 * K) {
-    V<T> key[4], over[4];
-    for (int i = 0; i < 4; i++) {
-      key[i] = load(b + i * K);
-      over[i] = all<T>(units.over.data[q * 4 + i]);
+// Sums of w tanh(a + b).
+template <class P, class T>
+INLINE void tanh_tile(const T* a, const T* b, const Units<P, T>& units, T* scores, Int stride) {
+  constexpr int K = Vector<P, T>::lanes, ROWS = P::rows;
+  V<P, T> sums[ROWS] = {}, lost[ROWS] = {};
+  for (Int h = 0; h < units.depth; h += 4, a += 4 * ROWS, b += 4 * K)
+    for (int r = 0; r < ROWS; r++) {
+      V<P, T> part = {};
+      for (int i = 0; i < 4; i++)
+        part += tanh<P, T>(load<P>(b + i * K) + a[i * ROWS + r]) * units.over.data[h + i];
+      add(part, sums[r], lost[r]);
     }
-    const V<T> middle = all<T>(units.middle.data[q]);
-    if (FORM == TANH) {
-      for (int r = 0; r < ROWS; r++) {
-        V<T> part = {};
-        for (int i = 0; i < 4; i++) part += over[i] * tanh<T>(key[i] + a[i * ROWS + r]);
-        add(part, sums[r], lost[r]);
-      }
-    } else if (__builtin_expect(units.wide.data[q] != 0, 0)) {
-      for (int r = 0; r < ROWS; r++) sums[r] += quotients<T, true>(key, over, a + r) - middle;
-    } else {
-#pragma GCC unroll 4
-      for (int r = 0; r < ROWS; r++) sums[r] += quotients<T, false>(key, over, a + r) - middle;
+  for (int r = 0; r < ROWS; r++) store<P, T>(scores + r * stride, sums[r] + lost[r]);
+}
+
+// Scores of some rows and a vector of slots.
+template <class P, class T, bool WIDE>
+INLINE void quotient_tile(const T* a, const T* b, const Units<P, T>& units, T* scores, Int stride) {
+  constexpr int K = Vector<P, T>::lanes, ROWS = P::rows, N = P::share;
+  V<P, T> sums[ROWS] = {};
+  for (Int q = 0; q < units.groups; q++, a += N * ROWS, b += N * K) {
+    V<P, T> key[N], over[N];
+    for (int i = 0; i < N; i++) {
+      key[i] = load<P>(b + i * K);
+      over[i] = all<P, T>(units.over.data[q * N + i]);
     }
+    const V<P, T> middle = all<P, T>(units.middle.data[q]);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) sums[r] += quotients<P, T, WIDE>(key, over, a + r, middle);
   }
-  for (int r = 0; r < ROWS; r++) store<T>(scores + r * stride, (sums[r] + lost[r]) * units.scale);
+  for (int r = 0; r < ROWS; r++) store<P, T>(scores + r * stride, sums[r] * units.scale);
+}
+
+template <class P, class T, Form FORM>
+INLINE void score_tile(const T* a, const T* b, const Units<P, T>& units, T* scores, Int stride) {
+  if constexpr (FORM == SQUARES)
+    return (units.even ? square_tile<P, T, true> : square_tile<P, T, false>)(a, b, units, scores,
+                                                                             stride);
+  if constexpr (FORM == TANH) return tanh_tile<P, T>(a, b, units, scores, stride);
+  (units.wide ? quotient_tile<P, T, true> : quotient_tile<P, T, false>)(a, b, units, scores, stride);
 }
 
 template <class T>
@@ -142,78 +176,78 @@ void add_mask(T* row, const void* mask, const Sizes& s, Int item, Int i, Int see
 }
 
 // Scores to their exponentials, up to a factor; gives that factor. `width` fills whole vectors.
-template <class T> T exponentials(T* row, Int seen, Int width) {
-  constexpr int K = Vector<T>::lanes;
+template <class P, class T> __attribute__((noinline)) T exponentials(T* row, Int seen, Int width) {
+  constexpr int K = Vector<P, T>::lanes;
   for (Int j = seen; j < width; j++) row[j] = -INFINITY;
-  V<T> tops = load(row), sums = {};
+  V<P, T> tops = load<P>(row), sums = {};
   for (Int j = K; j < width; j += K) {
-    const V<T> x = load(row + j);
+    const V<P, T> x = load<P>(row + j);
     tops = x > tops ? x : tops;
   }
   T top = tops[0], sum = 0;
   for (int k = 1; k < K; k++) top = std::max(top, tops[k]);
   for (Int j = 0; j < width; j += K) {
-    const V<T> e = exp<T>(load(row + j) - top);
+    const V<P, T> e = exp<P, T>(load<P>(row + j) - top);
     sums += e;
-    store<T>(row + j, e);
+    store<P, T>(row + j, e);
   }
   for (int k = 0; k < K; k++) sum += sums[k];
   return 1 / sum;
 }
 
-constexpr int WIDTH = VECTOR_BYTES == 64 ? 4 : 2;  // vectors of features that share a weight
+template <class P> constexpr int WIDTH = P::bytes == 64 ? 4 : 2;  // vectors of features that share a weight
 
-// To `sums`, ROWS rows of C vectors, what `count` slots add.
-template <class T, int C>
+// To `sums`, POOLED rows of C vectors, what `count` slots add.
+template <class P, class T, int C>
 INLINE void pool_tile(const T* weights, Int stride, const T* value, Int value_row, Int count,
                       T* sums, Int sums_row) {
-  constexpr int K = Vector<T>::lanes;
-  V<T> sum[ROWS][C];
-  for (int r = 0; r < ROWS; r++)
-    for (int c = 0; c < C; c++) sum[r][c] = load(sums + r * sums_row + c * K);
+  constexpr int K = Vector<P, T>::lanes;
+  V<P, T> sum[POOLED][C];
+  for (int r = 0; r < POOLED; r++)
+    for (int c = 0; c < C; c++) sum[r][c] = load<P>(sums + r * sums_row + c * K);
 #pragma GCC unroll 2
   for (Int j = 0; j < count; j++, value += value_row) {
-    V<T> v[C];
-    for (int c = 0; c < C; c++) v[c] = load(value + c * K);
-    for (int r = 0; r < ROWS; r++)
+    V<P, T> v[C];
+    for (int c = 0; c < C; c++) v[c] = load<P>(value + c * K);
+    for (int r = 0; r < POOLED; r++)
       for (int c = 0; c < C; c++) sum[r][c] += v[c] * weights[r * stride + j];
   }
-  for (int r = 0; r < ROWS; r++)
-    for (int c = 0; c < C; c++) store<T>(sums + r * sums_row + c * K, sum[r][c]);
+  for (int r = 0; r < POOLED; r++)
+    for (int c = 0; c < C; c++) store<P, T>(sums + r * sums_row + c * K, sum[r][c]);
 }
 
 // Weights of some tiles times values, the features filling whole vectors.
-template <class T>
-void pool(const T* weights, Int stride, Int tiles, const T* value, Int value_row, Int slots,
+template <class P, class T>
+__attribute__((noinline)) void pool(const T* weights, Int stride, Int tiles, const T* value, Int value_row, Int slots,
           Int features, T* sums) {
-  constexpr int K = Vector<T>::lanes, SLOTS = 32;
-  memset(sums, 0, tiles * ROWS * features * sizeof(T));
+  constexpr int K = Vector<P, T>::lanes, SLOTS = 64;
+  memset(sums, 0, tiles * POOLED * features * sizeof(T));
   for (Int j = 0; j < slots; j += SLOTS)
-    for (Int f = 0; f < features; f += WIDTH * K)
+    for (Int f = 0; f < features; f += WIDTH<P> * K)
       for (Int t = 0; t < tiles; t++) {
-        const T *from = weights + t * ROWS * stride + j, *values = value + j * value_row + f;
-        T* to = sums + t * ROWS * features + f;
+        const T *from = weights + t * POOLED * stride + j, *values = value + j * value_row + f;
+        T* to = sums + t * POOLED * features + f;
         const Int count = std::min<Int>(SLOTS, slots - j);
-        if (f + WIDTH * K <= features)
-          pool_tile<T, WIDTH>(from, stride, values, value_row, count, to, features);
+        if (f + WIDTH<P> * K <= features)
+          pool_tile<P, T, WIDTH<P>>(from, stride, values, value_row, count, to, features);
         else
           for (Int c = 0; f + c < features; c += K)
-            pool_tile<T, 1>(from, stride, values + c, value_row, count, to + c, features);
+            pool_tile<P, T, 1>(from, stride, values + c, value_row, count, to + c, features);
       }
 }
 
 // The output, and where there is a place for them the weights.
-template <class T, Form FORM>
+template <class P, class T, Form FORM>
 void attend(const T* a, const T* b, const T* w, const T* value, const void* mask, T* weights,
             T* output, double reach, const Sizes& s) {
-  constexpr int K = Vector<T>::lanes, H = ROWS * TILES;
+  constexpr int K = Vector<P, T>::lanes, H = HEIGHT, ROWS = P::rows;
   const Int blocks = up(s.slots, K), tasks = up(s.rows, H), features = up(s.features, K) * K;
   const Int stride = (blocks + 1) * K;  // one more vector: no stride a power of two
   const bool ragged = features != s.features;
-  std::vector<std::unique_ptr<Units<T>>> units(s.w_item ? s.items : 1);
+  std::vector<std::unique_ptr<Units<P, T>>> units(s.w_item ? s.items : 1);
   for (Int n = 0; n < Int(units.size()); n++)
-    units[n].reset(new Units<T>(w + n * s.w_item, s.units, FORM, T(reach)));
-  const Int depth = units[0]->fours * 4;
+    units[n].reset(new Units<P, T>(w + n * s.w_item, s.units, FORM, T(reach)));
+  const Int depth = units[0]->depth;
   Buffer<T> keys(s.items * blocks * K * depth), values(ragged ? s.items * s.slots * features : 0);
 #pragma omp parallel num_threads(s.threads)
   {
@@ -223,7 +257,7 @@ void attend(const T* a, const T* b, const T* w, const T* value, const void* mask
       const Int n = j / (blocks * K), slot = j % (blocks * K);
       T* to = keys.data + j / K * K * depth + j % K;
       if (slot < s.slots)
-        factors<T, FORM>(b + n * s.b_item + slot * s.b_row, *units[s.w_item ? n : 0], row.data);
+        factors<P, T, FORM>(b + n * s.b_item + slot * s.b_row, *units[s.w_item ? n : 0], row.data);
       for (Int h = 0; h < depth; h++) to[h * K] = slot < s.slots ? row.data[h] : 0;
       if (!ragged || slot >= s.slots) continue;
       T* padded = values.data + (n * s.slots + slot) * features;
@@ -233,25 +267,26 @@ void attend(const T* a, const T* b, const T* w, const T* value, const void* mask
 #pragma omp for schedule(dynamic, 1)
     for (Int task = 0; task < s.items * tasks; task++) {
       const Int n = task / tasks, first = task % tasks * H, count = std::min<Int>(H, s.rows - first);
-      const Units<T>& unit = *units[s.w_item ? n : 0];
+      const Units<P, T>& unit = *units[s.w_item ? n : 0];
       const Int tiles = up(count, ROWS), seen = std::min(s.slots, s.visible + first + count - 1);
       const Int width = up(seen, K) * K;
       for (Int i = 0; i < tiles * ROWS; i++) {
         const Int from = n * s.a_item + (first + std::min(i, count - 1)) * s.a_row;
-        factors<T, FORM>(a + from, unit, row.data);
+        factors<P, T, FORM>(a + from, unit, row.data);
         T* to = rows.data + i / ROWS * ROWS * depth + i % ROWS;
-        for (Int h = 0; h < depth; h++) to[h * ROWS] = row.data[h] * (FORM == QUOTIENT ? unit.over.data[h] : 1);
+        for (Int h = 0; h < depth; h++)
+          to[h * ROWS] = row.data[h] * (FORM == QUOTIENT ? unit.over.data[h] : 1);
       }
       for (Int j = 0; j < width; j += K)
         for (Int t = 0; t < tiles; t++)
-          score_tile<T, FORM>(rows.data + t * ROWS * depth, keys.data + (n * blocks * K + j) * depth,
+          score_tile<P, T, FORM>(rows.data + t * ROWS * depth, keys.data + (n * blocks * K + j) * depth,
                                unit, scores.data + t * ROWS * stride + j, stride);
       T share[H];
       for (Int i = 0; i < count; i++) {
         T* const found = scores.data + i * stride;
         const Int own = std::min(seen, s.visible + first + i);
         if (s.mask_kind) add_mask(found, mask, s, n, first + i, own);
-        share[i] = exponentials(found, own, width);
+        share[i] = exponentials<Common<P>>(found, own, width);
         if (!weights) continue;
         T* const to = weights + n * s.weights_item + (first + i) * s.weights_row;
         for (Int j = 0; j < seen; j++) to[j] = found[j] * share[i];
@@ -259,7 +294,7 @@ void attend(const T* a, const T* b, const T* w, const T* value, const void* mask
       }
       if (!output) continue;
       const T* const from = ragged ? values.data + n * s.slots * features : value + n * s.value_item;
-      pool(scores.data, stride, tiles, from, ragged ? features : s.value_row, seen, features,
+      pool<Common<P>>(scores.data, stride, up(count, POOLED), from, ragged ? features : s.value_row, seen, features,
            sums.data);
       for (Int i = 0; i < count; i++) {
         T* const to = output + n * s.output_item + (first + i) * s.output_row;

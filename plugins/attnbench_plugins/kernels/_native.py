@@ -1,8 +1,9 @@
 """The loops of ``_loops.cpp``: compiled at first use for this processor, kept, and called.
 
 The compiler is ``$CXX``, or what there is of ``g++``, ``clang++`` and ``c++``. What it makes is
-kept in the user's cache, by the hash of everything that it depends on. Without a compiler
-:func:`library` warns once and gives ``None``.
+kept in the user's cache, by the hash of everything that it depends on, and beside it which variant
+of the loops is the fastest here; see :mod:`._variants`. Without a compiler :func:`library` warns
+once and gives ``None``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-__all__ = ["Form", "NotCompiledWarning", "attend", "library", "slopes"]
+from attnbench_plugins.kernels import _variants
+from attnbench_plugins.kernels._variants import Choice
+
+__all__ = ["Form", "NotCompiledWarning", "attend", "choice", "described", "library", "slopes"]
 
 _FOLDER = Path(__file__).parent
 _SOURCES = [_FOLDER / name for name in ("_loops.cpp", "_vectors.h", "_attend.h", "_slopes.h")]
@@ -32,7 +37,7 @@ _EXTRA = [["-march=native", "-fopenmp"], ["-march=native"], []]
 """Tried in turn: Apple's clang has no OpenMP, so that one thread runs; an old one no native."""
 _FIELDS = """items rows slots units features a_item a_row b_item b_row w_item value_item value_row
 weights_item weights_row output_item output_row mask_kind mask_item mask_row mask_slot visible
-form parts threads"""
+form parts threads variant"""
 _SMALL = 2**15
 """Terms of a sum that one thread adds up before another one is woken."""
 
@@ -72,13 +77,22 @@ def _folder() -> Path:
     return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="attnbench-"))
 
 
+def _command() -> list[str]:
+    names = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), "c++")
+    return [*shlex.split(names), *_FLAGS]
+
+
+@functools.cache
+def _path() -> Path:
+    """Where the library is, or will be."""
+    parts = [*(path.read_text() for path in _SOURCES), *_command(), str(_EXTRA), _processor()]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    return _folder() / f"loops-{key}.so"
+
+
 def _build() -> Path:
     """The library's file, compiled unless it is there."""
-    names = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), "c++")
-    command = [*shlex.split(names), *_FLAGS]
-    parts = [*(path.read_text() for path in _SOURCES), *command, str(_EXTRA), _processor()]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    path = _folder() / f"loops-{key}.so"
+    path, command = _path(), _command()
     if path.exists():
         return path
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -108,12 +122,70 @@ def library() -> ctypes.CDLL | None:
             stacklevel=2,
         )
         return None
+    loaded.describe_variant.argtypes = [ctypes.c_int64, ctypes.c_void_p]
+    loaded.describe_variant.restype = None
     for name, pointers in (("attend", 7), ("slopes", 7)):
         for kind in ("single", "double"):
             function = getattr(loaded, f"{name}_{kind}")
             function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_double, ctypes.c_void_p]
             function.restype = None
     return loaded
+
+
+def _name_of_processor() -> str:
+    return hashlib.sha256(_processor().encode()).hexdigest()[:24]
+
+
+@functools.cache
+def choice() -> Choice:
+    """The variants that run on this processor: measured at first use, in less than a second.
+
+    Raises:
+        attnbench.UsageError: the environment forces one that there is not.
+    """
+    loops = library()
+    assert loops is not None
+    with torch.inference_mode(False), torch.no_grad():
+        return _variants.choose(
+            loops, _path().with_suffix(".json"), _name_of_processor(), _trial_runs
+        )
+
+
+def described() -> str:
+    """What runs on the CPU, in words, without compiling or measuring anything."""
+    if library.cache_info().currsize or _path().exists():
+        if library() is None:
+            return "eager: the loops could not be compiled"
+        forced = os.environ.get(_variants.VARIABLE)
+        if choice.cache_info().currsize or forced or _path().with_suffix(".json").exists():
+            return f"native, {choice()}"
+    return "native, compiled and measured at first use"
+
+
+def _trial_runs() -> tuple[Callable[[int], None], Callable[[int], None]]:
+    """The loops on data as of projected queries and keys: about half a millisecond each."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = (1, 128, 64), (1, 512, 64), (1, 64), (1, 512, 64), (1, 128, 512)
+    a, b, w, value, g = (torch.randn(size, generator=generator) / 2 for size in sizes)
+    output, grad_a = torch.empty(1, 128, 64), torch.empty_like(a)
+    reach = float(a.abs().max() + b.abs().max())
+    threads = torch.get_num_threads()
+
+    def alone(run: Callable[[], object]) -> None:
+        torch.set_num_threads(1)
+        try:
+            run()
+        finally:
+            torch.set_num_threads(threads)
+
+    def scores(number: int) -> None:
+        given = (a, b, w, None, 512, Form.QUOTIENT, reach, value, output, None, number)
+        alone(lambda: attend(*given))
+
+    def gradients(number: int) -> None:
+        alone(lambda: slopes(g, a, b, w, 512, Form.QUOTIENT, reach, grad_a, number))
+
+    return scores, gradients
 
 
 def _by_rows(tensor: Tensor) -> Tensor:
@@ -144,6 +216,7 @@ def attend(
     value: Tensor | None = None,
     output: Tensor | None = None,
     weights: Tensor | None = None,
+    variant: int | None = None,
 ) -> None:
     r"""Softmax over :math:`w^\top f(a_i, b_j)`, and its product with the values.
 
@@ -158,11 +231,14 @@ def attend(
         value: ``(N, S, Ev)``, with ``output``.
         output: ``(N, L, Ev)``, written if given.
         weights: ``(N, L, S)``, written if given.
+        variant: of the loops; the chosen one by default.
     """
     a, b, w = _by_rows(a), _by_rows(b), _by_rows(w)
     sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
     sizes.a_item, sizes.a_row, sizes.b_item, sizes.b_row = *a.stride()[:2], *b.stride()[:2]
     sizes.w_item, sizes.visible, sizes.form = w.stride(0), visible, form
+    if form == Form.QUOTIENT:
+        sizes.variant = choice().scores if variant is None else variant
     if value is not None and output is not None:
         value, sizes.features = _by_rows(value), value.shape[2]
         sizes.value_item, sizes.value_row = value.stride()[:2]
@@ -185,6 +261,7 @@ def slopes(
     form: Form,
     reach: float,
     grad_a: Tensor,
+    variant: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``a``, ``b`` and ``w``, from that of the scores; see :func:`attend`.
 
@@ -195,6 +272,7 @@ def slopes(
         w: ``(N, h)``.
         visible, form, reach: as above.
         grad_a: ``(N, L, h)``, written.
+        variant: as above.
 
     Returns:
         Gradients of ``b`` and ``w``.
@@ -203,6 +281,8 @@ def slopes(
     sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
     sizes.a_item, sizes.a_row, sizes.b_item, sizes.b_row = *a.stride()[:2], *b.stride()[:2]
     sizes.w_item, sizes.visible, sizes.form = w.stride(0), visible, form
+    if form == Form.QUOTIENT:
+        sizes.variant = choice().slopes if variant is None else variant
     sizes.weights_item, sizes.weights_row = g.stride()[:2]
     sizes.output_item, sizes.output_row = grad_a.stride()[:2]
     # units are shared out in strips of 16; where those are few, rows are, too

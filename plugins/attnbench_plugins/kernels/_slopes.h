@@ -6,53 +6,76 @@
 
 namespace {
 
-// Over some slots and ROWS rows, a vector of units wide: sums of g t, and of g t'.
-template <class T, Form FORM>
-INLINE void slope_tile(const T* const* g, const T* a, const T* b, Int from, Int to, T* da, T* db,
-                       V<T>& plain) {
-  constexpr int K = Vector<T>::lanes;
-  V<T> row[ROWS], sums[ROWS] = {}, even = {}, odd = {};
-  for (int r = 0; r < ROWS; r++) row[r] = load(a + r * K);
-  for (Int j = from; j < to; j++) {
-    const V<T> slot = load(b + j * K);
-    V<T> both[ROWS / 2];
+// Four x = 1 + row slot on their way to 1 / x, with one division.
+template <class P, class T, bool WIDE> struct Inverses {
+  static constexpr T SCALE = T(1) / (Int(1) << 31);
+  V<P, T> x[4], low, high, near;
+  INLINE void begin(const V<P, T>* row, V<P, T> slot) {
 #pragma GCC unroll 4
-    for (int r = 0; r < ROWS; r += 2) {
-      V<T> first, second, s0, s1;
-      if (FORM == SQUARES) {
-        const V<T> x = row[r] - slot, y = row[r + 1] - slot;
-        s0 = x * g[r][j], s1 = y * g[r + 1][j];
-        first = x * s0, second = y * s1;
-      } else if (FORM == TANH) {
-        const V<T> t0 = tanh<T>(row[r] + slot), t1 = tanh<T>(row[r + 1] + slot);
-        first = t0 * g[r][j], second = t1 * g[r + 1][j];
-        s0 = g[r][j] - first * t0, s1 = g[r + 1][j] - second * t1;
-      } else {
-        V<T> x = row[r] * slot + 1, y = row[r + 1] * slot + 1;
-        if (FORM == WIDE_QUOTIENT) {  // the product of two is finite
-          x = x > T(9e18) ? all<T>(9e18) : x;
-          y = y > T(9e18) ? all<T>(9e18) : y;
-        }
-        const V<T> inverse = 1 / (x * y), r0 = inverse * y, r1 = inverse * x;
-        first = r0 * g[r][j], second = r1 * g[r + 1][j];
-        s0 = first - first * r0, s1 = second - second * r1;
+    for (int i = 0; i < 4; i++) {
+      x[i] = row[i] * slot + 1;
+      if (WIDE) {  // so that products are normal; what lies above 2^62 is nothing
+        x[i] *= SCALE;
+        x[i] = x[i] > 1 / SCALE ? all<P, T>(1 / SCALE) : x[i];
       }
-      even += first;
-      odd += second;
-      sums[r] += s0;
-      sums[r + 1] += s1;
-      both[r / 2] = s0 + s1;
     }
-    store<T>(db + j * K, load(db + j * K) + (both[0] + both[1]));
+    low = x[0] * x[1], high = x[2] * x[3];
+    near = near_inverse<P, T>(low * high);
   }
-  for (int r = 0; r < ROWS; r++) store<T>(da + r * K, load(da + r * K) + sums[r]);
+  INLINE void end(V<P, T>* found) const {
+    const V<P, T> both = inverse<P, T>(low * high, near);
+    V<P, T> left = both * high, right = both * low;
+    if (WIDE) left *= SCALE, right *= SCALE;
+    found[0] = left * x[1], found[1] = left * x[0];
+    found[2] = right * x[3], found[3] = right * x[2];
+  }
+};
+
+// Over some slots and rows, a vector of units wide: sums of g t, and of g t'.
+template <class P, class T, Form FORM>
+INLINE void slope_tile(const T* const* g, const T* a, const T* b, Int from, Int to, T* da, T* db,
+                       V<P, T>& plain) {
+  constexpr int K = Vector<P, T>::lanes, ROWS = P::rows;
+  constexpr bool QUOTIENTS = FORM == QUOTIENT || FORM == WIDE_QUOTIENT;
+  V<P, T> row[ROWS], sums[ROWS] = {}, even = {}, odd = {};
+  for (int r = 0; r < ROWS; r++) row[r] = load<P>(a + r * K);
+  Inverses<P, T, FORM == WIDE_QUOTIENT> now[ROWS / 4], next[ROWS / 4];
+  if (QUOTIENTS && from < to)
+    for (int q = 0; q < ROWS / 4; q++) now[q].begin(row + q * 4, load<P>(b + from * K));
+  for (Int j = from; j < to; j++) {
+    const V<P, T> slot = load<P>(b + (QUOTIENTS ? std::min(j + 1, to - 1) : j) * K);
+    V<P, T> own = load<P>(db + j * K);
+#pragma GCC unroll 2
+    for (int q = 0; q < ROWS / 4; q++) {
+      V<P, T> x[4];
+      if constexpr (QUOTIENTS) {  // one slot ahead: the division takes long
+        next[q].begin(row + q * 4, slot);
+        now[q].end(x);
+        now[q] = next[q];
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) {
+        const int r = q * 4 + i;
+        const V<P, T> up = all<P, T>(g[r][j]);
+        const V<P, T> t = FORM == SQUARES ? row[r] - slot
+                          : FORM == TANH  ? tanh<P, T>(row[r] + slot)
+                                          : x[i];
+        const V<P, T> slope = FORM == SQUARES ? t : FORM == TANH ? 1 - t * t : t - t * t;
+        (i % 2 ? odd : even) += (FORM == SQUARES ? t * t : t) * up;
+        sums[r] += slope * up;
+        own += slope * up;
+      }
+    }
+    store<P, T>(db + j * K, own);
+  }
+  for (int r = 0; r < ROWS; r++) store<P, T>(da + r * K, load<P>(da + r * K) + sums[r]);
   plain += even + odd;
 }
 
 // Gradients of rows, slots and weights of the units; those of the slots and weights in parts.
-template <class T, Form FORM>
+template <class P, class T, Form FORM>
 void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw, const Sizes& s) {
-  constexpr int K = Vector<T>::lanes, H = 32, COLUMNS = 128;
+  constexpr int K = Vector<P, T>::lanes, H = 32, COLUMNS = 128, ROWS = P::rows;
   const Int strips = up(s.units, K), height = up(up(s.rows, s.parts), ROWS) * ROWS;
 #pragma omp parallel num_threads(s.threads)
   {
@@ -66,10 +89,10 @@ void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw,
       const Int width = std::min<Int>(K, s.units - h);
       const auto pack = [&](const T* from, Int stride, Int many, T* to) {
         for (Int i = 0; i < many; i++) {
-          V<T> x = {};
-          if (width == K) x = load(from + i * stride + h);
+          V<P, T> x = {};
+          if (width == K) x = load<P>(from + i * stride + h);
           else memcpy(&x, from + i * stride + h, width * sizeof(T));
-          store<T>(to + i * K, FORM == TANH || FORM == SQUARES ? x : exp<T>(2 * x));
+          store<P, T>(to + i * K, FORM == TANH || FORM == SQUARES ? x : exp<P, T>(2 * x));
         }
       };
       memset(rows.data, 0, height * K * sizeof(T));
@@ -77,7 +100,7 @@ void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw,
       memset(slot_sums.data, 0, s.slots * K * sizeof(T));
       pack(a + n * s.a_item + first * s.a_row, s.a_row, count, rows.data);
       pack(b + n * s.b_item, s.b_row, s.slots, slots.data);
-      V<T> plain = {};
+      V<P, T> plain = {};
       for (Int top = 0; top < count; top += H)
         for (Int from = 0; from < s.slots; from += COLUMNS)
           for (Int i = top; i < std::min(count, top + H); i += ROWS) {
@@ -86,17 +109,17 @@ void slopes(const T* g, const T* a, const T* b, const T* w, T* da, T* db, T* dw,
               grads[r] = i + r >= count ? nothing.data
                                         : g + n * s.weights_item + (first + i + r) * s.weights_row;
             const Int to = std::min({from + COLUMNS, s.slots, s.visible + first + i + ROWS - 1});
-            slope_tile<T, FORM>(grads, rows.data + i * K, slots.data, from, to,
+            slope_tile<P, T, FORM>(grads, rows.data + i * K, slots.data, from, to,
                                 row_sums.data + i * K, slot_sums.data, plain);
           }
-      V<T> weight = {};
+      V<P, T> weight = {};
       memcpy(&weight, w + n * s.w_item + h, width * sizeof(T));
       weight *= T(FORM == TANH ? 1 : FORM == SQUARES ? 2 : 4);
       const Int at = part * s.items + n;
       const auto unpack = [&](const T* from, Int many, T* to, Int stride) {
         for (Int i = 0; i < many; i++) {
-          const V<T> x = load(from + i * K) * weight;
-          if (width == K) store<T>(to + i * stride + h, x);
+          const V<P, T> x = load<P>(from + i * K) * weight;
+          if (width == K) store<P, T>(to + i * stride + h, x);
           else memcpy(to + i * stride + h, &x, width * sizeof(T));
         }
       };

@@ -22,7 +22,7 @@ from attnbench_plugins.kernels import _native
 from attnbench_plugins.kernels._compiled import Loops
 from attnbench_plugins.kernels._native import Form
 
-__all__ = ["attend", "block_pairs", "last_path", "shifted", "slopes"]
+__all__ = ["attend", "block_pairs", "last_path", "runs_as", "shifted", "slopes"]
 
 _REACH, _SATURATED = 18.0, 15.0
 """``exp(2·(18 + 15))`` times the largest ``1 / w`` is finite; ``tanh(15)`` is 1 to 2e-13."""
@@ -39,6 +39,12 @@ class _Status:
 def last_path() -> str | None:
     """How the latest loops ran: ``native``, ``compiled`` or ``eager``; ``None`` before them."""
     return _Status.path
+
+
+def runs_as() -> str:
+    """How the latest loops ran, in words; before them, how they would run on the CPU."""
+    path = _Status.path or "native"
+    return _native.described() if path == "native" else path
 
 
 def _path(like: Tensor) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 import attnbench
 from attnbench_plugins._widen import widen
 from attnbench_plugins.kernels._pairwise import pairwise_attention
+from attnbench_plugins.kernels._sums import runs_as
 from attnbench_plugins.kernels._supports import on_known_devices
 from attnbench_plugins.scorings.additive import AdditiveScoring
 
@@ -43,4 +44,5 @@ def attnbench_kernels() -> Iterable[attnbench.KernelSpec]:
         attend=attend,
         supports=on_known_devices,
         priority=10,
+        runs_as=runs_as,
     )

@@ -1,0 +1,185 @@
+"""Which variant of the compiled loops runs: measured once on a processor, kept beside the library.
+
+A variant is named by the bits of a vector, how many terms share a division (of gradients always
+four), how the division is done, and how many rows share a load: ``512-8-newton-4``. All variants
+are exact. ``ATTNBENCH_LOOPS`` forces one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Container
+from pathlib import Path
+from typing import Any
+
+import attnbench
+
+__all__ = ["VARIABLE", "Choice", "ChoiceWarning", "choose", "kept", "variants"]
+
+VARIABLE = "ATTNBENCH_LOOPS"
+_FIELDS = ("processor", "scores", "slopes")
+_ROUNDS, _MOST_S = 15, 0.5
+"""Rounds of each variant, in turns; no further round begins after so many seconds."""
+
+
+class ChoiceWarning(UserWarning):
+    """The kept choice of a variant cannot be used, and is measured again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The variants that run.
+
+    Args:
+        scores, slopes: of the forward pass, and of the gradients; numbers in the library.
+        names: of both.
+        how: ``measured``, ``forced``, or ``the only one``.
+    """
+
+    scores: int
+    slopes: int
+    names: tuple[str, str]
+    how: str
+
+    def __str__(self) -> str:
+        return f"forward {self.names[0]}, gradients {self.names[1]} ({self.how})"
+
+
+def variants(loops: ctypes.CDLL) -> dict[str, int]:
+    """Number by name, of the forward pass; the plainest is first."""
+    return {_name(*facts): number for number, facts in enumerate(_facts(loops))}
+
+
+def _facts(loops: ctypes.CDLL) -> list[tuple[int, int, int, int]]:
+    found: list[tuple[int, int, int, int]] = []
+    facts = (ctypes.c_int64 * 4)()
+    while True:
+        loops.describe_variant(len(found), facts)
+        bits, share, newton, rows = facts
+        if not bits:
+            return found
+        found.append((bits, share, newton, rows))
+
+
+def _name(bits: int, share: int, newton: int, rows: int) -> str:
+    return f"{bits}-{share}-{'newton' if newton else 'division'}-{rows}"
+
+
+def _slopes(loops: ctypes.CDLL) -> dict[str, int]:
+    """The same of the gradients, in which four rows always share a division."""
+    found: dict[str, int] = {}
+    for number, (bits, _, newton, rows) in enumerate(_facts(loops)):
+        found.setdefault(_name(bits, 4, newton, rows), number)
+    return found
+
+
+def choose(
+    loops: ctypes.CDLL,
+    path: Path,
+    processor: str,
+    runs: Callable[[], tuple[Callable[[int], Any], Callable[[int], Any]]],
+) -> Choice:
+    """The choice that is forced, or kept, or measured now and kept.
+
+    Args:
+        loops: the library.
+        path: of the kept choice.
+        processor: what tells this one from others.
+        runs: makes two functions of a variant's number, which run its forward pass and its
+            gradients on some data.
+
+    Raises:
+        attnbench.UsageError: a variant is forced that this processor does not have.
+    """
+    scores, slopes = variants(loops), _slopes(loops)
+    forced = os.environ.get(VARIABLE)
+    if forced:
+        return _forced(forced, scores, _facts(loops))
+    names = kept(path, processor, scores, slopes)
+    if names is None:
+        measured = [_fastest(run, own) for run, own in zip(runs(), (scores, slopes), strict=True)]
+        names = (measured[0][0], measured[1][0])
+        _keep(path, processor, names, [relative for _, relative in measured])
+    return Choice(scores[names[0]], slopes[names[1]], names, "measured")
+
+
+def _forced(name: str, scores: dict[str, int], facts: list[tuple[int, int, int, int]]) -> Choice:
+    if name not in scores:
+        raise attnbench.UsageError(
+            f"{VARIABLE}={name!r}, but the loops compiled for this processor have only "
+            f"{', '.join(scores)}. Set one of these, or unset {VARIABLE}."
+        )
+    number = scores[name]
+    bits, _, newton, rows = facts[number]
+    return Choice(number, number, (name, _name(bits, 4, newton, rows)), "forced")
+
+
+def kept(
+    path: Path, processor: str, scores: Container[str], slopes: Container[str]
+) -> tuple[str, str] | None:
+    """Names of the kept choice; ``None``, with a warning unless there is none, if it is no use."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        content, why = {}, f"it cannot be read ({type(error).__name__})"
+    else:
+        why = "it is damaged"
+    names = [str(content[n]) for n in _FIELDS if isinstance(content, dict) and n in content]
+    if len(names) == len(_FIELDS):
+        if names[0] != processor:
+            why = "it is from another processor"
+        elif names[1] in scores and names[2] in slopes:
+            return names[1], names[2]
+        else:
+            why = "it names a variant that there is not"
+    warnings.warn(
+        f"the kept choice of loops {path} is measured again: {why}.", ChoiceWarning, stacklevel=2
+    )
+    return None
+
+
+def _fastest(run: Callable[[int], Any], numbers: dict[str, int]) -> tuple[str, dict[str, float]]:
+    """The name of the fastest, and times relative to the plainest: medians over rounds in turns."""
+    for number in numbers.values():
+        run(number)
+    rounds: list[dict[str, float]] = []
+    until = time.perf_counter() + _MOST_S / 2
+    while len(rounds) < 3 or (len(rounds) < _ROUNDS and time.perf_counter() < until):
+        order = list(numbers) if len(rounds) % 2 else list(reversed(numbers))
+        taken = {}
+        for name in order:
+            started = time.thread_time()
+            run(numbers[name])
+            taken[name] = max(time.thread_time() - started, 1e-9)
+        rounds.append(taken)
+    plain = next(iter(numbers))
+    relative = {
+        name: round(statistics.median(one[name] / one[plain] for one in rounds), 4)
+        for name in numbers
+    }
+    return min(relative, key=relative.__getitem__), relative
+
+
+def _keep(
+    path: Path, processor: str, names: tuple[str, str], measured: list[dict[str, float]]
+) -> None:
+    content = {
+        "processor": processor,
+        "scores": names[0],
+        "slopes": names[1],
+        "relative_times": {"scores": measured[0], "slopes": measured[1]},
+    }
+    made = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        made.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+        made.replace(path)  # at once: another process finds all of it or nothing
+    except OSError:
+        return  # it is measured again the next time
