@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "OperationMode",
     "constant_for_compiler",
-    "fake_mode",
+    "faked",
     "graph_breaks",
     "is_concrete",
     "softmax_backward",
@@ -64,11 +64,18 @@ def graph_breaks() -> int:
     return sum(counters["graph_break"].values())
 
 
-def fake_mode() -> Any:
-    """A mode in which tensors have shapes and no values."""
+def faked(call: nn.Module, *tensors: Tensor) -> Any:
+    """What a call gives where tensors, parameters and buffers have shapes and no values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    return FakeTensorMode()
+    mode = FakeTensorMode()
+    # state_dict() leaves out buffers that are not persistent, such as rotary tables
+    own: dict[str, Tensor] = dict(call.named_parameters(remove_duplicate=False))
+    own |= dict(call.named_buffers(remove_duplicate=False))
+    state: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in own.items()}
+    fakes = tuple(mode.from_tensor(tensor) for tensor in tensors)
+    with mode:
+        return torch.func.functional_call(call, state, fakes, tie_weights=False)
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has not typed it

@@ -30,9 +30,7 @@ def test_built_ins_are_found_in_the_installed_wheel(environment: Any) -> None:
 
 
 def test_the_main_job_runs_from_outside_the_checkout(environment: Any) -> None:
-    result = environment.attnbench("run", check=False)
-    # that it measures and records; what the checks say of the built-ins is the other tests' matter
-    assert result.code in (0, 1, 4), result
+    result = environment.attnbench("run")
     assert "scaled_dot" in result.out
     records = list((environment.cwd / "results" / "attnbench").glob("*.jsonl"))
     assert records

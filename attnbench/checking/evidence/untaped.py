@@ -6,9 +6,11 @@ happens. The script makes a module and inputs of the case's sizes, and compares 
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnbench.errors import InvariantViolation
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     _Check = Callable[[Subject, Case], None]
 
-__all__ = ["compared_with_reference", "transformed", "unsettling"]
+__all__ = ["compared_with_reference", "sourced", "transformed", "unsettling"]
 
 _OUTPUTS = {
     "scoring": (
@@ -67,6 +69,22 @@ def transformed(
         return checked
 
     return decorated
+
+
+def sourced(function: Callable[..., Any]) -> list[str]:
+    """Lines that make ``got`` by a function of plain torch, which a check calls too.
+
+    Args:
+        function: takes ``call`` and the tensors, and reads no global name but ``torch``.
+    """
+    (node,) = ast.parse(inspect.getsource(function)).body
+    assert isinstance(node, ast.FunctionDef)
+    node.returns, node.body = None, node.body[ast.get_docstring(node) is not None :]
+    for part in ast.walk(node.args):
+        if isinstance(part, ast.arg):
+            part.annotation = None
+    called = f"got = {node.name}(call, query, key, value)"
+    return [*ast.unparse(node).splitlines(), "", called]
 
 
 def _transforming(

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.torch_internals import fake_mode, graph_breaks
+from attnbench.attention.torch_internals import faked, graph_breaks
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
-from attnbench.checking.evidence.untaped import transformed
+from attnbench.checking.evidence.untaped import sourced, transformed
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
@@ -150,18 +150,17 @@ def _gradients_agree(base: Baseline, leaves: Inputs, output: Tensor, how: str) -
         same_gradient(one, other, told, "the call as it is", eps=base.eps)
 
 
-@transformed(
-    "torch.export.export",
-    lambda: [
-        "program = torch.export.export(call, (query, key, value))",
-        "got = program.module()(query, key, value)",
-    ],
-)
+def exported(call: nn.Module, *tensors: Tensor) -> Tensor:
+    """The output of an exported program."""
+    output: torch.Tensor = torch.export.export(call, tensors).module()(*tensors)
+    return output
+
+
+@transformed("torch.export.export", lambda: sourced(exported))
 def _exported(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     with _told("torch.export.export"):
-        program = torch.export.export(_Call(base), _tensors(base))
-        got = program.module()(*_tensors(base))
+        got = exported(_Call(base), *_tensors(base))
     base.expect(got.detach(), "exported, output", "the call as it is")
 
 
@@ -187,33 +186,12 @@ def _vmapped(subject: Subject, case: Case) -> None:
     base.expect(got.detach(), "under vmap over items or heads, output", "the call as it is")
 
 
-@transformed(
-    "a call with fake tensors",
-    lambda: [
-        "from torch._subclasses.fake_tensor import FakeTensorMode",
-        "mode = FakeTensorMode()",
-        "tensors = list(call.named_parameters(remove_duplicate=False))",
-        "tensors += call.named_buffers(remove_duplicate=False)",
-        "state = {name: mode.from_tensor(t) for name, t in tensors}",
-        "fakes = tuple(map(mode.from_tensor, (query, key, value)))",
-        "with mode:",
-        "    got = torch.func.functional_call(call, state, fakes, tie_weights=False)",
-    ],
-)
+@transformed("a call with fake tensors", lambda: sourced(faked))
 def _faked(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     expected = base.output
-    call = _Call(base)
-    mode = fake_mode()
-    # state_dict() leaves out buffers that are not persistent, such as rotary tables
-    tensors = (
-        *call.named_parameters(remove_duplicate=False),
-        *call.named_buffers(remove_duplicate=False),
-    )
-    state: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in tensors}
-    with _told("a call with fake tensors"), mode:
-        fakes = tuple(mode.from_tensor(tensor) for tensor in _tensors(base))
-        got = torch.func.functional_call(call, state, fakes, tie_weights=False)
+    with _told("a call with fake tensors"):
+        got = faked(_Call(base), *_tensors(base))
     for name in ("shape", "dtype", "device"):
         one, other = getattr(got, name), getattr(expected, name)
         if one != other:
@@ -222,18 +200,18 @@ def _faked(subject: Subject, case: Case) -> None:
             )
 
 
-@transformed(
-    "autocast",
-    lambda: [
-        "with torch.autocast(query.device.type, torch.bfloat16):",
-        "    got = call(query, key, value)",
-    ],
-)
+def under_autocast(call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """The output under autocast to bfloat16."""
+    with torch.autocast(tensors[0].device.type, torch.bfloat16):
+        return call(*tensors)
+
+
+@transformed("autocast", lambda: sourced(under_autocast))
 def _autocast(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     narrow = torch.bfloat16
-    with _told("a call under autocast"), torch.autocast(case.device.partition(":")[0], narrow):
-        got = base.run(base.inputs)
+    with _told("a call under autocast"):
+        got = under_autocast(lambda *_: base.run(base.inputs), *_tensors(base))
     if got.dtype not in (narrow, base.inputs.query.dtype):
         raise InvariantViolation(
             f"under autocast to {narrow}, output.dtype = {got.dtype}, but should be "

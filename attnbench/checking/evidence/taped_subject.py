@@ -1,0 +1,116 @@
+"""A subject whose modules, inputs and calls are written on a tape as they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnbench.cases.case import Case
+from attnbench.checking.evidence.subject_source import Named, named_attend, named_make
+from attnbench.checking.evidence.tape import Tape
+from attnbench.checking.evidence.untaped import unsettling
+from attnbench.specs import KernelSpec
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["calls_taped", "taped"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Taping(Subject):
+    """What writes the modules and calls of a subject on a tape."""
+
+    tape: Tape | None = None
+    make_text: str = ""
+
+    def make(self, *sizes: int) -> nn.Module:
+        """A module as always, and the line that makes it."""
+        assert self.tape is not None
+        seed, self.tape.paused = _fresh_seed(), True
+        try:
+            module = super().make(*sizes)
+        finally:
+            self.tape.paused = False
+        sizes = sizes[: {"mechanism": 3, "layer": 1}.get(self.kind, 2)]
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        text = f"{self.make_text}({', '.join([*map(str, sizes), *options])})"
+        self.tape.made_module(module, text, seed)
+        return module
+
+    def unsettle(self, module: nn.Module) -> None:
+        """As always, and the line that does it."""
+        assert self.tape is not None
+        self.tape.paused = True
+        try:
+            super().unsettle(module)
+        finally:
+            self.tape.paused = False
+        self.tape.changed_module(module, unsettling(self.constant_parameters, "@"))
+
+    def build(self, case: Case) -> tuple[nn.Module, Inputs]:
+        """As always; the inputs get their names."""
+        module, inputs = super().build(case)
+        assert self.tape is not None
+        self.tape.name(module, "module")
+        for name, tensor in inputs.tensors():
+            self.tape.name(tensor, name)
+        return module, inputs
+
+
+@dataclass(frozen=True, eq=False)
+class _Taped(_Taping):
+    """A scoring function, a kernel or a mechanism on a tape."""
+
+
+@dataclass(frozen=True, eq=False)
+class _TapedLayer(_Taping, LayerSubject):
+    """A layer on a tape."""
+
+
+def _fresh_seed() -> int | None:
+    """What torch's global generator was seeded with; ``None`` if it was used since."""
+    seed = torch.default_generator.initial_seed()
+    fresh = torch.Generator().manual_seed(seed).get_state()
+    return seed if torch.equal(torch.default_generator.get_state(), fresh) else None
+
+
+def taped(subject: Subject, tape: Tape) -> tuple[Subject, list[Named]]:
+    """The same subject on a tape, and how a script gets at what it is made of."""
+    named = [named_make(subject.maker)]
+    spec = subject.spec
+    if isinstance(spec, KernelSpec):
+        named.append(named_attend(spec))
+        attend, text = spec.attend, named[-1].text
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            return tape.called(attend, text, args, kwargs)
+
+        spec = replace(spec, attend=recorded)
+    given = {f.name: getattr(subject, f.name) for f in fields(Subject)}
+    kind = _TapedLayer if isinstance(subject, LayerSubject) else _Taped
+    taped = kind(**{**given, "spec": spec}, tape=tape, make_text=named[0].text)
+    vars(taped)["constant_parameters"] = subject.constant_parameters  # found without the tape
+    return taped, named
+
+
+@contextmanager
+def calls_taped(tape: Tape) -> Iterator[None]:
+    """Calls of modules that were made on a tape are one line each."""
+    plain: Callable[..., Any] = nn.Module.__call__
+
+    def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if tape.paused or not tape.owns(module):
+            return plain(module, *args, **kwargs)
+        return tape.called(plain, "", (module, *args), kwargs)
+
+    nn.Module.__call__ = called  # type: ignore[method-assign]  # put back below
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = plain  # type: ignore[method-assign]
