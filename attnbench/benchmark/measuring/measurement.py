@@ -31,6 +31,7 @@ from attnbench.benchmark.records.record import BASELINE, Record
 from attnbench.benchmark.workloads import BenchCase
 from attnbench.errors import AttnbenchError
 from attnbench.registry.catalog import registry
+from attnbench.specs import KernelSpec
 from attnbench.subject.devices import available_devices, check_device
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
