@@ -1,7 +1,7 @@
 """The table of findings: run its scripts, and write its page.
 
-- ``python docs/findings/table.py run`` runs each script with the libraries that are installed and
-  writes down what it printed, in ``outcomes.json``.
+- ``python docs/findings/table.py run [SCRIPT ...]`` runs those scripts, or all whose library is
+  installed, writes down what they printed in ``outcomes.json``, and then does what ``write`` does.
 - ``python docs/findings/table.py write`` makes ``index.md`` from ``findings.toml`` and
   ``outcomes.json``, and needs no library.
 """
@@ -28,9 +28,9 @@ HEAD = """\
 What the properties of this project found in current releases of public libraries: {defects}
 defects in {libraries} libraries, each with a script of at most 15 lines that imports the library
 alone and prints a wrong result (`got`) beside the right one (`want`). A defect contradicts the
-library's documentation, another path of the same library, or arithmetic; the script's column says
-which. What contradicts only the conventions of this project is listed as by design or unclear. A
-property with underscores is one of the [invariants](../reference/invariants.md).
+library's documentation, another path of the same library, or arithmetic; a column says which, and
+how. What contradicts only the conventions of this project is listed as by design or unclear. A
+property set as `code` is an [invariant](../reference/invariants.md) of this project.
 
 Each script is run by a test against the version in the table (`tox -e peers`). The test fails on
 the day a script prints the same twice, or another version is installed, so that the table stays
@@ -99,7 +99,7 @@ def page(findings: list[Finding], outcomes: dict[str, Outcome]) -> str:
         [
             HEAD.format(defects=len(defects), libraries=len({f["library"] for f in defects})),
             "## Defects\n",
-            *_table(defects, ["library", "subject", "property", "means", "script"]),
+            *_table(defects, ["library", "subject", "property", "means", "ground", "script"]),
             "\n## By design\n",
             "What a check accuses and the authors say they mean.\n",
             *_table(by_verdict["by design"], ["library", "subject", "property", "means", "source"]),
@@ -117,6 +117,7 @@ HEADINGS = {
     "subject": "subject",
     "property": "property",
     "means": "what it means for a user",
+    "ground": "contradicts",
     "script": "script",
     "source": "where the authors say so",
     "why": "why",
@@ -133,9 +134,12 @@ def _cell(finding: Finding, column: str) -> str:
     if column == "library":
         return f"{finding['library']} {finding['version']}"
     if column == "script":
-        return f"[{finding['ground']}](#{finding['script']})"
-    text = finding.get(column, "").replace("|", "\\|")
-    return f"`{text}`" if column == "property" and "_" in text else text
+        return f"[script](#{finding['script']})"
+    if column == "ground":
+        return f"{finding['ground']}: {finding['why']}".replace("|", "\\|")
+    if column == "property" and " " not in finding["property"]:
+        return f"`{finding['property']}`"
+    return finding.get(column, "").replace("|", "\\|")
 
 
 def _section(finding: Finding, outcome: Outcome) -> str:
@@ -157,21 +161,21 @@ def _close(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= TOLERANCE * max(1, abs(b))
 
 
-def main(command: str) -> None:
+def main(command: str, *scripts: str) -> None:
     """Run the scripts of what is installed, or write the page."""
     findings, outcomes = read()
+    if command not in ("run", "write"):
+        raise SystemExit(f"{command!r} is neither 'run' nor 'write'")
     if command == "run":
         for finding in findings:
-            if "script" in finding and installed(finding["library"]):
-                outcomes[finding["script"]] = run(finding["script"])
-                print(finding["script"])
+            script = finding.get("script")
+            if script and installed(finding["library"]) and script in (scripts or (script,)):
+                outcomes[script] = run(script)
+                print(script)
         text = json.dumps(outcomes, indent=1, sort_keys=True) + "\n"
         (FOLDER / "outcomes.json").write_text(text, "utf-8")
-    elif command == "write":
-        (FOLDER / "index.md").write_text(page(findings, outcomes), "utf-8")
-    else:
-        raise SystemExit(f"{command!r} is neither 'run' nor 'write'")
+    (FOLDER / "index.md").write_text(page(findings, outcomes), "utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2] or ["write"])
+    main(*sys.argv[1:] or ["write"])

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import attnbench
 from attnbench.checking.api import select_invariants
@@ -348,3 +350,34 @@ def test_the_shipped_table_names_invariants_that_there_are() -> None:
     for row in rows:
         assert set(row["fails"]) <= known, row["bugs"]
         assert row["mistake"].endswith(".")
+
+
+class NoWayBack(torch.autograd.Function):
+    """Passes through, and raises in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        raise RuntimeError("no way back")
+
+
+class Forward(nn.Module):
+    """A layer that cannot be differentiated."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found: Tensor = NoWayBack.apply(self.linear(hidden))
+        return found
+
+
+def test_a_layer_whose_backward_pass_raises_has_failed_and_stops_no_check() -> None:
+    spec = attnbench.LayerSpec(name="forward", make=Forward, causal=True)
+    report = attnbench.check(spec, profile="quick", invariants=["later_tokens_take_no_gradient"])
+    (outcome,) = report.of("failed")
+    assert "the backward pass raised RuntimeError: no way back" in str(outcome.reason)

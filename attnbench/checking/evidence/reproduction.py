@@ -175,9 +175,10 @@ def _shape_and_dtype(subject: Subject, tape: Tape) -> tuple[set[int], list[str]]
     """Variables and lines that hold the last result against the shape and dtype it should have."""
     assert tape.last is not None
     inputs, result = tape.last
-    query, key, *value = (tensor for tensor in inputs if tensor.is_floating_point())
-    if subject.kind != "scoring" and not value:
+    floating = [tensor for tensor in inputs if tensor.is_floating_point()]
+    if len(floating) < (2 if subject.kind == "scoring" else 3):
         raise Unwritable("the last call was not one of the subject's")
+    query, key, *value = floating
     if subject.kind == "scoring":
         shape, dtypes = (*query.shape[:-1], key.shape[-2]), {query.dtype, torch.float32}
     else:

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import raised_text
-from attnbench.errors import InvariantViolation
+from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.layers.cache_checks import has_cache
 from attnbench.invariants.layers.other_causes import mixes_items
@@ -196,7 +196,12 @@ def _through_cache(subject: Subject, case: Case) -> None:
     if look.differs(output.detach(), expected.detach(), look.real(output), allowed) is not None:
         return  # of which another invariant tells
     weight = look.other(output.detach())
-    (got,) = differentiate(output, [hidden], weight)
+    try:
+        (got,) = differentiate(output, [hidden], weight)
+    except InvariantViolation as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise RefusalError("it is written in place, where autograd raises") from error
     (want,) = differentiate(expected, [again], weight)
     if got is None or want is None:
         return
@@ -245,7 +250,8 @@ def attnbench_invariants() -> Iterable[Invariant]:
     )
     yield Invariant(
         name="cached_gradients_are_right_or_stopped",
-        statement="Gradients through a cache equal those of one call, or a cache stops them all.",
+        statement="Gradients through a cache equal those of one call, or a cache stops them all or "
+        "makes autograd raise.",
         check=_through_cache,
         kinds=("layer",),
         cases=lambda subject: layer_cases(

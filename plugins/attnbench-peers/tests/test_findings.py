@@ -28,7 +28,7 @@ SCRIPTS = [finding for finding in TABLE.read()[0] if "script" in finding]
 def test_a_script_still_prints_what_the_table_says(finding: dict[str, str]) -> None:
     installed = TABLE.installed(finding["library"])
     if installed is None:
-        pytest.skip(f"{finding['library']} is not installed: pip install 'attnbench-peers[all]'")
+        pytest.skip(f"{finding['library']} is not installed: tox -e peers installs it")
     printed = TABLE.run(finding["script"])
     assert TABLE.differ(**printed), (
         f"{finding['script']} prints the same twice with {finding['library']} {installed}: it is "

@@ -57,7 +57,7 @@ def test_there_are_at_least_40_subjects_of_at_least_8_libraries() -> None:
     assert len(MODULES) >= 8
 
 
-@pytest.mark.parametrize("spec", specs("attnbench_mechanisms"), ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", list(specs("attnbench_mechanisms")), ids=lambda spec: spec.name)
 def test_a_mechanism_pools_values(spec: Any) -> None:
     module = spec.make(4, 4, 4).eval()
     output = module(QUERY, KEY, VALUE)
@@ -67,7 +67,7 @@ def test_a_mechanism_pools_values(spec: Any) -> None:
     assert not torch.equal(output, module(QUERY, KEY, VALUE + 1))
 
 
-@pytest.mark.parametrize("spec", specs("attnbench_layers"), ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", list(specs("attnbench_layers")), ids=lambda spec: spec.name)
 def test_a_layer_maps_hidden_states(spec: Any) -> None:
     size = 8 if spec.sizes is None else spec.sizes(8)
     module, hidden = spec.make(size).eval(), torch.randn(2, 5, size)

@@ -128,6 +128,19 @@ class BuffersStopGradients(StaticLayer):
     stores = (_Store, _Store)
 
 
+@_design(STATIC.spec)
+class BuffersAreWrittenInPlace(StaticLayer):
+    """What autograd kept of a buffer is overwritten, so that it raises in the backward pass."""
+
+    class _Store(Static):
+        def write(self, buffer: Tensor, new: Tensor, first: int) -> Tensor:
+            buffer = buffer.to(new.dtype)
+            buffer[:, :, first : first + new.shape[2]] = new
+            return buffer
+
+    stores = (_Store, _Store)
+
+
 _NTK = "its angles depend on the length of the call (transformers#25104)"
 _LOSSY = "what is kept is rounded (transformers#35185)"
 _COMPARED = ("calls_may_be_cut_anywhere", "cropped_slots_are_forgotten")
