@@ -21,7 +21,7 @@ from attnbench.checking.call_cost import calls_at
 from attnbench.checking.executions import IllegalCaseError, PlainRun, Run, SpaceRun, UnjudgedError
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.profiles import PROFILE, PROFILES, Profile
-from attnbench.checking.search import database, phases
+from attnbench.checking.search import EFFORT, Effort, database, phases
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -105,6 +105,7 @@ def _run(
     space = space_of(strategy)
     kept = database() if shrink else None
     shrink = shrink and bool(phases(Phase.shrink))
+    EFFORT.set(Effort(kept, shrink))
     if space is None:
         plain = PlainRun(subject, invariant, profile, device, wanted)
         plain.explore(strategy, seed, kept, shrink=shrink)

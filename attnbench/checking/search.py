@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import SkipTest
@@ -19,9 +21,28 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
-__all__ = ["Beginning", "database", "drawn_count", "phases", "search"]
+__all__ = ["EFFORT", "Beginning", "Effort", "database", "drawn_count", "phases", "search"]
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a run does about failures.
+
+    Args:
+        kept: where they are kept for the next time.
+        shrink: whether a simpler one is looked for.
+    """
+
+    kept: ExampleDatabase | None = None
+    shrink: bool = True
+
+
+_USUAL = Effort()
+
+EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=_USUAL)
+"""That of the run that is going on; for a check that searches by itself."""
 
 _USUAL_EXAMPLES = 100
 """What a settings profile has that says nothing of ``max_examples``."""

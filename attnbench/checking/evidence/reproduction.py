@@ -175,14 +175,16 @@ def _shape_and_dtype(subject: Subject, tape: Tape) -> tuple[set[int], list[str]]
     """Variables and lines that hold the last result against the shape and dtype it should have."""
     assert tape.last is not None
     inputs, result = tape.last
-    floating = [tensor for tensor in inputs if tensor.is_floating_point()]
-    if len(floating) < (2 if subject.kind == "scoring" else 3):
+    given = [tensor for tensor in inputs if tensor.is_floating_point()]
+    if len(given) < {"scoring": 2, "layer": 1}.get(subject.kind, 3):
         raise Unwritable("the last call was not one of the subject's")
-    query, key, *value = floating
+    first, dtypes = given[0], {given[0].dtype}
     if subject.kind == "scoring":
-        shape, dtypes = (*query.shape[:-1], key.shape[-2]), {query.dtype, torch.float32}
+        shape, dtypes = (*first.shape[:-1], given[1].shape[-2]), {*dtypes, torch.float32}
+    elif subject.kind == "layer":
+        shape = tuple(first.shape)
     else:
-        shape, dtypes = (*query.shape[:-1], value[0].shape[-1]), {query.dtype}
+        shape = (*first.shape[:-1], given[2].shape[-1])
     reads: set[int] = set()
     text = tape.source(result[0] if isinstance(result, tuple) else result, reads)
     allowed = ", ".join(sorted(map(str, dtypes)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,7 @@ from attnbench.cases.spaces import listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.layers.cache_programs import Program
+from attnbench.invariants.layers.cache_properties import PROPERTIES
 from attnbench.invariants.layers.program_comparison import Stage
 from attnbench.invariants.layers.program_lines import lines_of
 from attnbench.specs import Invariant
@@ -23,15 +23,7 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["cache_cases", "cache_invariant", "has_cache", "near_window"]
-
-_FEW = 4
-"""Scheduled programs that are played in half types, and in float64."""
-
-
-def near_window(subject: LayerSubject) -> int:
-    """The declared window; a small one that a cache may have without saying so."""
-    return subject.spec.window or 4
+__all__ = ["cache_cases", "cache_invariant", "has_cache"]
 
 
 def has_cache(subject: Subject, *operations: str) -> str | None:
@@ -65,17 +57,29 @@ def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         case = subject.legal(Case((2,), 3, 3, 8, 8, 8))
         module, inputs = subject.build(case)
-        _, cache = subject.call(module, inputs.query, None, subject.new_cache(module, 2))
-        try:
-            if "select" in operations:
-                subject.select(cache, torch.tensor([1, 0], device=inputs.query.device))
-            if "crop" in operations:
-                subject.crop(cache, 2)
-        except NotImplementedError as error:
-            return f"refused: {' and '.join(operations)} raises NotImplementedError: {error}"
-        except Exception:  # the check itself will tell
-            return None
-    return None
+        told = None
+        for length in (2, 0):  # what cannot be cropped to some slots may be emptied
+            _, cache = subject.call(module, inputs.query, None, subject.new_cache(module, 2))
+            try:
+                if "select" in operations:
+                    subject.select(cache, torch.tensor([1, 0], device=inputs.query.device))
+                if "crop" in operations:
+                    subject.crop(cache, length)
+            except NotImplementedError as error:
+                told = f"refused: {' and '.join(operations)} raises NotImplementedError: {error}"
+            except Exception:  # the check itself will tell
+                return None
+            else:
+                return None
+        return told
+
+
+def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
+    """One case in float32; two, beyond quick."""
+    case = subject.legal(Case((3,), 24, 24, 8, 8, 8))
+    quick = current_profile().name == "quick"
+    wide = case if quick else subject.legal(case.replace(query_size=16, seed=1))
+    return listed(*dict.fromkeys([case, wide]))
 
 
 def cache_cases(subject: Subject) -> SearchStrategy[Case]:
@@ -90,37 +94,32 @@ def cache_cases(subject: Subject) -> SearchStrategy[Case]:
 
 
 def cache_invariant(
-    name: str,
-    statement: str,
-    judged: str,
-    scheduled: Callable[[LayerSubject], Sequence[Program]],
-    applies: Callable[[Subject], str | None],
+    judged: str, statement: str, applies: Callable[[Subject], str | None]
 ) -> Invariant:
     """An invariant that plays programs with caches.
 
     Args:
-        name, statement, applies: of the invariant.
-        judged: a key of :data:`attnbench.invariants.layers.state_machines.OPERATIONS`.
-        scheduled: programs that are played first.
+        judged: a key of :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`.
+        statement, applies: of the invariant.
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench.invariants.layers.state_machines import explore  # brings Hypothesis: 0.2 s
+        from attnbench.checking.search import EFFORT  # bring Hypothesis: 0.2 s
+        from attnbench.invariants.layers.state_machines import explore
 
         assert isinstance(subject, LayerSubject)
-        wide = case.dtype == "float32" or "float32" not in subject.dtypes
-        programs = scheduled(subject)
-        stage = Stage(subject, case)
-        found = explore(stage, judged, programs if wide else programs[:_FEW], drawn=wide)
+        drawn = case.dtype == "float32" or "float32" not in subject.dtypes
+        effort = EFFORT.get()
+        found = explore(Stage(subject, case), judged, drawn, effort.kept, effort.shrink)
         if found is not None:
             compared = {"lines": lines_of(subject, case, found)}
             raise InvariantViolation(found.message, error=found.error, compared=compared)
 
     return Invariant(
-        name=name,
+        name=PROPERTIES[judged].invariant,
         statement=statement,
         check=check,
         kinds=("layer",),
-        cases=cache_cases,
+        cases=_wide_cases if judged == "mixed" else cache_cases,
         applies=applies,
     )

@@ -1,20 +1,23 @@
 """Programs: what is done with the caches of one layer, step by step, as plain data.
 
-Hypothesis draws them, the schedule lists them, and a failing one is made shorter.
+The schedule lists them, and Hypothesis draws them and shrinks those that fail.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["MOST_ROWS", "Program", "Step", "in_words", "legalised", "shorter", "shortest", "steps"]
+__all__ = ["KINDS", "MOST_ROWS", "MOST_TRACKS", "Program", "Step", "in_words", "legalised", "steps"]
+
+MOST_TRACKS = 4
+"""Caches that one program may have."""
+
+KINDS = ("append", "without", "crop", "select", "fork", "begin")
+"""Kinds of step, the simplest first."""
 
 MOST_ROWS = 6
 """Rows that a cache may have after a selection with repeats."""
-
-_LIMIT_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,16 @@ def legalised(program: Iterable[Step], capacity: int) -> Program:
     lengths: list[int] = []
     for step in program:
         if step.kind == "begin":
-            pads = tuple(step.rows[: step.count])
-            rows.append(step.count)
-            lengths.append(0)
-            found.append(replace(step, rows=pads if any(pads) else ()))
+            if len(rows) < MOST_TRACKS:
+                count = min(max(1, step.count), MOST_ROWS)
+                pads = (*step.rows[:count], *[0] * (count - len(step.rows)))
+                rows.append(count)
+                lengths.append(0)
+                found.append(Step("begin", count=count, rows=pads if any(pads) else ()))
             continue
         if step.kind == "without":
-            if rows:
-                found.append(replace(step, count=min(step.count, capacity)))
+            if rows and step.count:
+                found.append(Step("without", count=min(step.count, capacity)))
             continue
         if step.track >= len(rows):
             continue
@@ -114,53 +119,9 @@ def legalised(program: Iterable[Step], capacity: int) -> Program:
             step = replace(step, count=min(step.count, lengths[track]))
             lengths[track] = step.count
         elif step.kind == "fork":
-            if len(rows) > 3:
+            if len(rows) >= MOST_TRACKS:
                 continue
             rows.append(rows[track])
             lengths.append(lengths[track])
         found.append(step)
     return tuple(found)
-
-
-def _size(program: Program) -> tuple[int, int, int]:
-    rows = sum(sum(s.rows) + len(s.rows) for s in program)
-    return len(program), sum(s.count for s in program), rows
-
-
-def shorter(program: Program) -> Iterator[Program]:
-    """Programs with one step less, or with one step that does less."""
-    for place in reversed(range(1, len(program))):
-        yield (*program[:place], *program[place + 1 :])
-    for place, step in enumerate(program):
-        least = 0 if step.kind == "crop" else 1
-        for count in sorted({least, 2, step.count // 2, step.count - 1}):
-            if least <= count < step.count:
-                yield (*program[:place], replace(step, count=count), *program[place + 1 :])
-        for other in _fewer(step):
-            yield (*program[:place], replace(step, rows=other), *program[place + 1 :])
-
-
-def _fewer(step: Step) -> Iterator[tuple[int, ...]]:
-    rows = step.rows
-    if step.kind == "select":
-        for place in range(len(rows)):
-            if len(rows) > 1:
-                yield (*rows[:place], *rows[place + 1 :])
-    for place, row in enumerate(rows):
-        if row > 0:
-            yield (*rows[:place], row - 1, *rows[place + 1 :])
-
-
-def shortest(program: Program, capacity: int, fails: Callable[[Program], bool]) -> Program:
-    """The shortest program found that still fails, one change after the other."""
-    until, progress = time.monotonic() + _LIMIT_S, True
-    while progress:
-        progress = False
-        for candidate in shorter(program):
-            candidate = legalised(candidate, capacity)
-            if time.monotonic() > until:
-                return program
-            if candidate and _size(candidate) < _size(program) and fails(candidate):
-                program, progress = candidate, True
-                break
-    return program

@@ -10,8 +10,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.cache_checks import cache_invariant, has_cache, near_window
-from attnbench.invariants.layers.cache_programs import Program, steps
+from attnbench.invariants.layers.cache_checks import cache_invariant, has_cache
 from attnbench.invariants.layers.other_causes import (
     leak,
     leaks_padding,
@@ -27,7 +26,6 @@ from attnbench.invariants.layers.uncached_calls import (
 )
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.specs import Invariant
-from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 __all__: list[str] = []
@@ -135,20 +133,6 @@ def _told_elsewhere(look: Look, mask: str) -> bool:
     return leaks_padding(subject, mask) or mixes_items(subject) or sees_the_future(subject, mask)
 
 
-def _padded_programs(subject: LayerSubject) -> list[Program]:
-    w = near_window(subject)
-    return [
-        steps(2, 5, 1, 1, pads=(3, 0)),
-        steps(3, 5, 1, 1, 2, pads=(0, 4, 5)),
-        steps(2, 2 * w, 1, 1, w, pads=(0, 2 * w - 2)),
-        steps(1, 4, 1, 1, pads=(2,)),
-        steps(3, 3, 3, 1, 1, pads=(1, 2, 0)),
-        steps(2, 6, 6, 1, pads=(5, 1)),
-        steps(2, *[1] * (w + 4), pads=(2, 0)),
-        steps(2, subject.capacity - 1, 1, pads=(2, 0)),
-    ]
-
-
 def _decodes_padded(subject: Subject) -> str | None:
     if "left_padding_is_inert" not in subject.laws:
         return "law left_padding_is_inert not declared"
@@ -204,9 +188,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         law=True,
     )
     yield cache_invariant(
-        "padded_rows_decode_as_alone",
-        "A row that is padded at the left decodes, with a cache, as it does alone.",
         "alone",
-        _padded_programs,
+        "A row that is padded at the left decodes, with a cache, as it does alone.",
         _decodes_padded,
     )

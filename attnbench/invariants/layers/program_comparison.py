@@ -71,6 +71,11 @@ class Stage:
         tokens = torch.randn(shape, generator=generator, dtype=torch.float64)
         self.tokens = tokens.to(getattr(torch, case.dtype)).to(case.device)
 
+    def wide(self) -> Stage:
+        """The same stage in float32, if the layer supports that and the case is in a half type."""
+        half = self.case.dtype in ("bfloat16", "float16") and "float32" in self.subject.dtypes
+        return Stage(self.subject, self.case.replace(dtype="float32")) if half else self
+
     def module(self) -> nn.Module:
         """A module that no call was made with."""
         try:
@@ -111,8 +116,9 @@ class Player:
 
     Args:
         stage: of the case.
-        judged: which property is held: ``split``, ``rows``, ``rollback``, ``owner``, ``fresh``,
-            ``alone`` or ``ledger``. What another property is the cause of is passed by.
+        judged: which property is held, by its key among
+            :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`. What is the cause of
+            another is passed by, except for ``mixed`` and ``split``.
     """
 
     def __init__(self, stage: Stage, judged: str) -> None:
@@ -142,7 +148,7 @@ class Player:
 
     def _raises_anyway(self, step: Step) -> bool:
         """Whether the same calls raise where nothing was done that the property is about."""
-        if self.judged == "split" or step.kind != "append":
+        if self.judged in ("split", "mixed") or step.kind != "append":
             return False
         track = self.tracks[step.track]
         mask = None if self.judged == "alone" else track.mask
@@ -263,7 +269,7 @@ class Player:
             module = self.stage.module()
             return rounding_of(self.subject, module, track.seen, track.mask)[:, -count:]
 
-        if self.judged != "split":
+        if self.judged not in ("split", "mixed"):
             twin = self._twin(track, track.seen, track.mask)
             if twin is None or worst_place(got, twin, allowed(), real) is None:
                 self.over = True  # it is how calls are cut that matters, and not what was done

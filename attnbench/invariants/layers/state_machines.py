@@ -1,16 +1,16 @@
 """One state machine for the caches of a layer; the property that is judged says which rules it has.
 
-Hypothesis draws programs step by step, each step is played at once, and a failing program is made
-shorter, with those of the schedule, by :func:`attnbench.invariants.layers.cache_programs.shortest`.
+Hypothesis draws programs step by step, and each step is played at once. A program that fails,
+whether it was drawn or scheduled, is shrunk and kept by
+:mod:`attnbench.invariants.layers.program_choices`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
+from hypothesis.database import ExampleDatabase
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -21,68 +21,65 @@ from hypothesis.stateful import (
 
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.cache_programs import Program, Step, legalised, shortest
+from attnbench.invariants.layers.attribution import is_of_another, played, restricted
+from attnbench.invariants.layers.cache_programs import MOST_TRACKS, Program, Step, legalised
+from attnbench.invariants.layers.cache_properties import PROPERTIES, operations
+from attnbench.invariants.layers.program_choices import keep, shrunk, stored
 from attnbench.invariants.layers.program_comparison import TOKENS, FoundError, Player, Stage
 
-__all__ = ["OPERATIONS", "explore"]
+__all__ = ["explore"]
 
-OPERATIONS = {
-    "split": (),
-    "rows": ("select",),
-    "rollback": ("crop",),
-    "owner": ("fork", "begin"),
-    "fresh": ("without",),
-    "alone": ("pads",),
-    "ledger": ("select", "crop"),
-}
-"""Beside ``append``, what is done where a property is judged."""
+_FEW = 4
+"""Scheduled programs that are played where none is drawn: in half types, and in float64."""
 
 _EXAMPLES = {"quick": 20, "default": 60, "thorough": 400}
 _STEPS = {"quick": 8, "default": 10, "thorough": 16}
 
 
 def explore(
-    stage: Stage, judged: str, scheduled: Iterable[Program], drawn: bool
+    stage: Stage, judged: str, drawn: bool, kept: ExampleDatabase | None, shrink: bool
 ) -> FoundError | None:
     """The shortest program found that violates a property; ``None`` if none does.
 
     Args:
         stage: of the case.
-        judged: a key of :data:`OPERATIONS`.
-        scheduled: programs that are tried first.
-        drawn: whether some are drawn, too.
+        judged: a key of :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`.
+        drawn: whether programs are drawn, beside those of the schedule.
+        kept: where failing programs are kept, and found again.
+        shrink: look for a shorter program that fails.
     """
-    capacity = min(stage.subject.capacity, TOKENS)
-    found = None
-    for program in scheduled:
-        found = played(stage, judged, legalised(program, capacity))
-        if found is not None:
-            break
-    if found is None and drawn:
-        found = _drawn(stage, judged)
-    if found is None:
+    held = PROPERTIES[judged]
+    key = f"attnbench {stage.subject.name} {held.invariant} program"
+    known: dict[Program, FoundError | None] = {}
+
+    def verdict(program: Program) -> FoundError | None:
+        program = restricted(stage, judged, program)
+        if program not in known:
+            found = played(stage, judged, program)
+            another = found is not None and is_of_another(stage, judged, found)
+            known[program] = None if another else found
+        return known[program]
+
+    def fails(program: Program) -> bool:
+        return verdict(program) is not None
+
+    program = stored(kept, key, fails) if drawn else None
+    if program is None:
+        scheduled = held.scheduled(stage.subject)
+        program = next(filter(fails, scheduled if drawn else scheduled[:_FEW]), None)
+    if program is None and drawn:
+        program = _drawn(stage, judged)
+    if program is None:
         return None
-    short = shortest(found.program, capacity, lambda p: played(stage, judged, p) is not None)
-    return played(stage, judged, short) or found
+    if shrink:
+        program = shrunk(program, key, fails)
+        keep(kept, key, program)
+    return verdict(program)
 
 
-def played(stage: Stage, judged: str, program: Program) -> FoundError | None:
-    """What a program shows to be wrong; ``None`` if nothing."""
-    player = Player(stage, judged)
-    try:
-        for step in program:
-            player.play(step)
-    except FoundError as found:
-        return found
-    except AttnbenchError as error:
-        return FoundError(tuple(player.program), str(error))
-    return None
-
-
-def _drawn(stage: Stage, judged: str) -> FoundError | None:
-    machine = _machine(stage, judged)
+def _drawn(stage: Stage, judged: str) -> Program | None:
     profile = current_profile().name
-    machine = seeded(stage.case.seed)(machine)
+    machine = seeded(stage.case.seed)(_machine(stage, judged))
     try:
         run_state_machine_as_test(
             machine,
@@ -98,16 +95,17 @@ def _drawn(stage: Stage, judged: str) -> FoundError | None:
             ),
         )
     except FoundError as found:
-        return found
+        return found.program
     return None
 
 
 def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:
-    allowed = OPERATIONS[judged]
+    allowed = operations(stage.subject, judged)
     capacity = min(stage.subject.capacity, TOKENS)
     window = stage.subject.spec.window or 4
     near = (window - 1, window, window + 1, 2 * window, 2 * window + 1)
     counts = st.sampled_from(sorted({n for n in (1, 1, 2, 3, 5, 7, *near) if 1 <= n <= 17}))
+    tracks = st.integers(0, MOST_TRACKS - 1)
 
     class Caches(RuleBasedStateMachine):
         """Sequences with caches of one module."""
@@ -117,14 +115,22 @@ def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:
             self.player = Player(stage, judged)
 
         def do(self, step: Step) -> None:
-            """Play a step if it is legal now."""
+            """Play a step if it is legal now; go on no further if it tells of another property."""
             player = self.player
             program = legalised((*player.program, step), capacity)
-            if not player.over and len(program) > len(player.program):
-                try:
-                    player.play(program[-1])
-                except AttnbenchError as error:
-                    raise FoundError(tuple(player.program), str(error)) from error
+            if player.over or len(program) <= len(player.program):
+                return
+            try:
+                player.play(program[-1])
+            except AttnbenchError as error:
+                found = FoundError(tuple(player.program), str(error))
+            except FoundError as error:
+                found = error
+            else:
+                return
+            player.over = is_of_another(stage, judged, found)
+            if not player.over:
+                raise found
 
         @initialize(
             rows=st.integers(1, 3), pads=st.lists(st.integers(0, 6), min_size=3, max_size=3)
@@ -134,30 +140,30 @@ def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:
             padded = tuple(pads[:rows]) if "pads" in allowed else ()
             self.do(Step("begin", count=rows, rows=padded))
 
-        @rule(count=counts, track=st.integers(0, 2))
+        @rule(count=counts, track=tracks)
         def append(self, count: int, track: int) -> None:
             """Append a chunk."""
             self.do(Step("append", track % max(1, len(self.player.tracks)), count))
 
         @precondition(lambda _: "select" in allowed)
-        @rule(rows=st.lists(st.integers(0, 3), min_size=1, max_size=4), track=st.integers(0, 2))
+        @rule(rows=st.lists(st.integers(0, 3), min_size=1, max_size=4), track=tracks)
         def select(self, rows: list[int], track: int) -> None:
             """Select rows, with repeats."""
             self.do(Step("select", track % max(1, len(self.player.tracks)), rows=tuple(rows)))
 
         @precondition(lambda _: "crop" in allowed)
-        @rule(length=st.integers(0, 24), track=st.integers(0, 2))
+        @rule(length=st.integers(0, 24), track=tracks)
         def crop(self, length: int, track: int) -> None:
             """Keep the first slots."""
             self.do(Step("crop", track % max(1, len(self.player.tracks)), length))
 
-        @precondition(lambda _: "fork" in allowed)
-        @rule(track=st.integers(0, 2))
+        @precondition(lambda self: "fork" in allowed and len(self.player.tracks) < MOST_TRACKS)
+        @rule(track=tracks)
         def fork(self, track: int) -> None:
             """Copy a cache."""
             self.do(Step("fork", track % max(1, len(self.player.tracks))))
 
-        @precondition(lambda self: "begin" in allowed and len(self.player.tracks) < 3)
+        @precondition(lambda self: "fork" in allowed and len(self.player.tracks) < MOST_TRACKS)
         @rule(rows=st.integers(1, 3))
         def interleave(self, rows: int) -> None:
             """Begin another sequence."""

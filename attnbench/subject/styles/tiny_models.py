@@ -22,6 +22,7 @@ CACHES = ("dynamic", "static", "quantized")
 """Kinds of cache. What a configuration says of sliding windows, the first two follow."""
 
 LOSSY = (
+    "cache_operations_combine",
     "calls_may_be_cut_anywhere",
     "caches_are_independent",
     "calls_without_cache_leave_none",

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
 from attnbench.invariants.layers import cache_operations, splits
-from attnbench.invariants.layers.cache_programs import legalised, shortest, steps
+from attnbench.invariants.layers.cache_programs import Program, legalised, steps
+from attnbench.invariants.layers.program_choices import keep, shrunk, stored
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 from tests.meta.right.broken_layers import BROKEN, KILLERS
@@ -126,13 +128,21 @@ def test_a_cache_that_cannot_be_had_is_told_once(cache: CacheSpec | None, told: 
     assert outcome(spec, "calls_may_be_cut_anywhere").status == "skipped"
 
 
-def test_the_shortest_program_that_fails_is_found() -> None:
-    program = steps(3, 7, (2, 0), 5, -9, 4)
+def test_hypothesis_makes_a_failing_program_shorter() -> None:
+    program = steps(3, 7, (2, 0), 5, -9, 4, pads=(0, 20, 1))
 
-    def fails(candidate: object) -> bool:
-        return any(step.kind == "crop" for step in candidate)  # type: ignore[attr-defined]
+    def fails(candidate: Program) -> bool:
+        return any(step.kind == "crop" for step in legalised(candidate, 64))
 
-    assert shortest(program, 64, fails) == steps(1, "0")
+    assert legalised(shrunk(program, "key", fails), 64) == steps(1, "0")
+
+
+def test_a_program_is_kept_and_found_again() -> None:
+    kept, program = InMemoryExampleDatabase(), steps(3, 7, (2, 0), 5, -9, 4, pads=(0, 20, 1))
+    assert stored(kept, "key", lambda _: True) is None
+    keep(kept, "key", program)
+    assert stored(kept, "key", lambda _: True) == program
+    assert stored(kept, "another key", lambda _: True) is None
 
 
 def test_a_program_keeps_within_the_capacity() -> None:
@@ -150,3 +160,49 @@ def test_a_cache_is_looked_at_without_threads_of_random_numbers() -> None:
         RIGHT_LAYERS["causal_plain"], profile="quick", invariants=["cached_calls_keep_the_contract"]
     )
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+class Emptied(nn.Module):
+    """Adds the token before; what is cropped to nothing keeps it."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        last = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[2])
+        last = last if cache is None else cache.get("last", last)
+        whole = torch.cat([last, hidden], 1)
+        if cache is not None:
+            cache["last"] = whole[:, -1:]
+        return self.linear(hidden + whole[:, :-1])
+
+
+def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
+    def crop(cache: dict[str, Tensor], length: int) -> None:
+        if length:
+            raise NotImplementedError("only to nothing")
+
+    cache = CacheSpec(new=lambda module, rows: {}, crop=crop)
+    spec = LayerSpec(name="emptied", make=Emptied, causal=True, accepts=("cache",), cache=cache)
+    found = outcome(spec, "cropped_slots_are_forgotten")
+    assert found.status == "failed"
+    assert "crop to 0" in found.reason
+
+
+class Narrowed(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.linear(hidden).bfloat16()
+
+
+def test_a_layer_of_the_wrong_dtype_gets_a_script() -> None:
+    spec = LayerSpec(name="narrowed", make=Narrowed)
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    (found,) = report.outcomes
+    assert found.status == "failed"
+    assert found.reproduce is not None
+    assert "the dtype should be" in found.reproduce

@@ -67,6 +67,33 @@ def _behind(own: Tensor, slots: Tensor, real: Tensor | None) -> Tensor:
     return visible & known[:, None, -len(slots) :] if len(slots) else visible
 
 
+@_growing("own", killers=("cache_operations_combine",))
+class CropLosesASelection(Layer):
+    """Rows are selected at the next call, and a crop before it forgets which."""
+
+    class cache(Cache):  # noqa: N801 -- it takes the place of the twin's
+        pending: Tensor | None = None
+
+        def select(self, index: Tensor) -> None:
+            self.pending = index if self.pending is None else self.pending[index]
+
+        def settle(self) -> None:
+            if self.pending is not None:
+                super().select(self.pending)
+            self.pending = None
+
+        def crop(self, length: int) -> None:
+            super().crop(length)
+            self.pending = None
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        if cache is not None:
+            cache.settle()
+        return super().forward(hidden, padding_mask, cache)
+
+
 @_static("vllm-mlx#385", killers=("cropped_slots_are_forgotten",))
 class CropMovesTheCounterOnly(StaticLayer):
     """A crop moves the cache's counter, but not where the buffers are written."""

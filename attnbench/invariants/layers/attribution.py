@@ -1,0 +1,114 @@
+"""Which property a failing program tells of, so that a violation with one cause has one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from attnbench.errors import AttnbenchError
+from attnbench.invariants.layers.cache_programs import Program, Step, legalised
+from attnbench.invariants.layers.cache_properties import PROPERTIES, operations
+from attnbench.invariants.layers.program_comparison import TOKENS, FoundError, Player, Stage
+
+__all__ = ["is_of_another", "played", "restricted"]
+
+
+def played(stage: Stage, judged: str, program: Program) -> FoundError | None:
+    """What a program shows to be wrong; ``None`` if nothing."""
+    player = Player(stage, judged)
+    try:
+        for step in program:
+            player.play(step)
+    except FoundError as found:
+        return found
+    except AttnbenchError as error:
+        return FoundError(tuple(player.program), str(error))
+    return None
+
+
+def restricted(stage: Stage, judged: str, program: Program) -> Program:
+    """What is left of a program without the steps that a property does not have."""
+    has = operations(stage.subject, judged)
+    left = [step for step in program if step.kind in ("begin", "append", *has)]
+    if "pads" not in has:
+        left = [replace(step, rows=()) if step.kind == "begin" else step for step in left]
+    return legalised(left, min(stage.subject.capacity, TOKENS))
+
+
+def is_of_another(stage: Stage, judged: str, found: FoundError) -> bool:
+    """Whether another invariant tells of what a program shows, or the layer is exempt from it."""
+    stage = stage.wide()  # where rounding hides least
+    if judged == "alone":
+        return any(played(stage, "split", p) is not None for p in _unpadded(stage, found.program))
+    if judged != "mixed":
+        return False
+    return any(
+        any(played(stage, name, part) is not None for part in _parts(stage, name, found.program))
+        and _is_told(stage, name)
+        for name in ("split", "fresh", "rollback", "rows", "owner", "alone")
+    )
+
+
+def _parts(stage: Stage, judged: str, program: Program) -> set[Program]:
+    """What a property has to say of a program, and of the sequence of its last step."""
+    history = _history(program)
+    straight = _straight(history, operations(stage.subject, judged))
+    return {restricted(stage, judged, part) for part in (program, history, straight)}
+
+
+def _history(program: Program) -> Program:
+    """What led to the last step: the steps of its sequence, and of those it is a copy of."""
+    tracks: list[list[Step]] = []
+    for step in program:
+        if step.kind == "begin":
+            tracks.append([step])
+        elif step.kind == "fork":
+            tracks.append(list(tracks[step.track]))
+        elif step.kind == "without":
+            for track in tracks:
+                track.append(step)
+        else:
+            tracks[step.track].append(replace(step, track=0))
+    return tuple(tracks[program[-1].track])
+
+
+def _straight(history: Program, has: tuple[str, ...]) -> Program:
+    """The same sequence with the rows and the slots of its end, where nothing else changes them."""
+    begin, *rest = history
+    found: list[Step] = []
+    for step in rest:
+        if step.kind == "select" and "select" not in has:
+            begin = Step("begin", count=len(step.rows))
+        elif step.kind == "crop" and "crop" not in has:
+            left = step.count
+            for place, earlier in enumerate(found):
+                if earlier.kind == "append":
+                    found[place] = replace(earlier, count=min(earlier.count, left))
+                    left -= found[place].count
+        else:
+            found.append(step)
+    return (begin, *found)
+
+
+def _unpadded(stage: Stage, program: Program) -> Iterator[Program]:
+    """The same calls without padding: of all rows, and of each alone, from its first token."""
+    yield restricted(stage, "split", program)
+    begin = program[0]
+    for pad in dict.fromkeys(begin.rows):
+        alone, left = [Step("begin", count=1)], pad
+        for step in program[1:]:
+            skipped = min(left, step.count)
+            left -= skipped
+            alone.append(replace(step, count=step.count - skipped))
+        yield legalised(alone, stage.subject.capacity)
+
+
+def _is_told(stage: Stage, judged: str) -> bool:
+    """Whether the invariant of a property finds it by itself, or the layer is exempt from that."""
+    held = PROPERTIES[judged]
+    if held.invariant in stage.subject.exempt:
+        return True
+    if any(getattr(stage.subject.spec.cache, name, True) is None for name in held.operations):
+        return False
+    programs = (restricted(stage, judged, program) for program in held.scheduled(stage.subject))
+    return any(played(stage, judged, program) is not None for program in programs)
