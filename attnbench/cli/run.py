@@ -116,6 +116,7 @@ def command(
         planned["of_subject"],
         running.left_out,
         own_inputs=inputs is not None,
+        addresses={name: target for target, name in planned["subjects"]},
     )
     if as_json:
         files = {"file": str(running.place.path), "checks_file": str(checks)}

@@ -249,8 +249,9 @@ def test_every_status_has_a_sign_of_its_own_and_the_legend_names_those_that_occu
     page = render([record(), *(record(status, 64, None, status=status) for status in SIGNS)])
     for status, sign in SIGNS.items():
         assert _matrix(page)[2][status][0][0] == sign
-        assert f"<strong>{sign}</strong> {status.replace('_', ' ')}, " in page
+        assert f"<strong>{sign}</strong> {status.replace('_', ' ')}" in page
     assert "<strong>V</strong>" not in render([record(), record("a", status="failed")])
+    assert "A sign says" not in render([record()])
 
 
 def test_subjects_that_share_a_formula_share_its_line_and_those_without_one_are_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,14 +50,18 @@ def checks_of(
     }
 
 
-def wrong_lines(checks: Mapping[str, Mapping[str, Any]], records: Iterable[Record]) -> list[str]:
+def wrong_lines(
+    checks: Mapping[str, Mapping[str, Any]],
+    records: Iterable[Record],
+    addresses: Mapping[str, str],
+) -> list[str]:
     """What is wrong, a line a subject."""
     found = []
     for subject, row in checks.items():
         if row["wrong"]:
             some = ", ".join(row["wrong"][:3])
             more = f" and {len(row['wrong']) - 3} more" if len(row["wrong"]) > 3 else ""
-            found.append(f"{subject}: {some}{more}; attnbench check '{subject}'")
+            found.append(f"{subject}: {some}{more}; {_check(subject, addresses)}")
     for record in records:
         if record.status not in ("ok", "unsupported"):
             reason = (record.reason.splitlines() or [""])[0]
@@ -90,14 +95,25 @@ def left_out(subjects: Sequence[str], unchecked: int, *, own_inputs: bool) -> li
     return found
 
 
-def next_commands(wrong: Sequence[str], records: Sequence[Record]) -> list[str]:
+def _check(subject: str, addresses: Mapping[str, str]) -> str:
+    """The command that checks a subject; one of a file is not found by its name."""
+    return f"attnbench check {shlex.quote(addresses.get(subject, subject))}"
+
+
+def next_commands(
+    wrong: Sequence[str], records: Sequence[Record], addresses: Mapping[str, str]
+) -> list[str]:
     """What to try next."""
     if wrong:
-        return [f"attnbench check '{wrong[0].partition(':')[0].partition(' at ')[0]}'"]
-    named = [r.subject for r in records if r.status == "ok" and r.baseline != r.subject]
+        return [_check(wrong[0].partition(":")[0].partition(" at ")[0], addresses)]
+    named = [
+        r.subject for r in records if r.status == "ok" and r.baseline != r.subject and r.commit
+    ]
     return [
         "attnbench report",
-        f"attnbench compare HEAD '{named[0]}'" if named else "attnbench new",
+        f"attnbench compare HEAD {shlex.quote(addresses.get(named[0], named[0]))}"
+        if named
+        else "attnbench new my-scores",
     ]
 
 
@@ -108,16 +124,25 @@ def content(
     options_left_out: Sequence[str],
     *,
     own_inputs: bool,
+    addresses: Mapping[str, str],
 ) -> dict[str, Any]:
-    """All that the screen says, as plain data."""
+    """All that the screen says, as plain data.
+
+    Args:
+        records, outcomes: of the run.
+        invariants: names of those that apply, by subject.
+        options_left_out: subjects with options that were not measured.
+        own_inputs: whether it was measured on the user's own inputs.
+        addresses: by subject, the address by which a command finds it.
+    """
     checks = checks_of(outcomes, invariants)
-    wrong = wrong_lines(checks, records)
+    wrong = wrong_lines(checks, records, addresses)
     unchecked = sum(row["not_run"] for row in checks.values())
     return {
         "wrong": wrong,
         "checks": checks,
         "left_out": left_out(options_left_out, unchecked, own_inputs=own_inputs),
-        "next": next_commands(wrong, records),
+        "next": next_commands(wrong, records, addresses),
         "busy": record_tables.busy_line(records),
     }
 
@@ -145,7 +170,9 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
     if missing:
         print(f"Not measured: {', '.join(missing)}.")
     processes = sorted(len(record.ratios) for record in records if record.ratios)
-    counts = f"{processes[0]} to {processes[-1]}" if processes else "no"
+    counts = (
+        " to ".join(map(str, dict.fromkeys((processes[0], processes[-1])))) if processes else "no"
+    )
     print(
         "× dot: time of a forward call over that of scaled_dot, in turn in the same process;\n"
         f"  ± half its 95 % interval, from {counts} processes\n"
