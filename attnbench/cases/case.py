@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from attnbench.errors import UsageError
+from attnbench.errors import UsageError, nearest
 from attnbench.specs import Sizes
 
 __all__ = ["LAYOUTS", "MASKS", "REGIMES", "Case", "Trial"]
@@ -146,6 +146,19 @@ class Case:
     def replace(self, **changes: Any) -> Case:
         """The same case with some fields changed."""
         return replace(self, **changes)
+
+    @property
+    def mistake(self) -> str | None:
+        """What no subject has: an unknown name or a size below 0; ``None`` if all can be."""
+        for field, known in (("mask", MASKS), ("layout", LAYOUTS), ("regime", REGIMES)):
+            name = getattr(self, field)
+            if name not in known:
+                return f"{field} {name!r} is unknown. {nearest(str(name), known)}"
+        for name, size in vars(self.sizes).items():
+            least = min(size, default=0) if isinstance(size, tuple) else size
+            if least < 0:
+                return f"{name} = {size}, but a size is at least 0"
+        return None
 
     def legal(self) -> Case:
         """The nearest case whose mask and layout fit its sizes."""

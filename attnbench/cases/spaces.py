@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnbench.cases.case import Case
+from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
 from attnbench.cases.domain import Domain
+from attnbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -32,13 +33,33 @@ def cases(subject: Taker, **narrowed: Any) -> Space:
 
     Returns:
         A Hypothesis strategy of cases.
+
+    Raises:
+        UsageError: there is no such field, or no mask, layout or regime of a name.
     """
     from attnbench.cases.drawing import Space  # 0.3 s that listing subjects need not pay
 
+    _check_names(narrowed)
     domain = replace(Domain(dtypes=subject.dtypes), **narrowed)
     dtypes = tuple(d for d in domain.dtypes if d in subject.dtypes) or subject.dtypes[:1]
     masks = tuple(filter(subject.takes_mask, domain.masks)) or domain.masks
     return Space(subject, replace(domain, dtypes=dtypes, masks=masks))
+
+
+_NAMES = {"masks": MASKS, "layouts": LAYOUTS, "regimes": REGIMES}
+
+
+def _check_names(narrowed: Mapping[str, Any]) -> None:
+    fields = Domain.__dataclass_fields__
+    for field, value in narrowed.items():
+        if field not in fields:
+            raise UsageError(f"cases() takes no {field!r}. {nearest(field, fields)}")
+        for name in value if field in _NAMES else ():
+            if name not in _NAMES[field]:
+                raise UsageError(
+                    f"cases({field}=...) got {name!r}, which is none. "
+                    f"{nearest(str(name), _NAMES[field])}"
+                )
 
 
 def listed(

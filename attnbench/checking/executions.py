@@ -105,7 +105,10 @@ class Run:
     def finished(self, part: Part, raw: Case | None) -> Case | None:
         """The case that a space makes of a raw one; ``None`` if it makes none."""
         case = None if raw is None else part.finished(raw)
-        if raw is not None and case not in (None, raw) and self.subject.legal(raw) == raw:
+        if raw is None or case is None:
+            return None
+        listed = not part.drawn  # by the invariant, case by case
+        if listed or (case != raw and self.subject.legal(raw) == raw):
             self.hold_legal(case)
         return case
 
@@ -116,8 +119,11 @@ class Run:
             raise IllegalCaseError(
                 f"the cases of {name} must be attnbench.Case, but its strategy drew {case!r}"
             )
+        if case.mistake is not None:
+            raise IllegalCaseError(f"the strategy of {name} drew {case.id}: its {case.mistake}")
         legal = self.subject.legal(case)
-        if legal != case:
+        # what a spec's sizes() changes at each call has no nearest legal case
+        if legal != case and self.subject.legal(legal) == legal:
             raise IllegalCaseError(
                 f"the strategy of {name} drew {case.id}, which is not legal for "
                 f"{self.subject.name}; the nearest legal case is {legal.id}. "
@@ -165,6 +171,8 @@ class SpaceRun(Run):
             return self._skipped(f"it takes none of its cases: {self.refused}")
         domains = [part.domain for part in self.space.parts if isinstance(part, Space)]
         if domains and not self.scheduled:
+            if any(part.steps for part in self.space.parts):
+                return self._skipped("its strategy's filters leave none of its cases")
             return self._skipped(
                 f"sizes allows none of its cases: L and S up to {domains[0].max_len}, "
                 f"Eq, Ek and Ev up to {domains[0].max_features}"

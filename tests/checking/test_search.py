@@ -327,6 +327,33 @@ def test_a_strategy_that_draws_illegal_cases_gets_a_clear_error(
         assert told in outcome.reason
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (lambda s: st.just(Case(q_len=-3)), "q_len = -3, but a size is at least 0"),
+        (lambda s: st.just(Case(lead=(2, -1))), "lead = (2, -1), but a size is at least 0"),
+        (lambda s: st.just(Case(mask="causl")), "mask 'causl' is unknown. Did you mean 'causal'"),
+        (lambda s: cases(s).map(lambda case: case.replace(layout="spiral")), "layout 'spiral'"),
+        (lambda s: listed(Case(regime="mad")), "regime 'mad' is unknown"),
+        (lambda s: listed(Case(query_size=3)), "not legal for dot; the nearest legal case is"),
+        (lambda s: cases(s, regimes=("hug",)), "got 'hug', which is none. Did you mean 'huge'"),
+        (lambda s: cases(s, regime=("huge",)), "cases() takes no 'regime'. Did you mean 'regimes'"),
+    ],
+)
+def test_a_strategy_of_cases_that_no_subject_has_gets_a_clear_error(
+    strategy: Callable[[Subject], st.SearchStrategy[Case]], told: str
+) -> None:
+    outcome = run(invariant(lambda case: True, strategy)[0], target="dot")
+    assert outcome.status == "error"
+    assert told in outcome.reason
+
+
+def test_a_filter_that_leaves_nothing_is_named() -> None:
+    one, _ = invariant(lambda case: True, lambda s: cases(s).filter(lambda case: False))
+    outcome = run(one, target="dot")
+    assert (outcome.status, "filters leave none" in outcome.reason) == ("skipped", True)
+
+
 def test_a_strategy_that_draws_no_cases_gets_a_clear_error() -> None:
     own: Any = st.integers()
     outcome = run(invariant(lambda case: False, lambda subject: own)[0])
