@@ -20,7 +20,7 @@ from typing import Any
 
 import attnbench
 
-__all__ = ["VARIABLE", "Choice", "ChoiceWarning", "choose", "kept", "variants"]
+__all__ = ["VARIABLE", "Choice", "ChoiceWarning", "choose", "kept", "slope_variants", "variants"]
 
 VARIABLE = "ATTNBENCH_LOOPS"
 _FIELDS = ("processor", "scores", "slopes")
@@ -71,7 +71,7 @@ def _name(bits: int, share: int, newton: int, rows: int) -> str:
     return f"{bits}-{share}-{'newton' if newton else 'division'}-{rows}"
 
 
-def _slopes(loops: ctypes.CDLL) -> dict[str, int]:
+def slope_variants(loops: ctypes.CDLL) -> dict[str, int]:
     """The same of the gradients, in which four rows always share a division."""
     found: dict[str, int] = {}
     for number, (bits, _, newton, rows) in enumerate(_facts(loops)):
@@ -97,7 +97,7 @@ def choose(
     Raises:
         attnbench.UsageError: a variant is forced that this processor does not have.
     """
-    scores, slopes = variants(loops), _slopes(loops)
+    scores, slopes = variants(loops), slope_variants(loops)
     forced = os.environ.get(VARIABLE)
     if forced:
         return _forced(forced, scores, _facts(loops))
