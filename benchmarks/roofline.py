@@ -1,4 +1,4 @@
-"""Print what the ports and the divider of this processor allow the additive loops, and their cycles.
+"""Print the cycles that the ports and the divider allow the additive loops, and those they take.
 
     python benchmarks/roofline.py [--rounds 9]
 
