@@ -159,4 +159,5 @@ def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ign
     typer.echo(record_tables.LEGEND)
     typer.echo(record_tables.busy_line(records))
     word = "interrupted after" if interrupted else "recorded"
-    typer.echo(f"\n{word} {len(records)} measurements in {path}")
+    count = "1 measurement" if len(records) == 1 else f"{len(records)} measurements"
+    typer.echo(f"\n{word} {count} in {path}")
