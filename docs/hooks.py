@@ -96,18 +96,36 @@ def commands() -> str:
 
 def invariants() -> str:
     """Names and statements of all invariants and laws, by topic."""
+    trees = {
+        path: ast.parse(path.read_text(encoding="utf-8"))
+        for folder in SOURCES
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+    names = {key: name for tree in trees.values() for key, name in _properties_of(tree)}
     topics = []
-    for folder in SOURCES:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            a_law = " *A law.*" if "laws" in (*path.parts, path.stem) else ""
-            rows = sorted({*_invariants_of(tree, a_law)})
-            if rows:
-                title = (ast.get_docstring(tree) or path.stem).partition("\n")[0].rstrip(".")
-                lines = [f"- **`{name}`**: {statement}{law}" for name, statement, law in rows]
-                head = f"## {path.stem.replace('_', ' ').capitalize()}\n\n{title}.\n"
-                topics.append("\n".join([head, *lines]))
+    for path, tree in trees.items():
+        a_law = " *A law.*" if "laws" in (*path.parts, path.stem) else ""
+        rows = sorted(
+            {(names.get(row[0], row[0]), *row[1:]) for row in _invariants_of(tree, a_law)}
+        )
+        if rows:
+            title = (ast.get_docstring(tree) or path.stem).partition("\n")[0].rstrip(".")
+            lines = [f"- **`{name}`**: {statement}{law}" for name, statement, law in rows]
+            head = f"## {path.stem.replace('_', ' ').capitalize()}\n\n{title}.\n"
+            topics.append("\n".join([head, *lines]))
     return "\n\n".join(topics)
+
+
+def _properties_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Keys and names of the invariants that a module lists as ``"key": Property("name", ...)``."""
+    for node in ast.walk(tree):
+        for key, made in (
+            zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+        ):
+            if isinstance(made, ast.Call) and getattr(made.func, "id", "") == "Property":
+                name = made.args[0]
+                if isinstance(key, ast.Constant) and isinstance(name, ast.Constant):
+                    yield str(key.value), str(name.value)
 
 
 def _invariants_of(tree: ast.Module, a_law: str) -> Iterator[tuple[str, str, str]]:
