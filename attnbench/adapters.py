@@ -2,7 +2,8 @@
 
 ``sdpa``, ``flash`` and ``interface`` are for functions of query, key and value, ``multihead`` for
 ``nn.MultiheadAttention`` and its kind, ``flex(score_mod, mask_mod)`` for FlexAttention, ``keras``
-for Keras' layers, ``array`` for libraries whose autograd is not torch's, ``layer(make)`` for
+for Keras' layers, ``varlen`` and ``paged`` for functions of packed documents and of paged keys as
+flash-attention has them, ``array`` for libraries whose autograd is not torch's, ``layer(make)`` for
 modules on
 hidden states, and ``transformers(config)`` for tiny random models of that library with its own
 caches. What they return is checked and measured like any other spec::
@@ -22,6 +23,7 @@ from attnbench.subject.styles.functions import flash, interface, sdpa
 from attnbench.subject.styles.hidden_states import layer
 from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
+from attnbench.subject.styles.packing import paged, varlen
 from attnbench.subject.styles.tiny_models import transformers
 
 __all__ = [
@@ -32,6 +34,8 @@ __all__ = [
     "keras",
     "layer",
     "multihead",
+    "paged",
     "sdpa",
     "transformers",
+    "varlen",
 ]

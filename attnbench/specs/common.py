@@ -44,6 +44,10 @@ KNOWN_LAWS = (
     "pools_values",
     "monotone_in_distance",
     "left_padding_is_inert",
+    "packed_equals_separate",
+    "packed_documents_are_independent",
+    "packed_slack_is_inert",
+    "pages_are_invisible",
 )
 """Laws that may be declared from the start, whether or not the plugin that checks them is there."""
 

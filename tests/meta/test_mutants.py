@@ -37,10 +37,12 @@ KNOWN_CACHE_BUGS = """
     transformers#34232 mlx-lm#1141 mlx-vlm#1889 omlx#2172 fairseq2#74
     attention-is-all-you-need-pytorch#28 mlx-lm#1467 pytorch#79927 flashinfer#3716 vllm#43810
     transformers#29114 MoE-Infinity#195 pytorch#99282 pytorch#186434 vllm-ascend#5583
+    transformers#46634 maxtext#4476 AReaL#1442 axolotl#3796 pytorch#176793
+    TransformerEngine#1009 flash-attention#2842 cudnn-frontend#737 vllm#7018 pytorch#182593
     modular#6591 paz#415 transformers#28056 transformers#46572 transformer-xl#118
     LLMs-from-scratch#1048
 """.split()  # noqa: SIM905 -- as above
-"""Those of layers and caches that a layer can have; packed, paged and cross states are none."""
+"""Those of layers and caches, and of packed documents and pages; cross states are none."""
 
 
 def run(spec: Spec, invariant: Invariant) -> Outcome:

@@ -19,6 +19,11 @@ _FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         "sdpa": (("query", "q"), ("key", "k"), ("value", "v")),
         "flash": (("query", "q"), ("key", "k"), ("value", "v")),
         "interface": (("module",), ("query", "q"), ("key", "k"), ("value", "v")),
+        "varlen": (
+            *(("query", "q"), ("key", "k"), ("value", "v")),
+            *((n,) for n in ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")),
+        ),
+        "paged": (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
     }
 )
 """The arguments that a function begins with, each under any of some names."""
@@ -26,6 +31,8 @@ _FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
 _NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "flash": ("causal",),
+        "varlen": ("causal",),
+        "paged": ("cache_seqlens", "block_table", "causal"),
         "interface": ("attention_mask",),
         "multihead": ("embed_dim", "num_heads"),
         "keras": ("num_heads", "key_dim"),
@@ -36,7 +43,7 @@ _NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _PASSED: Mapping[str, tuple[str, ...]] = MappingProxyType({"interface": ("scaling", "dropout")})
 """The arguments that are passed whether or not they have a default."""
 
-_STYLES = ("sdpa", "flash", "interface", "multihead", "keras")
+_STYLES = ("sdpa", "flash", "interface", "multihead", "keras", "varlen", "paged")
 
 
 def _missing(keywords: Keywords, style: str) -> str | None:

@@ -18,6 +18,7 @@ from attnbench.subject.styles.flexible import flex
 from attnbench.subject.styles.functions import flash, interface, sdpa
 from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
+from attnbench.subject.styles.packing import paged, varlen
 
 __all__ = ["STYLES", "adapted", "known_style"]
 
@@ -48,6 +49,8 @@ STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
         "interface": interface,
         "flex": _flex_of,
         "keras": keras,
+        "varlen": varlen,
+        "paged": paged,
     }
 )
 """What makes a spec, by the name of its style."""

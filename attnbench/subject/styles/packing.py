@@ -1,0 +1,168 @@
+"""Adapters of functions of packed documents and of paged keys, as flash-attention has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.specs import MechanismSpec, Sizes
+from attnbench.subject.styles.callee import fold, name_of, refusals, spec_of, unfold
+from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.textbook import scaled_dot_rows
+
+__all__ = ["paged", "varlen"]
+
+_FORMULA = "softmax(q·k / √E) v"
+_PAGE = 4
+
+
+def varlen(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """A spec of a function of packed documents, as ``flash_attn_varlen_func`` is.
+
+    It is called as ``function(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+    causal=False)``: ``q`` is ``(total_q, H, E)``, ``k`` and ``v`` are ``(total_k, H, E)``, and
+    document ``i`` has the rows from ``cu_seqlens[i]`` (int32) to ``cu_seqlens[i + 1]``. The whole
+    suite runs on it, an item a document, and the laws on packed documents are declared.
+
+    Args:
+        function: gives ``(total_q, H, E)``, or a tuple that begins with it.
+        fields: of the spec, in place of what the adapter knows.
+
+    Raises:
+        StyleError: it is not callable, or takes other arguments.
+    """
+    laws = ("packed_equals_separate", "packed_documents_are_independent", "packed_slack_is_inert")
+    return _spec("varlen", _Varlen, function, laws, fields)
+
+
+def paged(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """A spec of a function of paged keys and values, as ``flash_attn_with_kvcache`` is.
+
+    It is called as ``function(q, k_cache, v_cache, cache_seqlens=, block_table=, causal=)``: ``q``
+    is ``(B, L, H, E)``, the caches are ``(pages, page_size, H, E)``, ``cache_seqlens`` is int32
+    ``(B,)``, and ``block_table`` int32 ``(B, most_pages)`` names the pages of each row in order.
+    It is forward only.
+
+    Args:
+        function: gives ``(B, L, H, E)``, or a tuple that begins with it.
+        fields: of the spec, in place of what the adapter knows.
+
+    Raises:
+        StyleError: it is not callable, or takes other arguments.
+    """
+    fields["conventions"] = {"gradients": False, **fields.get("conventions", {})}
+    return _spec("paged", _Paged, function, ("pages_are_invisible",), fields)
+
+
+def _spec(
+    style: str, kind: type[_Function], function: Any, laws: tuple[str, ...], fields: dict[str, Any]
+) -> MechanismSpec:
+    fitted(function, style)
+    known = {
+        "make": _Maker(kind, function),
+        "formula": _FORMULA,
+        "equal_sizes": True,
+        "sizes": _one_head_size,
+        "reference": scaled_dot_rows,
+        "accepts": ("is_causal",),
+        "laws": ("pools_values", *laws),
+        "conventions": {"masks": ()},
+    }
+    return spec_of(style, function, known, fields)
+
+
+def _one_head_size(sizes: Sizes) -> Sizes:
+    return sizes.replace(value_size=sizes.query_size)
+
+
+class _Maker:
+    """The spec's ``make``."""
+
+    def __init__(self, kind: type[_Function], function: Any) -> None:
+        self.kind, self.function = kind, function
+        self.__qualname__ = name_of(function)
+
+    def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
+        """A module; the sizes are those of its tensors."""
+        return self.kind(self.function)
+
+
+class _Function(nn.Module):
+    """A function as a mechanism's module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def ask(self, *tensors: Any, **given: Any) -> Tensor:
+        """Call it; gives the output alone."""
+        with refusals(name_of(self.function)):
+            found = self.function(*tensors, **given)
+        output: Tensor = found[0] if isinstance(found, tuple) else found
+        return output
+
+
+class _Varlen(_Function):
+    """Each item of a batch is a document."""
+
+    def packed(self, *tensors: Any, causal: bool = False) -> Tensor:
+        """The output of packed documents."""
+        return self.ask(*tensors, causal=causal)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """The output ``(..., L, E)``."""
+        lead = tuple(query.shape[:-2])
+        tensors = [fold(t).transpose(1, 2) for t in (query, key, value)]
+        batch, lengths = tensors[0].shape[0], [t.shape[1] for t in tensors[:2]]
+        items = torch.arange(batch + 1, device=query.device, dtype=torch.int32)
+        flat = (t.flatten(0, 1) for t in tensors)
+        output = self.packed(*flat, *(items * n for n in lengths), *lengths, causal=is_causal)
+        return unfold(output.reshape(batch, lengths[0], *output.shape[1:]).transpose(1, 2), lead)
+
+
+class _Paged(_Function):
+    """Keys and values lie in pages of four, one after the other."""
+
+    def paged(self, *tensors: Any, causal: bool = False) -> Tensor:
+        """The output of ``(q, k_cache, v_cache, cache_seqlens, block_table)``."""
+        query, key, value, lengths, table = tensors
+        given = {"cache_seqlens": lengths, "block_table": table, "causal": causal}
+        return self.ask(query, key, value, **given)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """The output ``(..., L, E)``."""
+        lead = tuple(query.shape[:-2])
+        tensors = [fold(t).transpose(1, 2) for t in (query, key, value)]
+        batch, length = tensors[1].shape[:2]
+        pages = max(1, -(-length // _PAGE))
+        caches = (
+            nn.functional.pad(t, (0, 0, 0, 0, 0, pages * _PAGE - length)).reshape(
+                batch * pages, _PAGE, *t.shape[2:]
+            )
+            for t in tensors[1:]
+        )
+        lengths = torch.full((batch,), length, dtype=torch.int32, device=query.device)
+        table = torch.arange(batch * pages, dtype=torch.int32, device=query.device)
+        output = self.paged(
+            tensors[0], *caches, lengths, table.reshape(batch, pages), causal=is_causal
+        )
+        return unfold(output.transpose(1, 2), lead)

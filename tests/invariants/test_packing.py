@@ -1,0 +1,58 @@
+"""The laws on packed documents and pages hold for right functions, and tell what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnbench
+from attnbench import MechanismSpec
+from attnbench.adapters import paged, varlen
+from attnbench.errors import StyleError
+from tests.meta.mutants.packing import MUTANTS
+from tests.meta.right.packing import block_diagonal, gathered_pages, one_by_one
+
+LAWS = ["packed_equals_separate", "packed_documents_are_independent", "packed_slack_is_inert"]
+PAGES = ["pages_are_invisible"]
+
+
+@pytest.mark.parametrize("function", [one_by_one, block_diagonal])
+def test_right_functions_of_packed_documents_are_not_accused(function: Any) -> None:
+    report = attnbench.check(varlen(function), profile="quick", invariants=LAWS)
+    assert [o.status for o in report.outcomes] == ["passed"] * 3, str(report)
+
+
+def test_a_right_function_of_pages_is_not_accused() -> None:
+    report = attnbench.check(paged(gathered_pages), profile="quick", invariants=PAGES)
+    assert [o.status for o in report.outcomes] == ["passed"], str(report)
+
+
+def test_a_failure_tells_the_lengths_of_the_documents() -> None:
+    (spec,) = [m.spec for m in MUTANTS if m.name == "segments_cast_to_bool"]
+    report = attnbench.check(spec, profile="quick", invariants=LAWS[:1])
+    (found,) = report.outcomes
+    assert found.status == "failed"
+    assert "packed output of documents of [" in found.reason
+    assert "each document by itself has" in found.reason
+
+
+def test_a_law_on_packed_calls_needs_a_method() -> None:
+    spec = MechanismSpec(
+        name="bare", make=lambda *sizes: torch.nn.Identity(), laws=("packed_slack_is_inert",)
+    )
+    report = attnbench.check(spec, profile="quick", invariants=LAWS[2:])
+    (found,) = report.outcomes
+    assert "its module has no method packed" in found.reason
+
+
+def test_a_function_of_other_arguments_is_refused() -> None:
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return q
+
+    with pytest.raises(StyleError, match="cannot be called as varlen: argument 4 should be cu_seq"):
+        varlen(plain)
+    with pytest.raises(StyleError, match="cannot be called as paged: argument 2 should be key_ca"):
+        paged(plain)
