@@ -1,19 +1,18 @@
 """Print how fast the kernels are, beside the textbook form and torch's fused attention.
 
-    python benchmarks/kernel_table.py [--threads 2] [--rounds 15] [--memory] [--cpu-time]
+    python benchmarks/kernel_table.py [--threads 2] [--rounds 15] [--memory]
 
-All sides of a row are timed in turns, in one process, each warm: after compilation, and after a
-call that is not timed. A number is the median over the rounds. A sentinel, a matrix product of
-fixed size, runs in each round: a row whose sentinel is off its idle value by more than 10 % is
-void, for something else was using the machine.
-With one thread, ``--cpu-time`` counts the thread's own time, which suffers less from others.
+attnbench's own measuring takes the numbers: the two sides of a ratio take slots in turn, in blocks,
+in one process and warm. A ratio is the median over its blocks, a time a low quantile of a side's
+slots. Slots during which the thread was preempted count only where too few others are left; the
+last column says how many they were. With one thread the clock is the thread's own.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
+import math
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -23,52 +22,55 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
+from attnbench.benchmark.measuring.blocks import Block, Slot, low_quantile, pair_value
+from attnbench.benchmark.measuring.contract import WALL_CLOCK, Contract
+from attnbench.benchmark.measuring.memory import peak_bytes
+from attnbench.benchmark.measuring.slots import Timer, settled, shaken_blocks
 
 SIZES = [(4, 256, 256, 128, 64), (2, 1024, 1024, 128, 128), (1, 2048, 2048, 64, 64)]
-SENTINEL_OFF = 0.10
-clock = time.perf_counter
+CPU = torch.device("cpu")
+Call = Callable[[], object]
 
 
 @dataclass
 class Row:
-    """One row: sides by name, the ratio that it is about, and the goal that ratio has."""
+    """One row: sides by name, the ratios that it is about, and the goal that each has."""
 
     name: str
-    sides: dict[str, Callable[[], object]]
-    ratio: tuple[str, str]
-    goal: str
+    sides: dict[str, Call]
+    goals: dict[tuple[str, str], str]
     slow: frozenset[str] = field(default_factory=frozenset)
 
 
-def sentinel() -> float:
-    """Seconds of a matrix product of fixed size: the median of five."""
-    times = []
-    left = torch.ones(768, 768)
-    for _ in range(5):
-        started = clock()
-        left @ left
-        times.append(clock() - started)
-    return statistics.median(times)
-
-
-def measure(row: Row, rounds: int, idle: float) -> tuple[dict[str, float], float]:
-    """Median seconds of each side, and how far the sentinel was off its idle value."""
+def timers(row: Row, contract: Contract) -> dict[str, Timer]:
+    """A timer for each side, all with one clock."""
     for side in row.sides.values():
         side()
-    times: dict[str, list[float]] = {name: [] for name in row.sides}
-    sentinels = []
-    for count in range(rounds):
-        sentinels.append(sentinel())
-        for name, side in row.sides.items():
-            if name in row.slow and count >= max(3, rounds // 5):
-                continue
-            if name not in row.slow:
-                side()
-            started = clock()
-            side()
-            times[name].append(clock() - started)
-    off = statistics.median(sentinels) / idle - 1
-    return {name: statistics.median(taken) for name, taken in times.items()}, off
+    found = {name: Timer(side, CPU, contract) for name, side in row.sides.items()}
+    if len({timer.clock for timer in found.values()}) > 1:
+        found = {n: Timer(side, CPU, contract, WALL_CLOCK) for n, side in row.sides.items()}
+    return found
+
+
+def lines(row: Row, contract: Contract, chance: random.Random) -> Iterator[str]:
+    """The lines of a row, one for each ratio."""
+    blocks: dict[tuple[str, str], list[Block]] = {}
+    slots: dict[str, list[Slot]] = {name: [] for name in row.sides}
+    with settled(CPU):
+        timed = timers(row, contract)
+        for above, below in row.goals:
+            fewer = row.slow & {above, below}
+            count = max(2, contract.blocks // 5) if fewer else contract.blocks
+            taken = list(shaken_blocks(timed[below], timed[above], count, chance))
+            blocks[above, below] = taken
+            for side, name in (("A", below), ("B", above)):
+                slots[name] += [slot for block in taken for slot in block.side(side)]
+    times = ", ".join(f"{name} {low_quantile(slots[name]) * 1e3:.2f}" for name in row.sides)
+    for (above, below), goal in row.goals.items():
+        taken = blocks[above, below]
+        ratio = f"{above}/{below} {math.exp(pair_value(taken)):.2f}"
+        disturbed = sum(block.disturbed for block in taken) / (4 * len(taken))
+        yield f"| {row.name} | {times} | {ratio} | {goal} | {disturbed:.0%} |"
 
 
 def textbook(a: Tensor, b: Tensor, w: Tensor, value: Tensor) -> Tensor:
@@ -77,7 +79,7 @@ def textbook(a: Tensor, b: Tensor, w: Tensor, value: Tensor) -> Tensor:
     return scores.softmax(-1) @ value
 
 
-def backward(attend: Callable[..., Tensor], *leaves: Tensor) -> Callable[[], object]:
+def backward(attend: Callable[..., Tensor], *leaves: Tensor) -> Call:
     """Forward and backward of all leaves."""
     leaves = tuple(t.detach().requires_grad_() for t in leaves)
     upstream = torch.randn_like(attend(*leaves))
@@ -113,15 +115,12 @@ def additive_rows() -> Iterator[Row]:
         slow = frozenset({"textbook"})
         limit = "" if items == 4 else "<= 1.4"
         name = f"additive {sizes}"
-        yield Row(name, forward, ("textbook", "kernel"), f">= {next(least)}", slow)
-        yield Row(name, forward, ("kernel", "sdpa"), limit, slow)
-        yield Row(f"{name}, backward too", both, ("textbook", "kernel"), ">= 50", slow)
-        yield Row(f"{name}, backward too", both, ("kernel", "sdpa"), "<= 2", slow)
+        over, under = ("textbook", "kernel"), ("kernel", "sdpa")
+        yield Row(name, forward, {over: f">= {next(least)}", under: limit}, slow)
+        yield Row(f"{name}, backward too", both, {over: ">= 50", under: "<= 2"}, slow)
 
 
-def sides(
-    scoring: str, query: Tensor, key: Tensor, value: Tensor
-) -> dict[str, Callable[[], object]]:
+def sides(scoring: str, query: Tensor, key: Tensor, value: Tensor) -> dict[str, Call]:
     """The kernel through ``attend``, and torch's fused attention with as many projections."""
     size = query.shape[-1]
     options = {"hidden_size": size} if scoring == "additive" else {}
@@ -144,25 +143,21 @@ def other_rows() -> Iterator[Row]:
     for items, length, size in ((4, 512, 64), (2, 1024, 128), (1, 2048, 64)):
         query, key, value = torch.randn(3, items, 1, length, size)
         name = f"{items}, {length}, {length}, {size}"
-        pair = ("kernel", "sdpa")
-        qkv = (query, key, value)
-        yield Row(f"additive with projections {name}", sides("additive", *qkv), pair, "")
-        yield Row(f"gaussian {name}", sides("gaussian", *qkv), pair, "<= 1.2")
-        yield Row(f"bilinear {name}", sides("bilinear", *qkv), pair, "<= 1.1")
-        goal = "<= 0.1" if length == 2048 else ""
-        yield Row(f"vector_sum {name}", sides("vector_sum", *qkv), pair, goal)
+        goals = {
+            "additive with projections": "",
+            "gaussian": "<= 1.2",
+            "bilinear": "<= 1.1",
+            "vector_sum": "<= 0.1" if length == 2048 else "",
+        }
+        for kernel, goal in goals.items():
+            compared = sides(kernel.partition(" ")[0], query, key, value)
+            yield Row(f"{kernel} {name}", compared, {("kernel", "sdpa"): goal})
 
 
-def peak_mib(call: Callable[[], object]) -> float:
-    """MiB allocated at once, beyond what there was, by the profiler's memory events."""
-    with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
-        call()
-    now = most = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most / 2**20
+def peak_mib(call: Call) -> float:
+    """MiB that a call needs at once, beyond what there was."""
+    call()
+    return peak_bytes(call, CPU) / 2**20
 
 
 def print_memory() -> None:
@@ -188,33 +183,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--memory", action="store_true", help="also the peaks at 8192")
     parser.add_argument("--only", default="", help="rows whose name holds this")
-    parser.add_argument("--cpu-time", action="store_true", help="with 1 thread: its own time")
     options = parser.parse_args()
-    if options.cpu_time:
-        if options.threads != 1:
-            parser.error("--cpu-time is of one thread: add --threads 1")
-        global clock  # one clock for the whole table
-        clock = time.thread_time
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    idle = min(sentinel() for _ in range(20))
-    print(
-        f"torch {torch.__version__}, {options.threads} threads, idle sentinel {idle * 1e3:.2f} ms"
-    )
-    print("| B, L, S, h or E, Ev | times, ms | ratio | goal | sentinel |\n|---|---|---|---|---|")
-    done: dict[int, tuple[dict[str, float], float]] = {}
+    contract = Contract(threads=options.threads, blocks=options.rounds)
+    print(f"torch {torch.__version__}, {options.threads} threads, {options.rounds} blocks")
+    print("| B, L, S, h or E, Ev | times, ms | ratio | goal | disturbed |\n|---|---|---|---|---|")
+    chance = random.Random(0)  # noqa: S311 -- an order, not a secret
     for row in [*additive_rows(), *other_rows()]:
-        if options.only not in row.name:
-            continue
-        if id(row.sides) not in done:  # two ratios of one measurement
+        if options.only in row.name:
             with torch.set_grad_enabled("backward" in row.name):
-                done[id(row.sides)] = measure(row, options.rounds, idle)
-        seconds, off = done[id(row.sides)]
-        times = ", ".join(f"{name} {taken * 1e3:.2f}" for name, taken in seconds.items())
-        above, below = row.ratio
-        ratio = f"{above}/{below} {seconds[above] / seconds[below]:.2f}"
-        void = " VOID" if abs(off) > SENTINEL_OFF else ""
-        print(f"| {row.name} | {times} | {ratio} | {row.goal} | {off:+.0%}{void} |", flush=True)
+                for line in lines(row, contract, chance):
+                    print(line, flush=True)
     if options.memory:
         print_memory()
 

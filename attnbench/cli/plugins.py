@@ -34,7 +34,8 @@ def command(
         empty="No plugin is installed, not even the built-in ones: reinstall attnbench.",
     )
     for row in failed:
-        typer.echo(f"{row['plugin']} ({row['distribution']} {row['version']}) failed to load:")
+        brought = f"{row['plugin']} ({row['distribution']} {row['version']})"
+        typer.echo(f"{brought} failed to load: {row['message']}")
         typer.echo("  " + row["traceback"].rstrip().replace("\n", "\n  ") + "\n")
     return exit_code((), plugin_failed=bool(failed))
 

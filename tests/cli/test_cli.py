@@ -105,3 +105,18 @@ def test_an_error_of_attnbench_in_any_command_is_its_message_alone(
     monkeypatch.setattr(plugins, "_found", complain)
     result = run("plugins")
     assert (result.code, result.err) == (2, "attnbench: what, where, got and expected\n")
+
+
+def test_plugins_tells_why_one_failed_before_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnbench.cli import plugins
+
+    row = {"plugin": "old", "distribution": "mine", "version": "1", "status": "failed"}
+    told = {
+        "message": "old.path was renamed to new.path",
+        "traceback": "Traceback ...",
+        "brings": [],
+    }
+    monkeypatch.setattr(plugins, "_loaded", lambda: [{**row, **told}])
+    result = run("plugins", "--load")
+    assert result.code == 3
+    assert "old (mine 1) failed to load: old.path was renamed to new.path\n" in result.out
