@@ -11,7 +11,7 @@ from torch import Tensor
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec_of, unfold
 from attnbench.subject.styles.fitting import fitted
-from attnbench.subject.styles.textbook import scaled_dot_rows
+from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 
 __all__ = ["array"]
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from attnbench.errors import RefusalError, StyleError
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec_of, unfold
+from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
-from attnbench.subject.styles.textbook import scaled_dot_rows
 
 __all__ = ["flex"]
 

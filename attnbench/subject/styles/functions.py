@@ -19,8 +19,8 @@ from attnbench.subject.styles.callee import (
     unfold,
 )
 from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
-from attnbench.subject.styles.textbook import scaled_dot_rows
 
 __all__ = ["flash", "interface", "sdpa"]
 

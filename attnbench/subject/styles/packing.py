@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.styles.callee import fold, name_of, refusals, spec_of, unfold
 from attnbench.subject.styles.fitting import fitted
-from attnbench.subject.styles.textbook import scaled_dot_rows
+from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 
 __all__ = ["paged", "varlen"]
 
