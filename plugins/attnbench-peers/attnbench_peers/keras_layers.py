@@ -44,7 +44,7 @@ class _Layer(nn.Module):
     def __init__(self, size: int, kind: str, **options: Any) -> None:
         super().__init__()
         keras = _keras()
-        self.layer = getattr(keras.layers, kind)(**options)
+        self.layer = getattr(keras.layers, kind)(name="attention", **options)  # numbered otherwise
         self.layer(*[keras.ops.zeros((1, 1, size))] * 2)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:

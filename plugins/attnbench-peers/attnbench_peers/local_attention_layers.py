@@ -13,6 +13,11 @@ from attnbench_peers.library import LIBRARIES
 
 __all__ = ["attnbench_layers"]
 
+DTYPES = (
+    "float32",
+    "float64",
+)  # the weights are float32 beside values of a half type, and it raises
+
 
 def _local(size: int, **options: Any) -> nn.Module:
     from local_attention.transformer import LocalMHA
@@ -26,11 +31,12 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     """``LocalMHA``."""
     if not LIBRARIES["local-attention"].installed:
         return
-    yield layer(lambda size: _local(size), name="local_attention", mask="mask")
+    yield layer(lambda size: _local(size), name="local_attention", mask="mask", dtypes=DTYPES)
     yield layer(
         lambda size: _local(size, causal=True),
         name="local_attention_causal",
         mask="mask",
+        dtypes=DTYPES,
         causal=True,
         window=5,
     )

@@ -29,6 +29,10 @@ class _Performer(nn.Module):
         return output
 
 
+def _even(size: int) -> int:
+    return -(-size // 2) * 2
+
+
 @attnbench.hookimpl
 def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     """``SelfAttention`` with softmax features, and with generalised ones."""
@@ -39,4 +43,4 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
         "performer_generalized": {"generalized_attention": True},
         "performer_local": {"local_heads": 2, "local_window_size": 4},
     }.items():
-        yield layer(partial(_Performer, **options), name=name, mask="mask")
+        yield layer(partial(_Performer, **options), name=name, sizes=_even, mask="mask")
