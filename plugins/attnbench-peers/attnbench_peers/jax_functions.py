@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
 
 from torch import Tensor
 
@@ -14,6 +17,17 @@ from attnbench_peers.library import LIBRARIES
 __all__ = ["attnbench_mechanisms"]
 
 DTYPES = ("float32", "float16")  # float64 needs a flag, and NumPy has no bfloat16
+UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+@lru_cache
+def _compiled(module: str) -> Any:
+    """The attention of a module; without a compilation each operation compiles, at each shape."""
+    import jax
+
+    function = import_module(module).dot_product_attention
+    static = ("is_causal", "scale") if module == "jax.nn" else ("is_causal",)
+    return jax.jit(function, static_argnames=static, compiler_options=UNOPTIMISED)
 
 
 def _jax(
@@ -24,17 +38,13 @@ def _jax(
     scale: float | None = None,
     causal: bool = False,
 ) -> Tensor:
-    from jax.nn import dot_product_attention
-
-    return on_tensors(dot_product_attention)(q, k, v, mask=mask, scale=scale, is_causal=causal)
+    return on_tensors(_compiled("jax.nn"))(q, k, v, mask=mask, scale=scale, is_causal=causal)
 
 
 def _flax(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
 ) -> Tensor:
-    from flax.nnx import dot_product_attention
-
-    return on_tensors(dot_product_attention)(q, k, v, mask=mask, is_causal=causal)
+    return on_tensors(_compiled("flax.nnx"))(q, k, v, mask=mask, is_causal=causal)
 
 
 @attnbench.hookimpl

@@ -13,10 +13,7 @@ from attnbench_peers.library import LIBRARIES
 
 __all__ = ["attnbench_layers"]
 
-DTYPES = (
-    "float32",
-    "float64",
-)  # the weights are float32 beside values of a half type, and it raises
+DTYPES = ("float32", "float64")  # half types raise: rotary angles make the weights float32
 
 
 def _local(size: int, **options: Any) -> nn.Module:
