@@ -14,6 +14,7 @@ from attnbench_peers.library import LIBRARIES
 
 __all__ = ["attnbench_layers", "attnbench_mechanisms"]
 
+DTYPES = ("float32", "float64")  # half types raise with a mask: x_transformers_half_mask
 INSTALLED = LIBRARIES["x-transformers"].installed is not None
 
 DECODERS: dict[str, dict[str, Any]] = {
@@ -56,6 +57,8 @@ def _encoder(size: int, **options: Any) -> nn.Module:
 def _attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
     from x_transformers.attend import Attend
 
+    if attn_mask is not None:  # of two dimensions, it would be one of keys
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
     output: Tensor = Attend()(query, key, value, mask=attn_mask)[0]
     return output
 
@@ -78,7 +81,7 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
         return
     for name in ("plain", "alibi", "rotary", "flash"):
         make = partial(_encoder, **DECODERS[name])
-        yield layer(make, name=f"x_transformers_encoder_{name}", mask="mask")
+        yield layer(make, name=f"x_transformers_encoder_{name}", mask="mask", dtypes=DTYPES)
     for name, options in DECODERS.items():
         make = partial(_decoder, **options)
-        yield layer(make, name=f"x_transformers_{name}", mask="mask", causal=True)
+        yield layer(make, name=f"x_transformers_{name}", mask="mask", causal=True, dtypes=DTYPES)
