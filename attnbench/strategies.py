@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnbench.cases.case import Case
-from attnbench.cases.domain import Domain
+from attnbench.cases.domain import Domain, Taker
 from attnbench.cases.spaces import cases, changed, domain_of, listed, listed_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from attnbench.cases.drawing import Space, Taker
+    from attnbench.cases.drawing import CaseSpace
 
 __all__ = ["Drawn", "cases", "changed", "domain_of", "drawn_of", "listed", "listed_of"]
 
@@ -47,11 +47,11 @@ class Drawn:
         keep.hypothesis.fuzz_one_input(data)
         return found[-1] if found else None
 
-    def strategy(self) -> Space:
+    def strategy(self) -> CaseSpace:
         """The strategy that draws this."""
-        from attnbench.cases.drawing import Space  # 0.3 s that listing subjects need not pay
+        from attnbench.cases.drawing import CaseSpace, Space  # 0.3 s listing need not pay
 
-        return Space(self.subject, self.domain, (self._changed,) if self.changes else ())
+        return CaseSpace(Space(self.subject, self.domain, (self._changed,) if self.changes else ()))
 
     def _changed(self, case: Case) -> Case:
         return functools.reduce(lambda made, change: change(made), self.changes, case)
@@ -64,7 +64,7 @@ def drawn_of(strategy: SearchStrategy[Case]) -> Drawn | None:
     """
     if domain_of(strategy) is None:
         return None
-    space: Any = strategy
+    (space,) = strategy.parts  # type: ignore[attr-defined]
     ways = space.ways
     picked = (lambda case: ways[case.seed % len(ways)](case)) if len(ways) > 1 else None
     return Drawn(space.subject, space.domain, (picked,) if picked else ways)

@@ -237,14 +237,16 @@ def attend(
         key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
 
     dropout_p = dropout_p if module.training else 0.0
-    case = call_case(query, key, value, mask, flag)
     plain_only = return_weights or dropout_p > 0.0
     if plain_only and kernel not in ("auto", "plain", None):
         raise UsageError(
             f"kernel={kernel!r} is named, but {'weights' if return_weights else 'dropout'} "
             "come from the plain path only; leave kernel='auto'."
         )
-    chosen = None if plain_only else choose(module, kernel, case)
+    plain_only = plain_only or kernel in ("plain", None)
+    chosen = (
+        None if plain_only else choose(module, kernel, call_case(query, key, value, mask, flag))
+    )
     if chosen is not None:
         return attend_with(chosen, module, query, key, value, mask, is_causal=flag)
     output, weights = attend_plain(module, query, key, value, mask, dropout_p=dropout_p)

@@ -135,13 +135,13 @@ class Case:
     @property
     def sizes(self) -> Sizes:
         """The sizes alone."""
-        return Sizes(**{f.name: getattr(self, f.name) for f in fields(Sizes)})
+        return Sizes(*map(self.__dict__.__getitem__, _SIZES))
 
     def with_sizes(self, sizes: Sizes) -> Case:
         """The same case with other sizes."""
         if sizes == self.sizes:
             return self
-        return replace(self, **{f.name: getattr(sizes, f.name) for f in fields(Sizes)})
+        return replace(self, **{name: getattr(sizes, name) for name in _SIZES})
 
     def replace(self, **changes: Any) -> Case:
         """The same case with some fields changed."""
@@ -198,6 +198,7 @@ def _option(text: str) -> str | int | bool:
     return int(text) if text.isdecimal() else text
 
 
+_SIZES = tuple(Sizes.__dataclass_fields__)
 _ID = re.compile(
     r"b(0d|\d+(?:x\d+)*)-L(\d+)-S(\d+)-Eq(\d+)-Ek(\d+)-Ev(\d+)"
     r"-(\w+)-([\w:]+)-(\w+)-(\w+)-(\w+)-s(\d+)((?:\+\w+=\w+)*)"

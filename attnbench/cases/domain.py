@@ -5,11 +5,26 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
 from attnbench.specs import DTYPES
 
-__all__ = ["Domain"]
+__all__ = ["Domain", "Taker"]
+
+
+class Taker(Protocol):
+    """What a space of cases asks of a subject."""
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Names of the dtypes that it supports."""
+
+    def legal(self, case: Case) -> Case:
+        """The nearest case that is legal for it."""
+
+    def takes_mask(self, kind: str) -> bool:
+        """Whether it runs some case of a kind of mask."""
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
-from attnbench.cases.domain import Domain
+from attnbench.cases.domain import Domain, Taker
 from attnbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from attnbench.cases.drawing import Listing, Space, Taker
+    from attnbench.cases.drawing import CaseSpace
 
 __all__ = ["cases", "changed", "domain_of", "listed", "listed_of"]
 
 
-def cases(subject: Taker, **narrowed: Any) -> Space:
+def cases(subject: Taker, **narrowed: Any) -> CaseSpace:
     """Cases that are legal for a subject.
 
     The strategy can be filtered, mapped and joined by ``|``: what is scheduled is filtered and
@@ -37,13 +37,13 @@ def cases(subject: Taker, **narrowed: Any) -> Space:
     Raises:
         UsageError: there is no such field, or no mask, layout or regime of a name.
     """
-    from attnbench.cases.drawing import Space  # 0.3 s that listing subjects need not pay
+    from attnbench.cases.drawing import CaseSpace, Space  # 0.3 s listing subjects need not pay
 
     _check_names(narrowed)
     domain = replace(Domain(dtypes=subject.dtypes), **narrowed)
     dtypes = tuple(d for d in domain.dtypes if d in subject.dtypes) or subject.dtypes[:1]
     masks = tuple(filter(subject.takes_mask, domain.masks)) or domain.masks
-    return Space(subject, replace(domain, dtypes=dtypes, masks=masks))
+    return CaseSpace(Space(subject, replace(domain, dtypes=dtypes, masks=masks)))
 
 
 _NAMES = {"masks": MASKS, "layouts": LAYOUTS, "regimes": REGIMES}
@@ -66,7 +66,7 @@ def listed(
     *cases: Case,
     enough: int | None = None,
     variants: Mapping[str, Sequence[str | int | bool]] | None = None,
-) -> Listing:
+) -> CaseSpace:
     """Exactly these cases, once each: for an invariant of which one case costs or says much.
 
     Args:
@@ -74,10 +74,10 @@ def listed(
         enough: how many of them must have said something; all by default.
         variants: as of :func:`cases`; the cases take the options in turn.
     """
-    from attnbench.cases.drawing import Listing
+    from attnbench.cases.drawing import CaseSpace, Listing
 
-    distinct = list(dict.fromkeys(cases))
-    return Listing(distinct, enough or len(distinct), variants or {})
+    distinct = tuple(dict.fromkeys(cases))
+    return CaseSpace(Listing(distinct, variants or {}, enough=enough or len(distinct)))
 
 
 def changed(strategy: SearchStrategy[Case], *ways: Callable[[Case], Case]) -> SearchStrategy[Case]:
@@ -91,10 +91,17 @@ def changed(strategy: SearchStrategy[Case], *ways: Callable[[Case], Case]) -> Se
 
 def domain_of(strategy: SearchStrategy[Case]) -> Domain | None:
     """The bounds of a strategy; ``None`` for one that was not made by :func:`cases`."""
-    return getattr(strategy, "domain", None)
+    return getattr(_only(strategy), "domain", None)
 
 
 def listed_of(strategy: SearchStrategy[Case]) -> tuple[list[Case], int] | None:
     """The cases of :func:`listed` and how many are enough; ``None`` for any other strategy."""
-    cases = getattr(strategy, "cases", None)
-    return None if cases is None else (list(cases), strategy.enough)  # type: ignore[attr-defined]
+    part = _only(strategy)
+    cases = getattr(part, "cases", None)
+    return None if cases is None else (list(cases), part.enough)
+
+
+def _only(strategy: SearchStrategy[Case]) -> Any:
+    """What a strategy joins, if it is a single space."""
+    parts: Sequence[Any] = getattr(strategy, "parts", ())
+    return parts[0] if len(parts) == 1 else None

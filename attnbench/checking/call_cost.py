@@ -22,7 +22,7 @@ from attnbench.subject.subject import Subject
 __all__ = ["affordable", "calls_at", "drawn_limit"]
 
 _USUAL = 25
-"""Cases that quick draws, for which the limit is."""
+"""Drawn cases up to which the limit is the same."""
 
 _LIMIT = 2_000_000
 """Functions entered in one call at each scheduled case, all together; built-ins: up to 300,000."""

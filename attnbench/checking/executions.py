@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 from unittest import SkipTest
 
@@ -16,7 +14,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 from hypothesis.strategies import SearchStrategy
 
 from attnbench.cases.case import Case
-from attnbench.cases.drawing import CaseSpace, Part, Space
+from attnbench.cases.drawing import CaseSpace, Part, Space, below
 from attnbench.checking import search
 from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.outcomes import CONTRACT
@@ -26,12 +24,12 @@ from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-__all__ = ["IllegalCaseError", "PlainRun", "Run", "SpaceRun", "UnjudgedError"]
+__all__ = ["IllegalCaseError", "Run", "SpaceRun", "UnjudgedError"]
 
 _TRIES = 10
 """Cases drawn for each that is wanted, where most are rejected."""
 
-_AT_ONCE = 8
+_AT_ONCE = 6
 """Cases of one example, since an example costs more than a check."""
 
 _SHRINKING = 300
@@ -55,11 +53,15 @@ class Run:
     def __init__(self, subject: Subject, invariant: Invariant, profile: Profile) -> None:
         self.subject, self.invariant, self.profile = subject, invariant, profile
         self.seen = Counter[str]()
+        self.quota = profile.quota
         self.rejected = self.left_out = 0
         self.refusals = Counter[str]()
         self.failing: Case | None = None
         self.error: BaseException | None = None
         self.shrunk = False
+        self._nothing: str | None = None
+        self._key = f"attnbench {subject.name} {invariant.name}"
+        self._left = _SHRINKING
         self._known: dict[Case, BaseException | None] = {}
         self._counted: set[Case] = set()
 
@@ -91,7 +93,10 @@ class Run:
         """Whether the check fails at a case, which is counted if it said something."""
         if self.error is not None or case in self._counted:
             return case == self.failing
-        error = self.verdict(case)
+        with nearest_misses() as shares:
+            error = self.verdict(case)
+        if shares and kind == "drawn" and self.profile.name == "thorough":
+            target(max(shares), label="largest error relative to its budget")
         if kind != "stored":
             self._counted.add(case)
         if isinstance(error, UnsatisfiedAssumption):
@@ -102,12 +107,20 @@ class Run:
             self.failing, self.error = case, error
         return error is not None
 
+    def fails_again(self, case: Case) -> bool:
+        """Whether a case fails as the first did; not worked out any more after some cases."""
+        if case not in self._known:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+        return type(self.verdict(case)) is type(self.error)
+
     def finished(self, part: Part, raw: Case | None) -> Case | None:
         """The case that a space makes of a raw one; ``None`` if it makes none."""
         case = None if raw is None else part.finished(raw)
         if raw is None or case is None:
             return None
-        listed = not part.drawn  # by the invariant, case by case
+        listed = not isinstance(part, Space)  # by the invariant, case by case
         if listed or (case != raw and self.subject.legal(raw) == raw):
             self.hold_legal(case)
         return case
@@ -131,21 +144,66 @@ class Run:
             )
 
     @property
-    def quota(self) -> int:
-        """How many cases must have said something."""
-        return self.profile.quota
-
-    @property
     def refused(self) -> str:
         """What the subject said most often that it does not take."""
         return "; ".join(reason for reason, _ in self.refusals.most_common(3))
 
     def ruled_out(self) -> tuple[str, str] | None:
         """Status and reason where no case could be run; that is no verdict on the contract."""
-        raise NotImplementedError
+        told = f"it takes none of its cases: {self.refused}" if self.refusals else self._nothing
+        if self.seen or told is None:
+            return None
+        return "inconclusive" if self.invariant.name == CONTRACT else "skipped", told
 
-    def _skipped(self, reason: str) -> tuple[str, str]:
-        return "inconclusive" if self.invariant.name == CONTRACT else "skipped", reason
+    def explore(
+        self,
+        strategy: SearchStrategy[Case],
+        device: str,
+        dtypes: tuple[str, ...],
+        seed: int | None,
+        kept: ExampleDatabase | None,
+        *,
+        shrink: bool,
+    ) -> None:
+        """Run the check on what failed the last time, then on drawn cases.
+
+        Of the strategy nothing is known: Hypothesis draws and shrinks by itself.
+        """
+        others: dict[str, None] = {}
+
+        def fail(case: Case) -> bool:
+            self.hold_legal(case)
+            if case.dtype not in dtypes:
+                others[case.dtype] = None
+                raise UnsatisfiedAssumption
+            case = case.replace(device=device)
+            if self.error is not None:
+                return self.fails_again(case)
+            failed = self.fails(case, "drawn")
+            if isinstance(self.verdict(case), UnsatisfiedAssumption):
+                raise UnsatisfiedAssumption
+            return failed
+
+        shrinking = (Phase.shrink,) if shrink else ()
+        stages = ((Phase.reuse, *shrinking), (Phase.generate, Phase.target, *shrinking))
+        for stage in stages:
+            smallest = search.search(
+                strategy,
+                fail,
+                phases=search.phases(*stage),
+                examples=search.drawn_count(self.profile.drawn),
+                seed=f"{self.invariant.name} {seed}",
+                kept=kept,
+                key=self._key,
+            )
+            if smallest is not None:
+                self.shrunk = shrink and self._left > 0
+                self.failing = smallest.replace(device=device)
+                self.error = self.verdict(self.failing)
+                return
+        if others:
+            drawn, asked = ", ".join(sorted(others)), ", ".join(dtypes)
+            self._nothing = f"its strategy draws {drawn} only, none of {asked}"
 
 
 class SpaceRun(Run):
@@ -154,34 +212,15 @@ class SpaceRun(Run):
     def __init__(self, subject: Subject, invariant: Invariant, profile: Profile, space: CaseSpace):
         super().__init__(subject, invariant, profile)
         self.space = space
-        self.scheduled: list[Case] = []
+        self.spaces = [part for part in space.parts if isinstance(part, Space)]
+        enough = [part.enough for part in space.parts]
+        if all(enough):  # that of the listed cases, where there are no others
+            self.quota = sum(enough)
         self._origin: tuple[Part, Case] | None = None
 
-    @property
-    def quota(self) -> int:
-        """That of the listed cases, where there are no others."""
-        enough = [part.enough for part in self.space.parts]
-        return sum(enough) if all(enough) else self.profile.quota
-
-    def ruled_out(self) -> tuple[str, str] | None:
-        """What a kernel runs none of, or a subject's sizes allow none of."""
-        if self.seen:
-            return None
-        if self.refusals:
-            return self._skipped(f"it takes none of its cases: {self.refused}")
-        domains = [part.domain for part in self.space.parts if isinstance(part, Space)]
-        if domains and not self.scheduled:
-            if any(part.steps for part in self.space.parts):
-                return self._skipped("its strategy's filters leave none of its cases")
-            return self._skipped(
-                f"sizes allows none of its cases: L and S up to {domains[0].max_len}, "
-                f"Eq, Ek and Ev up to {domains[0].max_features}"
-            )
-        return None
-
-    def _key(self, part: Part) -> str:
+    def _key_of(self, part: Part) -> str:
         number = self.space.parts.index(part)
-        return f"attnbench {self.subject.name} {self.invariant.name}" + f" {number}" * bool(number)
+        return self._key + f" {number}" * bool(number)
 
     def _fails_raw(self, part: Part, raw: Case | None, kind: str) -> bool:
         case = self.finished(part, raw)
@@ -193,60 +232,56 @@ class SpaceRun(Run):
     def reuse(self, kept: ExampleDatabase | None) -> None:
         """Run the check on what failed the last time."""
         for part in self.space.parts:
-            if kept is None or not any(kept.fetch(self._key(part).encode())):
+            key = self._key_of(part)
+            if kept is None or not any(kept.fetch(key.encode())):
                 continue
+
+            def fail(raw: Case | None, part: Part = part) -> bool:
+                small = raw is not None and _work(raw) <= _LARGEST_STORED
+                return small and self._fails_raw(part, raw, "stored")
+
             search.search(
-                part.below(None),
-                lambda raw, part=part: (
-                    (  # type: ignore[misc]
-                        raw is not None and _work(raw) <= _LARGEST_STORED
-                    )
-                    and self._fails_raw(part, raw, "stored")
-                ),
-                phases=search.phases(Phase.reuse),
-                kept=kept,
-                key=self._key(part),
+                below(part, None), fail, phases=search.phases(Phase.reuse), kept=kept, key=key
             )
 
     def schedule(self, seed: int) -> None:
         """Run the check on the scheduled cases, one after the other, until one fails."""
         brief = self.profile.name == "quick"
-        found: list[tuple[Case, Part, Case]] = []
-        for part in self.space.parts:
-            for raw in part.scheduled(seed, brief=brief):
-                case = self.finished(part, raw)
-                if case is not None:
-                    found.append((case, part, raw))
-        self.scheduled = [case for case, _, _ in found]
-        kept = affordable(self.subject, self.scheduled, self.profile, self.quota)
-        self.left_out = sum(case not in kept for case in self.scheduled)
+        raws = [(p, raw) for p in self.space.parts for raw in p.scheduled(seed, brief=brief)]
+        found = [(self.finished(part, raw), part, raw) for part, raw in raws]
+        cases = [case for case, _, _ in found if case is not None]
+        if self.spaces and not cases:
+            domain = self.spaces[0].domain
+            self._nothing = (
+                "its strategy's filters leave none of its cases"
+                if any(part.steps for part in self.space.parts)
+                else f"sizes allows none of its cases: L and S up to {domain.max_len}, "
+                f"Eq, Ek and Ev up to {domain.max_features}"
+            )
+        kept = affordable(self.subject, cases, self.profile, self.quota)
+        self.left_out = sum(case not in kept for case in cases)
         for case, part, raw in found:
             if case in kept and self._fails_raw(part, raw, "scheduled"):
                 return
 
     def generate(self, seed: int | None) -> None:
         """Run the check on drawn cases until one fails or enough said something."""
-        parts = [part for part in self.space.parts if part.drawn]
         aim = self.profile.name == "thorough"
         usual = search.drawn_count(self.profile.drawn)
         wanted = drawn_limit(self.subject, usual, self.profile, self.quota)
         self.left_out += usual - wanted
         at_once = 1 if aim else _AT_ONCE
-        strategies = [
-            part.raw(wide=aim).map(lambda raw, part=part: (part, raw))  # type: ignore[misc]
-            for part in parts
-        ]
+        strategies = [part.raw(wide=aim) for part in self.spaces]
 
         def fail(batch: list[tuple[Part, Case | None]]) -> bool:
             for part, raw in batch:
                 if self.seen["drawn"] >= wanted and self.error is None:
                     return False
-                with _aiming(aim):
-                    if self._fails_raw(part, raw, "drawn"):
-                        return True
+                if self._fails_raw(part, raw, "drawn"):
+                    return True
             return False
 
-        for attempt in range(_TRIES if parts else 0):
+        for attempt in range(_TRIES if self.spaces else 0):
             left = wanted - self.seen["drawn"]
             if left <= 0 or self.error is not None:
                 return
@@ -262,27 +297,24 @@ class SpaceRun(Run):
         """Make the failing case smaller while it goes on failing, by some runs of the check."""
         assert self._origin is not None
         part, first = self._origin
-        if not part.drawn:
+        if not isinstance(part, Space):
             return
-        kind, left = type(self.error), _SHRINKING
-        key = self._key(part)
-        beginning = search.Beginning(key)
 
         def still_fails(raw: Case | None) -> bool:
-            nonlocal left
             case = None if raw is None else part.finished(raw)
-            if case is None or (left <= 0 and case not in self._known):
-                return False
-            left -= case not in self._known
-            return type(self.verdict(case)) is kind
+            return case is not None and self.fails_again(case)
 
-        once: Any = {"kept": beginning, "key": key}
-        search.search(part.exactly(first), lambda _: True, phases=(Phase.generate,), **once)
+        beginning = search.Beginning(self._key_of(part))
+        self.keep(beginning)
         found = search.search(
-            part.below(first), still_fails, phases=(Phase.reuse, Phase.shrink), **once
+            below(part, first),
+            still_fails,
+            phases=(Phase.reuse, Phase.shrink),
+            kept=beginning,
+            key=self._key_of(part),
         )
         if found is not None:
-            self.shrunk = left > 0
+            self.shrunk = self._left > 0
             self._origin = part, found
             self.failing = part.finished(found)
             assert self.failing is not None
@@ -291,98 +323,8 @@ class SpaceRun(Run):
     def keep(self, kept: ExampleDatabase | None) -> None:
         """Store the failing case for the next time."""
         if kept is not None and self._origin is not None:
-            part, raw = self._origin
-            search.search(
-                part.exactly(raw),
-                lambda _: True,
-                phases=(Phase.generate,),
-                kept=kept,
-                key=self._key(part),
-            )
-
-
-class PlainRun(Run):
-    """A run over a strategy of which nothing is known: Hypothesis draws and shrinks by itself."""
-
-    def __init__(
-        self,
-        subject: Subject,
-        invariant: Invariant,
-        profile: Profile,
-        device: str,
-        dtypes: tuple[str, ...],
-    ) -> None:
-        super().__init__(subject, invariant, profile)
-        self.device, self.dtypes = device, dtypes
-        self._others = set[str]()
-
-    def ruled_out(self) -> tuple[str, str] | None:
-        """None of the dtypes asked for."""
-        if self.seen or not self._others:
-            return None
-        drawn, asked = ", ".join(sorted(self._others)), ", ".join(self.dtypes)
-        return self._skipped(f"its strategy draws {drawn} only, none of {asked}")
-
-    def explore(
-        self,
-        strategy: SearchStrategy[Case],
-        seed: int | None,
-        kept: ExampleDatabase | None,
-        *,
-        shrink: bool,
-    ) -> None:
-        """Run the check on what failed the last time, then on drawn cases."""
-        left = _SHRINKING
-
-        def fail(case: Case) -> bool:
-            nonlocal left
-            if self.error is not None and case not in self._known:
-                left -= 1
-                if left < 0:
-                    return False
-            self.hold_legal(case)
-            if case.dtype not in self.dtypes:
-                self._others.add(case.dtype)
-                raise UnsatisfiedAssumption
-            case = case.replace(device=self.device)
-            if self.error is None:
-                with _aiming(self.profile.name == "thorough"):
-                    failed = self.fails(case, "drawn")
-            else:
-                failed = type(self.verdict(case)) is type(self.error)
-            if isinstance(self.verdict(case), UnsatisfiedAssumption):
-                raise UnsatisfiedAssumption
-            return failed
-
-        shrinking = (Phase.shrink,) if shrink else ()
-        stages = ((Phase.reuse, *shrinking), (Phase.generate, Phase.target, *shrinking))
-        for stage in stages:
-            smallest = search.search(
-                strategy,
-                fail,
-                phases=search.phases(*stage),
-                examples=search.drawn_count(self.profile.drawn),
-                seed=f"{self.invariant.name} {seed}",
-                kept=kept,
-                key=f"attnbench {self.subject.name} {self.invariant.name}",
-            )
-            if smallest is not None:
-                self.shrunk = shrink and left >= 0
-                self.failing = smallest.replace(device=self.device)
-                self.error = self.verdict(self.failing)
-                return
-
-
-@contextlib.contextmanager
-def _aiming(wanted: bool) -> Iterator[None]:
-    """Tell Hypothesis the largest error relative to its budget: it looks for a larger one."""
-    if not wanted:
-        yield
-        return
-    with nearest_misses() as shares:
-        yield
-    if shares:
-        target(max(shares), label="largest error relative to its budget")
+            only, key = below(*self._origin, only=True), self._key_of(self._origin[0])
+            search.search(only, lambda _: True, phases=(Phase.generate,), kept=kept, key=key)
 
 
 def _work(case: Case) -> int:

@@ -9,7 +9,7 @@ from attnbench.checking.profiles import PROFILES
 
 __all__ = ["default_profile", "default_seconds"]
 
-_DRAWING = 2.1
+_DRAWING = 4.0
 """How many times as long default takes as quick, for what compiles nothing."""
 
 _LONGER = {"compiled_equals_eager": 44.0, "exported_equals_eager": 2.0}

@@ -33,7 +33,7 @@ class Profile:
 PROFILES = {
     p.name: p
     for p in (
-        Profile("quick", 25, variants=False),
+        Profile("quick", 12, variants=False),
         Profile("default", 100),
         Profile("thorough", 1000),
     )

@@ -18,7 +18,7 @@ from attnbench.cases.drawing import NoCaseError, space_of
 from attnbench.cases.spaces import cases
 from attnbench.checking.answer_faults import fault_at, raised_text
 from attnbench.checking.call_cost import calls_at
-from attnbench.checking.executions import IllegalCaseError, PlainRun, Run, SpaceRun, UnjudgedError
+from attnbench.checking.executions import IllegalCaseError, Run, SpaceRun, UnjudgedError
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.profiles import PROFILE, PROFILES, Profile
 from attnbench.checking.search import EFFORT, Effort, database, phases
@@ -107,8 +107,8 @@ def _run(
     shrink = shrink and bool(phases(Phase.shrink))
     EFFORT.set(Effort(kept, shrink))
     if space is None:
-        plain = PlainRun(subject, invariant, profile, device, wanted)
-        plain.explore(strategy, seed, kept, shrink=shrink)
+        plain = Run(subject, invariant, profile)
+        plain.explore(strategy, device, wanted, seed, kept, shrink=shrink)
         return plain
     run = SpaceRun(subject, invariant, profile, space.on(device, dtypes and wanted))
     run.reuse(kept)

@@ -3,10 +3,12 @@
 At its first example Hypothesis looks for constants in every module that there is, and through all
 of memory for generators of random numbers; whoever asks where an operator is declared, as torch
 does, looks up the file of every module. The process that children are forked from imports this.
+What is there by then stays, so that no child's garbage collector need look through it.
 """
 
 from __future__ import annotations
 
+import gc
 import inspect
 
 from hypothesis import Phase
@@ -19,3 +21,5 @@ __all__: list[str] = []
 
 search(just(Case()), lambda case: False, phases=(Phase.generate,), examples=1)
 inspect.getmodule(search.__code__)
+gc.collect()
+gc.freeze()

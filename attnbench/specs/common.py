@@ -98,8 +98,9 @@ def check_callable(kind: str, name: str, **values: object) -> None:
 
 def check_names(kind: str, name: str, what: str, given: object, known: Iterable[str]) -> None:
     """Hold names to those that are known."""
-    for item in given if isinstance(given, tuple) else ():
-        require(item in known, kind, name, f"{what} names {item!r}. {nearest(str(item), known)}")
+    unknown = [item for item in given if item not in known] if isinstance(given, tuple) else ()
+    for item in unknown:
+        require(False, kind, name, f"{what} names {item!r}. {nearest(str(item), known)}")
 
 
 def freeze_tuple(spec: Any, kind: str, what: str) -> None:

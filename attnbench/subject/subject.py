@@ -226,6 +226,8 @@ class Subject:
         """The inputs of a case, causal in the way of its convention."""
         causal = self.conventions.causal
         inputs = make_inputs(case)
+        if causal == "bottom_right":
+            return inputs
         mask = inputs.attn_mask
         if causal == "always" and mask is not None:  # no row is to be left without keys
             first = torch.arange(mask.shape[-1], device=mask.device) == 0

@@ -16,7 +16,7 @@ from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
 from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject
-from attnbench.cases.drawing import space_of
+from attnbench.cases.drawing import Part, space_of
 from attnbench.checking.outcomes import failure_text
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.runner import run_invariant, seeded
@@ -79,7 +79,7 @@ def test_what_a_scheduled_case_found_is_shrunk_in_every_field() -> None:
 
 def test_what_only_a_drawn_case_finds_is_shrunk_too() -> None:
     one, _ = invariant(lambda case: case.q_len == 13 == case.kv_len)
-    outcome = run(one, Profile("many", 300))
+    outcome = run(one, Profile("many", 900))
     assert found(outcome) == Case((), 13, 13, 1, 1, 1)
     assert outcome.shrunk
 
@@ -206,8 +206,8 @@ def test_thorough_visits_every_length_up_to_64_for_each_invariant_on_masks(name:
     assert space is not None
     drawn: list[Case | None] = []
 
-    def hold(batch: list[Case | None]) -> bool:  # many at once, which is faster
-        drawn.extend(batch)
+    def hold(batch: list[tuple[Part, Case | None]]) -> bool:  # many at once, which is faster
+        drawn.extend(case for _, case in batch)
         return False
 
     raw = space.parts[0].raw(wide=True)
