@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from attnbench.benchmark.machine.accelerator import accelerator_facts
 from attnbench.benchmark.machine.load import Load, stolen_ticks
 from attnbench.benchmark.machine.sentinel import Ceilings, ceilings
 from attnbench.benchmark.machine.setting import Setting, fields_of, processor_name
@@ -151,7 +152,7 @@ def take(
     started = time.perf_counter()
     try:
         device = torch.device(case.case.device)
-        facts = {"device_name": device_name(device)}
+        facts: dict[str, Any] = {"device_name": device_name(device)}
         reason = case.reason_against(subject)
         if reason is not None:
             return Take("unsupported", reason, facts)
@@ -160,6 +161,7 @@ def take(
         spec = subject.spec
         if isinstance(spec, KernelSpec) and spec.runs_as is not None:
             facts["runs_as"] = spec.runs_as()
+        facts["accelerator"] = accelerator_facts(device)  # under load: its clocks are those it had
         return replace(found, facts={**facts, **found.facts})
     except Exception as error:
         if is_out_of_memory(error):

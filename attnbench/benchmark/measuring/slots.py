@@ -26,10 +26,12 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["Timer", "cache_bytes", "first_call", "settled", "shaken", "shaken_blocks"]
+__all__ = ["WARM_UP_S", "Timer", "cache_bytes", "first_call", "settled", "shaken", "shaken_blocks"]
 
 Call = Callable[[], object]
 _MOST_CALLS = 1_000_000
+WARM_UP_S = 0.5
+"""How long an accelerator is kept busy before the first reading."""
 _OWN_THREADS = 1.1
 """CPU time of the process over that of the thread, above which a call has threads of its own."""
 _WAITING = 0.5
@@ -141,6 +143,8 @@ class Timer:
         cold = self.contract.cache == "cold"
         self._flush = _flusher(self.device) if cold else None
         self.clock = self.clock or self._fitting_clock()
+        if self.device.type != "cpu":
+            self._warm_up()
         self.calls = self._filling()
 
     def slot(self) -> Slot:
@@ -168,6 +172,13 @@ class Timer:
         own, all_ = time.thread_time() - own, time.process_time() - all_
         several = all_ > _OWN_THREADS * own + 1e-4
         return WALL_CLOCK if several or _waits() - waits > _WAITING * count else CPU_CLOCK
+
+    def _warm_up(self) -> None:
+        """Make calls until clocks have risen to what they are under load."""
+        until = time.perf_counter() + WARM_UP_S
+        self._by_events(1)
+        while time.perf_counter() < until:
+            self._by_events(1)
 
     def _filling(self) -> int:
         """How many calls fill a slot; more and more until they do, which warms everything up, too.

@@ -97,6 +97,8 @@ class Record:
         machine: node, system, processor, cores, memory.
         device_name: of the processor or accelerator that computed.
         versions: of python, torch, attnbench, and the subject's distribution.
+        accelerator: of one: versions of CUDA, cuDNN and the driver, whether TF32 is allowed, and
+            after the measurement its clocks and the reasons for which they were low.
         runs_as: of a kernel: which of its code paths ran, if it has several.
         commit: git commit of the working directory, with ``+dirty`` if it was changed; or ``""``.
         command: the command line that made it.
@@ -160,6 +162,7 @@ class Record:
     threads: int = 1
     machine: Mapping[str, Any] = field(default_factory=dict)
     device_name: str = ""
+    accelerator: Mapping[str, Any] = field(default_factory=dict)
     runs_as: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str = ""

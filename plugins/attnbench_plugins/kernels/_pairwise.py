@@ -18,7 +18,8 @@ from attnbench.testing import softmax_backward, transforms_active
 from attnbench_plugins._widen import widen
 from attnbench_plugins.kernels._blocks import Block, blocks
 from attnbench_plugins.kernels._folding import fold, fold_mapped, fold_mask, unfold_mapped
-from attnbench_plugins.kernels._sums import attend, block_pairs, slopes
+from attnbench_plugins.kernels._online import attended_online, differentiated_online, runs_online
+from attnbench_plugins.kernels._sums import attend, block_pairs, ran, slopes
 
 __all__ = ["KEPT_PAIRS", "pairwise_attention"]
 
@@ -49,6 +50,11 @@ def _forward(
     squares: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
+    if runs_online(a):
+        online = attended_online(a, b, w, value, mask, causal, squares)
+        if online is not None:
+            ran("triton")
+            return online[0], online[1] if keep else value.new_empty(0)
     (items, rows), keys = a.shape[:2], b.shape[1]
     output = value.new_empty(items, rows, value.shape[2])
     kept = (
@@ -74,7 +80,8 @@ def _(
     squares: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    sizes = (a.shape[0], a.shape[1], b.shape[1]) if keep else (0,)
+    last = (value.shape[2] + 1, 1) if runs_online(a) else (b.shape[1],)
+    sizes = (a.shape[0], a.shape[1], *last) if keep else (0,)
     return value.new_empty(a.shape[0], a.shape[1], value.shape[2]), value.new_empty(sizes)
 
 
@@ -91,6 +98,13 @@ def _backward(
     squares: bool,
     mask_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if kept.dim() == 4 or runs_online(a):  # what an online softmax keeps
+        given = (a, b, w, value, mask, causal, squares)
+        found = None if mask_grad else differentiated_online(grad, kept, *given)
+        if found is not None:
+            ran("triton")
+            return (*found, torch.zeros_like(a[:0]))
+        kept = kept.new_empty(0)  # that of a mask is as large as all weights: they are made again
     grad_a = torch.empty_like(a, memory_format=torch.contiguous_format)
     grad_b, grad_w = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (b, w))
     grad_value = value.new_zeros(value.mT.shape)  # this way round the product is the fastest
@@ -310,7 +324,7 @@ def pairwise_attention(
         torch.is_grad_enabled()
         and any(t.requires_grad for t in inputs)
         and not torch.compiler.is_exporting()  # sizes are not known yet
-        and pairs <= KEPT_PAIRS
+        and (pairs <= KEPT_PAIRS or runs_online(a))  # of Triton's only a sum for each query
     )
     each = w.expand(math.prod(lead), -1)
     output, _ = _run_forward(folded[0], folded[1], each, folded[2], mask, is_causal, squares, keep)

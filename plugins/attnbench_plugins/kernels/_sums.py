@@ -13,6 +13,7 @@ own operations runs compiled on accelerators, and eagerly where there is no C++ 
 from __future__ import annotations
 
 import math
+from importlib import metadata
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from attnbench_plugins.kernels import _native
 from attnbench_plugins.kernels._compiled import Loops
 from attnbench_plugins.kernels._native import Form
 
-__all__ = ["attend", "block_pairs", "last_path", "runs_as", "shifted", "slopes"]
+__all__ = ["attend", "block_pairs", "last_path", "ran", "runs_as", "shifted", "slopes"]
 
 _REACH, _SATURATED = 18.0, 15.0
 """``exp(2·(18 + 15))`` times the largest ``1 / w`` is finite; ``tanh(15)`` is 1 to 2e-13."""
@@ -41,9 +42,16 @@ def last_path() -> str | None:
     return _Status.path
 
 
+def ran(path: str) -> None:
+    """Note how the latest loops ran."""
+    _Status.path = path
+
+
 def runs_as() -> str:
     """How the latest loops ran, in words; before them, how they would run on the CPU."""
     path = _Status.path or "native"
+    if path == "triton":
+        return f"Triton {metadata.version('triton')}"
     return _native.described() if path == "native" else path
 
 

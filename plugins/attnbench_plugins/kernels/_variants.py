@@ -20,9 +20,20 @@ from typing import Any
 
 import attnbench
 
-__all__ = ["VARIABLE", "Choice", "ChoiceWarning", "choose", "kept", "slope_variants", "variants"]
+__all__ = [
+    "TRITON",
+    "VARIABLE",
+    "Choice",
+    "ChoiceWarning",
+    "choose",
+    "kept",
+    "slope_variants",
+    "variants",
+]
 
 VARIABLE = "ATTNBENCH_LOOPS"
+TRITON = "triton"
+"""The value that asks for the Triton kernels; it leaves the choice of the native loops free."""
 _FIELDS = ("processor", "scores", "slopes")
 _ROUNDS, _MOST_S = 15, 0.5
 """Rounds of each variant, in turns; no further round begins after so many seconds."""
@@ -99,7 +110,7 @@ def choose(
     """
     scores, slopes = variants(loops), slope_variants(loops)
     forced = os.environ.get(VARIABLE)
-    if forced:
+    if forced and forced != TRITON:
         return _forced(forced, scores, _facts(loops))
     names = kept(path, processor, scores, slopes)
     if names is None:

@@ -1,0 +1,90 @@
+"""What a record says of an accelerator beside its name: versions, modes and its state."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+from typing import Any
+
+import torch
+
+__all__ = ["accelerator_facts"]
+
+_THROTTLES = {
+    "idle": "GpuIdle",
+    "application clocks": "ApplicationsClocksSetting",
+    "power cap": "SwPowerCap",
+    "hardware slowdown": "HwSlowdown",
+    "sync boost": "SyncBoost",
+    "thermal, by software": "SwThermalSlowdown",
+    "thermal, by hardware": "HwThermalSlowdown",
+    "power brake": "HwPowerBrakeSlowdown",
+}
+"""Reasons by NVML's names: ``nvmlClocksThrottleReason...`` or ``nvmlClocksEventReason...``."""
+
+
+def accelerator_facts(device: torch.device) -> dict[str, Any]:
+    """Versions and modes of torch's libraries, and with ``nvidia-ml-py`` the driver and the clocks.
+
+    Nothing on a CPU. What cannot be read is left out.
+    """
+    if device.type != "cuda":
+        return {}
+    found: dict[str, Any] = {
+        "cuda": torch.version.cuda or torch.version.hip,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]  # no types there
+        "tf32": {
+            "matmul": torch.backends.cuda.matmul.allow_tf32,
+            "cudnn": torch.backends.cudnn.allow_tf32,
+        },
+    }
+    if importlib.util.find_spec("pynvml") is not None:
+        found |= _by_nvml(device)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _by_nvml(device: torch.device) -> dict[str, Any]:
+    nvml: Any = importlib.import_module("pynvml")
+    found: dict[str, Any] = {}
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return found
+    try:
+        with contextlib.suppress(nvml.NVMLError):
+            found["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
+        with contextlib.suppress(nvml.NVMLError):
+            # torch counts the visible devices, NVML all: the identifier is what both know
+            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            clocks = {"sm": nvml.NVML_CLOCK_SM, "memory": nvml.NVML_CLOCK_MEM}
+            for name, clock in clocks.items():
+                with contextlib.suppress(nvml.NVMLError):
+                    found[f"{name}_clock_mhz"] = nvml.nvmlDeviceGetClockInfo(handle, clock)
+            found["throttled"] = _throttled(nvml, handle)
+    finally:
+        nvml.nvmlShutdown()
+    return found
+
+
+def _throttled(nvml: Any, handle: Any) -> list[str]:
+    """The reasons for which clocks are lower than they could be."""
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return [
+        reason
+        for reason, name in _THROTTLES.items()
+        if bits
+        & next(
+            (
+                getattr(nvml, f"nvmlClocks{kind}Reason{name}")
+                for kind in ("Event", "Throttle")
+                if hasattr(nvml, f"nvmlClocks{kind}Reason{name}")
+            ),
+            0,
+        )
+    ]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,169 @@
+"""The Triton kernels, run on the CPU by Triton's interpreter, each in a process of its own."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+from attnbench_plugins.kernels import _online, _variants
+
+pytestmark = pytest.mark.slow
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+
+AGREES = """
+import torch, attnbench
+from attnbench_plugins.kernels import _sums
+torch.manual_seed(0)
+for name in ("additive", "concat_tanh_sum", "gaussian"):
+    kernel = "differences" if name == "gaussian" else "factorised"
+    module = attnbench.get(name).make(6, 6)
+    for size in (1.0, 50.0):
+        query, key = torch.randn(2, 2, 5, 6) * size, torch.randn(2, 2, 9, 6) * size
+        if name == "gaussian":  # far from the origin
+            query, key = query / size + size, key / size + size
+        leaves = [t.requires_grad_() for t in (query, key, torch.randn(2, 2, 9, 3))]
+        wanted = [*leaves, *module.parameters()]
+        mask = torch.rand(5, 9) < 0.7
+        for given in ({}, {"attn_mask": mask}, {"attn_mask": torch.randn(5, 9)},
+                      {"is_causal": True}, {"valid_lens": torch.tensor([3, 9])}):
+            found = []
+            for way in (kernel, "plain"):
+                output = attnbench.attend(module, *leaves, kernel=way, **given)
+                found.append((output, *torch.autograd.grad(output.square().sum(), wanted)))
+            torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+    for dtype in (torch.float16, torch.bfloat16):
+        half = [t.detach().to(dtype) for t in leaves]
+        module = module.to(dtype)
+        ours, plain = (attnbench.attend(module, *half, kernel=k) for k in (kernel, "plain"))
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours, plain, rtol=2e-2, atol=2e-2)
+print(_sums.runs_as())
+"""
+TILES = """
+import torch
+from attnbench_plugins.kernels import _triton
+torch.manual_seed(1)
+for q_len, kv_len, units, causal in ((130, 70, 5, False), (70, 130, 4, True), (64, 64, 1, True)):
+    a, b = torch.randn(1, q_len, units), torch.randn(1, kv_len, units)
+    a[:, :10] += 300  # a tile that needs a shift, and one that no shift helps
+    b[:, ::2] -= 300
+    w, value = torch.randn(1, units), torch.randn(1, kv_len, 150)
+    leaves = [t.double().requires_grad_() for t in (a, b, w, value)]
+    each = (leaves[0][:, :, None] + leaves[1][:, None]).tanh()
+    scores = (each * leaves[2][:, None, None]).sum(-1)
+    if causal:
+        seen = torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
+        scores = scores.masked_fill(~seen, -torch.inf)
+    true = scores.softmax(-1) @ leaves[3]
+    grad = torch.randn(true.shape)
+    output, logs = _triton.attend(a, b, w, value, None, causal, False)
+    got = _triton.differentiate(grad, output, logs, a, b, w, value, None, causal, False)
+    again = _triton.differentiate(grad, output, logs, a, b, w, value, None, causal, False)
+    assert all(torch.equal(x, y) for x, y in zip(got, again))
+    expected = true, *torch.autograd.grad(true, leaves, grad.double())
+    for ours, theirs in zip((output, *got), expected):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+print("done")
+"""
+WITHOUT = """
+import torch
+from attnbench_plugins.kernels import _pairwise
+a, b, w, value = torch.randn(1, 2, 3), torch.randn(1, 4, 3), torch.randn(3), torch.randn(1, 4, 2)
+try:
+    _pairwise.pairwise_attention(a, b, w, value, None, False)
+except ValueError as error:
+    print(error)
+"""
+
+
+def script(source: str, **environment: str) -> str:
+    """What a script prints under the interpreter."""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)],
+        env={**os.environ, _variants.VARIABLE: _variants.TRITON, **environment},
+        capture_output=True, text=True, check=False, timeout=900,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run.stdout.strip()
+
+
+@needs_triton
+def test_it_agrees_with_the_plain_form_for_all_masks_heads_and_dtypes() -> None:
+    assert script(AGREES, TRITON_INTERPRET="1").startswith("Triton ")
+
+
+@needs_triton
+def test_several_tiles_with_and_without_a_shift_are_exact_and_repeatable() -> None:
+    assert script(TILES, TRITON_INTERPRET="1") == "done"
+
+
+def test_on_a_cpu_it_is_refused_without_the_interpreter() -> None:
+    said = script(WITHOUT, TRITON_INTERPRET="0")
+    assert said.startswith("ATTNBENCH_LOOPS=triton on a CPU needs Triton, and TRITON_INTERPRET=1")
+
+
+class Accelerator:
+    """Stands in for a tensor on a device that is not there."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32, kind: str = "cuda") -> None:
+        self.dtype = dtype
+        self.device = torch.device(kind, 0)
+
+
+@pytest.mark.parametrize(
+    ("installed", "capability", "dtype", "runs"),
+    [
+        (True, (9, 0), torch.float32, True),
+        (True, (7, 0), torch.float32, True),
+        (True, (6, 1), torch.float32, False),
+        (False, (9, 0), torch.float32, False),
+        (True, (9, 0), torch.float64, False),
+    ],
+)
+def test_an_old_gpu_or_no_triton_takes_the_next_best_path(
+    installed: Any, capability: Any, dtype: Any, runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _online._compiled.cache_clear()
+    monkeypatch.setattr(_online, "_installed", lambda: installed)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    assert _online.runs_online(Accelerator(dtype)) is runs
+    _online._compiled.cache_clear()
+
+
+def test_kernels_that_fail_on_a_gpu_are_given_up_with_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken() -> Any:
+        raise RuntimeError("no such instruction\nmore")
+
+    monkeypatch.setattr(_online, "kernels", broken)
+    monkeypatch.setattr(_online._Status, "broken", False)
+    monkeypatch.setattr(_online, "_compiled", lambda index: True)
+    with pytest.warns(UserWarning, match=r"Triton kernels failed on cuda .*no such instruction\)"):
+        assert _online.attended_online(Accelerator()) is None
+    assert not _online.runs_online(Accelerator())
+    with pytest.raises(RuntimeError):  # under the interpreter an error is one
+        _online.attended_online(torch.ones(1))
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "subject", ["additive/factorised", "concat_tanh_sum/factorised", "gaussian/differences"]
+)
+def test_it_passes_the_property_suite_at_small_sizes(subject: Any) -> None:
+    source = f"""
+report = attnbench.check({subject!r}, profile="quick", invariants=attnbench_names)
+for outcome in report.outcomes:
+    if outcome.status not in ("passed", "skipped"):
+        print(outcome.invariant, outcome.status, outcome.reason)
+print("ok" if report.ok else "not ok")
+"""
+    names = ["agrees_with_float64", "masked_slots_are_inert", "weights_sum_to_one"]
+    told = script(source.replace("attnbench_names", repr(names)), TRITON_INTERPRET="1")
+    assert told.splitlines()[-1] == "ok", told
