@@ -2,6 +2,8 @@
 
 - ``python docs/findings/table.py run [SCRIPT ...]`` runs those scripts, or all whose library is
   installed, writes down what they printed in ``outcomes.json``, and then does what ``write`` does.
+- ``python docs/findings/table.py untriaged OUTCOMES.json`` lists what the suite accuses and
+  ``accusations.toml`` does not explain, of the output of ``attnbench check ... --json``.
 - ``python docs/findings/table.py write`` makes ``index.md`` from ``findings.toml`` and
   ``outcomes.json``, and needs no library.
 """
@@ -15,8 +17,10 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 NUMBER = re.compile(r"nan|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
@@ -48,6 +52,24 @@ def read() -> tuple[list[Finding], dict[str, Outcome]]:
         findings: list[Finding] = tomllib.load(file)["finding"]
     outcomes: dict[str, Outcome] = json.loads((FOLDER / "outcomes.json").read_text("utf-8"))
     return findings, outcomes
+
+
+def accusations() -> list[dict[str, Any]]:
+    """What the suite accuses, sorted by hand."""
+    with (FOLDER / "accusations.toml").open("rb") as file:
+        rows: list[dict[str, Any]] = tomllib.load(file)["accusation"]
+    return rows
+
+
+def untriaged(outcomes: list[dict[str, Any]]) -> list[str]:
+    """Accusations among the outcomes of a check that no row explains."""
+    known = {(s, i) for row in accusations() for s in row["subjects"] for i in row["invariants"]}
+    failed = [(o["subject"], o["invariant"]) for o in outcomes if o["status"] == "failed"]
+    return [
+        f"{subject}: {invariant}"
+        for subject, invariant in failed
+        if (subject, invariant) not in known
+    ]
 
 
 def run(script: str, timeout: float = 300) -> Outcome:
@@ -106,6 +128,12 @@ def page(findings: list[Finding], outcomes: dict[str, Outcome]) -> str:
             "\n## Unclear\n",
             "What nothing decides: no documentation, no other path, no arithmetic.\n",
             *_table(by_verdict["unclear"], ["library", "subject", "property", "means", "why"]),
+            "\n## What the suite accuses\n",
+            "Each accusation of `attnbench check --profile quick` on the subjects of"
+            " `plugins/attnbench-peers`.\n",
+            *_lines(
+                ["subjects", "invariants", "verdict", "cause"], map(_accusation, accusations())
+            ),
             "\n## Scripts\n",
             *(_section(f, outcomes[f["script"]]) for f in scripts),
         ]
@@ -126,8 +154,18 @@ HEADINGS = {
 
 def _table(findings: list[Finding], columns: list[str]) -> list[str]:
     rows = [[_cell(finding, column) for column in columns] for finding in findings]
-    lines = [[HEADINGS[column] for column in columns], ["---"] * len(columns), *rows]
+    return _lines([HEADINGS[column] for column in columns], rows)
+
+
+def _lines(headings: list[str], rows: Iterable[list[str]]) -> list[str]:
+    lines = [headings, ["---"] * len(headings), *rows]
     return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _accusation(row: dict[str, Any]) -> list[str]:
+    cause = f"[{row['cause']}](#{row['cause']})" if row["verdict"] == "defect" else row["cause"]
+    named = [", ".join(f"`{name}`" for name in row[key]) for key in ("subjects", "invariants")]
+    return [*named, row["verdict"], cause]
 
 
 def _cell(finding: Finding, column: str) -> str:
@@ -164,8 +202,11 @@ def _close(a: float, b: float) -> bool:
 def main(command: str, *scripts: str) -> None:
     """Run the scripts of what is installed, or write the page."""
     findings, outcomes = read()
+    if command == "untriaged":
+        missing = untriaged(json.loads(Path(*scripts).read_text("utf-8"))["outcomes"])
+        raise SystemExit("\n".join(missing) or 0)
     if command not in ("run", "write"):
-        raise SystemExit(f"{command!r} is neither 'run' nor 'write'")
+        raise SystemExit(f"{command!r} is none of 'run', 'untriaged' and 'write'")
     if command == "run":
         for finding in findings:
             script = finding.get("script")

@@ -49,6 +49,26 @@ def test_a_property_is_an_invariant_or_is_said_in_words(table: Any) -> None:
     assert {name for name in named if " " not in name} <= known
 
 
+def test_an_accusation_is_explained_by_a_defect_or_in_words(table: Any) -> None:
+    scripts = {f["script"] for f in table.read()[0] if f["verdict"] == "defect"}
+    known = {invariant.name for invariant in registry().invariants()}
+    for row in table.accusations():
+        assert set(row["invariants"]) <= known
+        assert row["verdict"] in NEEDED
+        assert (row["cause"] in scripts) == (row["verdict"] == "defect"), row["cause"]
+
+
+def test_an_accusation_that_no_row_explains_is_listed(table: Any) -> None:
+    def failed(subject: str, invariant: str) -> dict[str, str]:
+        return {"subject": subject, "invariant": invariant, "status": "failed"}
+
+    outcomes = [
+        failed("torch_sdpa", "scale_multiplies_scores"),
+        failed("torch_sdpa", "copies_agree"),
+    ]
+    assert table.untriaged(outcomes) == ["torch_sdpa: copies_agree"]
+
+
 def test_every_script_has_one_finding_and_printed_two_results(table: Any) -> None:
     findings, outcomes = table.read()
     named = [finding["script"] for finding in findings if "script" in finding]
