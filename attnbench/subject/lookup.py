@@ -156,7 +156,9 @@ def _resolve_attribute(address: Address, target: str) -> list[Subject]:
     assert address.source is not None
     module = _load_file(address.source) if address.is_file else _import(address.source, target)
     if not hasattr(module, address.name):
-        names = [n for n, v in vars(module).items() if isinstance(v, _SPECS)]
+        names = [n for n, v in vars(module).items() if isinstance(v, _SPECS)] or [
+            n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
+        ]
         raise UnknownNameError(
             f"{address.source} has no attribute {address.name!r}. {nearest(address.name, names)}"
         )

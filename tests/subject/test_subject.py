@@ -240,3 +240,14 @@ def test_an_invariant_that_a_kernel_has_no_case_for_is_skipped_with_its_reason()
         "skipped",
         "it takes none of its cases: it takes no mask",
     )
+
+
+def test_a_mistyped_attribute_of_a_file_without_a_spec_is_told_what_the_file_has(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import math\n\n\ndef attention(query, key, value):\n    return value\n")
+    with pytest.raises(
+        UnknownNameError, match=r"no attribute 'atention'. Did you mean 'attention'"
+    ):
+        resolve(f"{path}:atention")

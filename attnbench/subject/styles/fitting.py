@@ -64,6 +64,8 @@ def fits(callee: Any, style: str) -> str | None:
     """Why a style does not fit a callee; ``None`` if it does."""
     if not callable(callee):
         return f"it is {type(callee).__name__} and not callable"
+    if inspect.isclass(callee) and style in _FIRST:
+        return f"it is a class; name an instance, such as attention = {callee.__name__}(...)"
     keywords = keywords_of(callee.forward if isinstance(callee, nn.Module) else callee)
     if keywords is None:
         return "nothing tells its arguments; wrap it in a function that names them"

@@ -84,11 +84,16 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
     style = style or known_style(target)
     if style is None:
         fit = fitting(target)
-        hint = f"{', '.join(fit)} would fit" if fit else "none is known to fit"
+        if not fit:
+            raise StyleError(
+                f"{name_of(target)} is no spec, and none of the styles of call fits it "
+                f"({', '.join(STYLES)}). Write a spec beside it, and name that: "
+                "attnbench.MechanismSpec(name=..., make=...) for a module of query, key and value, "
+                "or attnbench.adapters.layer(...) for one of hidden states."
+            )
         raise StyleError(
             f"{name_of(target)} is no spec, and how it is called is not known: name the style with "
-            f"--as ({hint}; there are {', '.join(STYLES)}). A guess could take its mask for the "
-            "opposite."
+            f"--as ({', '.join(fit)} would fit). A guess could take its mask for the opposite."
         )
     if style not in STYLES:
         raise UnknownNameError(f"no style is called {style!r}. {nearest(style, STYLES)}")

@@ -226,3 +226,18 @@ def test_a_test_module_is_parametrized_with_checks_of_a_function() -> None:
     )
     assert subject.name == "flashlike"
     assert check.outcome(subject).status == "passed"
+
+
+class Written(torch.nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def test_a_class_that_no_style_fits_is_told_what_to_write_instead() -> None:
+    with pytest.raises(StyleError, match=r"Written is no spec.*Write a spec beside it.*Mechanism"):
+        attnbench.check(Written)
+
+
+def test_a_class_is_not_called_like_a_function_and_the_message_says_so() -> None:
+    with pytest.raises(StyleError, match=r"Written cannot be called as sdpa: it is a class; name"):
+        attnbench.check(Written, style="sdpa")
