@@ -1,0 +1,188 @@
+"""Ranks: processes of one group of ``torch.distributed`` that work for this process.
+
+They are started at first use and kept; each ends itself as soon as its connection to this process
+is closed, however this process ends. They stay in its process group, so that whoever kills that
+group kills them too.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from attnbench.testing import make_scoring
+from attnbench_plugins.mechanisms import _ring
+
+__all__ = ["Ranks", "ranks"]
+
+_WITHIN_S = 2.0
+"""Where a rank has raised, the others answer within this time, or wait for it in vain."""
+
+
+def _store(port: int, count: int) -> Any:
+    """Where the ranks find each other: a port of this machine, a new one for 0."""
+    master = port == 0
+    store: Any = dist.TCPStore  # type: ignore[attr-defined]  # torch names it in its docs only
+    return store("127.0.0.1", port, count, is_master=master, wait_for_workers=False)
+
+
+class Ranks:
+    """Processes of one group.
+
+    Args:
+        count: how many.
+        device: type of the device that they compute on; with a GPU for each they talk by nccl,
+            else by gloo.
+    """
+
+    def __init__(self, count: int, device: str) -> None:
+        self._store = _store(0, count)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Any] = []
+        path = os.pathsep.join(filter(None, sys.path))
+        for rank in range(count):
+            here, there = Pipe()
+            words = (there.fileno(), rank, count, self._store.port, device)
+            process = subprocess.Popen(  # noqa: S603 -- this module
+                [sys.executable, "-m", __name__, *map(str, words)],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+            there.close()
+            self.processes.append(process)
+            self._connections.append(here)
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of them are there."""
+        return bool(self.processes) and all(one.poll() is None for one in self.processes)
+
+    def run(self, function: str, messages: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """What each rank gives for its message, in the order of the ranks.
+
+        Raises:
+            RuntimeError: a rank raised, or has ended.
+        """
+        try:
+            for one, message in zip(self._connections, messages, strict=True):
+                one.send_bytes(pickle.dumps((function, message)))
+            answers: dict[Any, tuple[Any, str | None]] = {}
+            waiting: float | None = None
+            while left := [c for c in self._connections if c not in answers]:
+                ready = wait(left, waiting)
+                if not ready:  # the others wait for the one that raised
+                    self.end()
+                    break
+                for one in (c for c in left if c in ready):
+                    answers[one] = answer = pickle.loads(one.recv_bytes())  # noqa: S301 -- its child
+                    waiting = _WITHIN_S if answer[1] is not None else waiting
+        except (OSError, EOFError) as error:
+            self.end()
+            raise RuntimeError(f"a rank has ended: {error!r}") from None
+        except BaseException:
+            self.end()
+            raise
+        for _, fault in answers.values():
+            if fault is not None:
+                raise RuntimeError(f"on a rank: {fault}")
+        return [answers[one][0] for one in self._connections]
+
+    def end(self) -> None:
+        """End them."""
+        for one in self._connections:
+            one.close()
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.processes, self._connections = [], []
+
+
+_OF_PROCESS: dict[tuple[int, int, str], Ranks] = {}
+
+
+def ranks(count: int, device: str) -> Ranks:
+    """The ranks of this process, which are started if they are not there."""
+    key = os.getpid(), count, device
+    if key not in _OF_PROCESS or not _OF_PROCESS[key].alive:
+        if key in _OF_PROCESS:
+            _OF_PROCESS[key].end()
+        _OF_PROCESS[key] = Ranks(count, device)
+    return _OF_PROCESS[key]
+
+
+@functools.lru_cache(maxsize=8)
+def _made(scoring: str, query_size: int, key_size: int) -> nn.Module:
+    return make_scoring(scoring, query_size, key_size)
+
+
+def _module(
+    scoring: str, sizes: tuple[int, int], state: dict[str, Any], *, training: bool, device: Any
+) -> nn.Module:
+    module = _made(scoring, *sizes)
+    state = {name: tensor.to(device) for name, tensor in state.items()}
+    module.load_state_dict(state, assign=True)
+    return module.train(training)
+
+
+def _answer(function: str, message: tuple[Any, ...], device: torch.device) -> Any:
+    made, shard, *more = message
+    tensors: dict[str, Any] = {
+        k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in shard.items()
+    }
+    module = _module(**made, device=device)
+    with torch.no_grad():
+        call: Any = {"forward": _ring.forward, "backward": _ring.backward}[function]
+        found = call(module, _ring.Shard(**tensors), *(tensor.to(device) for tensor in more))
+    return [None if tensor is None else tensor.cpu() for tensor in found]
+
+
+def _read(connection: Connection[Any, Any], messages: queue.SimpleQueue[bytes]) -> None:
+    try:
+        while True:
+            messages.put(connection.recv_bytes())
+    except (OSError, EOFError):
+        os._exit(0)  # the process that it works for is gone
+
+
+def _main(number: int, rank: int, count: int, port: int, device: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that it works for
+    connection: Connection[Any, Any] = Connection(number)
+    messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, messages), daemon=True).start()
+    torch.set_num_threads(1)
+    own = device != "cpu" and torch.accelerator.device_count() >= count
+    place = torch.device(device, rank) if own else torch.device("cpu")
+    if own:
+        torch.accelerator.set_device_index(rank)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    store = _store(port, count)
+    dist.init_process_group("nccl" if own else "gloo", store=store, rank=rank, world_size=count)
+    while True:
+        function, message = pickle.loads(messages.get())  # noqa: S301 -- of its parent
+        try:
+            answer, fault = _answer(function, message, place), None
+        except Exception:
+            answer, fault = None, traceback.format_exc()
+        connection.send_bytes(pickle.dumps((answer, fault)))
+
+
+if __name__ == "__main__":
+    _number, _rank, _count, _port = map(int, sys.argv[1:5])
+    _main(_number, _rank, _count, _port, sys.argv[5])

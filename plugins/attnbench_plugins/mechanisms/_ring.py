@@ -1,0 +1,232 @@
+"""Ring attention on one rank: its own queries, and keys and values that pass by.
+
+Rank r of N holds a part of the queries and a part of the keys and values. In N - 1 steps each rank
+hands the keys and values that it has to the next one, and joins what it finds for each part by the
+log-sum-exp of its scores. In the backward pass the gradients of keys and values travel behind them
+and arrive at home with the last hop. A rank sends ``(N - 1) / N · S · (Ek + Ev)`` numbers an item
+forward, and twice as many backward (beside the gradients of the scoring function's parameters,
+which are added up over the ranks): each rank needs every key once, and each key's gradient is a sum
+over all ranks. Scores are made for 64 queries at once, so that memory grows as S / N.
+Source: Liu, Zaharia and Abbeel 2023, arXiv:2310.01889.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from attnbench.testing import scores_of
+
+__all__ = ["Shard", "backward", "bounds", "forward"]
+
+_ROWS = 64
+"""Queries that are scored at once."""
+
+
+def bounds(length: int, ranks: int) -> list[tuple[int, int]]:
+    """First and last + 1 of each rank's part, as :func:`torch.tensor_split` cuts."""
+    least, rest = divmod(length, ranks)
+    ends = [least * rank + min(rank, rest) for rank in range(ranks + 1)]
+    return list(itertools.pairwise(ends))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a rank holds of a call; sizes are those of all ranks together.
+
+    Args:
+        query: ``(..., L_r, Eq)``.
+        key, value: ``(..., S_r, Ek)`` and ``(..., S_r, Ev)``.
+        allowed, bias: its rows of the mask, ``(..., L_r or 1, S)``.
+        is_causal: hide the future, aligned to the bottom right.
+        q_len, kv_len: L and S.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    allowed: Tensor | None
+    bias: Tensor | None
+    is_causal: bool
+    q_len: int
+    kv_len: int
+
+    def chunks(self) -> Iterator[slice]:
+        """Slices of the rank's queries that are scored at once."""
+        for start in range(0, self.query.shape[-2], _ROWS):
+            yield slice(start, min(start + _ROWS, self.query.shape[-2]))
+
+    def hidden(self, rows: slice, cols: slice) -> Tensor | None:
+        """What the mask hides, of some of its queries and of some of all keys."""
+        hidden = None if self.allowed is None else ~_part(self.allowed, rows, cols)
+        if not self.is_causal:
+            return hidden
+        first = bounds(self.q_len, dist.get_world_size())[dist.get_rank()][0]
+        shift = first + self.kv_len - self.q_len
+        device = self.query.device
+        last = torch.arange(rows.start, rows.stop, device=device).unsqueeze(-1) + shift
+        future = torch.arange(cols.start, cols.stop, device=device) > last
+        return future if hidden is None else hidden | future
+
+    def scores(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        bias: Tensor | None,
+        hidden: Tensor | None,
+    ) -> Tensor:
+        """Masked scores, float32 or float64; those that are hidden are ``-inf``."""
+        scores = _wide(scores_of(module, query, key))
+        scores = scores if bias is None else scores + bias.to(scores.dtype)
+        return scores if hidden is None else scores.masked_fill(hidden, float("-inf"))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _part(mask: Tensor, rows: slice, cols: slice) -> Tensor:
+    """Rows and columns of a mask, one of whose rows may stand for all."""
+    return (mask if mask.shape[-2] == 1 else mask[..., rows, :])[..., cols]
+
+
+def _shift(tensors: tuple[Tensor, ...], length: int) -> tuple[Tensor, ...]:
+    """Hand tensors to the next rank, and take those of the one before, whose keys are so many."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    received = tuple(t.new_empty(*t.shape[:-2], length, t.shape[-1]) for t in tensors)
+    turns = [dist.P2POp(dist.isend, t.contiguous(), (rank + 1) % ranks) for t in tensors]
+    turns += [dist.P2POp(dist.irecv, t, (rank - 1) % ranks) for t in received]
+    turns = [turn for turn in turns if turn.tensor.numel()]
+    for work in dist.batch_isend_irecv(turns) if turns else ():
+        work.wait()
+    return received
+
+
+def forward(module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
+    """The rank's output ``(..., L_r, Ev)`` and statistics ``(..., L_r, 2)``, wide.
+
+    The statistics are each row's largest score m and Σ exp(score − m). Their log-sum-exp is
+    m + log Σ; as one number it would round off what weights of huge scores differ by.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parts = bounds(shard.kv_len, ranks)
+    key, value = shard.key, shard.value
+    output = _wide(shard.query).new_zeros(*shard.query.shape[:-1], value.shape[-1])
+    largest = output.new_full((*output.shape[:-1], 1), float("-inf"))
+    total = torch.zeros_like(largest)
+    for step in range(ranks):
+        cols = slice(*parts[(rank - step) % ranks])
+        if step:
+            key, value = _shift((key, value), cols.stop - cols.start)
+        for rows in shard.chunks() if cols.stop > cols.start else ():
+            hidden = shard.hidden(rows, cols)
+            if hidden is not None and bool(hidden.all()):
+                continue
+            bias = None if shard.bias is None else _part(shard.bias, rows, cols)
+            scores = shard.scores(module, shard.query[..., rows, :], key, bias, hidden)
+            before = largest[..., rows, :]
+            after = torch.maximum(before, scores.amax(-1, keepdim=True))
+            base = _finite(after)
+            weights, kept = (scores - base).exp(), (before - base).exp()
+            output[..., rows, :] *= kept
+            output[..., rows, :] += weights @ value.to(scores.dtype)
+            total[..., rows, :] = total[..., rows, :] * kept + weights.sum(-1, keepdim=True)
+            largest[..., rows, :] = after
+    return output / total.masked_fill(total == 0, 1.0), torch.cat([largest, total], -1)
+
+
+def _finite(largest: Tensor) -> Tensor:
+    """Each row's largest score, 0 where it has no key, whose weights are then exp(-inf)."""
+    return largest.masked_fill(largest == float("-inf"), 0.0)
+
+
+def backward(
+    module: nn.Module, shard: Shard, output: Tensor, statistics: Tensor, grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the rank's query, key, value, bias, and of all parameters, wide.
+
+    Args:
+        module: the scoring function.
+        shard: as in :func:`forward`.
+        output, statistics: what that gave.
+        grad: of the output.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parts = bounds(shard.kv_len, ranks)
+    shared = [_wide(torch.zeros_like(p)) for p in module.parameters()]
+    grads = _Gradients(
+        module, shard, statistics, grad, (grad * output).sum(-1, keepdim=True), shared
+    )
+    key, value = shard.key, shard.value
+    slopes: tuple[Tensor, ...] = ()
+    for step in range(1, ranks):  # its own keys come last, when their gradients have come home
+        cols = slice(*parts[(rank - step) % ranks])
+        key, value = _shift((key, value), cols.stop - cols.start)
+        slopes = _shift(slopes, cols.stop - cols.start) if slopes else _zeros(key, value)
+        grads.add(cols, key, value, *slopes)
+    own = slice(*parts[rank])
+    length = own.stop - own.start
+    slopes = _shift(slopes, length) if slopes else _zeros(shard.key, shard.value)
+    grads.add(own, shard.key, shard.value, *slopes)
+    for one in shared:
+        dist.all_reduce(one)
+    return grads.query, *slopes, grads.bias, *shared
+
+
+def _zeros(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.zeros_like(_wide(tensor)) for tensor in tensors)
+
+
+class _Gradients:
+    """The gradients that a rank adds up, of one part of the keys after the other."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        shard: Shard,
+        statistics: Tensor,
+        grad: Tensor,
+        mean: Tensor,
+        shared: list[Tensor],
+    ) -> None:
+        self.module, self.shard, self.grad, self.mean = module, shard, grad, mean
+        largest, total = statistics[..., :1], statistics[..., 1:]
+        self.base, self.total = _finite(largest), total.masked_fill(total == 0, 1.0)
+        self.shared = shared
+        (self.query,) = _zeros(shard.query)
+        self.bias = None if shard.bias is None else _zeros(shard.bias)[0]
+
+    def add(
+        self, cols: slice, key: Tensor, value: Tensor, key_slope: Tensor, value_slope: Tensor
+    ) -> None:
+        """Add what the rank's queries give of a part of the keys; the slopes are changed."""
+        shard = self.shard
+        for rows in shard.chunks() if cols.stop > cols.start else ():
+            hidden = shard.hidden(rows, cols)
+            if hidden is not None and bool(hidden.all()):
+                continue
+            query = shard.query[..., rows, :].detach().requires_grad_()
+            keys = key.detach().requires_grad_()
+            bias = None if shard.bias is None else _part(shard.bias, rows, cols)
+            bias = None if bias is None else bias.detach().requires_grad_()
+            with torch.enable_grad():
+                scores = shard.scores(self.module, query, keys, bias, hidden)
+            grad = self.grad[..., rows, :].to(scores.dtype)
+            weights = (scores.detach() - self.base[..., rows, :]).exp() / self.total[..., rows, :]
+            value_slope += weights.mT @ grad
+            slope = weights * (grad @ value.to(scores.dtype).mT - self.mean[..., rows, :])
+            if not scores.requires_grad:
+                continue
+            leaves = [query, keys, *([] if bias is None else [bias]), *self.module.parameters()]
+            found = list(torch.autograd.grad(scores, leaves, slope, allow_unused=True))
+            into = [self.query[..., rows, :], key_slope]
+            into += [] if self.bias is None else [_part(self.bias, rows, cols)]
+            for total, one in zip([*into, *self.shared], found, strict=True):
+                if one is not None:
+                    total += one
