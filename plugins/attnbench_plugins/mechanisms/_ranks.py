@@ -7,6 +7,7 @@ group kills them too.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import pickle
@@ -124,6 +125,7 @@ def ranks(count: int, device: str) -> Ranks:
         if key in _OF_PROCESS:
             _OF_PROCESS[key].end()
         _OF_PROCESS[key] = Ranks(count, device)
+        atexit.register(_OF_PROCESS[key].end)
     return _OF_PROCESS[key]
 
 
