@@ -1,0 +1,71 @@
+"""Kill a worker of a cluster at a random moment of a small check; compare what comes back.
+
+    python benchmarks/lost_workers.py [RUNS]
+
+Each run checks two scoring functions on two seeds on a Dask cluster of this machine with two
+workers, one of which is killed. Its outcomes have to be those of a run without a kill: none lost,
+none twice, none different (but for the seconds). Also told is what Dask adds to a task.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+NAMES = ("keeps_the_contract", "weights_sum_to_one", "masked_weights_are_zero")
+OPTIONS = {"profile": "quick", "device": "cpu", "dtypes": None}
+
+
+def outcomes(address: str) -> list[Any]:
+    from attnbench.checking.parallel import run_checks, works_of
+
+    pairs = [("dot", "dot"), ("scaled_dot", "scaled_dot")]
+    works = [replace(w, seed=seed) for seed in (0, 1) for w in works_of(pairs, NAMES)]
+    limits: dict[str, Any] = {"jobs": 1, "timeout_s": 300.0, "memory_gib": 2.0}
+    found = run_checks(works, OPTIONS, **limits, cluster=address)
+    return sorted((replace(o, seconds=0.0) for o in found), key=repr)
+
+
+def main(runs: int) -> None:
+    from distributed import Client, LocalCluster
+
+    chance = random.Random(0)  # noqa: S311 -- moments, not secrets
+    lost = twice = different = 0
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0
+    ) as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            client.submit(abs, 0).result()
+            began = time.perf_counter()
+            client.gather([client.submit(abs, n, pure=False) for n in range(1000)])
+            per_task_ms = time.perf_counter() - began
+        print(f"Dask takes {per_task_ms:.2f} ms a task, of 1000 that do nothing", flush=True)
+        outcomes(cluster.scheduler_address)
+        began = time.monotonic()
+        expected = outcomes(cluster.scheduler_address)
+        seconds = time.monotonic() - began
+        for run in range(1, runs + 1):
+            worker = chance.choice(list(cluster.workers.values()))
+            killer = threading.Timer(
+                chance.uniform(0.0, seconds), os.kill, (worker.pid, signal.SIGKILL)
+            )
+            killer.start()
+            found = outcomes(cluster.scheduler_address)
+            killer.cancel()
+            killer.join()
+            lost += sum(one.invariant not in {f.invariant for f in found} for one in expected)
+            lost += max(0, len(expected) - len(found))
+            twice += max(0, len(found) - len(expected))
+            different += sum(one not in expected for one in found)
+            print(f"{run} runs: {lost} lost, {twice} twice, {different} different", flush=True)
+            cluster.wait_for_workers(2)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
