@@ -174,7 +174,7 @@ class Subject:
         try:
             self.module.load_state_dict(other["state"])
         except RuntimeError as error:
-            return {"reason": f"its parameters are others ({_first_line(error)})"}
+            return {"reason": f"its parameters differ ({_first_line(error)})"}
         with torch.no_grad():
             found, wanted = self.output(self.inputs), other["output"]
         if found.shape != wanted.shape:

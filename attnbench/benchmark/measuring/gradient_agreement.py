@@ -115,7 +115,7 @@ def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) 
     if max(found.ratio, slopes) <= 1.0:
         return {"status": "ok", "reason": "", **values}
     off = (
-        f"gradients are off those of float64 by up to {slopes:.3g} times"
+        f"gradients differ from those of float64 by up to {slopes:.3g} times"
         if slopes
         else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
     )

@@ -175,7 +175,7 @@ def _differentiate(ctx: Any, grad: Tensor, _kept: Tensor | None) -> tuple[Tensor
 
 def _refuse(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     raise NotImplementedError(
-        "this kernel has no second derivative; for one, call attend with kernel='plain'."
+        "this kernel has no second derivative; call attend with kernel='plain' to get one."
     )
 
 

@@ -45,7 +45,7 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
     """The laws on positions."""
     yield attnbench.Invariant(
         name="trailing_padding_equals_deleting",
-        statement="Slots behind the last that any query sees might as well not be there.",
+        statement="Leaving out the slots behind the last that any query sees changes nothing.",
         check=_trailing,
         cases=lambda subject: cases(
             subject, masks=_HIDING, min_kv_len=2, leads=(1,), regimes=("normal",)
