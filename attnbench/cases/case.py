@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from attnbench.errors import UsageError, nearest
 from attnbench.specs import Sizes
 
-__all__ = ["LAYOUTS", "MASKS", "REGIMES", "Case", "Trial"]
+__all__ = ["LAYER_MASKS", "LAYOUTS", "MASKS", "REGIMES", "Case", "Trial"]
 
 Option = TypeVar("Option", str, int, bool)
 
@@ -33,6 +33,13 @@ MASKS = {
     "empty_row": "boolean (..., L, S), with a query that has no key left",
 }
 """Kinds of mask. In all but ``empty_row`` every query has a key left."""
+
+LAYER_MASKS = {
+    "none": "no mask",
+    "padding": "boolean (B, L), padding at the right",
+    "left_padding": "boolean (B, L), padding at the left",
+}
+"""Kinds of mask of a case of a layer; the second and third have an item without a real token."""
 
 LAYOUTS = {
     "contiguous": "contiguous",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
+from attnbench.cases.case import LAYER_MASKS, LAYOUTS, MASKS, REGIMES, Case
 from attnbench.cases.domain import Domain, Taker
 from attnbench.errors import UsageError, nearest
 
@@ -41,12 +41,13 @@ def cases(subject: Taker, **narrowed: Any) -> CaseSpace:
 
     _check_names(narrowed)
     domain = replace(Domain(dtypes=subject.dtypes), **narrowed)
+    domain = replace(domain, max_features=max(domain.max_features, _least_size(subject)))
     dtypes = tuple(d for d in domain.dtypes if d in subject.dtypes) or subject.dtypes[:1]
     masks = tuple(filter(subject.takes_mask, domain.masks)) or domain.masks
     return CaseSpace(Space(subject, replace(domain, dtypes=dtypes, masks=masks)))
 
 
-_NAMES = {"masks": MASKS, "layouts": LAYOUTS, "regimes": REGIMES}
+_NAMES = {"masks": {**MASKS, **LAYER_MASKS}, "layouts": LAYOUTS, "regimes": REGIMES}
 
 
 def _check_names(narrowed: Mapping[str, Any]) -> None:
@@ -60,6 +61,13 @@ def _check_names(narrowed: Mapping[str, Any]) -> None:
                     f"cases({field}=...) got {name!r}, which is none. "
                     f"{nearest(str(name), _NAMES[field])}"
                 )
+
+
+def _least_size(subject: Taker) -> int:
+    """The smallest E of a layer, which may be made for one size alone; 1 of all else."""
+    if getattr(subject, "kind", None) != "layer":
+        return 1
+    return subject.legal(Case((1,), 1, 1, 1, 1, 1)).query_size
 
 
 def listed(

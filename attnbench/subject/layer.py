@@ -21,14 +21,7 @@ from attnbench.specs import LayerSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, lay_out
 
-__all__ = ["LAYER_MASKS", "LONGEST", "LayerInputs", "LayerSubject"]
-
-LAYER_MASKS = {
-    "none": "no mask",
-    "padding": "boolean (B, L), padding at the right",
-    "left_padding": "boolean (B, L), padding at the left",
-}
-"""Kinds of mask of a case of a layer; the second and third have an item without a real token."""
+__all__ = ["LONGEST", "LayerInputs", "LayerSubject"]
 
 LONGEST = 64
 """Longest sequence that a layer is given, unless its cache says that it holds more."""

@@ -100,6 +100,7 @@ class _Track:
     seen: Tensor
     pads: tuple[int, ...]
     cuts: list[int] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
 
     @property
     def mask(self) -> Tensor | None:
@@ -250,7 +251,10 @@ class Player:
             )
 
     def _judge(self, track: _Track, got: Tensor) -> None:
-        """Hold an output against one call on the sequences so far."""
+        """Hold an output, of calls that are cut all so far, against one call on the sequences."""
+        if self.judged == "split":
+            track.outputs.append(got)
+            got = torch.cat(track.outputs, 1)
         count = got.shape[1]
         expected = self.stage.one_call(self._reference, track.seen, track.mask)[:, -count:]
         real = torch.ones(got.shape[:2], dtype=torch.bool, device=got.device)

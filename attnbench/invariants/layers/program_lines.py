@@ -26,6 +26,8 @@ class _Writer:
         self.padded = any(any(s.rows) for s in found.program if s.kind == "begin")
         self.tracks: list[tuple[int, bool]] = []
         self.column = 0
+        place, last = found.place, found.program[-1]
+        self.joined = place is not None and last.kind == "append" and -place[1] > last.count
         size, dtype = case.query_size, f"torch.{case.dtype}"
         names = subject.constant_parameters
         self.lines = [
@@ -39,6 +41,7 @@ class _Writer:
             f"tokens = torch.randn({MOST_ROWS}, {TOKENS}, {size}, generator=generator, "
             "dtype=torch.float64)",
             f"tokens = tokens.to({case.device!r}, {dtype})",
+            *(["outputs = []"] if self.joined else []),
             "",
             "",
             "def call(module, hidden, cache=None, mask=None):",
@@ -78,6 +81,8 @@ class _Writer:
                     self.lines.append(f"mask_{t} = {slots} >= pads_{t}[:, None]")
                     mask = f", mask_{t}"
                 self.lines.append(f"output, cache_{t} = call(module, hidden, cache_{t}{mask})")
+                if self.joined:
+                    self.lines.append("outputs.append(output)")
             case "select":
                 index = f"torch.tensor({list(step.rows)})"
                 self.lines.append(f"cache_{t}, done = changed(select, cache_{t}, {index})")
@@ -142,6 +147,8 @@ class _Writer:
             mask = f", None, mask_{t}" if self.tracks[t][1] else ""
             self.lines.append(f"expected, _ = call(fresh, seen_{t}{mask})")
             expected_row = row
+        if self.joined:
+            self.lines.append("output = torch.cat(outputs, 1)")
         self.lines += [
             f"got = output[{row}, {back}, {feature}].item()",
             f"expected = expected[{expected_row}, {back}, {feature}].item()",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from torch import Tensor, nn
 
 import attnbench
 from attnbench import LayerSpec
@@ -64,3 +65,19 @@ def test_a_layer_without_gradients_is_not_asked_for_them() -> None:
     )
     found = outcome(forward, "padded_tokens_take_no_gradient")
     assert (found.status, found.reason) == ("skipped", "convention gradients=False: forward only")
+
+
+class OfOneSize(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.linear(hidden)
+
+
+def test_a_layer_of_one_large_size_has_cases() -> None:
+    spec = LayerSpec(name="of_one_size", make=OfOneSize, sizes=lambda size: 40)
+    names = ["copies_agree", "empty_calls_are_harmless", "items_are_independent"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert [o.status for o in report.outcomes] == ["passed"] * 3, str(report)

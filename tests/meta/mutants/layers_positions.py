@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,17 @@ class StepsForgetThePast(Layer):
 
     def where(self, past: int, count: int, real: Tensor | None) -> Tensor:
         return super().where(past, count, real) - past
+
+
+@_growing("own", killers=("calls_may_be_cut_anywhere",))
+class ScaleFollowsTheLength(Layer):
+    """Scores are multiplied by the logarithm of the number of keys in the call."""
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        longer = math.log(max(8, key.shape[2])) / math.log(8)
+        return super().attend(query * longer, key, value, allowed, bias)
 
 
 @_growing("mlx-lm#1699", killers=("calls_may_be_cut_anywhere",))
