@@ -32,6 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="check these subjects, or all that are installed; addresses, separated by commas",
     )
     group.addoption(
+        "--attnbench-as",
+        default=None,
+        metavar="STYLE",
+        help="how the subjects of --attnbench are called, if they are functions, modules or "
+        "classes: sdpa, flash, flex, interface, keras or multihead",
+    )
+    group.addoption(
         "--attnbench-profile",
         default=None,
         metavar="PROFILE",
@@ -141,13 +148,16 @@ class Checks(pytest.Collector):
         """One item for each subject and invariant."""
         from attnbench.checking.api import all_targets
         from attnbench.checking.parametrization import checks_of
-        from attnbench.errors import AttnbenchError
+        from attnbench.errors import AttnbenchError, UsageError
 
         options = self.config.option
         profile = options.attnbench_profile or "quick"
         try:
+            if options.attnbench_as and not _split(options.attnbench):
+                raise UsageError("--attnbench-as describes a subject, and --attnbench names none.")
             pairs = checks_of(
                 _split(options.attnbench) or all_targets(profile),
+                style=options.attnbench_as,
                 profile=profile,
                 seed=_seed(self.config),
             )

@@ -57,8 +57,8 @@ class Journal:
         try:
             first, *rest = (json.loads(line) for line in lines)
             differ = [name for name in asked if first.get(name) != asked[name]]
-            self.found = [Outcome(**row) for row in rest]
-        except (ValueError, TypeError, AttributeError) as error:
+            self.found = [Outcome(**row | {"explained": tuple(row["explained"])}) for row in rest]
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UsageError(
                 f"--resume {self.path}: it is no journal of a check ({error}); name another file."
             ) from None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from attnbench.cases.case import Case
@@ -23,6 +23,7 @@ __all__ = [
     "case_in_words",
     "failure_text",
     "filled",
+    "finding_text",
 ]
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
@@ -52,7 +53,8 @@ class Outcome:
         counterexample: id of the case it failed on.
         reproduce: a script in plain torch, or the command, that shows the failure again.
         error: how far off, as a multiple of what is allowed.
-        diagnosis: known bugs that fail in just this pattern.
+        diagnosis: the likely cause of all failures of the subject, at the one that shows it best.
+        explained: mistakes that make just what the subject gets wrong, the likeliest first.
         seed: of the drawn cases; ``None`` draws the same every time.
         shrunk: whether the counterexample is the smallest that was found.
     """
@@ -67,6 +69,7 @@ class Outcome:
     reproduce: str | None = None
     error: float | None = None
     diagnosis: str | None = None
+    explained: tuple[str, ...] = ()
     seed: int | None = None
     shrunk: bool = False
 
@@ -141,13 +144,16 @@ class CheckReport:
         text = f"CheckReport({self._counted()}"
         bad = self._bad()
         if bad:
-            first = bad[0].reason.partition("\n")[0]
-            text += f"; {bad[0].status}: {bad[0].invariant} on {bad[0].subject}: {first}"
+            lead = next((outcome for outcome in bad if outcome.diagnosis), bad[0])
+            told = lead.diagnosis or lead.reason.partition("\n")[0]
+            text += f"; {lead.status}: {lead.invariant} on {lead.subject}: {told}"
         end = ") str(report) has the rest" if bad else ")"
         return textwrap.shorten(text, _SHORT - len(end), placeholder=" ...") + end
 
     def __str__(self) -> str:
-        lines = [*self.about, *(failure_text(outcome) + "\n" for outcome in self._bad())]
+        lines = list(self.about)
+        for subject in dict.fromkeys(outcome.subject for outcome in self._bad()):
+            lines.append(finding_text([o for o in self._bad() if o.subject == subject]) + "\n")
         return "\n".join([*lines, self._counted()])
 
     def _bad(self) -> list[Outcome]:
@@ -158,8 +164,31 @@ class CheckReport:
         return counts or "nothing checked"
 
 
+def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = None) -> str:
+    """All that is wrong with a subject: the likely cause, what shows it best, and the rest by name.
+
+    Args:
+        bad: outcomes of one subject that are neither passed nor skipped.
+        statements: of the invariants, by name.
+    """
+    lead = next((outcome for outcome in bad if outcome.diagnosis), bad[0])
+    parts = [f"{lead.subject}: {lead.diagnosis} (likely cause)"] if lead.diagnosis else []
+    parts.append(failure_text(_with_script(lead, bad), (statements or {}).get(lead.invariant, "")))
+    for status in STATUSES:
+        names = [o.invariant for o in bad if o.status == status and o is not lead]
+        if names:
+            parts.append(filled(f"also {status}: ", ", ".join(names)))
+    return "\n".join(parts)
+
+
+def _with_script(lead: Outcome, bad: Sequence[Outcome]) -> Outcome:
+    """The failure with a script that shows one, its own or the first that there is."""
+    scripts = [o.reproduce for o in (lead, *bad) if o.reproduce and "\n" in o.reproduce]
+    return replace(lead, reproduce=scripts[0]) if scripts else lead
+
+
 def failure_text(outcome: Outcome, statement: str = "") -> str:
-    """A failure, whole: property, values, counterexample, diagnosis, how to reproduce."""
+    """A failure, whole: property, values, counterexample, how to reproduce."""
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
         lines.append(filled("property: ", statement))
@@ -171,8 +200,6 @@ def failure_text(outcome: Outcome, statement: str = "") -> str:
         lines.append(f"    case {outcome.counterexample}")
     if outcome.error is not None:
         lines.append(f"  error: {outcome.error:.3g} times what is allowed")
-    if outcome.diagnosis:
-        lines.append(filled("diagnosis: ", outcome.diagnosis))
     if outcome.status == "failed" and outcome.invariant != CONTRACT:
         lines.append(f'  by design? exempt={{"{outcome.invariant}": "why"}} in the spec skips it')
     if outcome.reproduce:

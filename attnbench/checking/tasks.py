@@ -11,7 +11,7 @@ from typing import Any
 
 from attnbench.checking.outcomes import Outcome
 
-__all__ = ["loaded_plugins", "make", "outcomes", "plan", "subject_rows"]
+__all__ = ["adapted_fields", "loaded_plugins", "make", "outcomes", "plan", "subject_rows"]
 
 
 def loaded_plugins() -> list[dict[str, Any]]:
@@ -161,6 +161,44 @@ def plan(
         "of_subject": of_subject,
         "left_out": len(subjects()) - len(targets) if every else 0,
         "about": list(dict.fromkeys(about)),
+    }
+
+
+def adapted_fields(target: str, style: str | None) -> dict[str, Any]:
+    """What an adapter knows of a function, module or class, as plain data.
+
+    Raises:
+        AttnbenchError: there is no such target, it is a spec already, or the style does not fit.
+    """
+    from dataclasses import asdict
+
+    from attnbench.errors import UsageError
+    from attnbench.registry.address import parse_address, styled
+    from attnbench.specs.conventions import Conventions
+    from attnbench.subject.lookup import resolve
+    from attnbench.subject.styles.callee import AdaptedSpec
+
+    address = parse_address(styled(target, style, ()))
+    (*_, subject) = resolve(styled(target, style, ()))
+    spec = subject.spec
+    if not isinstance(spec, AdaptedSpec) or address.source is None:
+        raise UsageError(
+            f"{target} is declared already; --from is for a function, a module or a class, as "
+            "path/to/file.py:NAME or package.module:NAME."
+        )
+    maker = getattr(spec.make, "__wrapped__", spec.make)
+    return {
+        "name": spec.name,
+        "style": spec.style,
+        "formula": spec.formula,
+        "accepts": spec.accepts,
+        "laws": spec.laws,
+        "conventions": dict(spec.conventions),
+        "defaults": asdict(Conventions()),
+        "file": address.source if address.is_file else None,
+        "module": address.source,
+        "attribute": address.name,
+        "is_mask_mod": bool(getattr(getattr(maker, "callee", None), "mask_mod", None)),
     }
 
 

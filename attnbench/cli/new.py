@@ -17,14 +17,22 @@ from typing import Annotated
 
 import typer
 
+from attnbench.cli.options import Style
 from attnbench.cli.plugin_loading import ask, load_plugins
+from attnbench.cli.spec_files import write_spec
 from attnbench.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_.][A-Za-z0-9]+)*")
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="Name of the distribution, such as my-scores.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of the distribution, such as my-scores; of the file with --from.",
+            show_default=False,
+        ),
+    ] = None,
     scoring: Annotated[
         str | None,
         typer.Option("--scoring", help="Name of its scoring function; the module's by default."),
@@ -32,11 +40,31 @@ def command(
     layer: Annotated[
         bool, typer.Option("--layer", help="Write a layer with a cache, not a scoring function.")
     ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TARGET",
+            help="Write the spec of a function, module or class instead: path/to/file.py:NAME or "
+            "package.module:NAME.",
+        ),
+    ] = None,
+    style: Style = None,
     into: Annotated[
         Path, typer.Option("--into", help="Folder in which the distribution is made.")
     ] = Path(),
 ) -> int:
-    """Write a plugin distribution: a scoring function or a layer, with its tests."""
+    """Write a plugin distribution, or with --from the spec of what is there, to be edited."""
+    if source is not None:
+        if layer or scoring is not None:
+            raise UsageError("--from writes one spec; leave --layer and --scoring out.")
+        file = write_spec(source, style, into, name)
+        typer.echo(f"Wrote {file}. Edit it, then:\n  attnbench check {shlex.quote(str(file))}:SPEC")
+        return 0
+    if style is not None:
+        raise UsageError("--as says how the target of --from is called: name it.")
+    if name is None:
+        raise UsageError("name the distribution: attnbench new my-scores.")
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a distribution: use letters, digits, '-', '_' and '.', "

@@ -1,12 +1,10 @@
-"""A first failure comes with a script that shows it in a clean process, and with its diagnosis."""
+"""A first failure comes with a script that shows it in a clean process."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import textwrap
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,6 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.checking.api import select_invariants
-from attnbench.checking.evidence import diagnosis
-from attnbench.checking.evidence.diagnosis import diagnose, diagnosed
 from attnbench.checking.outcomes import Outcome
 
 USERS_FILE = textwrap.dedent(
@@ -268,88 +263,6 @@ def test_a_failure_that_has_no_script_is_told_all_the_same() -> None:
     (outcome,) = attnbench.check(spec, profile="quick", invariants=[name]).of("failed")
     assert "of its budget" in outcome.reason
     assert outcome.reproduce is None
-
-
-@pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        (frozenset({"a", "b"}), "as in timm#1: The mask is forgotten."),
-        (frozenset({"e", "g", "h"}), "as in timm#3: One of three was run."),
-        (frozenset({"c"}), "as in timm#2: The scale is forgotten."),
-    ]
-    monkeypatch.setattr(diagnosis, "_table", lambda: rows)
-
-
-def outcomes(**statuses: str) -> list[Outcome]:
-    return [Outcome("mine", name, status) for name, status in statuses.items()]
-
-
-@pytest.mark.usefixtures("table")
-def test_a_diagnosis_names_the_bug_that_fails_in_just_this_pattern() -> None:
-    text = diagnose(outcomes(a="failed", b="failed", c="passed"))
-    assert text == "as in timm#1: The mask is forgotten"
-
-
-@pytest.mark.usefixtures("table")
-def test_an_invariant_that_was_not_run_does_not_speak_against_a_bug() -> None:
-    text = diagnose(outcomes(a="failed", b="skipped", c="passed"))
-    assert text == "as in timm#1: The mask is forgotten"
-
-
-@pytest.mark.usefixtures("table")
-@pytest.mark.parametrize(
-    "statuses",
-    [
-        {"a": "failed", "b": "passed", "c": "passed"},
-        {"a": "failed", "b": "failed", "c": "failed"},
-        {"d": "failed"},
-        {"a": "passed", "b": "passed"},
-        {"e": "failed", "f": "passed"},
-    ],
-)
-def test_another_pattern_has_no_diagnosis(statuses: dict[str, str]) -> None:
-    assert diagnose(outcomes(**statuses)) is None
-
-
-@pytest.mark.usefixtures("table")
-def test_the_first_failure_of_each_subject_carries_the_diagnosis() -> None:
-    found = diagnosed([*outcomes(a="passed", c="failed"), Outcome("other", "d", "failed")])
-    assert [o.diagnosis for o in found] == [None, "as in timm#2: The scale is forgotten", None]
-
-
-def test_what_many_known_bugs_have_in_common_tells_none_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = [(frozenset({"a"}), f"as in timm#{n}: Mistake {n}.") for n in range(4)]
-    monkeypatch.setattr(diagnosis, "_table", lambda: rows[:3])
-    assert str(diagnose(outcomes(a="failed"))).count("as in") == 3
-    monkeypatch.setattr(diagnosis, "_table", lambda: rows)
-    assert diagnose(outcomes(a="failed")) is None
-    others = [(frozenset({"a"}), None)]  # mutants of which no issue tells
-    monkeypatch.setattr(diagnosis, "_table", lambda: rows[:1] + others)
-    assert diagnose(outcomes(a="failed")) == "as in timm#0: Mistake 0"
-    monkeypatch.setattr(diagnosis, "_table", lambda: rows[:1] + 3 * others)
-    assert diagnose(outcomes(a="failed")) is None
-    monkeypatch.setattr(diagnosis, "_table", lambda: others)
-    assert diagnose(outcomes(a="failed")) is None
-
-
-def test_a_diagnosis_names_only_what_can_be_looked_up() -> None:
-    assert all("#" in text.partition(": ")[0] for _, text in diagnosis._table() if text)
-
-
-def test_the_shipped_table_names_invariants_that_there_are() -> None:
-    text = (
-        resources.files("attnbench.checking.evidence")
-        .joinpath("diagnoses.json")
-        .read_text(encoding="utf-8")
-    )
-    known = {invariant.name for invariant in select_invariants(None)}
-    rows = json.loads(text)
-    assert rows
-    for row in rows:
-        assert set(row["fails"]) <= known, row["bugs"]
-        assert row["mistake"].endswith(".")
 
 
 class NoWayBack(torch.autograd.Function):

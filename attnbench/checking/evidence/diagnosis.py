@@ -1,70 +1,135 @@
-"""Diagnosis: which known bugs fail in just the pattern in which a subject fails."""
+"""Diagnosis: the likely cause of a subject's failures, and which of them shows it best.
+
+A *clue* is a mistake that explains what a subject gets wrong, what a failure says, or an invariant
+that fails. Each points at a cause; of those that are found the first in the order of
+``causes.json`` counts, the most specific property first. It is told where the same clue was right
+for most of the known bugs that show it, which are the mutants of ``diagnoses.json``.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Any
 
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.outcomes import CONTRACT, Outcome
 
-__all__ = ["diagnose", "diagnosed"]
+__all__ = ["Clue", "clue_of", "diagnosed", "trusted"]
 
-_NEAR = 0.8  # share of invariants, of those that fail on either, that fail on both
-_MOST = 3  # bugs; what more have in common tells none of them
-_RAN = 0.5  # share of a known bug's invariants that must have been run: one alone says little
+_TRUST = 0.55
+"""Of the known bugs with a clue, the share for which it has to be right."""
+
+_SAID = 0.3
+"""Of the failures, the share that has to say what is wrong with a call; or the contract."""
+
+_FEW = 2
+"""Failures at which an invariant stands nearly alone, which tells more."""
+
+_PRIOR: Mapping[str, tuple[float, float]] = {
+    "makes": (3.0, 0.3),
+    "says": (1.0, 0.7),
+    "alone": (1.2, 0.5),
+    "fails": (1.0, 0.7),
+}
+"""Of each kind of clue, how often it is taken to have been right and wrong before any bug."""
+
+_BROKEN = re.compile(
+    r"raised |returned \w+ of shape|second time|changes its input|but should return"
+)
+"""What a failure says where the call itself fails, so that its invariant says no more."""
+
+
+@dataclass(frozen=True)
+class Clue:
+    """What points at a cause.
+
+    Args:
+        kind: ``makes`` (a mistake explains it), ``says``, ``alone`` or ``fails`` (an invariant).
+        what: the mistake, the cause that is said, or the invariant.
+        cause: a key of ``causes.json``.
+    """
+
+    kind: str
+    what: str
+    cause: str
+
+    @property
+    def name(self) -> str:
+        """It as one word, by which known bugs are counted."""
+        return f"{self.kind}:{self.what}"
 
 
 @functools.cache
-def _table() -> list[tuple[frozenset[str], str | None]]:
-    """What fails on each mutant, as measured by the kill matrix; its bug if it can be looked up."""
-    text = (
-        resources.files("attnbench.checking.evidence")
-        .joinpath("diagnoses.json")
-        .read_text(encoding="utf-8")
-    )
-    return [
-        (frozenset(row["fails"]), f"as in {', '.join(named)}: {row['mistake']}" if named else None)
-        for row in json.loads(text)
-        for named in [[bug for bug in row["bugs"] if "#" in bug]]
+def _data(name: str) -> Any:
+    file = resources.files("attnbench.checking.evidence").joinpath(name)
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
+    """The first clue in the failures of one subject; ``None`` without any."""
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    data = _data("causes.json")
+    for outcome in failed:
+        for mistake in outcome.explained[:1]:
+            kind = re.sub(r"_\d+$", "", mistake)
+            return Clue("makes", kind, data["made_by"][kind])
+    said = [outcome.reason.partition("\n")[0] for outcome in failed]
+    contract = [one for o, one in zip(failed, said, strict=True) if o.invariant == CONTRACT]
+    for pattern, cause in data["said"]:
+        count = sum(bool(re.search(pattern, one)) for one in said)
+        if count and (count >= _SAID * len(failed) or re.search(pattern, *(contract or [""]))):
+            return Clue("says", cause, cause)
+    names = {o.invariant for o, one in zip(failed, said, strict=True) if not _BROKEN.search(one)}
+    names = names or {outcome.invariant for outcome in failed}
+    for name, cause in data["shown_by"]:
+        if name in names:
+            return Clue("alone" if len(failed) <= _FEW else "fails", name, cause)
+    return None
+
+
+def trusted(clue: Clue, known: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a clue was right for enough of the known bugs, rows of ``diagnoses.json``."""
+    right, wrong = _PRIOR[clue.kind]
+    for row in known:
+        if row["clue"] == clue.name:
+            right, wrong = (right + 1, wrong) if clue.cause in row["causes"] else (right, wrong + 1)
+    return right / (right + wrong) >= _TRUST
+
+
+def _told(clue: Clue) -> str:
+    """A cause in words, with bugs of other projects that had it and showed the same clue."""
+    text: str = _data("causes.json")["causes"][clue.cause]
+    bugs = [
+        bug
+        for row in _data("diagnoses.json")
+        if row["clue"] == clue.name and clue.cause in row["causes"]
+        for bug in row["bugs"]
+        if "#" in bug
     ]
+    found = list(dict.fromkeys(bugs))[:3]
+    return f"{text}, as in {', '.join(found)}" if found else text
 
 
 def diagnosed(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """The outcomes of any number of subjects; the first failure of each has its diagnosis."""
+    """The outcomes of any number of subjects; the failure that shows a cause best tells it."""
     outcomes = list(outcomes)
-    first: dict[str, int] = {}
-    for index, outcome in enumerate(outcomes):
-        if outcome.status == "failed":
-            first.setdefault(outcome.subject, index)
-    for subject, index in first.items():
-        text = diagnose(outcome for outcome in outcomes if outcome.subject == subject)
-        outcomes[index] = replace(outcomes[index], diagnosis=text)
+    for subject in dict.fromkeys(o.subject for o in outcomes if o.status == "failed"):
+        places = [i for i, outcome in enumerate(outcomes) if outcome.subject == subject]
+        clue = clue_of(outcomes[i] for i in places)
+        if clue is not None and trusted(clue, _data("diagnoses.json")):
+            best = _shows(clue, [outcomes[i] for i in places])
+            index = next(i for i in places if outcomes[i] is best)
+            outcomes[index] = replace(best, diagnosis=_told(clue))
     return tuple(outcomes)
 
 
-def diagnose(outcomes: Iterable[Outcome]) -> str | None:
-    """The known bugs that fail as a subject does; ``None`` if none does.
-
-    Args:
-        outcomes: of one subject. Only invariants that were run on it are held against a bug.
-    """
-    outcomes = list(outcomes)
-    failed = {o.invariant for o in outcomes if o.status == "failed"}
-    ran = failed | {o.invariant for o in outcomes if o.status == "passed"}
-    found = []
-    for fails, text in _table():
-        expected = fails & ran
-        either = expected | failed
-        if len(expected) < _RAN * len(fails):
-            continue
-        if expected & failed and (near := len(expected & failed) / len(either)) >= _NEAR:
-            found.append((near, text))
-    if not found:
-        return None
-    best = max(near for near, _ in found)
-    alike = [text for near, text in found if near == best]
-    known = [text.removesuffix(".") for text in alike if text is not None]
-    return "; ".join(known) if known and len(alike) <= _MOST else None
+def _shows(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:
+    """The failure that shows a cause: its invariant's, or the one that comes first."""
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    order = {name: n for n, (name, _) in enumerate(_data("causes.json")["shown_by"])}
+    own = {name for name, cause in _data("causes.json")["shown_by"] if cause == clue.cause}
+    return min(failed, key=lambda o: (o.invariant not in own, order.get(o.invariant, len(order))))

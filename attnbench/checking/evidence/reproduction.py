@@ -29,6 +29,7 @@ from attnbench.checking.evidence.subject_source import (
 )
 from attnbench.checking.evidence.tape import Tape
 from attnbench.checking.evidence.taped_subject import calls_taped, taped
+from attnbench.checking.evidence.witnesses import explanations
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.runner import seeded
 from attnbench.errors import InvariantViolation
@@ -48,14 +49,24 @@ def with_evidence(
 ) -> Iterator[Outcome]:
     """The same outcomes as they come; the first failure that can be has a script that shows it.
 
+    One of the first has the mistakes that explain what the subject gets wrong.
+
     Args:
         outcomes: of ``subject``.
         subject: what failed.
         invariants: those that were run.
     """
     known = {invariant.name: invariant for invariant in invariants}
-    tries = _TRIES
+    tries = looks = _TRIES
+    seen: list[str] = []
     for outcome in outcomes:
+        if outcome.status == "failed" and looks > 0:
+            looks -= 1
+            seen.append(outcome.counterexample or "")
+            with seeded():
+                found = explanations(subject, seen)
+            if found:
+                looks, outcome = 0, replace(outcome, explained=found)
         if outcome.status == "failed" and outcome.counterexample and tries > 0:
             tries -= 1
             case = Case.from_id(outcome.counterexample)

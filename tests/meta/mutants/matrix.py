@@ -2,8 +2,9 @@
 
 Three measurements, each resumable (what is in ``--work`` is not run again):
 
-``matrix``   every invariant on every mutant; writes ``results/kill_matrix.{md,json}`` and the table
-             of diagnoses that ``attnbench`` ships.
+``matrix``   every invariant on every mutant; writes ``results/kill_matrix.{md,json}``. Of its
+             ``--work``, ``python -m tests.meta.mutants.causes`` makes the table of known bugs that
+             ``attnbench`` ships.
 ``killed``   on several seeds, whether each mutant is killed by anything at all.
 ``right``    on several seeds, whether any right implementation is accused.
 """
@@ -121,13 +122,6 @@ def _write_matrix(results: list[Result], names: tuple[str, ...], profile: str) -
     text = json.dumps({"profile": profile, "kills": kills}, indent=1, ensure_ascii=False)
     (folder / "kill_matrix.json").write_text(text + "\n")
     (folder / "kill_matrix.md").write_text(_page(kills, names, profile))
-    table = [
-        {"bugs": list(m.bugs), "mistake": m.mistake, "fails": kills[m.name]}
-        for m in MUTANTS
-        if kills.get(m.name)
-    ]
-    shipped = json.dumps(table, indent=1, ensure_ascii=False)
-    (ROOT / "attnbench" / "checking" / "evidence" / "diagnoses.json").write_text(shipped + "\n")
     print(_summary(kills, names))
 
 

@@ -1,0 +1,178 @@
+"""Witnesses: which mistake explains all that a subject gets wrong on some small cases."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.checking.evidence.hypotheses import Call, mistaken
+from attnbench.oracle.references import widened
+from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
+from attnbench.specs import LayerSpec, MechanismSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["explanations"]
+
+_LARGEST = 2**17
+"""Pairs of query and key in a counterexample that is looked at too."""
+
+_OFF = 1e-3
+"""What is right is off by less than this share of the largest value in float32."""
+
+_HALF_OFF = 4e-2
+
+_NARROW = (1e-10, 1e-5)
+"""Between these what is computed in float32 is off, and what is computed in float64 is not."""
+
+_SHARE = 0.4
+"""Of the wrong outputs, the share that a mistake has to make to explain them."""
+
+_CASES = (
+    Case((2, 3), 4, 6, 8, 8, 5),
+    Case((3,), 3, 3, 5, 5, 5, seed=1),
+    Case((2,), 3, 7, 4, 4, 4, mask="causal", seed=2),
+    Case((2,), 5, 5, 4, 4, 4, mask="causal", seed=3),
+    Case((2,), 3, 7, 4, 4, 4, mask="causal_padding", seed=4),
+    Case((2, 3), 4, 6, 8, 8, 5, mask="boolean", seed=5),
+    Case((3,), 3, 3, 5, 5, 5, mask="boolean", seed=6),
+    Case((3,), 3, 3, 5, 5, 5, mask="boolean_shared", seed=7),
+    Case((3,), 4, 4, 5, 5, 5, mask="key_row", seed=8),
+    Case((2, 2), 4, 4, 5, 5, 5, mask="key_padding", seed=9),
+    Case((2, 2), 4, 6, 8, 8, 8, mask="bias", seed=10),
+    Case((2, 3), 4, 6, 8, 8, 5, mask="floating", seed=11),
+    Case((2, 2), 4, 6, 8, 8, 5, mask="padding", seed=12),
+    Case((3,), 4, 6, 8, 8, 5, mask="lengths_2d", seed=13),
+    Case((3,), 4, 4, 5, 5, 5, mask="padding", seed=20),
+    Case((2, 2), 4, 6, 8, 8, 5, mask="empty_row", seed=14),
+    Case((2,), 6, 6, 8, 8, 8, mask="window", seed=15),
+    Case((1,), 2, 130, seed=16),
+    Case((1,), 2, 257, seed=17),
+    Case((2,), 3, 5, 8, 8, 8, regime="huge", seed=18),
+    Case((2,), 3, 5, 70, 70, 8, seed=19),
+)
+
+
+def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of the mistakes that explain what a subject gets wrong, the likeliest first.
+
+    A mistake explains it where it makes many of the wrong outputs, and would make few of the right
+    ones wrong.
+
+    Args:
+        subject: one whose scores are known: those of a scoring function, or q·k times a scale.
+        counterexamples: ids of cases at which an invariant failed; small ones are looked at too.
+    """
+    found = likeliest(*tally(subject, counterexamples))
+    return tuple(found) or (("computed_in_float32",) if _is_narrow(subject) else ())
+
+
+def likeliest(wrong: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:
+    """The mistakes of a tally that explain enough, the likeliest first."""
+    found = [
+        (spared / made, -made, name)
+        for name, (made, spared) in counts.items()
+        if made >= _SHARE * wrong and spared <= made
+    ]
+    return [name for _, _, name in sorted(found)]
+
+
+def tally(
+    subject: Subject, counterexamples: Sequence[str] = ()
+) -> tuple[int, dict[str, tuple[int, int]]]:
+    """How many outputs are wrong, and of each mistake how many it makes, and would make wrong."""
+    wrong = 0
+    made, spared = Counter[str](), Counter[str]()
+    with torch.no_grad():
+        for call, output, off in _answers(subject, counterexamples):
+            right = call.stages.output
+            is_wrong = not _same(output, right, off)
+            wrong += is_wrong
+            known = [(n, other) for n, other in mistaken(call) if not _same(other, right, 4 * off)]
+            if is_wrong:
+                made.update({name for name, other in known if _makes(other, output, off)})
+            else:
+                spared.update({name for name, _ in known})
+    return wrong, {name: (count, spared[name]) for name, count in made.items()}
+
+
+def _answers(
+    subject: Subject, counterexamples: Sequence[str]
+) -> Iterator[tuple[Call, Tensor, float]]:
+    """Calls, what the subject gives, and what that may be off by."""
+    if isinstance(subject.spec, LayerSpec):
+        return
+    scaled = isinstance(subject.spec, MechanismSpec)
+    if scaled and not is_textbook(subject):
+        return
+    found = [Case.from_id(text) for text in counterexamples if text]
+    found = [c for c in found if c.q_len * c.kv_len <= _LARGEST and c.regime == "normal"]
+    for case in dict.fromkeys(map(subject.legal, (*_CASES, *found))):
+        if case.dtype not in subject.dtypes or subject.unsupported(case) is not None:
+            continue
+        with contextlib.suppress(Exception):  # what it refuses or breaks at says nothing here
+            module, inputs = subject.build(case)
+            for given in (inputs, *_with_options(subject, case, inputs)):
+                output = subject.output(module, given).cpu().double()
+                stages = stages_of(given)
+                if not scaled:
+                    wide, inputs64 = widened(module, given)
+                    stages = stages.replace(scores=wide(inputs64.query, inputs64.key))
+                share = _OFF if case.dtype in ("float32", "float64") else _HALF_OFF
+                sizes = stages.value[stages.value.isfinite()].abs()
+                yield Call(given, stages, scaled), output, share * float(sizes.amax())
+
+
+def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
+    """The same call with a scale, with grouped heads, and with both."""
+    if case.mask not in ("none", "padding") or case.kv_len > 16:
+        return
+    options: list[dict[str, float | bool]] = []
+    if "scale" in subject.accepts:
+        options += [{"scale": scale} for scale in (0.3, -0.7, 0.0, 1.0)]
+    if "enable_gqa" in subject.accepts and len(case.lead) > 1:
+        options += [{"enable_gqa": True}, *({**one, "enable_gqa": True} for one in options[:1])]
+    for option in options:
+        given = inputs.replace(**option)
+        if given.enable_gqa:
+            heads = inputs.query.repeat_interleave(2, dim=-3)
+            mask = inputs.attn_mask
+            if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
+                continue
+            given = given.replace(query=heads)
+        yield given
+
+
+def _is_narrow(subject: Subject) -> bool:
+    """Whether what is given in float64 comes back as right as float32 is, and no more."""
+    case = subject.legal(_CASES[0]).replace(dtype="float64")
+    if "float64" not in subject.dtypes or isinstance(subject.spec, LayerSpec):
+        return False
+    if not is_textbook(subject):
+        return False
+    with contextlib.suppress(Exception), torch.no_grad():
+        module, inputs = subject.build(case)
+        off = (subject.output(module, inputs).cpu().double() - textbook_output(inputs)).abs().max()
+        return _NARROW[0] < float(off) < _NARROW[1]
+    return False
+
+
+def _makes(mistaken: Tensor, output: Tensor, off: float) -> bool:
+    """Whether a mistake makes an output; a row that it leaves without keys may be NaN there."""
+    if mistaken.shape != output.shape:
+        return False
+    empty = (mistaken == 0).all(-1, keepdim=True) & output.isnan().all(-1, keepdim=True)
+    return not bool(empty.all()) and _same(output.masked_fill(empty, 0.0), mistaken, off)
+
+
+def _same(one: Tensor, other: Tensor, off: float) -> bool:
+    """Whether two outputs agree, NaN with NaN."""
+    if one.shape != other.shape:
+        return False
+    close = (one - other).abs() <= off
+    return bool((close | (one.isnan() & other.isnan()) | (one == other)).all())

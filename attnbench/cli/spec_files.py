@@ -1,0 +1,74 @@
+"""The file that ``attnbench new --from`` writes: the spec of a function, module or class."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from attnbench.cli.plugin_loading import ask, load_plugins
+from attnbench.errors import UsageError
+from attnbench.specs.conventions import KINDS
+
+__all__ = ["write_spec"]
+
+
+def write_spec(target: str, style: str | None, into: Path, name: str | None) -> Path:
+    """Write a spec with all that its adapter knows of a target, and give the file.
+
+    Raises:
+        AttnbenchError: the target, or how it is called, is wrong.
+        UsageError: the file is there already.
+    """
+    load_plugins(warn=False)
+    told: dict[str, Any] = ask("adapted_fields", target=target, style=style)
+    file = into / f"{name or told['name'].lower() + '_spec'}.py"
+    if not file.stem.isidentifier():
+        raise UsageError(f"{file.name} could not be imported: use letters, digits and '_'.")
+    if file.exists():
+        raise UsageError(f"{file} is there already; choose another name, or --into a folder.")
+    imports = [f"from attnbench.adapters import {told['style']}"]
+    if told["file"] is None:
+        imports.append(f"from {told['module']} import {told['attribute']}")
+    else:
+        imports.append(f"from {Path(told['file']).stem} import {told['attribute']}")
+        folder = Path(told["file"]).resolve().parent
+        if folder != into.resolve():
+            path = os.path.relpath(folder, into.resolve())
+            where = f"sys.path.insert(0, str(Path(__file__).parent / {path!r}))"
+            imports = ["import sys", "from pathlib import Path", "", imports[0], "", where]
+            imports.append(
+                f"from {Path(told['file']).stem} import {told['attribute']}  # noqa: E402"
+            )
+    values = {
+        "target": target,
+        "as_style": f" --as {style}" if style else "",
+        "file": file.name,
+        "imports": "\n".join(imports),
+        "callee": f"None, {told['attribute']}" if told["is_mask_mod"] else told["attribute"],
+        "conventions": "\n".join(_lines(told["conventions"], told["defaults"])),
+        **{key: told[key] for key in ("name", "style", "formula")},
+        **{key: repr(told[key]).replace("'", '"') for key in ("accepts", "laws")},
+    }
+    source = resources.files("attnbench") / "templates" / "spec" / "spec.py.template"
+    text = Template(source.read_text(encoding="utf-8")).substitute(values)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}.") from None
+    return file
+
+
+def _lines(given: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
+    lines = []
+    for key, default in defaults.items():
+        value = given.get(key, default)
+        others = [repr(word) for word in KINDS.get(key, ()) if word != value]
+        hint = f"  # {'of' if key == 'masks' else 'or'} {', '.join(others)}" if others else ""
+        mark = "" if key in given else "# "
+        text = "'-inf'" if value == float("-inf") else repr(value)
+        lines.append(f"        {mark}'{key}': {text},{hint}".replace("'", '"'))
+    return lines

@@ -1,0 +1,100 @@
+"""The likely cause: clues, how far they are trusted, and the known bugs that are shipped."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from attnbench.checking.api import select_invariants
+from attnbench.checking.evidence import diagnosis
+from attnbench.checking.evidence.diagnosis import Clue, clue_of, diagnosed, trusted
+from attnbench.checking.outcomes import CheckReport, Outcome, finding_text
+from tests.meta.mutants import MUTANTS
+from tests.meta.mutants.causes import CAUSES, judged
+
+
+def shipped(name: str) -> Any:
+    folder = resources.files("attnbench.checking.evidence")
+    return json.loads(folder.joinpath(name).read_text(encoding="utf-8"))
+
+
+def failed(*names: str, **more: Any) -> list[Outcome]:
+    return [Outcome("mine", name, "failed", "output[0] = 1", **more) for name in names]
+
+
+def test_what_explains_the_output_comes_before_any_invariant() -> None:
+    found = failed("inputs_are_unchanged", explained=("mask_inverted", "mask_ignored"))
+    assert clue_of(found) == Clue("makes", "mask_inverted", "mask_inverted")
+
+
+def test_the_most_specific_property_comes_first() -> None:
+    names = ["agrees_with_scalar_reference", "unit_variance", "layouts_agree"]
+    assert clue_of(failed(*names)) == Clue("fails", "layouts_agree", "layout")
+    assert clue_of(failed(*names[:2])) == Clue("alone", "unit_variance", "initialisation")
+
+
+def test_an_invariant_at_which_the_call_itself_failed_says_nothing_of_its_property() -> None:
+    text = "mine returned output of shape (2, 1) for query (2, 1, 4), but should return (2, 1, 4)"
+    found = [Outcome("mine", name, "failed", text) for name in ("layouts_agree", "copies_agree")]
+    assert clue_of(found) == Clue("says", "shape", "shape")
+
+
+def test_what_the_contract_says_counts_alone() -> None:
+    text = "mine answers differently the second time: output[0] = 1, then 2 for the same call"
+    others = failed(*[invariant.name for invariant in select_invariants(None)][:20])
+    found = [Outcome("mine", "keeps_the_contract", "failed", text), *others]
+    assert clue_of(found) == Clue("says", "not_deterministic", "not_deterministic")
+
+
+def test_nothing_is_said_of_what_passed() -> None:
+    assert clue_of([Outcome("mine", "layouts_agree", "passed")]) is None
+
+
+def test_a_clue_is_trusted_where_it_was_right_for_most_known_bugs() -> None:
+    clue = Clue("fails", "layouts_agree", "layout")
+    right, wrong = ({"clue": clue.name, "causes": [cause]} for cause in ("layout", "gradient"))
+    assert trusted(clue, [right, right, wrong])
+    assert not trusted(clue, [right, wrong, wrong])
+
+
+def test_the_failure_that_shows_the_cause_best_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"clue": "fails:layouts_agree", "causes": ["layout"], "bugs": ["own", "timm#1"]}]
+    files = {"causes.json": shipped("causes.json"), "diagnoses.json": 3 * rows}
+    monkeypatch.setattr(diagnosis, "_data", files.__getitem__)
+    found = failed("agrees_with_scalar_reference", "unit_variance", "layouts_agree")
+    told = diagnosed([Outcome("mine", "copies_agree", "passed"), *found])
+    text = "the answer depends on how the tensors lie in memory, as in timm#1"
+    assert [outcome.diagnosis for outcome in told] == [None, None, None, text]
+    lines = finding_text(told[1:]).splitlines()
+    assert lines[0] == f"mine: {text} (likely cause)"
+    assert lines[1] == "FAILED mine: layouts_agree"
+    assert lines[-1] == "  also failed: agrees_with_scalar_reference, unit_variance"
+    assert text in repr(CheckReport(told))
+
+
+def test_what_is_shipped_names_what_there_is() -> None:
+    data = shipped("causes.json")
+    known = {invariant.name for invariant in select_invariants(None)}
+    assert {name for name, _ in data["shown_by"]} <= known
+    pointed = [*data["made_by"].values(), *(cause for _, cause in data["said"] + data["shown_by"])]
+    assert set(pointed) <= set(data["causes"])
+    assert {cause for row in shipped("diagnoses.json") for cause in row["causes"]} <= set(
+        data["causes"]
+    )
+
+
+def test_every_mutant_has_its_causes_named() -> None:
+    assert set(CAUSES) == {mutant.name for mutant in MUTANTS}
+    assert {cause for row in CAUSES.values() for cause in row} <= set(
+        shipped("causes.json")["causes"]
+    )
+
+
+def test_of_known_bugs_left_out_four_fifths_are_told_right_and_few_wrong() -> None:
+    rows = shipped("diagnoses.json")
+    found = [judged(row, rows) for row in rows]
+    assert found.count("right") >= 0.8 * len(rows)
+    assert found.count("wrong") <= 0.08 * len(rows)
