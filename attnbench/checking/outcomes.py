@@ -174,10 +174,14 @@ def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = 
     lead = next((outcome for outcome in bad if outcome.diagnosis), bad[0])
     parts = [f"{lead.subject}: {lead.diagnosis} (likely cause)"] if lead.diagnosis else []
     parts.append(failure_text(_with_script(lead, bad), (statements or {}).get(lead.invariant, "")))
-    for status in STATUSES:
-        names = [o.invariant for o in bad if o.status == status and o is not lead]
-        if names:
-            parts.append(filled(f"also {status}: ", ", ".join(names)))
+    others: dict[str, list[str]] = {}
+    for outcome in bad:
+        if outcome is not lead:
+            why = "" if outcome.status == "failed" else outcome.reason.partition("\n")[0]
+            others.setdefault(f"also {outcome.status}{why and ', '}{why}: ", []).append(
+                outcome.invariant
+            )
+    parts += [filled(head, ", ".join(names)) for head, names in others.items()]
     return "\n".join(parts)
 
 

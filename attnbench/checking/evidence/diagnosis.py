@@ -78,10 +78,10 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
             kind = re.sub(r"_\d+$", "", mistake)
             return Clue("makes", kind, data["made_by"][kind])
     said = [outcome.reason.partition("\n")[0] for outcome in failed]
-    contract = [one for o, one in zip(failed, said, strict=True) if o.invariant == CONTRACT]
+    contract = {o.reason.partition("\n")[0] for o in failed if o.invariant == CONTRACT}
     for pattern, cause in data["said"]:
-        count = sum(bool(re.search(pattern, one)) for one in said)
-        if count and (count >= _SAID * len(failed) or re.search(pattern, *(contract or [""]))):
+        saying = [one for one in said if re.search(pattern, one)]
+        if saying and (len(saying) >= _SAID * len(failed) or contract & {*saying}):
             return Clue("says", cause, cause)
     names = {o.invariant for o, one in zip(failed, said, strict=True) if not _BROKEN.search(one)}
     names = names or {outcome.invariant for outcome in failed}

@@ -115,7 +115,9 @@ def _answers(
     for case in dict.fromkeys(map(subject.legal, (*_CASES, *found))):
         if case.dtype not in subject.dtypes or subject.unsupported(case) is not None:
             continue
-        with contextlib.suppress(Exception):  # what it refuses or breaks at says nothing here
+        with contextlib.suppress(
+            Exception, SystemExit
+        ):  # what it refuses or breaks at says nothing here
             module, inputs = subject.build(case)
             for given in (inputs, *_with_options(subject, case, inputs)):
                 output = subject.output(module, given).cpu().double()
@@ -155,7 +157,7 @@ def _is_narrow(subject: Subject) -> bool:
         return False
     if not is_textbook(subject):
         return False
-    with contextlib.suppress(Exception), torch.no_grad():
+    with contextlib.suppress(Exception, SystemExit), torch.no_grad():
         module, inputs = subject.build(case)
         off = (subject.output(module, inputs).cpu().double() - textbook_output(inputs)).abs().max()
         return _NARROW[0] < float(off) < _NARROW[1]

@@ -21,7 +21,7 @@ _STATUS_WIDTH = max(map(len, STATUSES))
 class Screen:
     """Prints outcomes as they come.
 
-    Of one subject, each outcome is a line; of several, each subject is one, once it is through.
+    Of one subject, each good outcome is a line; of several, each subject that is through is one.
     What is wrong with a subject is told behind its last outcome, when the likely cause is known:
     the failure that shows it best whole, and the others by name.
 
@@ -49,7 +49,7 @@ class Screen:
         wrong = outcome.status not in _GOOD
         if wrong and self._verbose:
             print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
-        elif self._each and (self._verbose or outcome.reason != "law not declared"):
+        elif not wrong and self._each and (self._verbose or outcome.reason != "law not declared"):
             self._line(outcome)
         if len(found) == self._expected[outcome.subject]:
             self._subject(outcome.subject, found)
@@ -69,14 +69,15 @@ class Screen:
         if outcome.status == "passed":
             cases = "case" if outcome.cases == 1 else "cases"
             told = f"{outcome.seconds:6.2f} s  {outcome.cases:3} {cases}: {outcome.reason}"
-        elif outcome.status != "failed":
+        else:
             told = _first_line(outcome)
         print_line(f"{line}  {told}".rstrip(), outcome.status)
 
     def _subject(self, subject: str, found: Sequence[Outcome]) -> None:
         bad = [outcome for outcome in diagnosed(found) if outcome.status not in _GOOD]
         if bad:
-            print_line("\n" + finding_text(bad, self._statements) + "\n")
+            gap = "\n" if self._each else ""
+            print_line(f"{gap}{finding_text(bad, self._statements)}\n")
         if self._each:
             return
         counts = CheckReport(tuple(found)).counts

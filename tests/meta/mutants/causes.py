@@ -82,7 +82,8 @@ def judged(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """``right``, ``wrong`` or ``silent``: what the other known bugs make of one's clue."""
     if row["clue"] is None:
         return "silent"
-    clue = Clue(*row["clue"].split(":"), cause=row["said"])
+    kind, what = row["clue"].split(":")
+    clue = Clue(kind, what, row["said"])
     if not trusted(clue, [other for other in rows if other is not row]):
         return "silent"
     return "right" if clue.cause in row["causes"] else "wrong"
