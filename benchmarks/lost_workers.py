@@ -62,7 +62,10 @@ def main(runs: int) -> None:
             lost += sum(one.invariant not in {f.invariant for f in found} for one in expected)
             lost += max(0, len(expected) - len(found))
             twice += max(0, len(found) - len(expected))
-            different += sum(one not in expected for one in found)
+            others = [one for one in found if one not in expected]
+            different += len(others)
+            for one in others:
+                print(f"  different: {one}")
             print(f"{run} runs: {lost} lost, {twice} twice, {different} different", flush=True)
             cluster.wait_for_workers(2)
 

@@ -201,3 +201,43 @@ def test_a_slurm_that_takes_no_job_is_one_line(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(UsageError, match="--cluster slurm: sbatch: error: Invalid qos"):
         ClusterWorkers("slurm")
+
+
+def test_two_runs_on_one_cluster_get_each_their_own(tmp_path: Path, scheduler: Any) -> None:
+    found: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+
+    def run(seed: str) -> None:
+        where = ("--cluster", scheduler.scheduler_address, "--seed", seed)
+        found[seed] = check(*where, cwd=tmp_path)
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in ("1", "2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for seed, (code, outcomes) in found.items():
+        assert code == 0
+        assert [outcome["seed"] for outcome in outcomes] == [int(seed)] * 2 * len(FEW)
+
+
+def test_ctrl_c_keeps_what_was_recorded_and_leaves_the_cluster_no_task(
+    tmp_path: Path, scheduler: Any
+) -> None:
+    from distributed import Client
+
+    journal = tmp_path / "outcomes.jsonl"
+    where = ("--cluster", scheduler.scheduler_address, "--resume", str(journal))
+    process = subprocess.Popen([*MAIN, "check", "dot", "additive", "--seeds", "20", *where])
+    until = time.monotonic() + 300
+    while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    header, *rows = journal.read_text().splitlines()
+    assert "attnbench journal" in header
+    assert all(json.loads(row)["status"] in ("passed", "skipped") for row in rows)
+    with Client(scheduler.scheduler_address, set_as_default=False) as client:
+        left = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+    assert left == 0
