@@ -14,6 +14,7 @@ from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.layers.cache_properties import PROPERTIES
+from attnbench.invariants.layers.explanations import explanation
 from attnbench.invariants.layers.program_comparison import Stage
 from attnbench.invariants.layers.program_lines import lines_of
 from attnbench.specs import Invariant
@@ -110,10 +111,12 @@ def cache_invariant(
         assert isinstance(subject, LayerSubject)
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes
         effort = EFFORT.get()
-        found = explore(Stage(subject, case), judged, drawn, effort.kept, effort.shrink)
+        stage = Stage(subject, case)
+        found = explore(stage, judged, drawn, effort.kept, effort.shrink)
         if found is not None:
+            told = found.message + explanation(stage, judged, found)
             compared = {"lines": lines_of(subject, case, found)}
-            raise InvariantViolation(found.message, error=found.error, compared=compared)
+            raise InvariantViolation(told, error=found.error, compared=compared)
 
     return Invariant(
         name=PROPERTIES[judged].invariant,

@@ -61,10 +61,11 @@ class Stage:
     Args:
         subject: a layer with a cache.
         case: its seed gives the parameters and the tokens.
+        narrow_masks: calls with a cache get the mask of the new tokens alone.
     """
 
-    def __init__(self, subject: LayerSubject, case: Case) -> None:
-        self.subject, self.case = subject, case
+    def __init__(self, subject: LayerSubject, case: Case, *, narrow_masks: bool = False) -> None:
+        self.subject, self.case, self.narrow_masks = subject, case, narrow_masks
         self._module, _ = subject.build(case.replace(lead=(1,), q_len=1, kv_len=1, mask="none"))
         generator = torch.Generator().manual_seed(case.seed)
         shape = (MOST_ROWS, TOKENS, case.query_size)
@@ -129,6 +130,7 @@ class Player:
         self.program: list[Step] = []
         self.over = False
         self._next = 0
+        self._refused: list[str] = []
 
     def play(self, step: Step) -> None:
         """Do one step; nothing more is done once another property was seen to be violated."""
@@ -156,7 +158,9 @@ class Player:
         return self.judged == "ledger" or self._twin(track, track.seen, mask) is None
 
     def _after(self) -> str:
-        return f"\n  in the calls: {in_words(tuple(self.program))}"
+        refused = ", ".join(self._refused)
+        told = f"\n  {refused} was refused, which should leave the cache as it was"
+        return f"\n  in the calls: {in_words(tuple(self.program))}" + (told if refused else "")
 
     def _play(self, step: Step) -> None:
         if step.kind == "begin":
@@ -193,7 +197,10 @@ class Player:
         hidden = self.chunk(track.seen.shape[0], step.count)
         track.seen = torch.cat([track.seen, hidden], 1)
         track.cuts.append(step.count)
-        got, track.cache = self.subject.call(self.module, hidden, track.mask, track.cache)
+        mask = track.mask
+        if mask is not None and self.stage.narrow_masks:
+            mask = mask[:, -step.count :]
+        got, track.cache = self.subject.call(self.module, hidden, mask, track.cache)
         if self.judged == "alone":
             self._judge_alone(track, got)
         elif self.judged != "ledger":
@@ -206,6 +213,7 @@ class Player:
         try:
             track.cache = self.subject.select(track.cache, index)
         except NotImplementedError:
+            self._refused.append(str(step))
             return
         track.seen = track.seen[index]
         track.pads = tuple(track.pads[row] for row in step.rows) if track.pads else ()
@@ -216,6 +224,7 @@ class Player:
         try:
             track.cache = self.subject.crop(track.cache, step.count)
         except NotImplementedError:
+            self._refused.append(str(step))
             return
         track.seen = track.seen[:, : step.count]
         kept, cuts = step.count, []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,21 +16,22 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
-from attnbench.invariants.layers import cache_operations, splits
+from attnbench.invariants.layers import cache_operations, padding, splits
 from attnbench.invariants.layers.cache_programs import Program, legalised, steps
 from attnbench.invariants.layers.program_choices import keep, shrunk, stored
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 from tests.meta.right.broken_layers import BROKEN, KILLERS
-from tests.meta.right.layers import RIGHT_LAYERS
+from tests.meta.right.layers import RIGHT_LAYERS, Block
 
 INVARIANTS = by_name(cache_operations, splits)
 
 
 def outcome(spec: LayerSpec, invariant: str) -> attnbench.Outcome:
     (subject,) = resolve(spec)
+    known = {**INVARIANTS, **by_name(padding)}
     with seeded():
-        return run_invariant(subject, INVARIANTS[invariant], PROFILES["quick"])
+        return run_invariant(subject, known[invariant], PROFILES["quick"])
 
 
 @pytest.mark.parametrize("invariant", INVARIANTS)
@@ -206,3 +209,31 @@ def test_a_layer_of_the_wrong_dtype_gets_a_script() -> None:
     assert found.status == "failed"
     assert found.reproduce is not None
     assert "the dtype should be" in found.reproduce
+
+
+class NarrowMasks(Block):
+    """Takes a mask of the new tokens, and holds those of the cache for real."""
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        if padding_mask is not None and cache is not None:
+            seen = getattr(cache, "seen", padding_mask[:, :0])
+            padding_mask = torch.cat([seen, padding_mask], 1)
+            cache.seen = padding_mask
+        return super().forward(hidden, padding_mask, cache)
+
+
+def test_what_has_a_name_is_named() -> None:
+    both = outcome(BROKEN["selects_both_ways"], "selected_rows_go_on_as_their_sequences")
+    assert "select changed the cache that it was given and gave another one" in both.reason
+    late = outcome(BROKEN["refuses_too_late"], "cropped_slots_are_forgotten")
+    assert "was refused, which should leave the cache as it was" in late.reason
+
+
+def test_a_mask_of_the_new_tokens_alone_is_named() -> None:
+    twin = RIGHT_LAYERS["causal_growing"]
+    spec = replace(twin, name="narrow", make=NarrowMasks)
+    found = outcome(spec, "padded_rows_decode_as_alone")
+    assert found.status == "failed"
+    assert "but padding_mask is (B, length + L), that of the cached tokens too" in found.reason

@@ -1,0 +1,59 @@
+"""What a failing program shows of its cause, where that has a name of its own."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from attnbench.invariants.layers.attribution import played
+from attnbench.invariants.layers.program_comparison import FoundError, Stage
+from attnbench.invariants.layers.rounding import floor_of, worst_place
+
+__all__ = ["explanation"]
+
+_BOTH = (
+    "\n  select changed the cache that it was given and gave another one: it should do one or the "
+    "other."
+)
+_NARROW = (
+    "\n  With a mask of the new tokens alone nothing of this happens: the layer takes a mask "
+    "(B, L), but padding_mask is (B, length + L), that of the cached tokens too."
+)
+
+
+def explanation(stage: Stage, judged: str, found: FoundError) -> str:
+    """A sentence that names the cause; empty if none is known."""
+    kinds = {step.kind for step in found.program}
+    if "select" in kinds and _selects_both_ways(stage):
+        return _BOTH
+    if judged in ("alone", "mixed", "rows") and found.program[0].rows:
+        narrow = Stage(stage.subject, stage.case, narrow_masks=True)
+        if played(narrow, judged, found.program) is None:
+            return _NARROW
+    return ""
+
+
+def _selects_both_ways(stage: Stage) -> bool:
+    """Whether a selection that gives another cache changes the one that it was given."""
+    subject, module = stage.subject, stage.module()
+    tokens = stage.tokens[:2]
+    try:
+        with torch.no_grad():
+            cache = subject.new_cache(module, 2)
+            _, cache = subject.call(module, tokens[:, :3], None, cache)
+            before = copy.deepcopy(cache)
+            given = subject.select(cache, torch.tensor([1, 0], device=tokens.device))
+            if given is cache:
+                return False
+            step = tokens[:, 3:4]
+            expected, _ = subject.call(module, step, None, before)
+    except Exception:  # what else is wrong is told by the program itself
+        return False
+    try:
+        with torch.no_grad():
+            got, _ = subject.call(module, step, None, cache)
+    except Exception:  # it was changed so much that it is of no use
+        return True
+    real = torch.ones_like(expected, dtype=torch.bool)
+    return worst_place(got, expected, 4 * floor_of(subject, expected), real) is not None
