@@ -49,6 +49,14 @@ def test_what_the_contract_says_counts_alone() -> None:
     assert clue_of(found) == Clue("says", "not_deterministic", "not_deterministic")
 
 
+def test_the_reason_behind_a_failure_is_what_it_says() -> None:
+    text = (
+        "weights[0] = 1\n  because mine answers differently the second time: output[0] = 1\n  [x]"
+    )
+    found = [Outcome("mine", "bias_is_added_to_scores", "failed", text)]
+    assert clue_of(found) == Clue("says", "not_deterministic", "not_deterministic")
+
+
 def test_nothing_is_said_of_what_passed() -> None:
     assert clue_of([Outcome("mine", "layouts_agree", "passed")]) is None
 

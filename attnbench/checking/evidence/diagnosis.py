@@ -77,8 +77,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         for mistake in outcome.explained[:1]:
             kind = re.sub(r"_\d+$", "", mistake)
             return Clue("makes", kind, data["made_by"][kind])
-    said = [outcome.reason.partition("\n")[0] for outcome in failed]
-    contract = {o.reason.partition("\n")[0] for o in failed if o.invariant == CONTRACT}
+    said = [outcome.reason.partition("\n  [")[0] for outcome in failed]
+    contract = {o.reason.partition("\n  [")[0] for o in failed if o.invariant == CONTRACT}
     for pattern, cause in data["said"]:
         saying = [one for one in said if re.search(pattern, one)]
         if saying and (len(saying) >= _SAID * len(failed) or contract & {*saying}):

@@ -52,6 +52,13 @@ _REFUSAL = re.compile(
 )
 
 
+_NEEDS_GPU = re.compile(
+    r"not compiled with CUDA|no NVIDIA|(?:must|should) be (?:on )?(?:a )?(?:cuda|gpu)"
+    r"|(?:expected|only) .*\b(?:cuda|gpu)\b|0 active drivers",
+    re.IGNORECASE,
+)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdaptedSpec(MechanismSpec):
     """A mechanism that an adapter made of a callee.
@@ -99,8 +106,12 @@ def refusals(name: str) -> Iterator[None]:
         yield
     except RefusalError:
         raise
-    except (NotImplementedError, RuntimeError, ValueError, TypeError) as error:
+    except (AssertionError, NotImplementedError, RuntimeError, ValueError, TypeError) as error:
         said = (str(error).strip().splitlines() or [""])[0]
+        if _NEEDS_GPU.search(said):
+            raise RefusalError(
+                f"{name} needs a GPU ({type(error).__name__}: {said}): check it with --device cuda"
+            ) from error
         if isinstance(error, NotImplementedError) or _REFUSAL.search(said):
             raise RefusalError(f"{name} refuses it: {type(error).__name__}: {said}") from error
         raise

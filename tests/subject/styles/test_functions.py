@@ -241,3 +241,16 @@ def test_a_class_that_no_style_fits_is_told_what_to_write_instead() -> None:
 def test_a_class_is_not_called_like_a_function_and_the_message_says_so() -> None:
     with pytest.raises(StyleError, match=r"Written cannot be called as sdpa: it is a class; name"):
         attnbench.check(Written, style="sdpa")
+
+
+def on_a_gpu(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    raise AssertionError("Torch not compiled with CUDA enabled")
+
+
+def test_a_function_that_needs_a_gpu_is_not_accused_and_says_how_to_check_it() -> None:
+    report = attnbench.check(
+        on_a_gpu, style="sdpa", profile="quick", invariants=["keeps_the_contract"]
+    )
+    assert statuses(report) == {"keeps_the_contract": "inconclusive"}
+    assert "on_a_gpu needs a GPU" in report.outcomes[0].reason
+    assert "--device cuda" in report.outcomes[0].reason
