@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 import attnbench
@@ -15,6 +16,8 @@ from attnbench_peers.library import LIBRARIES
 
 __all__ = ["attnbench_layers", "attnbench_mechanisms"]
 
+_WHY = "a layer of Keras computes in the dtype that it was made with, and knows no fake tensors"
+OWN_DTYPE = dict.fromkeys(("autocast_agrees", "fake_tensors_tell_the_shape"), _WHY)
 INSTALLED = LIBRARIES["keras"].installed is not None
 
 
@@ -44,6 +47,7 @@ class _Layer(nn.Module):
     def __init__(self, size: int, kind: str, **options: Any) -> None:
         super().__init__()
         keras = _keras()
+        keras.utils.set_random_seed(int(torch.randint(2**31, ())))
         self.layer = getattr(keras.layers, kind)(name="attention", **options)  # numbered otherwise
         self.layer(*[keras.ops.zeros((1, 1, size))] * 2)
 
@@ -81,4 +85,5 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
         ("keras_grouped", "GroupQueryAttention", grouped),
         ("keras_grouped_window", "GroupQueryAttention", {**grouped, "sliding_window": 3}),
     ):
-        yield layer(partial(_Layer, kind=kind, **options), name=name, mask="mask")
+        make = partial(_Layer, kind=kind, **options)
+        yield layer(make, name=name, mask="mask", dtypes=("float32",), exempt=OWN_DTYPE)

@@ -39,5 +39,6 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
         return
     for kind in ("Performer", "Polynormer"):
         make = partial(_attention, f"{kind}Attention")
-        yield layer(make, name=f"torch_geometric_{kind.lower()}", sizes=_legal, mask="mask")
+        name = f"torch_geometric_{kind.lower()}"
+        yield layer(make, name=name, sizes=_legal, mask="mask", dtypes=("float32", "float64"))
     yield layer(_set, name="torch_geometric_set", sizes=_legal, mask="mask")
