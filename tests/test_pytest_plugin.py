@@ -183,3 +183,18 @@ def test_what_failed_is_kept_where_pytest_runs_and_tried_first_the_next_time(
     assert pytest_in(project, *bad).code == 1
     assert any(path.is_file() for path in (project / ".hypothesis" / "examples").rglob("*"))
     assert pytest_in(project, *bad, "--attnbench-seed=9").code == 1
+
+
+def test_functions_of_a_style_are_named_with_it(project: Path) -> None:
+    (project / "library.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention\n\n\n"
+        "def mine(query, key, value, attn_mask=None):\n"
+        "    return scaled_dot_product_attention(query, key, value, attn_mask=attn_mask)\n"
+    )
+    named = ("--attnbench=library.py:mine", "-k", "mine and keeps_the_contract")
+    result = pytest_in(project, *named, "--attnbench-as=sdpa")
+    assert "1 passed" in result.counts
+    missing = pytest_in(project, *named)
+    assert "name the style with --as (sdpa would fit" in missing.text
+    bare = pytest_in(project, "--attnbench", "--attnbench-as=sdpa")
+    assert "--attnbench names none" in bare.text
