@@ -31,7 +31,13 @@ GPT2 = GPT2Config(
     n_embd=16, n_layer=2, n_head=4, vocab_size=8, n_positions=128, bos_token_id=0, eos_token_id=0
 )
 CONFIGS = {"llama": LLAMA, "mistral": MISTRAL, "gemma": GEMMA, "gpt2": GPT2}
-ATTENTIONS = [(name, attention) for name in CONFIGS for attention in ("eager", "sdpa")]
+ATTENTIONS = [
+    (name, attention, kind)
+    for name in CONFIGS
+    for attention in ("eager", "sdpa")
+    for kind in ("dynamic", "static")
+]
+FLEX = [(name, "flex_attention", "dynamic") for name in ("llama", "mistral", "gemma")]
 
 
 def made(config: Any, **options: Any) -> tuple[Any, Any, Any]:
@@ -42,8 +48,7 @@ def made(config: Any, **options: Any) -> tuple[Any, Any, Any]:
     return spec.cache, module, spec.cache.new(module, 2)
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize(("name", "attention"), ATTENTIONS)
+@pytest.mark.parametrize(("name", "attention", "kind"), ATTENTIONS + FLEX)
 @torch.no_grad()
 def test_calls_with_a_cache_of_the_library_give_what_one_call_gives(
     name: str, attention: str, kind: str
@@ -68,6 +73,23 @@ def test_rows_are_selected_by_the_library(kind: str) -> None:
     cache = spec.select(cache, torch.tensor([1, 0])) or cache
     step = module(hidden[[1, 0], 5:], cache=cache)
     torch.testing.assert_close(step, module(hidden)[[1, 0], 5:], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_selection_from_a_cache_that_was_cropped_to_nothing_is_refused() -> None:
+    spec, module, cache = made(LLAMA)
+    module(torch.randn(2, 3, 16), cache=cache)
+    assert spec.crop is not None
+    assert spec.select is not None
+    with pytest.raises(NotImplementedError, match="selects no rows of a cache that holds no slots"):
+        spec.select(spec.crop(cache, 0), torch.tensor([1]))
+
+
+def test_flex_attention_runs_without_its_compiler() -> None:
+    spec = transformers(LLAMA, attention="flex_attention")
+    names = ["calls_may_be_cut_anywhere", "padded_item_equals_item_alone"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert [o.status for o in report.outcomes] == ["passed", "passed"], str(report)
 
 
 @torch.no_grad()

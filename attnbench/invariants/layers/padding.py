@@ -97,7 +97,7 @@ def _no_gradient(subject: Subject, case: Case) -> None:
 def _alone(subject: Subject, case: Case) -> None:
     look = Look(subject, case)
     mask = look.padded()
-    for grad in (False, True):
+    for grad in (False, True) if subject.conventions.gradients else (False,):
         with torch.set_grad_enabled(grad):
             output, _ = look.subject.call(look.module, look.hidden, mask)
         for item in range(case.lead[0]):

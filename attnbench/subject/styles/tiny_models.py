@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -67,8 +69,20 @@ class TinyModel(nn.Module):
             given["position_ids"] = where[:, past:].expand(hidden.shape[0], -1)
         if "past_key_values" in self.names:
             given |= {"past_key_values": cache, "use_cache": cache is not None}
-        output: Tensor = self.model(**given).last_hidden_state
+        with _uncompiled(self.model.config):
+            output: Tensor = self.model(**given).last_hidden_state
         return output
+
+
+@contextlib.contextmanager
+def _uncompiled(config: Any) -> Iterator[None]:
+    """FlexAttention without its compiler, which takes seconds for each shape it has not seen."""
+    if config._attn_implementation != "flex_attention" or torch.compiler.is_compiling():
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it says that it is not compiled
+        yield
 
 
 def transformers(
@@ -82,8 +96,10 @@ def transformers(
     """A layer of a model of transformers, made of a configuration without a download.
 
     Rows of a cache are selected, and slots removed, by the library's own methods; a crop that it
-    does not support is refused. Positions are given, counted from the first real token. Dropout is
-    off. float64 is left out, as norms and rotations there compute in float32 whatever is given.
+    does not support is refused, and so is a selection from a cache that was cropped to nothing.
+    FlexAttention runs without its compiler and forward only, as it does on the CPU. Positions are
+    given, counted from the first real token. Dropout is off. float64 is left out, as norms and
+    rotations there compute in float32 whatever is given.
 
     Args:
         config: a configuration; with a hidden size of 16 or less, all invariants have cases.
@@ -123,12 +139,14 @@ def transformers(
         "sizes": lambda size: text.hidden_size,
         "dtypes": ("float32", "bfloat16", "float16"),
         "laws": ("left_padding_is_inert",),
+        "conventions": {"gradients": attention != "flex_attention"},  # on the CPU it has none
         "exempt": {"empty_calls_are_harmless": _EMPTY},
     }
     if cache == "quantized":
         known["exempt"] |= dict.fromkeys(LOSSY, _LOSSY)
-    exempt = {**known["exempt"], **fields.pop("exempt", {})}
-    return LayerSpec(**{**known, **fields, "exempt": exempt})
+    for name in ("conventions", "exempt"):
+        fields[name] = {**known[name], **fields.get(name, {})}
+    return LayerSpec(**{**known, **fields})
 
 
 def _without_dropout(config: Any) -> Any:
@@ -170,7 +188,15 @@ def _cache_spec(kind: str, options: Mapping[str, Any]) -> CacheSpec:
 
 
 def _select(cache: Any, index: Tensor) -> None:
-    """Keep rows, by the first of the library's two methods that every block has."""
+    """Keep rows, by the first of the library's two methods that every block has.
+
+    Raises:
+        NotImplementedError: it was cropped to nothing; the library's methods then do nothing, and
+            the next call finds the old number of rows.
+    """
+    kept = [getattr(layer, "keys", None) for layer in cache.layers]
+    if any(k is not None and k.dim() == 4 and not k.shape[-2] for k in kept):
+        raise NotImplementedError("the library selects no rows of a cache that holds no slots")
     if all(hasattr(layer, "batch_select_indices") for layer in cache.layers):
         cache.batch_select_indices(index)
     else:
