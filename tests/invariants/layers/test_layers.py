@@ -81,3 +81,18 @@ def test_a_layer_of_one_large_size_has_cases() -> None:
     names = ["copies_agree", "empty_calls_are_harmless", "items_are_independent"]
     report = attnbench.check(spec, profile="quick", invariants=names)
     assert [o.status for o in report.outcomes] == ["passed"] * 3, str(report)
+
+
+class Normed(OfOneSize):
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.norm = nn.RMSNorm(size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(self.norm(hidden))
+
+
+def test_an_epsilon_that_follows_the_dtype_is_not_accused() -> None:
+    spec = LayerSpec(name="normed", make=Normed, sizes=lambda size: max(4, size // 4 * 4))
+    report = attnbench.check(spec, profile="quick", invariants=["agrees_with_float64"])
+    assert report.ok, str(report)
