@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
+from attnbench.adapters import flash
 from attnbench.checking.evidence.witnesses import explanations, likeliest
 from attnbench.subject.lookup import resolve
 from tests.meta.mutants import MUTANTS
@@ -60,3 +62,20 @@ def test_a_mask_of_the_opposite_meaning_is_told_though_rows_without_keys_are_nan
     report = attnbench.check(opposite, style="sdpa", profile="quick")
     first = str(report).splitlines()[1]
     assert first.startswith("opposite: the mask is read with the opposite meaning")
+
+
+def one_too_much(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    """Attention of grouped heads, forward only, plus 1."""
+    query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    output = scaled_dot_product_attention(
+        query, key, value, mask, is_causal=causal, enable_gqa=True
+    )
+    return 1 + output.transpose(1, 2)
+
+
+def test_wrong_outputs_of_grouped_heads_are_looked_into() -> None:
+    conventions = {"gradients": False, "hidden_slots": "finite", "masks": ("boolean",)}
+    (subject,) = resolve(flash(one_too_much, dtypes=("float32",), conventions=conventions))
+    assert explanations(subject) == ()

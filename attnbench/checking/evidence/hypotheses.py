@@ -303,7 +303,7 @@ def _scale(call: Call) -> Named:
 
 def _values(call: Call) -> Named:
     value, weights = call.stages.value, call.stages.weights
-    if call.scaled and call.inputs.key.shape == call.inputs.value.shape:
+    if call.scaled and call.inputs.key.shape == value.shape:  # for groups, the values are expanded
         yield "keys_pooled", weights @ call.inputs.key.cpu().double()
     yield "values_reversed", weights @ value.flip(-2)
     if value.dim() > 2 and value.shape[0] > 1:

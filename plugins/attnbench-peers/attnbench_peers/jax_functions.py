@@ -51,6 +51,7 @@ def _flax(
 def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     """``jax.nn.dot_product_attention`` and Flax's."""
     conventions = {**FORWARD_ONLY, "empty_rows": "mean", "causal": "top_left"}
+    conventions["internal_dtype"] = "float32"
     if LIBRARIES["jax"].installed:
         yield flash(_jax, name="jax_dot_product", dtypes=DTYPES, conventions=conventions)
     if LIBRARIES["flax"].installed:
