@@ -32,42 +32,44 @@ def outcomes(address: str) -> list[Any]:
     return sorted((replace(o, seconds=0.0) for o in found), key=repr)
 
 
+def cluster_of_two() -> Any:
+    from distributed import LocalCluster
+
+    return LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0)
+
+
 def main(runs: int) -> None:
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     chance = random.Random(0)  # noqa: S311 -- moments, not secrets
     lost = twice = different = 0
-    with LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0
-    ) as cluster:
+    with cluster_of_two() as cluster:
         with Client(cluster, set_as_default=False) as client:
             client.submit(abs, 0).result()
             began = time.perf_counter()
             client.gather([client.submit(abs, n, pure=False) for n in range(1000)])
             per_task_ms = time.perf_counter() - began
         print(f"Dask takes {per_task_ms:.2f} ms a task, of 1000 that do nothing", flush=True)
-        outcomes(cluster.scheduler_address)
         began = time.monotonic()
         expected = outcomes(cluster.scheduler_address)
         seconds = time.monotonic() - began
-        for run in range(1, runs + 1):
+    for run in range(1, runs + 1):
+        with cluster_of_two() as cluster:
             worker = chance.choice(list(cluster.workers.values()))
-            killer = threading.Timer(
-                chance.uniform(0.0, seconds), os.kill, (worker.pid, signal.SIGKILL)
-            )
+            moment = chance.uniform(0.0, seconds)
+            killer = threading.Timer(moment, os.kill, (worker.pid, signal.SIGKILL))
             killer.start()
             found = outcomes(cluster.scheduler_address)
             killer.cancel()
             killer.join()
-            lost += sum(one.invariant not in {f.invariant for f in found} for one in expected)
-            lost += max(0, len(expected) - len(found))
-            twice += max(0, len(found) - len(expected))
-            others = [one for one in found if one not in expected]
-            different += len(others)
-            for one in others:
-                print(f"  different: {one}")
-            print(f"{run} runs: {lost} lost, {twice} twice, {different} different", flush=True)
-            cluster.wait_for_workers(2)
+        named = [(one.subject, one.seed, one.invariant) for one in found]
+        lost += len(expected) - len(set(named))
+        twice += len(named) - len(set(named))
+        others = [one for one in found if one not in expected]
+        different += len(others)
+        for one in others:
+            print(f"  different: {one}")
+        print(f"{run} runs: {lost} lost, {twice} twice, {different} different", flush=True)
 
 
 if __name__ == "__main__":
