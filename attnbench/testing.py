@@ -12,7 +12,7 @@ from attnbench.attention.calls import Call, check_features, prepare
 from attnbench.attention.dispatch import scoring_of
 from attnbench.attention.masks import Mask, causal_mask, fold, valid_lens_mask, window_mask
 from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
-from attnbench.attention.torch_internals import softmax_backward, transforms_active
+from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.attention.windows import Band, band, last_slots
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES
 from attnbench.checking.profiles import current_profile
@@ -65,6 +65,7 @@ __all__ = [
     "check_features",
     "current_profile",
     "differentiate",
+    "eager",
     "explicit",
     "fold",
     "has_gradients",

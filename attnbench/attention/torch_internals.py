@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = [
     "OperationMode",
     "constant_for_compiler",
+    "eager",
     "faked",
     "graph_breaks",
     "is_concrete",
@@ -24,6 +25,15 @@ __all__ = [
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def eager(function: _Function) -> _Function:
+    """A function that the compiler leaves alone, as ``torch.compiler.disable`` makes it.
+
+    That imports the compiler at once; this does when the function is first called.
+    """
+    found: _Function = torch._disable_dynamo(function)  # type: ignore[attr-defined]
+    return found
 
 
 def is_concrete(tensor: Tensor) -> bool:

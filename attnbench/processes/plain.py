@@ -76,4 +76,8 @@ def _rebuilt(value: Any) -> Any:
     if module.partition(".")[0] != "attnbench":
         raise ValueError(f"{value[_CLASS]!r} is no class of attnbench")
     kind = getattr(importlib.import_module(module), name)
-    return kind(**{key: _rebuilt(item) for key, item in value["fields"].items()})
+    fields = {key: _rebuilt(item) for key, item in value["fields"].items()}
+    for field in dataclasses.fields(kind):  # JSON has lists alone
+        if str(field.type).startswith("tuple") and isinstance(fields[field.name], list):
+            fields[field.name] = tuple(fields[field.name])
+    return kind(**fields)

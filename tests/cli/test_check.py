@@ -170,7 +170,7 @@ def test_quick_leaves_subjects_with_options_to_other_profiles_and_says_so() -> N
     assert set(names) & set(all_targets("quick")) == {"static"}
     law = ("--invariant", "bounded_by_one")
     result = run("check", *law, "--profile", "quick")
-    assert "more subjects with options" in result.out.splitlines()[-1]
+    assert "more subjects, which have options" in result.out.splitlines()[-1]
     assert "more subjects" not in run("check", *law, "static(scoring=scaled_dot)").out
     assert "--profile default" not in run("check", *law, "dot", "--profile", "default").out
 

@@ -26,7 +26,7 @@ def test_a_task_comes_back_from_json() -> None:
 
 
 def test_an_outcome_comes_back_as_an_outcome() -> None:
-    outcome = Outcome("additive", "weights_sum_to_one", "failed", "off", error=2.5)
+    outcome = Outcome("additive", "sums", "failed", "off", error=2.5, explained=("a", "b"))
     back = event_of(TASK, over_the_wire(plain_event(Event(TASK, "value", outcome))))
     assert back == Event(TASK, "value", outcome)
 

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 import attnbench
 from attnbench import OptionError, Sizes
-from attnbench.testing import make_scoring, prepare
+from attnbench.testing import eager, make_scoring, prepare
 from attnbench_plugins.mechanisms import soft
 from attnbench_plugins.mechanisms._ranks import ranks
 from attnbench_plugins.scorings._scoring import legal_sizes
@@ -50,7 +50,7 @@ class RingAttention(nn.Module):
         self.ranks, self.address, self.sizes = ranks, scoring, (query_size, key_size)
         self.scoring = make_scoring(scoring, query_size, key_size)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch has not typed it
+    @eager
     def forward(
         self,
         query: Tensor,

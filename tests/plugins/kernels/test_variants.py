@@ -164,12 +164,3 @@ def test_a_record_says_which_variant_ran() -> None:
     case = BenchCase(attnbench.Case((1,), 8, 8, 8, 8, 8))
     found = measure(subject, case, Contract(blocks=1, cap_s=0.01))
     assert found.runs_as == f"native, {_native.choice()}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_each_variant_passes_the_whole_suite(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(_variants.VARIABLE, name)
-    kernels = ("additive/factorised", "concat_tanh_sum/factorised")
-    result = run("check", *kernels, "--profile", "quick")
-    assert result.code == 0, result.out
