@@ -32,7 +32,7 @@ def eager(function: _Function) -> _Function:
 
     That imports the compiler at once; this does when the function is first called.
     """
-    found: _Function = torch._disable_dynamo(function)  # type: ignore[attr-defined]
+    found: _Function = torch._disable_dynamo(function)  # type: ignore[assignment, attr-defined]
     return found
 
 
