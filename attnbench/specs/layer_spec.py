@@ -36,7 +36,7 @@ class CacheSpec:
             device names: at least one, in that order, repeats allowed. A fresh cache may be
             selected from, too.
         crop: ``crop(cache, length)`` keeps the first ``length`` slots, of which there are at least
-        so many.
+            so many.
         length: ``length(cache)`` is the number of slots appended and not cropped; padded and
             evicted ones count.
         capacity: slots that it can hold; a check keeps within it, and within 64 where it is
