@@ -21,9 +21,9 @@ _STATUS_WIDTH = max(map(len, STATUSES))
 class Screen:
     """Prints outcomes as they come.
 
-    Of one subject, each good outcome is a line; of several, each subject that is through is one.
-    What is wrong with a subject is told behind its last outcome, when the likely cause is known:
-    the failure that shows it best whole, and the others by name.
+    Of one subject, each outcome is a line at once; of several, each subject that is through is one.
+    What is wrong with a subject is explained behind its last outcome, when the likely cause is
+    known: the failure that shows it best whole, and the others by name.
 
     Args:
         subjects: how many outcomes each will have, by its label.
@@ -49,7 +49,7 @@ class Screen:
         wrong = outcome.status not in _GOOD
         if wrong and self._verbose:
             print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
-        elif not wrong and self._each and (self._verbose or outcome.reason != "law not declared"):
+        elif self._each and (self._verbose or outcome.reason != "law not declared"):
             self._line(outcome)
         if len(found) == self._expected[outcome.subject]:
             self._subject(outcome.subject, found)
@@ -65,11 +65,11 @@ class Screen:
     def _line(self, outcome: Outcome) -> None:
         name = f"{outcome.subject:{self._subject_width}}  " if self._named else ""
         line = f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant:{self._width}}"
-        told = ""
+        cases = "case" if outcome.cases == 1 else "cases"
+        told = f"{outcome.seconds:6.2f} s  {outcome.cases:3} {cases}"
         if outcome.status == "passed":
-            cases = "case" if outcome.cases == 1 else "cases"
-            told = f"{outcome.seconds:6.2f} s  {outcome.cases:3} {cases}: {outcome.reason}"
-        else:
+            told += f": {outcome.reason}"
+        elif outcome.status == "skipped":
             told = _first_line(outcome)
         print_line(f"{line}  {told}".rstrip(), outcome.status)
 
