@@ -30,14 +30,11 @@ LOOKED_AT = (
 )
 """A tenth of all; ``python -m tests.meta.mutants.matrix right`` runs every one."""
 
-SLOW = {"flex": ("causal_and_padding_combine", "empty_rows_give_zeros", "masked_weights_are_zero")}
-"""Not compiled, FlexAttention takes a vmap for each call."""
-
 
 @pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
 def test_a_right_implementation_is_not_accused(right: Right) -> None:
     (subject,) = resolve(right.spec)
-    for invariant in select_invariants(SLOW.get(right.name, LOOKED_AT)):
+    for invariant in select_invariants(LOOKED_AT):
         with seeded():
             outcome = run_invariant(subject, invariant, PROFILES["quick"])
         assert outcome.status in ("passed", "skipped"), f"{invariant.name}: {outcome.reason}"

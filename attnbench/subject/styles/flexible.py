@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
 
-__all__ = ["flex"]
+__all__ = ["flex", "uncompiled"]
 
 _HIDES = "its mask_mod hides keys of its own, of which no mask that is given tells"
 _UNKNOWN_KEYS = (
@@ -41,7 +42,8 @@ def flex(
 
     A mask that is given joins them. With either of them, positions are taken to be absolute and
     parameters to go by head: say ``conventions={"positions": "relative", "per_head": False}`` where
-    more is promised. On a CPU FlexAttention has no backward pass, and is traced at each call.
+    more is promised. On a CPU FlexAttention has no backward pass. It runs without its compiler,
+    which takes half a second for each new shape, unless what calls it is compiled.
 
     Args:
         score_mod: ``score_mod(score, batch, head, q_idx, kv_idx)``, as ``flex_attention`` takes it.
@@ -72,6 +74,17 @@ def flex(
         },
     }
     return spec_of("flex", score_mod or mask_mod, known, fields)
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """FlexAttention without its compiler; the values are the same."""
+    if torch.compiler.is_compiling():
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it says that it is not compiled
+        yield
 
 
 def _hold(what: str, mod: object, count: int) -> None:
@@ -116,8 +129,7 @@ class _Flex(Callee):
         if attn_mask is not None:
             shape = (*query.shape[:-1], key.shape[-2])
             attn_mask = fold_mask(attn_mask, lead, heads=enable_gqa).expand(shape)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # it says that it is not compiled
+        with uncompiled():
             try:
                 output = flex_attention(
                     query,

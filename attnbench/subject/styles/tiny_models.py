@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from attnbench.errors import ShapeError, UsageError
 from attnbench.specs import CacheSpec, LayerSpec
+from attnbench.subject.styles.flexible import uncompiled
 
 __all__ = ["ATTENTIONS", "CACHES", "TinyModel", "transformers"]
 
@@ -69,20 +69,10 @@ class TinyModel(nn.Module):
             given["position_ids"] = where[:, past:].expand(hidden.shape[0], -1)
         if "past_key_values" in self.names:
             given |= {"past_key_values": cache, "use_cache": cache is not None}
-        with _uncompiled(self.model.config):
+        flexible = self.model.config._attn_implementation == "flex_attention"
+        with uncompiled() if flexible else contextlib.nullcontext():
             output: Tensor = self.model(**given).last_hidden_state
         return output
-
-
-@contextlib.contextmanager
-def _uncompiled(config: Any) -> Iterator[None]:
-    """FlexAttention without its compiler, which takes seconds for each shape it has not seen."""
-    if config._attn_implementation != "flex_attention" or torch.compiler.is_compiling():
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it says that it is not compiled
-        yield
 
 
 def transformers(

@@ -8,11 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
-from attnbench.adapters import layer, multihead, sdpa
+from attnbench.adapters import flex, layer, multihead, sdpa
 
 __all__ = ["attnbench_layers", "attnbench_mechanisms"]
 
@@ -37,11 +36,6 @@ def _through(backend: SDPBackend) -> Callable[..., Tensor]:
     return attend
 
 
-def _flex(query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
-    found: Tensor = flex_attention(query, key, value, scale=scale)  # type: ignore[assignment]
-    return found
-
-
 def _even(size: int) -> int:
     return -(-size // 2) * 2
 
@@ -53,7 +47,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     for backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
         name = f"torch_sdpa_{backend.name.lower()}"
         yield sdpa(_through(backend), name=name, conventions={"hidden_slots": "finite"})
-    yield sdpa(_flex, name="torch_flex", conventions={"hidden_slots": "finite"})
+    yield flex(name="torch_flex")
     for name, options in {
         "torch_multihead": {},
         "torch_multihead_no_bias": {"bias": False},

@@ -70,7 +70,11 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         yield sdpa(
             _attend,
             name="x_transformers_attend",
-            conventions={"masks": ("boolean",), "hidden_slots": "finite"},
+            conventions={
+                "masks": ("boolean",),
+                "hidden_slots": "finite",
+                "internal_dtype": "float32",  # of the softmax
+            },
         )
 
 

@@ -8,6 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import attnbench
 from attnbench import adapters
 from attnbench.benchmark.measuring.counts import count
+from attnbench.checking.call_cost import calls_at
 from attnbench.errors import StyleError
 from attnbench.oracle.budget import Oracle
 from attnbench.subject.lookup import resolve
@@ -53,6 +54,12 @@ def test_the_style_tells_a_score_mod_from_a_mask_mod_by_its_arguments() -> None:
         resolve(lambda score, head: score, "flex")
     (known,) = resolve("torch.nn.attention.flex_attention:flex_attention")
     assert known.about[0].startswith("flex: called as flex")
+
+
+def test_a_call_is_not_traced_by_the_compiler() -> None:
+    (subject,) = resolve(adapters.flex(nearer))
+    traced = 600_000  # functions entered, where the compiler traces each shape
+    assert calls_at(subject, attnbench.Case((2,), 9, 9)) < traced / 10
 
 
 def test_the_counting_mode_sees_a_higher_order_operator_as_one_product() -> None:
