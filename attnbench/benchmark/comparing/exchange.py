@@ -104,9 +104,15 @@ class Server:
         """Wait until it has imported everything.
 
         Raises:
-            UsageError: it cannot.
+            UsageError: it cannot, or takes too long.
         """
-        found = self._answer(_START_S)
+        try:
+            found = self._answer(_START_S)
+        except _Late:
+            raise UsageError(
+                f"{self.side.name} was not imported within {_START_S:g} s: torch or one of its "
+                f"plugins hangs.{self.told()}"
+            ) from None
         if "error" in found:
             raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
 
@@ -217,10 +223,14 @@ class Exchange:
     def restart(self) -> None:
         """New servers for both sides."""
         self._end()
-        for side in self.sides:
-            self._servers.append(Server(side, self.threads))
-        for server in self._servers:
-            server.wait()
+        try:
+            for side in self.sides:
+                self._servers.append(Server(side, self.threads))
+            for server in self._servers:
+                server.wait()
+        except BaseException:  # one cannot be imported, or Ctrl-C: the other one ends, too
+            self._end()
+            raise
 
     def names(self) -> list[list[str]]:
         """For each side the subjects whose code is its own."""

@@ -45,6 +45,8 @@ class Subject:
         self.spec, self.scoring = _found(row)
         self.device = torch.device(row["device"])
         self.inputs, self.causal = _inputs(Path(row["inputs"]), self.device)
+        if self.scoring is None:
+            self._fold(self.spec.accepts)
         torch.manual_seed(row["seed"])
         self.module = self._made().to(self.device, self.inputs["query"].dtype).eval()
         self.clock: Callable[[], int] = time.perf_counter_ns
@@ -57,6 +59,26 @@ class Subject:
         made = maker.make(*sizes[: 2 if self.scoring else 3], **self.row["options"])
         assert isinstance(made, torch.nn.Module)
         return made
+
+    def _fold(self, accepts: tuple[str, ...]) -> None:
+        """Say with the mask what a mechanism does not take as a keyword."""
+        query, mask = self.inputs["query"], self.inputs.get("attn_mask")
+        q_len, kv_len = query.shape[-2], self.inputs["key"].shape[-2]
+        column = torch.arange(kv_len, device=self.device)
+        allowed = torch.ones(q_len, kv_len, dtype=torch.bool, device=self.device)
+        if self.causal and "is_causal" not in accepts:  # aligned to the bottom right
+            last = torch.arange(q_len, device=self.device)[:, None] + kv_len - q_len
+            allowed, self.causal = column <= last, False
+        if "valid_lens" in self.inputs and "valid_lens" not in accepts:
+            lens = self.inputs.pop("valid_lens")  # (B,) or (B, L)
+            lens = lens.reshape(len(lens), *[1] * (query.dim() - 3), -1, 1)
+            allowed = allowed & (column < lens)
+        if allowed.all():
+            return
+        if mask is not None and mask.is_floating_point():
+            self.inputs["attn_mask"] = mask.masked_fill(~allowed, float("-inf"))
+        else:
+            self.inputs["attn_mask"] = allowed if mask is None else mask & allowed
 
     def output(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         """The output, as attnbench itself asks for it."""
@@ -84,10 +106,9 @@ class Subject:
         if lengths is not None:
             more["valid_lens"] = lengths
         if grouped:
+            if "enable_gqa" not in self.spec.accepts:
+                raise ValueError("it takes as many heads of keys as of queries (no enable_gqa)")
             more["enable_gqa"] = True
-        refused = sorted(set(more) - set(self.spec.accepts))
-        if refused:
-            raise ValueError(f"it does not take {', '.join(refused)}")
         result = self.module(query, key, value, attn_mask=mask, **more)
         found = result[0] if isinstance(result, tuple) else result
         assert isinstance(found, torch.Tensor)

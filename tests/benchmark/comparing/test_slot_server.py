@@ -1,0 +1,96 @@
+"""The driver of slots: what a side is called with, and a side that cannot be started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+import attnbench
+from attnbench.benchmark.comparing import exchange, slot_server
+from attnbench.benchmark.comparing.exchange import Exchange, Side
+from attnbench.benchmark.comparing.slot_server import Subject
+from attnbench.errors import UsageError
+from attnbench.saved_inputs import save_inputs
+
+MECHANISM = """\
+import attnbench
+import torch
+
+
+class Plain(torch.nn.Module):
+    def forward(self, query, key, value, attn_mask=None{keywords}):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+SPEC = attnbench.MechanismSpec(name="plain", make=lambda q, k, v: Plain())
+"""
+
+
+def row(folder: Path, inputs: Path) -> dict[str, Any]:
+    return {
+        "source": str(folder / "plain.py"),
+        "attribute": "SPEC",
+        "name": "SPEC",
+        "subject": "",
+        "options": {},
+        "inputs": str(inputs),
+        "device": "cpu",
+        "seed": 0,
+        "direction": "forward",
+    }
+
+
+@pytest.mark.parametrize("lead", [(2,), (2, 3)])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        {},
+        {"is_causal": True},
+        {"valid_lens": torch.tensor([2, 5])},
+        {"valid_lens": torch.tensor([[1, 2, 3], [4, 5, 3]]), "is_causal": True},
+        {"valid_lens": torch.tensor([2, 5]), "attn_mask": torch.rand(3, 5) < 0.9},
+        {"valid_lens": torch.tensor([2, 5]), "attn_mask": torch.rand(3, 5)},
+    ],
+    ids=lambda mask: "+".join(mask) or "none",
+)
+def test_a_mechanism_without_keywords_gets_them_as_a_mask(
+    tmp_path: Path, lead: tuple[int, ...], mask: dict[str, Any]
+) -> None:
+    (tmp_path / "plain.py").write_text(MECHANISM.format(keywords=""))
+    if "attn_mask" in mask and mask["attn_mask"].dtype == torch.bool:
+        mask = {**mask, "attn_mask": mask["attn_mask"] | (torch.arange(5) < 1)}
+    query, key = torch.randn(*lead, 3, 4), torch.randn(*lead, 5, 4)
+    path = tmp_path / "inputs.safetensors"
+    save_inputs(path, query, key, key, **mask)
+    subject = Subject(row(tmp_path, path))
+    expected = attnbench.attend("scaled_dot", query, key, key, kernel="plain", **mask)
+    assert isinstance(expected, Tensor)
+    torch.testing.assert_close(subject.output(subject.inputs), expected)
+
+
+def test_fewer_heads_of_keys_are_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(MECHANISM.format(keywords=""))
+    path = tmp_path / "inputs.safetensors"
+    save_inputs(path, torch.randn(1, 4, 3, 4), *[torch.randn(1, 2, 5, 4)] * 2)
+    subject = Subject(row(tmp_path, path))
+    with pytest.raises(ValueError, match="as many heads of keys as of queries"):
+        subject.output(subject.inputs)
+
+
+def test_a_plugin_that_hangs_at_import_is_one_error_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_START_S", 0.5)
+    hanging = tmp_path / "server.py"
+    hanging.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(slot_server, "__file__", str(hanging))
+    side = Side("here", tmp_path)
+    with pytest.raises(UsageError, match=r"here was not imported within 0\.5 s"):
+        Exchange((side, side)).__enter__()
+    running = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+    assert not [line for line in running if str(hanging) in line]
