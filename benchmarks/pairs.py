@@ -130,7 +130,7 @@ def called(values: list[list[float]]) -> list[str]:
     """The verdicts of a table of rows, through all its looks."""
     import numpy as np
 
-    from attnbench.benchmark.comparing.signflip import LOOKS, judge
+    from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, judge
 
     verdicts = ["ambiguous"] * len(values)
     for look, alpha in LOOKS.items():

@@ -87,7 +87,7 @@ seen_15_%  smallest slowdown that a row alone shows in 95 of 100 after 15 pairs,
 def _row(row: Row) -> dict[str, Any]:
     import statistics
 
-    from attnbench.benchmark.comparing.signflip import LOOKS
+    from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS
 
     values = list(row.values.values())
     spread = statistics.stdev(values) if len(values) > 1 else math.nan

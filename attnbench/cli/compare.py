@@ -17,7 +17,7 @@ from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Row
-    from attnbench.benchmark.comparing.verdict import Verdict
+    from attnbench.benchmark.comparing.verdict_of_runs import Verdict
     from attnbench.benchmark.records.record import Record
     from attnbench.benchmark.workloads import BenchCase
     from attnbench.cli.comparing import Asked, Plan

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from attnbench.benchmark.comparing.verdict import (
+from attnbench.benchmark.comparing.verdict_of_runs import (
     MARGIN,
     MIN_PROCESSES,
     Pair,

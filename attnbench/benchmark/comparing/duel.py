@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnbench.benchmark.comparing.exchange import Exchange, Unmeasured
-from attnbench.benchmark.comparing.signflip import LOOKS, MARGIN, Judged, judge
+from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, MARGIN, Judged, judge
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.measuring.blocks import pair_value
 from attnbench.benchmark.workloads import BenchCase

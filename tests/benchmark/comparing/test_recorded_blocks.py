@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.benchmark.comparing.signflip import LOOKS, judge
+from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, judge
 from benchmarks.pairs import read
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -13,7 +13,7 @@ import pytest
 
 from attnbench import cli
 from attnbench.benchmark.comparing import comparison
-from attnbench.benchmark.comparing.verdict import (
+from attnbench.benchmark.comparing.verdict_of_runs import (
     Pair,
     Verdict,
     taken_in_turn,

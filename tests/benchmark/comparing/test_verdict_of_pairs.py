@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnbench.benchmark.comparing.signflip import LOOKS, hodges_lehmann, judge
+from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, hodges_lehmann, judge
 
 
 def table(
