@@ -96,7 +96,7 @@ class _Maker:
         self.__qualname__ = name_of(make)
 
     def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
-        import keras  # type: ignore[import-not-found]  # it is the user's
+        import keras  # it is the user's
 
         keras.utils.set_random_seed(int(torch.randint(2**31, ())))
         made = _Layer(_made(self.layer, query_size))

@@ -17,13 +17,15 @@ __all__ = ["attnbench_layers"]
 def _block(size: int, **options: Any) -> nn.Module:
     from monai.networks.blocks.selfattention import SABlock
 
-    return SABlock(size, 2, **options)
+    made: nn.Module = SABlock(size, 2, **options)
+    return made
 
 
 def _transformer(size: int) -> nn.Module:
     from monai.networks.blocks.transformerblock import TransformerBlock
 
-    return TransformerBlock(size, 16, 2)
+    made: nn.Module = TransformerBlock(size, 16, 2)
+    return made
 
 
 def _even(size: int) -> int:

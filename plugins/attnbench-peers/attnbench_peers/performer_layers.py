@@ -14,6 +14,12 @@ from attnbench_peers.library import LIBRARIES
 
 __all__ = ["attnbench_layers"]
 
+LAYERS: dict[str, dict[str, Any]] = {
+    "performer": {},
+    "performer_generalized": {"generalized_attention": True},
+    "performer_local": {"local_heads": 2, "local_window_size": 4},
+}
+
 
 class _Performer(nn.Module):
     """``SelfAttention``, whose forward hands its keywords on unseen."""
@@ -38,11 +44,7 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     """``SelfAttention`` with softmax features, and with generalised ones."""
     if not LIBRARIES["performer-pytorch"].installed:
         return
-    for name, options in {
-        "performer": {},
-        "performer_generalized": {"generalized_attention": True},
-        "performer_local": {"local_heads": 2, "local_window_size": 4},
-    }.items():
+    for name, options in LAYERS.items():
         dtypes = ("float32", "float64") if name == "performer_local" else None  # local-attention's
         make = partial(_Performer, **options)
         yield layer(make, name=name, sizes=_even, mask="mask", dtypes=dtypes)

@@ -16,7 +16,18 @@ from attnbench.adapters import flex, layer, multihead, sdpa
 __all__ = ["attnbench_layers", "attnbench_mechanisms"]
 
 EncoderLayer = partial(nn.TransformerEncoderLayer, nhead=2, dim_feedforward=16, batch_first=True)
-BOOLEAN = {"masks": ("boolean",)}
+
+MULTIHEADS: dict[str, dict[str, Any]] = {
+    "torch_multihead": {},
+    "torch_multihead_no_bias": {"bias": False},
+    "torch_multihead_bias_key": {"add_bias_kv": True},
+    "torch_multihead_zero_key": {"add_zero_attn": True},
+}
+ENCODER_LAYERS: dict[str, dict[str, Any]] = {
+    "torch_encoder_layer": {},
+    "torch_encoder_layer_pre_norm": {"norm_first": True},
+    "torch_encoder_layer_gelu": {"activation": "gelu"},
+}
 
 
 def _through(backend: SDPBackend) -> Callable[..., Tensor]:
@@ -48,23 +59,14 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
         name = f"torch_sdpa_{backend.name.lower()}"
         yield sdpa(_through(backend), name=name, conventions={"hidden_slots": "finite"})
     yield flex(name="torch_flex")
-    for name, options in {
-        "torch_multihead": {},
-        "torch_multihead_no_bias": {"bias": False},
-        "torch_multihead_bias_key": {"add_bias_kv": True},
-        "torch_multihead_zero_key": {"add_zero_attn": True},
-    }.items():
+    for name, options in MULTIHEADS.items():
         yield multihead(partial(nn.MultiheadAttention, **options), name=name)
 
 
 @attnbench.hookimpl
 def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     """Encoder layers, which have a fast path of their own in evaluation."""
-    for name, options in {
-        "torch_encoder_layer": {},
-        "torch_encoder_layer_pre_norm": {"norm_first": True},
-        "torch_encoder_layer_gelu": {"activation": "gelu"},
-    }.items():
+    for name, options in ENCODER_LAYERS.items():
         make = partial(EncoderLayer, **options)
         yield layer(make, name=name, sizes=_even, mask="src_key_padding_mask", form="padding")
     yield layer(
