@@ -11,6 +11,7 @@ from tests.meta.mutants.base import Spec
 from tests.meta.right.by_design import BY_DESIGN
 
 LOOKED_AT = (
+    "autocast_agrees",
     "cached_calls_keep_the_contract",
     "cached_gradients_are_right_or_stopped",
     "calls_may_be_cut_anywhere",

@@ -116,6 +116,15 @@ class QueriesWithoutKeysGiveTheMean(Layer):
         return scores.masked_fill(~allowed, low).softmax(-1)
 
 
+@_design(BANDED.spec, dtypes=("float32", "bfloat16"))
+class FinitesAreInfiniteInFloat64(Banded):
+    """The softmax is in float32, where float64's lowest number is -inf (transformers, eager)."""
+
+    def weights(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        low = torch.finfo(scores.dtype).min
+        return scores.masked_fill(~allowed, low).float().softmax(-1).to(scores.dtype)
+
+
 @_design(STATIC.spec)
 class BuffersStopGradients(StaticLayer):
     """What is written into a buffer has no graph (transformers#43897)."""
