@@ -32,12 +32,12 @@ def main(rounds: int) -> None:
     import torch
     from torch.utils.benchmark import Timer
 
+    from attnbench.benchmark.bench_case import BenchCase
     from attnbench.benchmark.measuring.blocks import low_quantile
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.measuring.measured_calls import measured_call
     from attnbench.benchmark.measuring.slots import Timer as Slots
     from attnbench.benchmark.measuring.slots import settled
-    from attnbench.benchmark.workloads import BenchCase
     from attnbench.cases.case import Case
     from attnbench.subject.lookup import resolve
 

@@ -1,6 +1,7 @@
-"""The grid: one run at a glance, subjects in lines and cases in columns. Imports no torch.
+"""Grids: one run at a glance, subjects in lines and cases in columns. Imports no torch.
 
-Kernels stand beneath the scoring function that they compute; mechanisms come last.
+Kernels stand beneath the scoring function that they compute; mechanisms come last. Layers have a
+grid of their own.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.benchmark.records.record import BASELINE, Record
+from attnbench.benchmark.measuring.contract import DIRECTIONS
+from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, Record
 
 __all__ = [
     "OVERHEAD",
     "Grid",
     "Line",
     "busy",
-    "grid",
+    "grids",
     "half_width",
     "overhead_share",
     "scoring_of",
@@ -38,7 +40,7 @@ class Line:
 
     Args:
         subject: its address.
-        kind: ``scoring``, ``kernel`` or ``mechanism``.
+        kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
         name: as it is shown: a kernel beneath its scoring function goes without its name.
         beneath: whether it is such a kernel.
         cells: the record of each column, if there is one.
@@ -57,7 +59,7 @@ class Grid:
 
     Args:
         columns: device and case of each column.
-        titles: of the columns.
+        titles: of the columns; one of several lines is a line to each of its cells.
         lines: in the order in which they are shown.
     """
 
@@ -66,9 +68,15 @@ class Grid:
     lines: tuple[Line, ...]
 
 
-def grid(records: Iterable[Record]) -> Grid:
-    """The grid of the records of a run."""
-    records = list(records)
+def grids(records: Iterable[Record]) -> list[Grid]:
+    """The grids of the records of a run: of attention and of layers, those that there are."""
+    families: dict[bool, list[Record]] = {False: [], True: []}
+    for record in records:
+        families[record.kind == "layer"].append(record)
+    return [_grid(family) for family in families.values() if family]
+
+
+def _grid(records: Sequence[Record]) -> Grid:
     examples = {(record.device, record.case): record for record in records}
     columns = sorted(examples, key=lambda column: _place(examples[column]))
     cells = {(record.subject, record.device, record.case): record for record in records}
@@ -102,10 +110,14 @@ def _ordered(kinds: dict[str, str]) -> list[tuple[str, bool]]:
         kernels = [n for n, k in kinds.items() if k == "kernel" and scoring_of(n) == name]
         found += [(kernel, True) for kernel in sorted(kernels)]
     placed = {name for name, _ in found}
-    rest = sorted(name for name in kinds if name not in placed)
+    rest = sorted((name for name in kinds if name not in placed), key=_first_baseline)
     return found + [
-        (n, False) for kind in ("kernel", "mechanism") for n in rest if kinds[n] == kind
+        (n, False) for kind in ("kernel", "mechanism", "layer") for n in rest if kinds[n] == kind
     ]
+
+
+def _first_baseline(name: str) -> tuple[bool, str]:
+    return name != LAYER_BASELINE, name
 
 
 def _place(record: Record) -> tuple[Any, ...]:
@@ -118,18 +130,22 @@ def _place(record: Record) -> tuple[Any, ...]:
         workload,
         record.mask != "none",
         record.mask,
-        record.direction,
+        list(DIRECTIONS).index(record.direction),
     )
 
 
 def _title(record: Record, others: Sequence[Record]) -> str:
     """What tells a column from the others."""
     parts = [record.workload or record.case]
+    if record.kind == "layer":
+        parts = [record.direction, *parts[0].split()]
     for name, usual in (("mask", "none"), ("direction", "forward"), ("dtype", ""), ("device", "")):
         value = getattr(record, name)
+        if name == "direction" and record.kind == "layer":
+            continue
         if len({getattr(other, name) for other in others}) > 1 and value != usual:
             parts.append(str(value))
-    return ", ".join(parts)
+    return "\n".join(parts) if record.kind == "layer" else ", ".join(parts)
 
 
 def half_width(low: float | None, high: float | None) -> float | None:
@@ -143,7 +159,7 @@ def half_width(low: float | None, high: float | None) -> float | None:
 
 def overhead_share(record: Record) -> float | None:
     """Which share of a call is spent on getting to the kernel."""
-    if not record.null_s or not record.time_s or record.kind == "mechanism":
+    if not record.null_s or not record.time_s or record.kind in ("mechanism", "layer"):
         return None
     return min(1.0, record.null_s / record.time_s)
 

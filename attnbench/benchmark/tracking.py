@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measuring.agreement import agreement
 from attnbench.benchmark.measuring.blocks import low_quantile, pair_value
 from attnbench.benchmark.measuring.contract import VERSION as CONTRACT_VERSION
@@ -28,7 +29,6 @@ from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.measuring.memory import peak_bytes
 from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken, shaken_blocks
-from attnbench.benchmark.workloads import BenchCase
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve

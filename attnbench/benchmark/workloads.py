@@ -8,26 +8,21 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measuring.contract import DIRECTIONS
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError, nearest
 from attnbench.specs import DTYPES
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from attnbench.subject.subject import Subject
-    from attnbench.subject.tensors import Inputs
-
 __all__ = [
-    "BenchCase",
+    "LAYER_SIZE",
     "cases_of",
+    "layer_case",
     "named_set",
     "saved",
     "set_names",
@@ -36,102 +31,8 @@ __all__ = [
     "write_inputs",
 ]
 
-
-@dataclass(frozen=True)
-class BenchCase:
-    """A case, and what is timed at it.
-
-    Args:
-        case: sizes, dtype, device, mask and seed.
-        direction: a key of :data:`attnbench.benchmark.measuring.contract.DIRECTIONS`.
-        workload: the name of a workload, ``L=S=...`` or the name of a file, for people.
-        kv_heads: heads of key and value, where they divide the query's.
-        path: of the file of saved inputs; the tensors are drawn from the seed if it is ``None``.
-        sha256: of that file.
-    """
-
-    case: Case
-    direction: str = "forward"
-    workload: str = ""
-    kv_heads: int | None = None
-    path: str | None = None
-    sha256: str = ""
-
-    @property
-    def id(self) -> str:
-        """A stable text that names the case, whatever set it was listed in."""
-        parts = [self.case.id, self.direction]
-        if self.kv_heads is not None:
-            parts.append(f"kv{self.kv_heads}")
-        if self.path is not None:
-            parts.append(f"inputs-{self.sha256[:12]}")
-        return "-".join(parts)
-
-    def reason_against(self, subject: Subject) -> str | None:
-        """Why a subject does not take this case; ``None`` if it does."""
-        if subject.kind == "layer":
-            return "it is a layer, and benchmarks call attention with query, key and value"
-        if self.case.dtype not in subject.dtypes:
-            return f"it supports {', '.join(subject.dtypes)}"
-        if subject.maker.equal_sizes and self.case.query_size != self.case.key_size:
-            return (
-                f"it needs query_size == key_size, and they are {self.case.query_size} and "
-                f"{self.case.key_size}"
-            )
-        if subject.legal(self.case).sizes != self.case.sizes:
-            here, there = (
-                {f.name: getattr(sizes, f.name) for f in fields(sizes)}
-                for sizes in (self.case.sizes, subject.legal(self.case).sizes)
-            )
-            wanted = [f"{n} = {v}, not {here[n]}" for n, v in there.items() if v != here[n]]
-            return f"it does not take these sizes; the nearest have {', '.join(wanted)}"
-        if self.kv_heads is not None and "enable_gqa" not in subject.accepts:
-            return "it does not take grouped heads"
-        return subject.unsupported(self.case)
-
-    def build(self, subject: Subject) -> tuple[nn.Module, Inputs]:
-        """The module and the inputs; seeds torch's global generator."""
-        import torch
-
-        from attnbench.subject.input_files import load_inputs
-        from attnbench.subject.tensors import make_inputs
-
-        case = self.case
-        if self.path is None:
-            if self.kv_heads is None:
-                return subject.build(case)
-            module, inputs = subject.build(case.replace(lead=(*case.lead[:-1], self.kv_heads)))
-            # of a seed of its own, or its later heads would be drawn with the numbers of the keys
-            query = make_inputs(case.replace(kv_len=1, mask="none", seed=case.seed + 1)).query
-            return module, inputs.replace(query=query, enable_gqa=True)
-        torch.manual_seed(case.seed)
-        module = subject.make(case.query_size, case.key_size, case.value_size)
-        module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
-        inputs = load_inputs(Path(self.path))
-        return module, inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
-
-    def write_inputs(self, path: str) -> None:
-        """Write the inputs to a file, as :func:`attnbench.saved_inputs.save_inputs` does."""
-        from attnbench.subject.input_files import load_inputs, save_inputs
-        from attnbench.subject.tensors import make_inputs
-
-        if self.path is not None:
-            inputs = load_inputs(Path(self.path))
-        elif self.kv_heads is None:
-            inputs = make_inputs(self.case)
-        else:
-            heads = (*self.case.lead[:-1], self.kv_heads)
-            query = make_inputs(self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1))
-            inputs = make_inputs(self.case.replace(lead=heads)).replace(query=query.query)
-        save_inputs(
-            path,
-            inputs.query,
-            inputs.key,
-            inputs.value,
-            attn_mask=inputs.attn_mask,
-            valid_lens=inputs.valid_lens,
-            is_causal=inputs.is_causal,
-        )
+LAYER_SIZE = 64
+"""E of the cases of layers; one that does not take it has the nearest that it takes."""
 
 
 @functools.cache
@@ -207,11 +108,39 @@ def _part(
         _check_names(dtype, direction)
         for name in part.get("workloads", ()):
             yield workload(name, dtype=dtype, device=device, direction=direction)
-        for length, mask in product(part.get("lengths", ()), part.get("masks", ["none"])):
+        lengths = part.get("lengths", ())
+        if "batches" in part:
+            for batch, length in product(part["batches"], lengths):
+                yield layer_case(direction, batch, length, dtype=dtype, device=device)
+            continue
+        for length, mask in product(lengths, part.get("masks", ["none"])):
             size = part["size"]
             lead = tuple(part["lead"])
             case = Case(lead, length, length, size, size, size, dtype, device, mask)
             yield BenchCase(case, direction, f"L=S={length}")
+
+
+def layer_case(
+    direction: str,
+    batch: int,
+    length: int,
+    size: int = LAYER_SIZE,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> BenchCase:
+    """A case of layers.
+
+    Args:
+        direction: ``prefill`` or ``decode``.
+        batch: how many sequences.
+        length: S, the tokens of each; decoding gives the output of the last.
+        size: E of the hidden states.
+        dtype, device: of the hidden states.
+    """
+    q_len = 1 if direction == "decode" else length
+    case = Case((batch,), q_len, length, size, size, size, dtype, device)
+    return BenchCase(case, direction, f"B={batch} S={length}")
 
 
 def _check_names(dtype: str, direction: str) -> None:
@@ -281,14 +210,17 @@ def cases_of(
     inputs: Path | None = None,
     devices: Sequence[str] = ("cpu",),
     dtypes: Sequence[str] | None = None,
+    layers: bool = False,
 ) -> list[BenchCase]:
     """The cases that a command asks for: of a set, of workloads, and of a file of saved inputs.
 
-    The set is left out (``name=None``) where workloads or inputs are named alone.
+    The set is left out (``name=None``) where workloads or inputs are named alone; its cases of
+    layers are listed if they are asked for.
     """
     listed: dict[BenchCase, None] = {}
     if name is not None:
-        listed.update(dict.fromkeys(named_set(name, devices=devices, dtypes=dtypes)))
+        cases = named_set(name, devices=devices, dtypes=dtypes)
+        listed.update(dict.fromkeys(case for case in cases if layers or not case.of_layers))
     for device in devices:
         for dtype, each in product(dtypes or ["float32"], workload_names):
             _check_names(dtype, "forward")

@@ -6,6 +6,7 @@ commands call these functions by name.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,12 +34,15 @@ def loaded_plugins() -> list[dict[str, Any]]:
     ]
 
 
-def subject_rows(targets: Sequence[str] | None, case_id: str | None = None) -> list[dict[str, Any]]:
+def subject_rows(
+    targets: Sequence[str] | None, case_id: str | None = None, size: int | None = None
+) -> list[dict[str, Any]]:
     """The subjects of some addresses, or all that are installed, as ``attnbench list`` shows them.
 
     Args:
         targets: addresses; ``None`` for all.
         case_id: the case for which the kernels are asked; none are asked without it.
+        size: the E to which the nearest legal one of each layer is told.
     """
     from attnbench.subject.lookup import installed, resolve
 
@@ -60,7 +64,7 @@ def subject_rows(targets: Sequence[str] | None, case_id: str | None = None) -> l
                 "laws": list(maker.laws),
                 "dtypes": list(subject.dtypes),
                 "equal_sizes": getattr(maker, "equal_sizes", False),
-                "layer": _layer(maker),
+                "layer": _layer(subject, size),
                 "exempt": dict(subject.exempt),
                 "kernels": _kernels(subject, case_id) if case_id else [],
             }
@@ -68,14 +72,21 @@ def subject_rows(targets: Sequence[str] | None, case_id: str | None = None) -> l
     return rows
 
 
-def _layer(maker: Any) -> dict[str, Any] | None:
+def _layer(subject: Any, size: int | None) -> dict[str, Any] | None:
     """What a layer's spec says of calls and caches; ``None`` for any other."""
+    from attnbench.cases.case import Case
     from attnbench.specs import LayerSpec
 
+    maker = subject.maker
     if not isinstance(maker, LayerSpec):
         return None
-    cache = maker.cache
+    cache, legal = maker.cache, {}
+    if size is not None:
+        legal["size"] = size
+        with contextlib.suppress(Exception):  # where sizes raises, so does the measurement
+            legal["size"] = subject.legal(Case(query_size=size)).query_size
     return {
+        **legal,
         "causal": maker.causal,
         "window": maker.window,
         "accepts": list(maker.accepts),

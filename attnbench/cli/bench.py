@@ -88,7 +88,9 @@ def command(
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
-    """Measure time, memory and error of subjects, each in turn with scaled_dot.
+    """Measure time, memory and error of subjects, each in turn with a baseline.
+
+    It is scaled_dot, and of layers causal_attention; these are measured at prefill and decode.
 
     Each of several processes measures all rows in random order; the intervals come from these
     processes.
@@ -151,12 +153,13 @@ def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ign
     from attnbench.cli.printing.tables import print_table
 
     titles = {record.case: record_tables.titled(record) for record in records}
-    for key, rows in record_tables.ranked(records).items():
+    tables = record_tables.ranked(records)
+    for key, rows in tables.items():
         print_table(rows, hide=("reason", "processes"), title=titles[key])
         for line in record_tables.reasons(rows):
             typer.echo(f"  {line}")
         typer.echo("")
-    typer.echo(record_tables.LEGEND)
+    typer.echo(record_tables.legend(tables.values()))
     typer.echo(record_tables.busy_line(records))
     word = "interrupted after" if interrupted else "recorded"
     count = "1 measurement" if len(records) == 1 else f"{len(records)} measurements"

@@ -16,10 +16,10 @@ from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from attnbench.benchmark.bench_case import BenchCase
     from attnbench.benchmark.comparing.duel import Row
     from attnbench.benchmark.comparing.verdict_of_runs import Verdict
     from attnbench.benchmark.records.record import Record
-    from attnbench.benchmark.workloads import BenchCase
     from attnbench.cli.comparing import Asked, Plan
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.comparing.checkouts import Repository, branches, commit_of, repository
 from attnbench.benchmark.comparing.duel import Duel, Row
 from attnbench.benchmark.comparing.exchange import Exchange, Side, quiet_core
 from attnbench.benchmark.records.store import run_path
-from attnbench.benchmark.workloads import BenchCase
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
 from attnbench.processes.pool import Task, call

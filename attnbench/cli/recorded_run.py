@@ -12,12 +12,13 @@ from typing import Any
 
 from filelock import FileLock
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.machine.setting import Setting, here
 from attnbench.benchmark.measuring.session import Planned, Session, Taken
 from attnbench.benchmark.records import store, unfinished
-from attnbench.benchmark.records.record import BASELINE, Record
-from attnbench.benchmark.workloads import BenchCase, cases_of
+from attnbench.benchmark.records.record import LAYER_BASELINE, Record, baseline_of
+from attnbench.benchmark.workloads import LAYER_SIZE, cases_of
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.cli.printing.tables import progress
 from attnbench.errors import InputsError, UnknownNameError, UsageError
@@ -154,7 +155,9 @@ def plan(
     found = call(
         Task("devices", "attnbench.benchmark.measuring.measurement:devices", {"wanted": devices})
     )
-    cases = cases_of(name=set_name, workload_names=workloads, devices=found, dtypes=dtypes)
+    cases = cases_of(
+        name=set_name, workload_names=workloads, devices=found, dtypes=dtypes, layers=True
+    )
     if inputs is not None:
         cases += [_saved(inputs, device, dtypes) for device in found]
     setting = here(place.run, command=" ".join(["attnbench", *sys.argv[1:]]))
@@ -163,6 +166,14 @@ def plan(
     subjects = _subjects(targets)
     left_out = () if with_options or targets else tuple(s for s in subjects if "(" in s.name)
     subjects = [subject for subject in subjects if subject not in left_out]
+    without = [s.name for s in subjects if not any(case.suits(s.kind) for case in cases)]
+    without = [name for name in without if name != LAYER_BASELINE] or without
+    if targets and without:
+        raise UsageError(
+            f"{', '.join(without)}: a layer is measured at prefill and decode, and what was asked "
+            "for has query, key and value; name a set, such as --set default, instead of "
+            "--workload or --inputs."
+        )
     session = Session(subjects=subjects, cases=cases, setting=setting, **more)
     done = tuple(record for record in place.done if session.holds(record))
     names = tuple(subject.name for subject in left_out)
@@ -176,19 +187,19 @@ def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:
 
 
 def _subjects(targets: Sequence[str] | None) -> list[Planned]:
-    """The subjects asked for, the baseline, and the scoring functions of kernels.
-
-    Of all that are installed, layers are left out: no case of a benchmark is one of theirs.
-    """
-    rows = ask("subject_rows", targets=targets or None)
-    rows = [row for row in rows if targets or row["kind"] != "layer"]
+    """The subjects asked for, their baselines, and the scoring functions of kernels."""
+    rows = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
     names = {row["subject"] for row in rows}
     kernels = [row for row in rows if row["kind"] == "kernel" and row["target"] == row["subject"]]
-    needed = [BASELINE, *dict.fromkeys(scoring_of(row["subject"]) for row in kernels)]
+    baselines = (baseline_of(row["kind"]) for row in rows)
+    needed = dict.fromkeys((*baselines, *(scoring_of(row["subject"]) for row in kernels)))
     for name in reversed([name for name in needed if targets and name not in names]):
         with contextlib.suppress(UnknownNameError):  # without built-in plugins there is none
-            rows = [*ask("subject_rows", targets=[name]), *rows]
-    planned = [Planned(row["target"], row["subject"], row["kind"]) for row in rows]
+            rows = [*ask("subject_rows", targets=[name], size=LAYER_SIZE), *rows]
+    planned = [
+        Planned(row["target"], row["subject"], row["kind"], (row["layer"] or {}).get("size"))
+        for row in rows
+    ]
     return list(dict.fromkeys(planned))
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnbench.benchmark.records.record import BASELINE, Record
+from attnbench.benchmark.records.record import BASELINE, Record, baseline_of
 
 __all__ = ["BASELINE", "Curve", "Row", "curves", "machines", "pareto", "rows", "slope"]
 
@@ -27,6 +27,7 @@ class Row:
             in older records the ratio of two times. ``None`` without one.
         ratio_low, ratio_high: its 95 % interval; of several runs, the ends of all their intervals.
         gain: of a kernel: its scoring function's time over its own.
+        tokens_per_s: of a layer.
         roofline_share: the least time that the machine would need over the time.
         ranked: the place by ratio, or by time, among those that are ok at this case, from 1.
     """
@@ -46,6 +47,7 @@ class Row:
     ratio_low: float | None = None
     ratio_high: float | None = None
     gain: float | None = None
+    tokens_per_s: float | None = None
     ranked: int | None = None
 
     @property
@@ -92,6 +94,7 @@ def _row(records: Sequence[Record]) -> Row:
         ratio_low=min((r.ratio_low for r in good if r.ratio_low is not None), default=None),
         ratio_high=max((r.ratio_high for r in good if r.ratio_high is not None), default=None),
         gain=_median(r.gain for r in good),
+        tokens_per_s=_median(r.tokens_per_s for r in good),
     )
 
 
@@ -112,7 +115,8 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 
 def _compared(group: list[Row]) -> list[Row]:
-    base = next((row for row in group if row.record.subject == BASELINE), None)
+    name = baseline_of(group[0].record.kind)
+    base = next((row for row in group if row.record.subject == name), None)
     compared = [row if row.ratio else replace(row, ratio=_ratio(row, base)) for row in group]
     timed = sorted(
         (row for row in compared if row.time_s is not None),

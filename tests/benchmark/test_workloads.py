@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from attnbench.benchmark.measuring.contract import CACHES, Contract
+from attnbench.benchmark.measuring.contract import CACHES, DIRECTIONS, Contract
 from attnbench.benchmark.workloads import cases_of, named_set, set_names, workload, workloads
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError
@@ -21,7 +21,7 @@ def test_the_cases_of_a_set_are_legal_and_each_has_an_id_of_its_own(name: Any) -
 def test_the_full_set_has_every_workload_both_directions_and_the_masks() -> None:
     cases = named_set("full")
     assert {case.workload for case in cases} >= set(workloads())
-    assert {case.direction for case in cases} == {"forward", "forward_backward"}
+    assert {case.direction for case in cases} == set(DIRECTIONS)
     assert {case.case.mask for case in cases} == {"none", "padding", "causal"}
 
 
@@ -44,7 +44,7 @@ def test_the_workloads_have_the_sizes_of_their_papers() -> None:
 
 def test_grouped_heads_share_keys_and_agree_with_repeated_ones() -> None:
     (subject,) = resolve("scaled_dot")
-    from attnbench.benchmark.workloads import BenchCase
+    from attnbench.benchmark.bench_case import BenchCase
 
     case = BenchCase(Case((1, 6), 3, 4, 8, 8, 8), kv_heads=2)
     module, inputs = case.build(subject)
@@ -103,7 +103,7 @@ def test_a_contract_that_cannot_be_is_refused(changes: Any) -> None:
 
 def test_the_reason_against_a_subject_names_what_it_needs() -> None:
     (dot,) = resolve("scaled_dot")
-    from attnbench.benchmark.workloads import BenchCase
+    from attnbench.benchmark.bench_case import BenchCase
 
     odd = BenchCase(Case(query_size=4, key_size=8))
     assert "query_size == key_size" in odd.reason_against(dot)

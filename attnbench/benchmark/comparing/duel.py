@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.comparing.exchange import Exchange, Unmeasured
 from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, MARGIN, Judged, judge
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.measuring.blocks import pair_value
-from attnbench.benchmark.workloads import BenchCase
 
 __all__ = ["Duel", "Row"]
 

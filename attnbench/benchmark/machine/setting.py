@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measuring.contract import Contract
-from attnbench.benchmark.workloads import BenchCase
 
 __all__ = ["Setting", "fields_of", "here", "processor_name"]
 

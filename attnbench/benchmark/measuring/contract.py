@@ -7,13 +7,26 @@ from dataclasses import dataclass
 from attnbench.benchmark.measuring.blocks import QUANTILE
 from attnbench.errors import UsageError, nearest
 
-__all__ = ["CACHES", "CPU_CLOCK", "DIRECTIONS", "EVENT_CLOCK", "WALL_CLOCK", "Contract"]
+__all__ = [
+    "CACHES",
+    "CPU_CLOCK",
+    "DIRECTIONS",
+    "EVENT_CLOCK",
+    "LAYER_DIRECTIONS",
+    "WALL_CLOCK",
+    "Contract",
+]
 
 DIRECTIONS = {
     "forward": "the output, without a graph",
     "forward_backward": "the output, and the gradients of all inputs and parameters",
+    "prefill": "the outputs of S tokens, by one call of a layer without a cache",
+    "decode": "the output of the last of S tokens, by a layer whose cache holds the others",
 }
 """What is timed."""
+
+LAYER_DIRECTIONS = ("prefill", "decode")
+"""Those of layers; the others are of attention, which is called with query, key and value."""
 
 CACHES = {
     "warm": "the same inputs call after call",

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
-from attnbench.benchmark.measuring.agreement import agreement, blocks, cut, kv_item
+from attnbench.benchmark.measuring.agreement import Agreement, agreement, blocks, cut, kv_item
+from attnbench.benchmark.measuring.layer_agreement import layer_agreement
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import MechanismSpec
+from attnbench.subject.layer import LayerInputs, LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["gradient_ratio", "judged"]
+__all__ = ["gradient_ratio", "judged", "output_agreement"]
 
 _ROWS = 16
 _MOST = 2**26
@@ -95,14 +97,20 @@ def _gradients(
     return [torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)]
 
 
+def output_agreement(subject: Subject, module: nn.Module, inputs: Inputs) -> Agreement:
+    """Hold the output of the call that is timed against the reference of its kind of subject."""
+    if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
+        return layer_agreement(subject, module, inputs)
+    with torch.no_grad():
+        return agreement(subject, module, inputs, subject.output(module, inputs))
+
+
 def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:
     """Status and errors: a subject is measured also when it is wrong, but never ranked."""
     try:
-        with torch.no_grad():
-            output = subject.output(module, inputs)
-            found = agreement(subject, module, inputs, output)
+        found = output_agreement(subject, module, inputs)
         slopes = 0.0
-        if direction != "forward" and found.agrees:
+        if direction == "forward_backward" and found.agrees:
             slopes = gradient_ratio(subject, module, inputs)
     except Exception as error:
         reason = f"the reference could not be computed: {type(error).__name__}: {error}"

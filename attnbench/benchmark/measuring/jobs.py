@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnbench.benchmark.workloads import BenchCase
+from attnbench.benchmark.bench_case import BenchCase
 
 __all__ = ["Job"]
 

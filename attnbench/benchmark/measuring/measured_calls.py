@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
+from attnbench.benchmark.measuring.decoding import Step, StepInputs
 from attnbench.specs import KernelSpec
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -20,7 +22,9 @@ Call = Callable[[], Any]
 
 def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> Call:
     """The call that is timed: the output, or the output and the gradients of all that has one."""
-    if direction == "forward":
+    if isinstance(subject, LayerSubject) and isinstance(inputs, StepInputs):
+        return Step(subject, module, inputs)
+    if direction != "forward_backward":
 
         def forward() -> Tensor:
             with torch.no_grad():

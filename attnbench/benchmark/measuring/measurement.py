@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine.accelerator import accelerator_facts
 from attnbench.benchmark.machine.load import Load, stolen_ticks
 from attnbench.benchmark.machine.sentinel import Ceilings, ceilings
@@ -18,6 +19,7 @@ from attnbench.benchmark.machine.setting import Setting, fields_of, processor_na
 from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.counts import count, roofline_s
+from attnbench.benchmark.measuring.decoding import Step, bytes_a_token
 from attnbench.benchmark.measuring.gradient_agreement import judged
 from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.measured_calls import (
@@ -28,9 +30,8 @@ from attnbench.benchmark.measuring.measured_calls import (
 from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak_bytes
 from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken_blocks
 from attnbench.benchmark.measuring.takes import Take, summed_up
-from attnbench.benchmark.records.record import BASELINE, Record
-from attnbench.benchmark.workloads import BenchCase
-from attnbench.errors import AttnbenchError
+from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.errors import AttnbenchError, RefusalError
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec
 from attnbench.subject.devices import available_devices, check_device
@@ -47,14 +48,13 @@ class Bench:
 
     Args:
         contract: of every number.
-        baseline: address of the baseline.
         seed: of the order of the slots.
     """
 
-    def __init__(self, contract: Contract, *, baseline: str = BASELINE, seed: int = 0) -> None:
+    def __init__(self, contract: Contract, *, seed: int = 0) -> None:
         self.contract = contract
         self.chance = random.Random(seed)  # noqa: S311 -- an order, not a secret
-        self._baseline = _only(baseline)
+        self._baselines: dict[str, Subject | None] = {}
         self._held: OrderedDict[tuple[str, str], Timer | None] = OrderedDict()
         self._ceilings: dict[tuple[str, str], Ceilings] = {}
         self._null: dict[tuple[str, str], float] = {}
@@ -70,8 +70,14 @@ class Bench:
         self._held.move_to_end(key)
         return self._held[key]
 
+    def _baseline_of(self, case: BenchCase) -> Subject | None:
+        name = baseline_of("layer" if case.of_layers else "")
+        if name not in self._baselines:
+            self._baselines[name] = _only(name)
+        return self._baselines[name]
+
     def _timer(self, case: BenchCase, clock: str) -> Timer | None:
-        subject = self._baseline
+        subject = self._baseline_of(case)
         if subject is None or case.reason_against(subject) is not None:
             return None
         module, inputs = case.build(subject)
@@ -88,7 +94,7 @@ class Bench:
 
     def null_s(self, case: BenchCase, clock: str) -> float | None:
         """Time of a call through ``attend`` of a kernel that computes nothing."""
-        subject = self._baseline
+        subject = self._baseline_of(case)
         if subject is None or subject.scoring is None or case.direction != "forward":
             return None
         key = case.id, clock
@@ -140,7 +146,8 @@ def measure(
     fields = fields_of(case, contract, setting, subject=subject.name, kind=subject.kind)
     fields["contract"] = contract.name(case.direction, case.case.device, found.clock)
     total = time.perf_counter() - started
-    return Record(**{**fields, **summed_up([found])}, overhead_s=total - found.measuring_s)
+    found_fields = summed_up([found], baseline_of(subject.kind), case.tokens)
+    return Record(**{**fields, **found_fields}, overhead_s=total - found.measuring_s)
 
 
 def take(
@@ -163,6 +170,8 @@ def take(
             facts["runs_as"] = spec.runs_as()
         facts["accelerator"] = accelerator_facts(device)  # under load: its clocks are those it had
         return replace(found, facts={**facts, **found.facts})
+    except RefusalError as error:
+        return Take("unsupported", _first_line(error))
     except Exception as error:
         if is_out_of_memory(error):
             status, reason = "out_of_memory", _first_line(error)
@@ -189,6 +198,8 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
         facts["operations"] = counts.operations
         facts["matmul_operations"] = counts.matmul_operations
         facts["compulsory_bytes"] = compulsory_bytes(module, inputs, call)
+        if isinstance(call, Step):
+            facts["cache_bytes_per_token"] = bytes_a_token(call)
     with settled(device):
         timer = Timer(call, device, contract, clock)
         base = bench.baseline(case, timer.clock) if status == "ok" else None

@@ -7,20 +7,21 @@ process imports no torch.
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.machine.memory_limits import available_bytes
 from attnbench.benchmark.machine.setting import Setting, fields_of
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.takes import Take, gain_of, ratio_of, summed_up
-from attnbench.benchmark.records.record import Record
-from attnbench.benchmark.workloads import BenchCase
+from attnbench.benchmark.records.record import Record, baseline_of
 from attnbench.processes.pool import GIB, Event, Task, Workers
 
 __all__ = ["Planned", "Session", "Taken"]
@@ -39,12 +40,14 @@ class Planned:
     Args:
         target: the address that a child finds it by.
         name: its name, since an address may hold several.
-        kind: ``scoring``, ``kernel`` or ``mechanism``.
+        kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
+        size: of a layer: its E; that of each case if it is ``None``.
     """
 
     target: str
     name: str
     kind: str
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,15 +124,24 @@ class Session:
 
     def __len__(self) -> int:
         """How many rows it measures."""
-        return len(self.cases) * len(self.subjects)
+        return len(self.pairs)
+
+    @functools.cached_property
+    def pairs(self) -> list[tuple[Planned, BenchCase]]:
+        """Each subject with each case of its kind, a layer's at its own E."""
+        return [
+            (planned, case if planned.size is None else case.sized(planned.size))
+            for case in self.cases
+            for planned in self.subjects
+            if case.suits(planned.kind)
+        ]
 
     def holds(self, record: Record) -> bool:
         """Whether a record is one of this session's rows, under its contract."""
         return any(
-            record.case == case.id
+            (record.subject, record.case) == (planned.name, case.id)
             and record.contract in self.contract.names(case.direction, case.case.device)
-            and any(record.subject == planned.name for planned in self.subjects)
-            for case in self.cases
+            for planned, case in self.pairs
         )
 
     def events(
@@ -146,8 +158,7 @@ class Session:
         known = {(record.subject, record.case) for record in done}
         rows = [
             _Row(planned, case)
-            for case in self.cases
-            for planned in self.subjects
+            for planned, case in self.pairs
             if (planned.name, case.id) not in known
         ]
         by_name = {(row.planned.name, row.case.id): row for row in rows}
@@ -235,7 +246,7 @@ class Session:
         )
         point = row.case
         fields["contract"] = self.contract.name(point.direction, point.case.device, row.clock)
-        found = summed_up(row.takes)
+        found = summed_up(row.takes, baseline_of(row.planned.kind), point.tokens)
         found["versions"] = {**fields["versions"], **found.pop("versions", {})}
         found["overhead_s"] = max(0.0, row.seconds - row.takes[-1].measuring_s)
         found["gain"] = self._gain(row, rows)

@@ -126,7 +126,8 @@ class Timer:
     """Takes slots of one call.
 
     Args:
-        call: what is timed; it has been made before.
+        call: what is timed; it has been made before. If it has a method ``prepare(calls)``, that is
+            called before the clock starts.
         device: where it computes.
         contract: how.
         clock: one of the contract's clocks; the one that fits the call by default.
@@ -140,6 +141,7 @@ class Timer:
     seconds: float = field(default=math.inf, init=False)
 
     def __post_init__(self) -> None:
+        self._prepare = getattr(self.call, "prepare", _nothing)
         cold = self.contract.cache == "cold"
         self._flush = _flusher(self.device) if cold else None
         self.clock = self.clock or self._fitting_clock()
@@ -200,6 +202,7 @@ class Timer:
     def _by_clock(self, calls: int) -> float:
         now = time.thread_time_ns if self.clock == CPU_CLOCK else time.perf_counter_ns
         call, repeat = self.call, range(calls)
+        self._prepare(calls)
         started = now()
         for _ in repeat:
             call()
@@ -208,12 +211,17 @@ class Timer:
     def _by_events(self, calls: int) -> float:
         assert self.clock == EVENT_CLOCK
         start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
+        self._prepare(calls)
         start.record()
         for _ in range(calls):
             self.call()
         end.record()
         torch.accelerator.synchronize(self.device)
         return start.elapsed_time(end) / 1e3 / calls
+
+
+def _nothing(calls: int) -> None:
+    """What most calls need before them."""
 
 
 def _switches() -> int:

@@ -156,8 +156,16 @@ def gain_of(kernel: Sequence[Take], scoring: Sequence[Take]) -> Interval | None:
     return interval(logs) if logs else None
 
 
-def summed_up(takes: Sequence[Take]) -> dict[str, Any]:
-    """The fields of a record that its takes give together."""
+def summed_up(
+    takes: Sequence[Take], baseline: str = BASELINE, tokens: int | None = None
+) -> dict[str, Any]:
+    """The fields of a record that its takes give together.
+
+    Args:
+        takes: of one row.
+        baseline: what it was paired with.
+        tokens: of a call of a layer.
+    """
     timed = [take for take in takes if take.slots]
     found: dict[str, Any] = {"status": takes[0].status, "reason": takes[0].reason}
     for take in takes:
@@ -178,6 +186,7 @@ def summed_up(takes: Sequence[Take]) -> dict[str, Any]:
     middle = statistics.median(times)
     found |= {
         "time_s": middle,
+        "tokens_per_s": None if tokens is None else tokens / middle,
         "time_q1_s": min(low, middle),
         "time_q3_s": max(high, middle),
         "times_s": tuple(times),
@@ -191,7 +200,7 @@ def summed_up(takes: Sequence[Take]) -> dict[str, Any]:
         ratio = ratio_of(timed)
         found["ratios"] = tuple(math.exp(log) for log in logs)
         if ratio is not None:
-            found |= {"baseline": BASELINE, "ratio": ratio.ratio}
+            found |= {"baseline": baseline, "ratio": ratio.ratio}
         if ratio is not None and ratio.known:
             found |= {"ratio_low": ratio.low, "ratio_high": ratio.high}
     return found

@@ -14,10 +14,27 @@ from typing import Any
 
 from attnbench.errors import RecordError
 
-__all__ = ["BASELINE", "FORMAT", "SCHEMA", "STATUSES", "Record"]
+__all__ = [
+    "BASELINE",
+    "FORMAT",
+    "LAYER_BASELINE",
+    "SCHEMA",
+    "STATUSES",
+    "Record",
+    "baseline_of",
+]
 
 BASELINE = "scaled_dot"
-"""The subject that every other one, and itself, is paired with."""
+"""The subject that every other one, and itself, is paired with; layers have one of their own."""
+
+LAYER_BASELINE = "causal_attention"
+"""The layer that every layer, and itself, is paired with."""
+
+
+def baseline_of(kind: str) -> str:
+    """The subject that those of a kind are paired with."""
+    return LAYER_BASELINE if kind == "layer" else BASELINE
+
 
 SCHEMA = 1
 """Version of the record's fields; raised when one is removed or changes its meaning."""
@@ -52,13 +69,14 @@ class Record:
         contract: name of the contract; see
             :class:`attnbench.benchmark.measuring.contract.Contract`.
         subject: its address.
-        kind: ``scoring``, ``kernel`` or ``mechanism``.
+        kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
         case: stable id of the case.
         workload: name of the workload or grid that the case comes from, for people.
         lead, q_len, kv_len, query_size, key_size, value_size, kv_heads: its sizes; ``kv_heads`` is
             the number of key and value heads where they divide the query's, else ``None``.
         dtype, device, mask, seed: as in :class:`attnbench.Case`; the device is the torch name.
-        direction: ``forward`` or ``forward_backward``.
+        direction: ``forward`` or ``forward_backward``; of a layer ``prefill`` or ``decode``, where
+            ``q_len`` is the number of tokens of a call.
         cache: ``warm`` or ``cold``.
         status: a key of :data:`STATUSES`.
         reason: why it is not ``ok``.
@@ -79,6 +97,9 @@ class Record:
         first_call_s: the first call in the process, with whatever it compiles.
         peak_bytes: most bytes alive during a call beyond those before it; inputs and parameters are
             not in it.
+        tokens_per_s: of a layer: tokens of a call, those of all items, over its time.
+        cache_bytes_per_token: of a layer that decodes: bytes of the tensors of its cache over the
+            tokens that it was given.
         error_abs: largest absolute error of the output against float64.
         error_ratio: largest error over what is allowed of it; above 1 is not agreement.
         error_rows: query rows that were compared.
@@ -146,6 +167,8 @@ class Record:
     relative_error: float | None = None
     first_call_s: float | None = None
     peak_bytes: int | None = None
+    tokens_per_s: float | None = None
+    cache_bytes_per_token: float | None = None
     error_abs: float | None = None
     error_ratio: float | None = None
     error_rows: int = 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grid, half_width, overhead_share
+from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grids, half_width, overhead_share
 from attnbench.benchmark.records.record import Record
 from attnbench.cli.printing import record_tables
 from attnbench.cli.printing.tables import console
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["content", "show"]
 
 _OVERHEAD_SIGN = "°"
+_LAYER_LEGEND = """\
+Layers: × is time over that of causal_attention; prefill takes S tokens in one call, decode the last
+  of S with a cache of the others; tok/s: tokens a second; B/tok: bytes of that cache a token"""
 _SIGNS = {
     "unsupported": "–",
     "unverified": "wrong",
@@ -163,16 +167,18 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
             out.print(f"       {_escaped(line)}")
         if len(wrong) > 8:
             out.print(f"       and {len(wrong) - 8} more; attnbench check")
-    found = grid(records)
-    if found.lines:
-        _print_grid(found, told["checks"])
-    missing = [name for name in subjects if name not in {line.subject for line in found.lines}]
+    found = grids(records)
+    for each in found:
+        _print_grid(each, told["checks"])
+    shown = {line.subject for each in found for line in each.lines}
+    missing = [name for name in subjects if name not in shown]
     if missing:
         print(f"Not measured: {', '.join(missing)}.")
     processes = sorted(len(record.ratios) for record in records if record.ratios)
     counts = (
         " to ".join(map(str, dict.fromkeys((processes[0], processes[-1])))) if processes else "no"
     )
+    layers = any(record.kind == "layer" for record in records)
     print(
         "× dot: time of a forward call over that of scaled_dot, in turn in the same process;\n"
         f"  ± half its 95 % interval, from {counts} processes\n"
@@ -181,6 +187,8 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
         "checks: invariants that hold, of those that apply; + not run\n"
         f"{_OVERHEAD_SIGN} overhead is at least a fifth of the call: {_overhead(records)}"
     )
+    if layers:
+        print(_LAYER_LEGEND)
     if told["busy"]:
         print(told["busy"])
     print("Left out: " + "; ".join(f"{row['what']} ({row['command']})" for row in told["left_out"]))
@@ -206,24 +214,34 @@ def _print_grid(found: Grid, checks: Mapping[str, Mapping[str, Any]]) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("")
+    table.add_column("", overflow="fold")
     table.add_column("checks", justify="right")
-    for title in found.titles:
-        table.add_column(f"{title}\n× dot", justify="right")
-        table.add_column("\n±", justify="right")
-        table.add_column("\ngain", justify="right")
-        table.add_column("\nMiB", justify="right")
+    for title, columns in zip(found.titles, _columns(found), strict=True):
+        for head, column in zip_longest(title.splitlines(), columns, fillvalue=""):
+            table.add_column(f"{head}\n{column}", justify="right")
     kind = "scoring"
     for line in found.lines:
         if line.kind == "mechanism" and kind != "mechanism":
             table.add_section()
             kind = "mechanism"
         name = f"  {line.name}" if line.beneath else line.name
-        cells = [cell for record in line.cells for cell in _cells(record)]
+        cells = [
+            cell
+            for record, columns in zip(line.cells, _columns(found), strict=True)
+            for cell in (_cells(record) if record else dict.fromkeys(columns, "")).values()
+        ]
         row = checks.get(line.subject)
         style = "bold red" if _is_wrong(line, row) else ""
         table.add_row(*(Text(cell, style=style) for cell in (name, _checks_cell(row), *cells)))
     console().print(table)
+
+
+def _short(count: float) -> str:
+    """A number with three digits, in thousands or millions if it has more."""
+    for factor, sign in ((1e6, "M"), (1e3, "k")):
+        if count >= 0.9995 * factor:
+            return f"{count / factor:.3g}{sign}"
+    return f"{count:.3g}"
 
 
 def _is_wrong(line: Line, checks: Mapping[str, Any] | None) -> bool:
@@ -238,17 +256,32 @@ def _checks_cell(row: Mapping[str, Any] | None) -> str:
     return f"{row['passed']}/{row['of']}{rest}"
 
 
-def _cells(record: Record | None) -> tuple[str, str, str, str]:
-    """Ratio, its half width, gain and memory."""
-    if record is None:
-        return "", "", "", ""
+def _columns(found: Grid) -> list[tuple[str, ...]]:
+    """The columns that each case has."""
+    examples = zip(*(line.cells for line in found.lines), strict=True)
+    return [tuple(_cells(next(cell for cell in cells if cell))) for cells in examples]
+
+
+def _cells(record: Record) -> dict[str, str]:
+    """What a line shows of a record, by column: its ratio, half its width, and more."""
+    layer = record.kind == "layer"
     memory = "" if record.peak_bytes is None else f"{record.peak_bytes / 2**20:.3g}"
+    own = {"gain": "", "MiB": memory}
+    if layer:
+        own = {"tok/s": "", "B/tok" if record.direction == "decode" else "MiB": ""}
+    shown = {"×" if layer else "× dot": "", "±": "", **own}
+    first = next(iter(shown))
     if record.status != "ok":
-        return _SIGNS.get(record.status, record.status), "", "", memory
+        return shown | {first: _SIGNS.get(record.status, record.status)}
+    if layer:
+        kept = record_tables.whole(record.cache_bytes_per_token)
+        last = ("" if kept is None else str(kept)) if "B/tok" in shown else memory
+        shown |= dict(zip(own, (_short(record.tokens_per_s or 0), last), strict=True))
+    elif record.gain is not None:
+        shown["gain"] = f"{record.gain:.3g}×"
     if record.ratio is None:
-        return f"{(record.time_s or 0) * 1e3:.3g} ms", "", "", memory
+        return shown | {first: f"{(record.time_s or 0) * 1e3:.3g} ms"}
     share = overhead_share(record)
     sign = _OVERHEAD_SIGN if share is not None and share >= OVERHEAD else ""
-    gain = "" if record.gain is None else f"{record.gain:.3g}×"
     half = record_tables.percent(half_width(record.ratio_low, record.ratio_high))
-    return f"{record.ratio:.3g}{sign}", half, gain, memory
+    return shown | {first: f"{record.ratio:.3g}{sign}", "±": half}

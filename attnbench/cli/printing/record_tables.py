@@ -12,39 +12,64 @@ from attnbench.benchmark.records.record import Record
 from attnbench.report.summary import Row, rows
 
 __all__ = [
-    "LEGEND",
     "as_rows",
     "busy_line",
+    "legend",
     "percent",
     "ranked",
     "reasons",
     "statuses_of",
     "titled",
+    "whole",
 ]
 
-LEGEND = """\
-× dot     time over that of scaled_dot, measured in turn in the same processes; ± is half the width
-          of its 95 % interval, from processes
-gain      of a kernel: how many times faster than its scoring function
-time_ms   a low quantile of a call's times, the median over processes
-peak_MiB  most memory during a call beyond inputs and parameters
-error     largest error against float64 as a multiple of what is allowed: up to 1 is agreement
-roof_%    the least time in which this machine could move inputs and results and do the matrix
-          products, of the time it took
-first_ms  first call in a process, with whatever it compiles
-Only rows with status ok are ranked, fastest first; the others say why below."""
+_MEANINGS = {
+    "× dot": "time over that of scaled_dot, measured in turn in the same processes",
+    "× causal": "time over that of causal_attention, measured in turn in the same processes",
+    "±": "half the width of its 95 % interval, from processes",
+    "gain": "of a kernel: how many times faster than its scoring function",
+    "tokens/s": "tokens a second: of a call, those of all its items",
+    "cache_B": "bytes of the cache a token that it was given, after that call",
+    "time_ms": "a low quantile of a call's times, the median over processes",
+    "peak_MiB": "most memory during a call beyond inputs and parameters",
+    "error": "largest error against float64 as a multiple of what is allowed: up to 1 is agreement",
+    "roof_%": "the least time in which this machine could move inputs and results and do the\n"
+    "          matrix products, of the time it took",
+    "first_ms": "first call in a process, with whatever it compiles",
+}
+
+
+def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
+    """What the columns of some tables mean, each once."""
+    shown = {name for table in tables for row in table for name in row}
+    lines = [f"{name:10}{text}" for name, text in _MEANINGS.items() if name in shown]
+    return "\n".join(
+        [*lines, "Only rows with status ok are ranked, fastest first; the others say why below."]
+    )
 
 
 def titled(record: Record) -> str:
     """One line about a case and its contract, above its table."""
-    lead = "x".join(map(str, record.lead)) or "none"
-    grouped = f" in groups of {record.kv_heads} key heads" if record.kv_heads else ""
-    sizes = f"Eq={record.query_size} Ek={record.key_size} Ev={record.value_size}"
-    return (
-        f"{record.workload}: batch and heads {lead}{grouped}, L={record.q_len} S={record.kv_len} "
-        f"{sizes}, {record.dtype}, mask {record.mask}, on {record.device_name or record.device}\n"
-        f"contract: {record.contract}"
-    )
+    where = f"{record.dtype}, mask {record.mask}, on {record.device_name or record.device}"
+    if record.kind == "layer":
+        what = _CALLS[record.direction].format(length=record.kv_len, batch=record.lead[0])
+        sizes = f"{what}, E={record.query_size}, {where.replace(', mask none', '')}"
+    else:
+        lead = "x".join(map(str, record.lead)) or "none"
+        grouped = f" in groups of {record.kv_heads} key heads" if record.kv_heads else ""
+        sizes = (
+            f"{record.workload}: batch and heads {lead}{grouped}, L={record.q_len} "
+            f"S={record.kv_len} Eq={record.query_size} Ek={record.key_size} "
+            f"Ev={record.value_size}, {where}"
+        )
+    return f"{sizes}\ncontract: {record.contract}"
+
+
+_CALLS = {
+    "prefill": "prefill of layers: a batch of {batch} with {length} tokens each, no cache",
+    "decode": "decode with layers: the last of {length} tokens beside the cache of the others, "
+    "a batch of {batch}",
+}
 
 
 def ranked(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
@@ -56,16 +81,22 @@ def ranked(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _cells(row: Row) -> dict[str, Any]:
+    layer = row.record.kind == "layer"
+    own: dict[str, Any] = {"gain": row.gain, "time_ms": _scaled(row.time_s, 1e3)}
+    last: dict[str, Any] = {"first_ms": _scaled(row.first_call_s, 1e3)}
+    if layer:
+        own, last = {"tokens/s": whole(row.tokens_per_s)}, {}
+        if row.record.direction == "decode":
+            own["cache_B"] = whole(row.record.cache_bytes_per_token)
     return {
         "subject": row.record.subject,
-        "× dot": row.ratio,
+        "× causal" if layer else "× dot": row.ratio,
         "±": percent(half_width(row.ratio_low, row.ratio_high)),
-        "gain": row.gain,
-        "time_ms": _scaled(row.time_s, 1e3),
+        **own,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),
         "error": row.error_ratio,
         "roof_%": _scaled(row.roofline_share, 100),
-        "first_ms": _scaled(row.first_call_s, 1e3),
+        **last,
         "processes": row.processes,
         "status": row.status,
         "reason": row.reason,
@@ -77,6 +108,11 @@ def percent(share: float | None) -> str:
     if share is None:
         return "-"
     return f"{share:.1%}" if share < 0.0995 else f"{min(share, 9.99):.0%}"
+
+
+def whole(value: float | None) -> int | None:
+    """The nearest whole number."""
+    return None if value is None else round(value)
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

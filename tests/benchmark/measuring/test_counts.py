@@ -5,9 +5,9 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measuring.counts import count
 from attnbench.benchmark.measuring.measured_calls import measured_call
-from attnbench.benchmark.workloads import BenchCase
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
 

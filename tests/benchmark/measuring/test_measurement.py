@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 import attnbench
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measuring import measurement, slots
 from attnbench.benchmark.measuring.agreement import ROWS, agreement
 from attnbench.benchmark.measuring.contract import CPU_CLOCK, WALL_CLOCK, Contract
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
 from attnbench.benchmark.measuring.measured_calls import measured_call
-from attnbench.benchmark.workloads import BenchCase, workload
+from attnbench.benchmark.workloads import workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
 

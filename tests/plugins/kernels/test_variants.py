@@ -155,9 +155,9 @@ def test_measuring_takes_less_than_a_second() -> None:
 
 
 def test_a_record_says_which_variant_ran() -> None:
+    from attnbench.benchmark.bench_case import BenchCase
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.measuring.measurement import measure
-    from attnbench.benchmark.workloads import BenchCase
     from attnbench.subject.lookup import resolve
 
     (subject,) = resolve("additive/factorised")

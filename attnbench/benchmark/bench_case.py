@@ -1,0 +1,147 @@
+"""A case of a benchmark: at which sizes a subject is measured, and what is timed.
+
+Making one imports no torch; building its inputs does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnbench.benchmark.measuring.contract import LAYER_DIRECTIONS
+from attnbench.cases.case import Case
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from attnbench.subject.subject import Subject
+    from attnbench.subject.tensors import Inputs
+
+__all__ = ["BenchCase"]
+
+
+@dataclass(frozen=True)
+class BenchCase:
+    """A case, and what is timed at it.
+
+    Args:
+        case: sizes, dtype, device, mask and seed.
+        direction: a key of :data:`attnbench.benchmark.measuring.contract.DIRECTIONS`.
+        workload: the name of a workload, ``L=S=...`` or the name of a file, for people.
+        kv_heads: heads of key and value, where they divide the query's.
+        path: of the file of saved inputs; the tensors are drawn from the seed if it is ``None``.
+        sha256: of that file.
+    """
+
+    case: Case
+    direction: str = "forward"
+    workload: str = ""
+    kv_heads: int | None = None
+    path: str | None = None
+    sha256: str = ""
+
+    @property
+    def of_layers(self) -> bool:
+        """Whether it is one of layers: ``lead`` is (B,), ``q_len`` the tokens of a call."""
+        return self.direction in LAYER_DIRECTIONS
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens whose outputs a layer's call gives; ``None`` of attention."""
+        return self.case.lead[0] * self.case.q_len if self.of_layers else None
+
+    def suits(self, kind: str) -> bool:
+        """Whether it is a case of subjects of a kind: layers have cases of their own."""
+        return self.of_layers == (kind == "layer")
+
+    def sized(self, size: int) -> BenchCase:
+        """The same case of layers with another E."""
+        return replace(
+            self, case=self.case.replace(query_size=size, key_size=size, value_size=size)
+        )
+
+    @property
+    def id(self) -> str:
+        """A stable text that names the case, whatever set it was listed in."""
+        parts = [self.case.id, self.direction]
+        if self.kv_heads is not None:
+            parts.append(f"kv{self.kv_heads}")
+        if self.path is not None:
+            parts.append(f"inputs-{self.sha256[:12]}")
+        return "-".join(parts)
+
+    def reason_against(self, subject: Subject) -> str | None:
+        """Why a subject does not take this case; ``None`` if it does."""
+        if not self.suits(subject.kind):
+            other = "attention, with query, key and value" if subject.kind == "layer" else "a layer"
+            return f"it is a {subject.kind}, and the case is one of {other}"
+        if self.case.dtype not in subject.dtypes:
+            return f"it supports {', '.join(subject.dtypes)}"
+        if self.of_layers:
+            from attnbench.benchmark.measuring.decoding import reason_against
+
+            return reason_against(subject, self.case, self.direction)
+        if subject.maker.equal_sizes and self.case.query_size != self.case.key_size:
+            return (
+                f"it needs query_size == key_size, and they are {self.case.query_size} and "
+                f"{self.case.key_size}"
+            )
+        if subject.legal(self.case).sizes != self.case.sizes:
+            here, there = (
+                {f.name: getattr(sizes, f.name) for f in fields(sizes)}
+                for sizes in (self.case.sizes, subject.legal(self.case).sizes)
+            )
+            wanted = [f"{n} = {v}, not {here[n]}" for n, v in there.items() if v != here[n]]
+            return f"it does not take these sizes; the nearest have {', '.join(wanted)}"
+        if self.kv_heads is not None and "enable_gqa" not in subject.accepts:
+            return "it does not take grouped heads"
+        return subject.unsupported(self.case)
+
+    def build(self, subject: Subject) -> tuple[nn.Module, Inputs]:
+        """The module and the inputs; seeds torch's global generator."""
+        import torch
+
+        from attnbench.subject.input_files import load_inputs
+        from attnbench.subject.tensors import make_inputs
+
+        case = self.case
+        if self.direction == "decode":
+            from attnbench.benchmark.measuring.decoding import step_inputs
+
+            return step_inputs(subject, case)
+        if self.path is None:
+            if self.kv_heads is None:
+                return subject.build(case)
+            module, inputs = subject.build(case.replace(lead=(*case.lead[:-1], self.kv_heads)))
+            # of a seed of its own, or its later heads would be drawn with the numbers of the keys
+            query = make_inputs(case.replace(kv_len=1, mask="none", seed=case.seed + 1)).query
+            return module, inputs.replace(query=query, enable_gqa=True)
+        torch.manual_seed(case.seed)
+        module = subject.make(case.query_size, case.key_size, case.value_size)
+        module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
+        inputs = load_inputs(Path(self.path))
+        return module, inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
+
+    def write_inputs(self, path: str) -> None:
+        """Write the inputs to a file, as :func:`attnbench.saved_inputs.save_inputs` does."""
+        from attnbench.subject.input_files import load_inputs, save_inputs
+        from attnbench.subject.tensors import make_inputs
+
+        if self.path is not None:
+            inputs = load_inputs(Path(self.path))
+        elif self.kv_heads is None:
+            inputs = make_inputs(self.case)
+        else:
+            heads = (*self.case.lead[:-1], self.kv_heads)
+            query = make_inputs(self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1))
+            inputs = make_inputs(self.case.replace(lead=heads)).replace(query=query.query)
+        save_inputs(
+            path,
+            inputs.query,
+            inputs.key,
+            inputs.value,
+            attn_mask=inputs.attn_mask,
+            valid_lens=inputs.valid_lens,
+            is_causal=inputs.is_causal,
+        )

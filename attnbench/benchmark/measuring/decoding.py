@@ -1,0 +1,157 @@
+"""Decoding with a layer: the call for one token, beside a cache that holds those before it.
+
+A call changes its cache, so each gets a copy of its own, which is made before the clock starts. The
+copies share the floating tensors of the cache: what a step writes in place, it writes to the same
+slots in each, and what it makes anew is its own. So the caches of the processor stay as warm as the
+contract says, and a slot of many calls takes no more memory than one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.errors import SpecError
+from attnbench.subject.layer import LayerInputs, LayerSubject
+from attnbench.subject.subject import Subject
+
+__all__ = ["Step", "StepInputs", "bytes_a_token", "held", "reason_against", "step_inputs"]
+
+
+class StepInputs(LayerInputs):
+    """One token, and the cache of those before it.
+
+    Args:
+        hidden: ``(B, 1, E)``, the last token.
+        past: ``(B, S - 1, E)``, those before it.
+        cache: holds them.
+    """
+
+    def __init__(self, hidden: Tensor, past: Tensor, cache: Any) -> None:
+        super().__init__(hidden)
+        object.__setattr__(self, "past", past)
+        object.__setattr__(self, "cache", cache)
+
+    past: Tensor
+    cache: Any
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and tensors, those of the cache too."""
+        yield "hidden", self.hidden
+        for number, tensor in enumerate(held(self.cache)):
+            yield f"cache {number}", tensor
+
+
+class Step:
+    """The call that is timed.
+
+    Args:
+        subject, module: what is called.
+        inputs: with what.
+    """
+
+    def __init__(self, subject: LayerSubject, module: nn.Module, inputs: StepInputs) -> None:
+        self.subject, self.module, self.inputs = subject, module, inputs
+        shared = [t for t in _copied(inputs.cache) if not _is_count(t)]
+        self._memo = {id(each): each for each in shared}
+        self._ready: list[Any] = []
+
+    def prepare(self, calls: int) -> None:
+        """Copy the cache for some calls."""
+        self._ready = [self._copy() for _ in range(calls)]
+
+    def _copy(self) -> Any:
+        return copy.deepcopy(self.inputs.cache, dict(self._memo))
+
+    def __call__(self) -> Tensor:
+        """The output ``(B, 1, E)``."""
+        cache = self._ready.pop() if self._ready else self._copy()
+        with torch.no_grad():
+            return self.subject.call(self.module, self.inputs.hidden, None, cache)[0]
+
+    def alone(self) -> tuple[Tensor, Any]:
+        """The output and the cache after a call that shares nothing with any other."""
+        cache = copy.deepcopy(self.inputs.cache)
+        with torch.no_grad():
+            return self.subject.call(self.module, self.inputs.hidden, None, cache)
+
+
+def _is_count(found: Tensor | nn.Module) -> bool:
+    """Whether it is a tensor of counters or positions, which a step may change in place."""
+    return isinstance(found, Tensor) and not found.is_floating_point()
+
+
+def _copied(cache: Any) -> list[Tensor | nn.Module]:
+    """The tensors and modules that a deep copy of a cache would copy."""
+    memo: dict[int, Any] = {}
+    with torch.no_grad():
+        copy.deepcopy(cache, memo)
+    # deepcopy keeps alive what it copied, under the memo's own id
+    return [each for each in memo.get(id(memo), ()) if isinstance(each, Tensor | nn.Module)]
+
+
+def held(cache: Any) -> list[Tensor]:
+    """The tensors that a cache holds, each storage once, without those of modules."""
+    found = _copied(cache)
+    modules = [each for each in found if isinstance(each, nn.Module)]
+    owned = {id(t) for module in modules for t in (*module.parameters(), *module.buffers())}
+    storages = {
+        each.untyped_storage().data_ptr(): each
+        for each in found
+        if isinstance(each, Tensor) and id(each) not in owned
+    }
+    return list(storages.values())
+
+
+def bytes_a_token(step: Step) -> float | None:
+    """Bytes of a cache after a call, over the tokens that it has been given; ``None`` of nothing.
+
+    Empty slots of a buffer count; tokens that were evicted do as well.
+    """
+    _, cache = step.alone()
+    size = sum(tensor.untyped_storage().nbytes() for tensor in held(cache))
+    batch, past = step.inputs.past.shape[:2]
+    return size / (batch * (past + 1)) if size else None
+
+
+def reason_against(subject: Subject, case: Case, direction: str) -> str | None:
+    """Why a layer does not take a case; ``None`` if it does."""
+    assert isinstance(subject, LayerSubject)
+    size = subject.legal(case).query_size
+    if size != case.query_size:
+        return f"it does not take E = {case.query_size}; the nearest is {size}"
+    if direction != "decode":
+        return None
+    cache = subject.spec.cache
+    if cache is None:
+        return "it has no cache beside which a token could be decoded"
+    if cache.capacity is not None and cache.capacity < case.kv_len:
+        return f"its cache holds {cache.capacity} tokens, and the case has {case.kv_len}"
+    return None
+
+
+def step_inputs(subject: Subject, case: Case) -> tuple[nn.Module, StepInputs]:
+    """The module, and the inputs of a step, from the case's seed.
+
+    Raises:
+        SpecError: ``new`` of its cache raises.
+    """
+    assert isinstance(subject, LayerSubject)
+    module, whole = subject.build(case.replace(q_len=case.kv_len))
+    past, hidden = whole.query[:, :-1], whole.query[:, -1:].contiguous()
+    try:
+        cache = subject.new_cache(module, case.lead[0])
+    except Exception as error:
+        raise SpecError(
+            f"new(module, {case.lead[0]}) of the cache of {subject.name} raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if case.kv_len > 1:
+        with torch.no_grad():
+            _, cache = subject.call(module, past, None, cache)
+    return module, StepInputs(hidden, past, cache)

@@ -1,0 +1,50 @@
+"""Agreement of a layer: its outputs held against one call in float64, without a cache.
+
+Of a batch the last item is compared: alone, since its batch mates have no say. A call that decodes
+gives the last row of that item, and one that does not, all rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.benchmark.measuring.agreement import Agreement
+from attnbench.benchmark.measuring.decoding import Step, StepInputs
+from attnbench.invariants.layers.rounding import floor_of, rounding_of
+from attnbench.subject.layer import LayerInputs, LayerSubject
+
+__all__ = ["layer_agreement"]
+
+_WIDE = ("float64", "float32")
+
+
+def layer_agreement(subject: LayerSubject, module: nn.Module, inputs: LayerInputs) -> Agreement:
+    """Hold the output of a call against that of the whole sequence in the widest dtype."""
+    hidden = inputs.hidden
+    with torch.no_grad():
+        if isinstance(inputs, StepInputs):
+            got = Step(subject, module, inputs).alone()[0][-1:]
+            hidden = torch.cat([inputs.past, hidden], 1)
+        else:
+            got = subject.output(module, inputs)[-1:]
+        rows = got.shape[1]
+        whole = hidden[-1:].cpu()
+        near = copy.deepcopy(module).cpu()
+        wide = next((name for name in _WIDE if name in subject.dtypes), subject.dtypes[0])
+        dtype = getattr(torch, wide)
+        expected, _ = subject.call(copy.deepcopy(near).to(dtype), whole.to(dtype))
+        off = (got.cpu().double() - expected[:, -rows:].double()).abs()
+        found = _agreement(off, floor_of(subject, expected, hidden.dtype))
+        if not found.agrees:  # few units acquit; before a layer is accused, its rounding is tried
+            found = _agreement(off, rounding_of(subject, near, whole)[:, -rows:])
+    return found
+
+
+def _agreement(off: Tensor, allowed: Tensor | float) -> Agreement:
+    largest, ratio = (float(t.max()) if t.numel() else 0.0 for t in (off, off / allowed))
+    unknown = math.isnan(largest)
+    return Agreement(math.inf if unknown else largest, math.inf if unknown else ratio, off.shape[1])
