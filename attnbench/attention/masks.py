@@ -122,7 +122,8 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
         kv_len: S; a length lies in ``0 .. S``.
 
     Raises:
-        MaskError: the wrong dtype or shape, or a length out of range.
+        MaskError: the wrong dtype or shape, or a length out of range (not looked at while a CUDA
+            graph is captured).
     """
     if valid_lens.dtype not in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
         raise MaskError(f"valid_lens has dtype {valid_lens.dtype}, but lengths are integers.")
@@ -134,7 +135,7 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
             f"valid_lens has shape {tuple(valid_lens.shape)}, but should have {wanted}: "
             "one length an item, or one a query, over the first leading size."
         )
-    if valid_lens.numel() and is_concrete(valid_lens):
+    if valid_lens.numel() and is_concrete(valid_lens) and not _captured(valid_lens):
         low, high = int(valid_lens.min()), int(valid_lens.max())
         if low < 0 or high > kv_len:
             raise MaskError(
@@ -144,6 +145,11 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
     lens = valid_lens if valid_lens.dim() == 2 else valid_lens.unsqueeze(-1)
     lens = lens.reshape(lens.shape[0], *[1] * (len(lead) - 1), lens.shape[1], 1)
     return torch.arange(kv_len, device=valid_lens.device) < lens
+
+
+def _captured(tensor: Tensor) -> bool:
+    """Whether a CUDA graph is being captured, in which nothing on the device can be looked at."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def broadcast_mask(mask: Tensor, shape: tuple[int, ...]) -> None:

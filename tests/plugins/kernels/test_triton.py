@@ -1,10 +1,13 @@
 """The Triton kernels, run on the CPU by Triton's interpreter, each in a process of its own."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +74,46 @@ for q_len, kv_len, units, causal in ((130, 70, 5, False), (70, 130, 4, True), (6
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
 print("done")
 """
+WAITS = """
+import torch, attnbench
+from torch.utils._python_dispatch import TorchDispatchMode
+from attnbench_plugins.kernels import _triton
+aten = torch.ops.aten
+class Watched(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        waits = aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default
+        assert function not in waits, f"{function} waits for the device"
+        return function(*args, **(kwargs or {}))
+a, b, w = torch.randn(2, 5, 3), torch.randn(2, 9, 3), torch.randn(2, 3)
+value, mask = torch.randn(2, 9, 4), torch.rand(1, 5, 9) < 0.9
+mask[..., 0] = True
+module = attnbench.get("additive").make(6, 6)
+leaves = [t.requires_grad_() for t in (torch.randn(2, 5, 6), torch.randn(2, 9, 6))]
+attnbench.attention.masks._captured = lambda lens: True
+with Watched():
+    for given, squares in ((mask, False), (torch.randn(1, 5, 9), True), (None, False)):
+        found = _triton.attend(a, b, w, value, given, given is None, squares)
+        _triton.differentiate(found[0], *found, a, b, w, value, given, given is None, squares)
+    for given in ({"attn_mask": mask}, {"is_causal": True}, {"valid_lens": torch.tensor([3, 9])}):
+        output = attnbench.attend(module, *leaves, value, kernel="factorised", **given)
+        torch.autograd.grad(output, leaves, torch.ones_like(output))
+print("done")
+"""
+FAR = """
+import sys, torch
+from attnbench_plugins.kernels import _triton
+step = 2**32  # a file with holes: it takes no room
+seen = torch.from_file(sys.argv[1], shared=True, size=2 * step + 9, dtype=torch.uint8)
+seen = seen.as_strided((1, 3, 9), (0, step, 1))
+mask = torch.rand(1, 3, 9) < 0.6
+mask[..., 4] = True
+seen.copy_(mask)
+a, b, w, value = (torch.randn(1, n, 4) for n in (3, 9, 1, 9))
+near = _triton.attend(a, b, w[0], value, mask, False, False)[0]
+far = _triton.attend(a, b, w[0], value, seen.view(torch.bool), False, False)[0]
+torch.testing.assert_close(far, near, rtol=0, atol=0)
+print("done")
+"""
 WITHOUT = """
 import torch
 from attnbench_plugins.kernels import _pairwise
@@ -82,10 +125,10 @@ except ValueError as error:
 """
 
 
-def script(source: str, **environment: str) -> str:
+def script(source: str, *arguments: str, **environment: str) -> str:
     """What a script prints under the interpreter."""
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source)],
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source), *arguments],
         env={**os.environ, _variants.VARIABLE: _variants.TRITON, **environment},
         capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
@@ -101,6 +144,56 @@ def test_it_agrees_with_the_plain_form_for_all_masks_heads_and_dtypes() -> None:
 @needs_triton
 def test_several_tiles_with_and_without_a_shift_are_exact_and_repeatable() -> None:
     assert script(TILES, TRITON_INTERPRET="1") == "done"
+
+
+@needs_triton
+def test_no_call_waits_for_the_device_so_that_a_graph_can_capture_it() -> None:
+    assert script(WAITS, TRITON_INTERPRET="1") == "done"
+
+
+@needs_triton
+def test_a_mask_whose_rows_lie_4_gib_apart_is_read_where_it_lies(tmp_path: Path) -> None:
+    assert script(FAR, str(tmp_path / "mask"), TRITON_INTERPRET="1") == "done"
+
+
+class Launch:
+    """Stands in for a kernel: notes its grid, and on which device it would start."""
+
+    def __init__(self) -> None:
+        self.grids: list[tuple[int, ...]] = []
+        self.devices: list[Any] = []
+        self.current: Any = None
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        self.grids.append(grid)
+        return lambda *given, **sizes: self.devices.append(self.current)
+
+    @contextlib.contextmanager
+    def device_of(self, like: torch.Tensor) -> Iterator[None]:
+        self.current = like.device
+        yield
+        self.current = None
+
+
+@needs_triton
+def test_items_by_the_million_fit_into_the_grid_of_a_gpu_and_start_on_the_tensors_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from attnbench_plugins.kernels._triton import backward, forward
+
+    launch = Launch()
+    monkeypatch.setattr(forward, "_forward", launch)
+    for name in ("_backward_rows", "_backward_slots"):
+        monkeypatch.setattr(backward, name, launch)
+    monkeypatch.setattr(torch.cuda, "device_of", launch.device_of)
+    items = 2**22
+    a, b, w, value = (torch.empty(items, n, 3, device="meta") for n in (2, 5, 1, 5))
+    given = (a, b, w[:, 0], value, None, False, False)
+    found = forward.attend(*given)
+    backward.differentiate(found[0], *found, *given)
+    assert len(launch.grids) == 3
+    assert all(grid[0] < 2**31 and max(grid[1:], default=1) < 2**16 for grid in launch.grids)
+    assert launch.devices == [a.device] * 3
 
 
 def test_on_a_cpu_it_is_refused_without_the_interpreter() -> None:
@@ -158,6 +251,7 @@ def test_kernels_that_fail_on_a_gpu_are_given_up_with_one_line(
 )
 def test_it_passes_the_property_suite_at_small_sizes(subject: Any) -> None:
     source = f"""
+import attnbench
 report = attnbench.check({subject!r}, profile="quick", invariants=attnbench_names)
 for outcome in report.outcomes:
     if outcome.status not in ("passed", "skipped"):
