@@ -9,15 +9,17 @@ names only once it has imported everything)::
     asv.fill(globals(), ["my_score", "scaled_dot"])  # or those named
 
 asv keeps numbers by the name of a benchmark and the position of its parameters. So a class is named
-for its subject, and :data:`CASES` and :data:`DEVICES` only ever grow at their ends: numbers stay
-with their subject when plugins come and go. A subject, a device or a contract that an older commit
-does not have gives ``n/a`` there.
+for its subject, and :data:`CASES`, :data:`LAYER_CASES` and :data:`DEVICES` only ever grow at their
+ends: numbers stay with their subject when plugins come and go. A subject, a device or a contract
+that an older commit does not have gives ``n/a`` there.
 
 Each process gives one sample, and a benchmark has ten. asv tests two commits by their samples, and
 keeps them only if it is told to: ``asv run --record-samples``, or ``asv continuous``, which does so
 by itself. Without them ``asv compare`` compares medians by ``--factor`` alone. ``track_ratio`` is
-the time over that of torch's fused attention, taken in turn in the same process: noise that is
-common to both does not reach it, and it holds over commits that were measured on different days.
+the time over that of torch's fused attention, or of a layer over that of ``causal_attention``,
+taken in turn in the same process: noise that is common to both does not reach it, and it holds over
+commits that were measured on different days. Layers have cases of their own, :data:`LAYER_CASES`,
+and ``track_cache_bytes``.
 
 ``PYTHONHASHSEED`` belongs into ``matrix.env_nobuild`` of ``asv.conf.json``, where asv fixes it and
 writes it down. How busy the machine was is written to ``asv-load.jsonl`` beside asv's results.
@@ -33,18 +35,22 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine.load import Load
+from attnbench.benchmark.records.record import LAYER_BASELINE
 from attnbench.benchmark.tracking import TRACKED, VERSION, Tracked, prepare
+from attnbench.benchmark.workloads import layer_case
 from attnbench.cases.case import Case
-from attnbench.errors import UsageError
+from attnbench.errors import AttnbenchError, UsageError
+from attnbench.subject.lookup import resolve
 from attnbench.subject.lookup import subjects as installed_names
 
-__all__ = ["CASES", "DEVICES", "class_name", "fill"]
+__all__ = ["CASES", "DEVICES", "LAYER_CASES", "class_name", "fill"]
 
 CASES = {
     "8x4 heads, L=S=64": Case((8, 4), 64, 64, 64, 64, 64),
@@ -57,6 +63,18 @@ CASES = {
 
 The names are short, since asv's page shows some 24 characters of one.
 """
+
+LAYER_CASES = {
+    f"{case.direction}, {case.workload}": case
+    for case in (
+        layer_case("prefill", 1, 256),
+        layer_case("prefill", 8, 64),
+        layer_case("decode", 1, 64),
+        layer_case("decode", 1, 1024),
+        layer_case("decode", 8, 1024),
+    )
+}
+"""The same of layers."""
 
 
 def _accelerator() -> str:
@@ -146,20 +164,33 @@ def _suite(name: str, address: str | None, module: str, expected: _Expected) -> 
     def setup(self: Any, case: str, device: str) -> None:
         if address is None:
             raise NotImplementedError(f"{name} is not installed at this commit")
-        self.prepared = prepare(address, CASES[case], device)
+        found = LAYER_CASES.get(case) or BenchCase(CASES[case])
+        self.prepared = prepare(address, found, device)
 
+    layer = address is not None and _is_layer(address)
+    cases = list(LAYER_CASES if layer else CASES)
     methods = {
-        method: _benchmark(f"{name}.{method}", address or name, expected, tracked)
+        method: _benchmark(f"{name}.{method}", address or name, expected, tracked, cases)
         for method, tracked in TRACKED.items()
+        if tracked.of in ("", "layers" if layer else "attention") or address is None
     }
     content = {"setup": setup, "timeout": 300, "param_names": ["case", "device"], **methods}
     return type(name, (), {"__module__": module, "__doc__": address, **content})
 
 
+def _is_layer(address: str) -> bool:
+    """Whether an address is a layer's; not if it is not there."""
+    try:
+        return resolve(address)[0].kind == "layer"
+    except AttnbenchError:
+        return False
+
+
 def _benchmark(
-    name: str, address: str, expected: _Expected, tracked: Tracked
+    name: str, address: str, expected: _Expected, tracked: Tracked, cases: Sequence[str]
 ) -> Callable[..., Any]:
     """A method ``track_*``."""
+    baseline = LAYER_BASELINE if cases == list(LAYER_CASES) else "torch's fused attention"
 
     def benchmark(self: Any, case: str, device: str) -> Any:
         load = Load()
@@ -178,9 +209,9 @@ def _benchmark(
         unit=tracked.unit,
         version=VERSION,
         rounds=tracked.processes,
-        params=[list(CASES)[: None if tracked.every_case else 1], list(DEVICES)],
+        params=[cases[: None if tracked.every_case else 1], list(DEVICES)],
         subject=address,
-        pretty_name=f"{address}: {tracked.title}",
+        pretty_name=f"{address}: {tracked.title.format(baseline=baseline)}",
     )
     benchmark.__name__ = name.rpartition(".")[2]
     return benchmark

@@ -76,6 +76,41 @@ def test_every_benchmark_has_a_version_and_the_same_parameters_for_every_subject
         assert first.params == second.params
 
 
+def test_a_layer_has_cases_of_its_own_and_no_backward_pass() -> None:
+    module = filled("causal_attention", "additive")
+    layer, scoring = module.causal_attention, module.additive
+    assert layer.track_time.params[0] == list(asv.LAYER_CASES)
+    assert scoring.track_time.params[0] == list(asv.CASES)
+    assert layer.track_ratio.pretty_name == "causal_attention: time over causal_attention"
+    assert not hasattr(layer, "track_time_backward")
+    assert not hasattr(scoring, "track_cache_bytes")
+    assert len(asv.LAYER_CASES) <= len(asv.CASES), "a class that is absent has those of attention"
+
+
+def test_a_layer_is_measured_at_decode_against_the_plain_layer() -> None:
+    suite = filled("rotary_attention").rotary_attention()
+    case = "decode, B=1 S=64"
+    suite.setup(case, "cpu")
+    assert suite.track_cache_bytes(case, "cpu") == 256
+    assert 0 <= suite.track_error(case, "cpu") <= 1
+    (ratio,) = suite.track_ratio(case, "cpu")["samples"]
+    assert ratio > 0.5
+    suite.setup("prefill, B=8 S=64", "cpu")
+    assert math.isnan(suite.track_cache_bytes(case, "cpu"))
+
+
+def test_a_layer_without_a_cache_has_no_number_at_decode() -> None:
+    suite = filled("encoder_attention").encoder_attention()
+    with pytest.raises(NotImplementedError, match="has no cache"):
+        suite.setup("decode, B=1 S=64", "cpu")
+
+
+def test_the_first_step_of_a_layer_is_timed_in_a_process_of_its_own() -> None:
+    suite = filled("causal_attention").causal_attention()
+    suite.setup("decode, B=1 S=64", "cpu")
+    assert suite.track_compile_time("decode, B=1 S=64", "cpu")["samples"][0] > 0
+
+
 def test_a_subject_that_is_not_installed_is_skipped() -> None:
     suite = filled("not_installed").not_installed()
     with pytest.raises(NotImplementedError, match="no scoring function"):

@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnbench.benchmark.measuring.contract import LAYER_DIRECTIONS
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.records.store import read, read_folder
 from attnbench.errors import RecordError
@@ -37,6 +38,7 @@ _TRACKED = {
     "track_peak_bytes": ("forward", "peak_bytes"),
     "track_error": ("forward", "error_ratio"),
     "track_compile_time": ("forward", "first_call_s"),
+    "track_cache_bytes": ("decode", "cache_bytes_per_token"),
 }
 """What the suite of :mod:`attnbench.asv` tracks: direction and column."""
 
@@ -178,12 +180,14 @@ def _case_rows(
         value = columns["value"][number]
         if value is not None and math.isnan(value):
             continue  # n/a: there was nothing to measure
+        name = str(ast.literal_eval(case))
+        own = name.partition(",")[0]  # a layer's cases begin with what is called
         yield {
             **common,
             "subject": subject,
-            "case": ast.literal_eval(case),
+            "case": name,
             "device": ast.literal_eval(device),
-            "direction": direction,
+            "direction": own if own in LAYER_DIRECTIONS else direction,
             "contract": f"asv, version {result['version']}",
             "status": "failed" if value is None else "ok",
             "quantity": quantity,

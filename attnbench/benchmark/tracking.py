@@ -14,21 +14,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring.agreement import agreement
 from attnbench.benchmark.measuring.blocks import low_quantile, pair_value
 from attnbench.benchmark.measuring.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.measuring.contract import Contract
-from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
+from attnbench.benchmark.measuring.decoding import Step, bytes_a_token
+from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio, output_agreement
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.measuring.memory import peak_bytes
 from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken, shaken_blocks
+from attnbench.benchmark.records.record import LAYER_BASELINE
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve
@@ -65,12 +66,12 @@ class Prepared:
         return measured_call(self.subject, self.module, self.inputs, direction)
 
 
-def prepare(address: str, case: Case, device: str) -> Prepared:
+def prepare(address: str, case: BenchCase, device: str) -> Prepared:
     """Make the module and the inputs of a subject at a case.
 
     Args:
         address: of the subject.
-        case: at which.
+        case: at which; a layer has its own E.
         device: ``cpu``; anything else is the accelerator that torch finds.
 
     Raises:
@@ -87,11 +88,14 @@ def prepare(address: str, case: Case, device: str) -> Prepared:
         subjects = resolve(address)
     except AttnbenchError as error:
         raise NotImplementedError(str(error)) from None
-    bench = BenchCase(case.replace(device=device))
-    reason = bench.reason_against(subjects[0])
+    subject = subjects[0]
+    bench = replace(case, case=case.case.replace(device=device))
+    if bench.of_layers and bench.suits(subject.kind):
+        bench = bench.sized(subject.legal(bench.case).query_size)
+    reason = bench.reason_against(subject)
     if reason is not None:
         raise NotImplementedError(f"{address} does not take this case: {reason}")
-    return Prepared(address, subjects[0], bench, *bench.build(subjects[0]))
+    return Prepared(address, subject, bench, *bench.build(subject))
 
 
 def _error(prepared: Prepared) -> float:
@@ -100,9 +104,7 @@ def _error(prepared: Prepared) -> float:
     Raises:
         ValueError: it is more than that, and there is nothing worth timing.
     """
-    with torch.no_grad():
-        output = prepared.call()()
-        found = agreement(prepared.subject, prepared.module, prepared.inputs, output)
+    found = output_agreement(prepared.subject, prepared.module, prepared.inputs)
     if not found.agrees:
         raise ValueError(
             f"{prepared.subject.name} is off by {found.error_abs:.3g}, {found.ratio:.3g} times "
@@ -151,13 +153,25 @@ def _time_backward(prepared: Prepared) -> dict[str, Any]:
     return _timed(prepared, "forward_backward")
 
 
+def _layer_baseline(prepared: Prepared) -> Callable[[], Any]:
+    case = prepared.case
+    return prepare(LAYER_BASELINE, case, case.case.device.partition(":")[0]).call()
+
+
+def _cache_bytes(prepared: Prepared) -> float:
+    """Bytes of the cache a token; NaN, which asv shows as n/a, where nothing is decoded."""
+    call = prepared.call()
+    found = bytes_a_token(call) if isinstance(call, Step) else None
+    return math.nan if found is None else found
+
+
 def _ratio(prepared: Prepared) -> dict[str, Any]:
-    """Time over that of torch's fused attention on the same tensors, in blocks."""
-    fused = _fused(prepared.inputs)
-    fused()
+    """Time over that of torch's fused attention, or a layer's baseline, in blocks."""
+    other = _layer_baseline(prepared) if prepared.case.of_layers else _fused(prepared.inputs)
+    other()
     with settled(prepared.device):
         timer = _timer(prepared, "forward")
-        base = Timer(fused, prepared.device, _CONTRACT, timer.clock)
+        base = Timer(other, prepared.device, _CONTRACT, timer.clock)
         chance = random.Random(os.getpid())  # noqa: S311 -- an order, not a secret
         blocks = list(shaken_blocks(base, timer, _CONTRACT.blocks, chance))
     return _sample(math.exp(pair_value(blocks)), timer.calls)
@@ -191,28 +205,30 @@ COMPILER_CACHES = (
 )
 _ALONE = """
 import json, sys
-sys.path[:], address, case, device = json.load(sys.stdin)
+sys.path[:], *case = json.load(sys.stdin)
 from attnbench.benchmark import tracking
-print(tracking.first_call_s(address, case, device))
+print(tracking.first_call_s(*case))
 """
 
 
-def first_call_s(address: str, case: str, device: str) -> float:
+def first_call_s(address: str, case: str, direction: str, device: str) -> float:
     """Seconds of the first call in this process.
 
     Args:
         address: of the subject.
         case: its id.
+        direction: what is called.
         device: as for :func:`prepare`.
     """
-    prepared = prepare(address, Case.from_id(case), device)
+    prepared = prepare(address, BenchCase(Case.from_id(case), direction), device)
     return first_call(prepared.call(), prepared.device)
 
 
 def _compile_time(prepared: Prepared) -> dict[str, Any]:
     """The first call in a fresh process, whose compilers find nothing that was compiled before."""
     case = prepared.case.case
-    told = json.dumps([sys.path, prepared.address, case.id, case.device])
+    direction = prepared.case.direction
+    told = json.dumps([sys.path, prepared.address, case.id, direction, case.device])
     with tempfile.TemporaryDirectory(prefix="attnbench-compiled-") as folder:
         found = subprocess.run(  # noqa: S603 -- this Python, and code of our own
             [sys.executable, "-c", _ALONE],
@@ -235,6 +251,7 @@ class Tracked:
         measure: gives a number, or samples.
         processes: in how many processes it is measured.
         every_case: whether at all cases, or at the first only.
+        of: ``attention`` or ``layers``, if it is tracked of those alone.
     """
 
     title: str
@@ -242,18 +259,20 @@ class Tracked:
     measure: Callable[[Prepared], Any]
     processes: int = 1
     every_case: bool = True
+    of: str = ""
 
 
 TRACKED = {
     "track_time": Tracked("time, forward", "seconds", _time, PROCESSES),
     "track_time_backward": Tracked(
-        "time, forward and backward", "seconds", _time_backward, PROCESSES
+        "time, forward and backward", "seconds", _time_backward, PROCESSES, of="attention"
     ),
     "track_peak_bytes": Tracked("peak memory, forward", "bytes", _peak_bytes),
     "track_error": Tracked("error, of what is allowed", "", _error),
     "track_compile_time": Tracked(
         "first call, with what it compiles", "seconds", _compile_time, 2, False
     ),
-    "track_ratio": Tracked("time over torch's fused attention", "", _ratio, PROCESSES),
+    "track_ratio": Tracked("time over {baseline}", "", _ratio, PROCESSES),
+    "track_cache_bytes": Tracked("bytes of cache a token", "bytes", _cache_bytes, of="layers"),
 }
 """Quantities by the name of their benchmark method."""

@@ -40,7 +40,7 @@
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => sort(column)));
   find.addEventListener("input", filter);
   Object.values(choices).forEach((list) => list.addEventListener("change", filter));
-  document.querySelector(".matrix").addEventListener("click", (event) => {
+  document.querySelector("#matrix").addEventListener("click", (event) => {
     document.getElementById("told").textContent = event.target.closest("[title]")?.title ?? "";
   });
   filter();

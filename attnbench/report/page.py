@@ -16,10 +16,10 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from attnbench.benchmark.records.record import STATUSES, Record
+from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSES, Record
 from attnbench.errors import RecordError
 from attnbench.report import svg
-from attnbench.report.summary import BASELINE, Row, curves, machines, pareto, rows
+from attnbench.report.summary import Row, curves, machines, pareto, rows
 
 __all__ = ["SIGNS", "load_outcomes", "render"]
 
@@ -54,6 +54,8 @@ def _percent(share: float) -> str:
 def _sizes(record: Record) -> str:
     """Sizes of a case as the page names them."""
     lead = "×".join(map(str, record.lead)) or "1"
+    if record.kind == "layer":
+        return f"B {lead}, {record.q_len} of S {record.kv_len} tokens, E {record.query_size}"
     heads = f" ({record.kv_heads} heads of key and value)" if record.kv_heads else ""
     sizes = {record.query_size, record.key_size, record.value_size}
     each = f"{record.query_size}, {record.key_size}, {record.value_size} of query, key, value"
@@ -109,6 +111,10 @@ def _told(row: Row) -> str:
     timed = f", {Decimal(str(time)):f} s" if time is not None else ""
     if row.processes > 1:
         timed += f", the median of {row.processes} processes"
+    if row.tokens_per_s is not None:
+        timed += f", {row.tokens_per_s:,.0f} tokens/s"
+    if record.cache_bytes_per_token is not None:
+        timed += f", {record.cache_bytes_per_token:,.0f} B of cache a token"
     reason = f": {row.reason}" if row.reason else ""
     return f"{where}: {row.status}{timed}{reason}"
 
@@ -116,6 +122,14 @@ def _told(row: Row) -> str:
 def _place(record: Record) -> tuple[Any, ...]:
     """A key that sorts cases by size, those without a mask before the same with one."""
     return _natural(record.workload), record.mask != "none", _natural(record.case)
+
+
+def _matrices(table: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """A matrix of attention and one of layers, by a name, those that there are."""
+    families: dict[str, list[Row]] = {"Attention": [], "Layers": []}
+    for row in table:
+        families["Layers" if row.record.kind == "layer" else "Attention"].append(row)
+    return {name: _matrix(family) for name, family in families.items() if family}
 
 
 def _matrix(table: Sequence[Row]) -> dict[str, Any]:
@@ -268,6 +282,8 @@ def render(
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 -- own
         table=table,
         baseline=BASELINE,
+        layer_baseline=LAYER_BASELINE,
+        layers=any(row.record.kind == "layer" for row in table),
         counts=dict(Counter(row.status for row in table).most_common()),
         dates=list(dict.fromkeys((min(days), max(days)))) if days else [],
         wrong=any(o["status"] not in ("passed", "skipped") for o in outcomes),
@@ -275,7 +291,7 @@ def render(
         cases=sorted({row.record.workload or row.record.case for row in table}, key=_natural),
         directions=sorted({row.record.direction for row in table}),
         contracts=sorted({row.record.contract for row in table}),
-        matrix=_matrix(table),
+        matrices=_matrices(table),
         signs={s: SIGNS[s] for s in SIGNS if any(row.status == s for row in table)},
         statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
         formulas=_formulas(formulas or {}),

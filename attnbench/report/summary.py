@@ -136,7 +136,7 @@ def _ratio(row: Row, base: Row | None) -> float | None:
 
 @dataclass(frozen=True)
 class Curve:
-    """The times of one subject over growing L = S, all else equal.
+    """The times of one subject over growing S, all else equal; L = S but where a layer decodes.
 
     Args:
         subject: its address.
@@ -164,22 +164,25 @@ def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
     """Curves of subjects with at least three lengths, by a title that says what is held fixed."""
     families: dict[str, dict[str, dict[int, float]]] = {}
     recorded: dict[str, set[int]] = {}
+    baselines: dict[str, str] = {}
     for row in table:
         record = row.record
-        if record.q_len != record.kv_len or record.inputs is not None:
+        square = record.q_len == record.kv_len or record.direction == "decode"
+        if not square or record.inputs is not None:
             continue
         lead = "×".join(map(str, record.lead)) or "1"
         title = (
             f"{record.dtype}, mask {record.mask}, lead {lead}, E {record.query_size}, "
             f"on {record.device_name}: {record.contract}"
         )
-        recorded.setdefault(title, set()).add(record.q_len)
+        baselines[title] = baseline_of(record.kind)
+        recorded.setdefault(title, set()).add(record.kv_len)
         if row.time_s is not None:
             lengths = families.setdefault(title, {}).setdefault(record.subject, {})
-            lengths[record.q_len] = row.time_s
+            lengths[record.kv_len] = row.time_s
     found = {}
     for title, subjects in families.items():
-        base = tuple(sorted(subjects.get(BASELINE, {}).items()))
+        base = tuple(sorted(subjects.get(baselines[title], {}).items()))
         long = {name: tuple(sorted(p.items())) for name, p in subjects.items() if len(p) >= 3}
         if long:
             all_ = tuple(sorted(recorded[title]))

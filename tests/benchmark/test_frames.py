@@ -112,6 +112,12 @@ def test_asv_failures_are_named_and_what_does_not_apply_is_left_out(tmp_path: Pa
     ]
 
 
+def test_an_asv_case_of_a_layer_says_itself_what_was_called() -> None:
+    result = {"params": [["'decode, B=1 S=64'"], ["'cpu'"]], "result": [1.0], "version": "1"}
+    (row,) = frames._case_rows({}, "mine", "track_time", result)
+    assert (row["direction"], row["quantity"]) == ("decode", "time_s")
+
+
 def test_both_sources_load_into_one_frame(tmp_path: Path) -> None:
     store.append(tmp_path / "runs" / "r.jsonl", record())
     frame = frames.load(tmp_path / "runs", asv_folder(tmp_path / "asv"))

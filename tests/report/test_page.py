@@ -403,3 +403,51 @@ def test_nan_in_one_heat_map_is_said_and_leaves_the_scale_of_the_others() -> Non
     plain = render([record()], heat_maps={"right": [[0.25, 0.5]]})
     assert "the other colour" not in plain
     assert "fill-opacity" in str(svg.heat_map("x", [[0.0]], 0.0))
+
+
+def layer_record(subject: Any, direction: Any, length: Any = 64, **changes: Any) -> Any:
+    q_len = 1 if direction == "decode" else length
+    return record(
+        subject,
+        length,
+        **{
+            "kind": "layer",
+            "direction": direction,
+            "contract": f"{direction}, warm cache, clock, 1 thread, v1",
+            "case": f"{direction} {length}",
+            "workload": f"B=2 S={length}",
+            "lead": (2,),
+            "q_len": q_len,
+            "tokens_per_s": 2 * q_len / 1e-3,
+            "cache_bytes_per_token": 256.0 if direction == "decode" else None,
+            **changes,
+        },
+    )
+
+
+def test_layers_have_a_matrix_their_speed_and_a_baseline_of_their_own() -> None:
+    layers = [
+        layer_record(name, direction, length, time=length * factor * 1e-5)
+        for name, factor in (("causal_attention", 1), ("mine", 3))
+        for direction in ("prefill", "decode")
+        for length in (64, 128, 256)
+    ]
+    table = rows([record(), record("dot"), *layers])
+    ratios = {r.record.direction: r.ratio for r in table if r.record.subject == "mine"}
+    assert ratios == {"prefill": pytest.approx(3.0), "decode": pytest.approx(3.0)}
+    found = {c.subject: c for family in curves(table).values() for c in family}
+    assert found["mine"].slope == pytest.approx(1.0)
+    assert found["mine"].baseline == found["causal_attention"].points
+    page = render([record(), record("dot"), *layers])
+    assert page.count('class="matrix"') == 2
+    first, second = page.split("<h3>Layers</h3>")
+    assert "mine" not in first
+    assert "cache 256 B a token" in second
+    assert "128,000 tokens/s" in second
+    assert "layers causal_attention" in page
+
+
+def test_a_page_without_layers_does_not_speak_of_them() -> None:
+    page = render([record(), record("dot")])
+    assert "causal_attention" not in page
+    assert "<h3>Layers</h3>" not in page
