@@ -1,7 +1,8 @@
 """Agreement: how far the output that is about to be timed is from the references.
 
 Of a large case, 64 query rows spread over its items are compared. A mechanism's rows may depend on
-each other, so of a large case it is whole items that are compared, and one of them suffices.
+each other, so of a large case it is whole items that are compared, and one of them suffices. Where
+parameters go by head, an item holds all heads, since one alone would get those of the first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from attnbench.specs import MechanismSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["ROWS", "Agreement", "agreement", "blocks", "cut", "kv_item"]
+__all__ = ["ROWS", "Agreement", "agreement", "blocks", "cut", "item_of", "kv_item"]
 
 ROWS = 64
 """Query rows that are compared when a case has more."""
@@ -54,12 +55,11 @@ def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
     wanted = (*inputs.query.shape[:-1], output.shape[-1])
     if tuple(output.shape) != wanted:
         return Agreement(math.inf, math.inf, 0)
-    flat = output.detach().reshape(-1, *output.shape[-2:])
     error = ratio = 0.0
     count = 0
     for item, rows in blocks(subject, inputs):
-        oracle = Oracle(subject, module, cut(inputs, item, rows))
-        found = flat[item, rows].unsqueeze(0).cpu().double()
+        oracle = Oracle(subject, module, cut(subject, inputs, item, rows))
+        found = item_of(subject, output.detach(), item)[..., rows, :].unsqueeze(0).cpu().double()
         if found.shape != oracle.output.shape:
             return Agreement(math.inf, math.inf, 0)
         off = (found - oracle.output).abs()
@@ -103,8 +103,9 @@ def _ratio(off: Tensor, budget: Tensor) -> float:
 
 def blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]:
     """Items, and of each the rows to look at, few enough for the reference to hold at once."""
-    items, q_len = math.prod(inputs.query.shape[:-2]), inputs.query.shape[-2]
-    size = inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
+    apart, q_len = _apart(subject, inputs.query), inputs.query.shape[-2]
+    items, heads = math.prod(inputs.query.shape[:apart]), math.prod(inputs.query.shape[apart:-2])
+    size = heads * inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
     if isinstance(subject.spec, MechanismSpec):
         few = min(_MECHANISM_ITEMS, math.ceil(ROWS / q_len), _AT_ONCE // (q_len * size))
         most = max(1, min(items, few))
@@ -126,15 +127,30 @@ def _spread(count: int, some: int) -> list[int]:
     return sorted({round(i * (count - 1) / (some - 1)) for i in range(some)})
 
 
-def cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
-    """One item and some rows of inputs, ``(1, rows, E)``, with one mask for all that hides keys."""
+def _apart(subject: Subject, tensor: Tensor) -> int:
+    """How many leading sizes tell items apart: all, or all but that of heads."""
+    leading = tensor.dim() - 2
+    return max(0, leading - 1) if subject.conventions.per_head else leading
+
+
+def item_of(subject: Subject, tensor: Tensor, item: int) -> Tensor:
+    """One item of ``(*lead, N, E)``: ``(N, E)``, or ``(H, N, E)`` where parameters go by head."""
+    inner = tensor.shape[_apart(subject, tensor) :]
+    return tensor.reshape(-1, *inner)[item]
+
+
+def cut(subject: Subject, inputs: Inputs, item: int, rows: list[int]) -> Inputs:
+    """One item and some rows of inputs, ``(1, rows, E)``, with one mask for all that hides keys.
+
+    Where parameters go by head, an item has them all: ``(1, H, rows, E)``.
+    """
     query = inputs.query
     lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], inputs.key.shape[-2]
-    whole = (*lead, q_len, kv_len)
+    outer, whole = lead[: _apart(subject, query)], (*lead, q_len, kv_len)
 
     def part(mask: Tensor) -> Tensor:
-        at = torch.unravel_index(torch.tensor(item), lead) if lead else ()
-        return mask.broadcast_to(whole)[tuple(int(i) for i in at)][rows]
+        at = torch.unravel_index(torch.tensor(item), outer) if outer else ()
+        return mask.broadcast_to(whole)[tuple(int(i) for i in at)][..., rows, :]
 
     allowed: Tensor | None = None
     bias: Tensor | None = None
@@ -152,18 +168,19 @@ def cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
     mask = allowed if bias is None else bias
     if bias is not None and allowed is not None:
         mask = torch.where(allowed, bias, -math.inf)
-    slots = kv_item(inputs, item)
+    slots = kv_item(subject, inputs, item)
     return Inputs(
-        query.reshape(-1, *query.shape[-2:])[item, rows].unsqueeze(0),
-        inputs.key.reshape(-1, *inputs.key.shape[-2:])[slots].unsqueeze(0),
-        inputs.value.reshape(-1, *inputs.value.shape[-2:])[slots].unsqueeze(0),
+        item_of(subject, query, item)[..., rows, :].unsqueeze(0),
+        item_of(subject, inputs.key, slots).unsqueeze(0),
+        item_of(subject, inputs.value, slots).unsqueeze(0),
         attn_mask=None if mask is None else mask.unsqueeze(0),
+        enable_gqa=inputs.enable_gqa and subject.conventions.per_head,
     )
 
 
-def kv_item(inputs: Inputs, item: int) -> int:
+def kv_item(subject: Subject, inputs: Inputs, item: int) -> int:
     """Which item of key and value a query's item meets: grouped heads share one."""
-    if not inputs.enable_gqa:
+    if not inputs.enable_gqa or subject.conventions.per_head:
         return item
     heads, shared = inputs.query.shape[-3], inputs.key.shape[-3]
     batch, head = divmod(item, heads)

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
-from attnbench.benchmark.measuring.agreement import Agreement, agreement, blocks, cut, kv_item
+from attnbench.benchmark.measuring.agreement import (
+    Agreement,
+    agreement,
+    blocks,
+    cut,
+    item_of,
+    kv_item,
+)
 from attnbench.benchmark.measuring.layer_agreement import layer_agreement
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import MechanismSpec
@@ -49,15 +56,16 @@ def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float
     rows = rows if mechanism else rows[:_ROWS]
     shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
     generator = torch.Generator().manual_seed(0)
-    some = torch.randn(1, len(rows), shape[-1], generator=generator, dtype=torch.float64)
-    upstream = torch.zeros(math.prod(shape[:-2]), *shape[-2:], dtype=torch.float64)
-    upstream[item, rows] = some[0]
-    got = _gradients(subject, module, inputs, upstream.reshape(shape), plain=False)
-    slots = kv_item(inputs, item)
-    places: list[Any] = [(item, rows), slots, slots]
-    for n, place in enumerate(places):
-        got[n] = got[n].reshape(-1, *got[n].shape[-2:])[place].reshape(1, -1, got[n].shape[-1])
-    oracle = Oracle(subject, module, cut(inputs, item, rows))
+    upstream = torch.zeros(shape, dtype=torch.float64)
+    mine = item_of(subject, upstream, item)  # a view
+    some = torch.randn(mine[..., rows, :].shape, generator=generator, dtype=torch.float64)
+    mine[..., rows, :] = some
+    some = some.unsqueeze(0)
+    got = _gradients(subject, module, inputs, upstream, plain=False)
+    slots = kv_item(subject, inputs, item)
+    got[0] = item_of(subject, got[0], item)[..., rows, :].unsqueeze(0)
+    got[1:3] = (item_of(subject, gradient, slots).unsqueeze(0) for gradient in got[1:3])
+    oracle = Oracle(subject, module, cut(subject, inputs, item, rows))
     expected = _gradients(subject, oracle.module, oracle.inputs, some, plain=True)
     step = max(oracle.eps, 2.0**-24)
     moves = [

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import attnbench
+from attnbench import adapters
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measuring import measurement, slots
 from attnbench.benchmark.measuring.agreement import ROWS, agreement
@@ -258,6 +259,28 @@ def test_gradients_of_a_right_subject_agree(name: Any, mask: Any, dtype: Any) ->
     (subject,) = resolve(name)
     case = subject.legal(Case((3, 2), 40, 50, 8, 8, 8, mask=mask, dtype=dtype))
     assert gradient_ratio(subject, *subject.build(case)) <= 1.0
+
+
+def sloped(query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
+    """Each head has a slope of its own, by its place."""
+    heads, (rows, slots) = query.shape[1], (query.shape[-2], key.shape[-2])
+    place = torch.arange(slots) - torch.arange(rows).unsqueeze(-1)
+    bias = -torch.arange(1, heads + 1).reshape(heads, 1, 1) * place.abs() / heads
+    scores = query @ key.mT / query.shape[-1] ** 0.5 + bias
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    return scores.softmax(-1) @ value
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
+def test_parameters_by_head_are_compared_with_all_heads_together(mask: Any) -> None:
+    conventions = {"per_head": True, "positions": "absolute", "masks": ("boolean",)}
+    (subject,) = resolve(adapters.sdpa(sloped, reference=None, conventions=conventions))
+    module, inputs = subject.build(Case((3, 4), 40, 40, 8, 8, 8, mask=mask))
+    output = subject.output(module, inputs)
+    assert agreement(subject, module, inputs, output).agrees
+    assert not agreement(subject, module, inputs, output.flip(1)).agrees
+    assert gradient_ratio(subject, module, inputs) <= 1.0
 
 
 def test_gradients_of_grouped_heads_go_to_the_keys_that_they_share() -> None:
