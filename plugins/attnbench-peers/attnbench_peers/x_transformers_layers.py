@@ -88,4 +88,5 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
         yield layer(make, name=f"x_transformers_encoder_{name}", mask="mask", dtypes=DTYPES)
     for name, options in DECODERS.items():
         make = partial(_decoder, **options)
-        yield layer(make, name=f"x_transformers_{name}", mask="mask", causal=True, dtypes=DTYPES)
+        dtypes = DTYPES[:1] if name == "dynamic" else DTYPES  # x_transformers_dynamic_half
+        yield layer(make, name=f"x_transformers_{name}", mask="mask", causal=True, dtypes=dtypes)
