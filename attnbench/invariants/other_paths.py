@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -11,19 +12,25 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import AttnbenchError, JudgementError, RefusalError
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.layers.uncached_calls import Look, layer_cases
+from attnbench.invariants.layers.uncached_calls import has_gradients as layer_has_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import reject, same_gradient
+from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
-from attnbench.specs import Invariant, MechanismSpec
+from attnbench.specs import Invariant, LayerSpec, MechanismSpec
 from attnbench.specs.common import DTYPES
+from attnbench.specs.invariant import KINDS
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 _REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")
 
 
 def _named(subject: Subject) -> str | None:
-    return subject.spec.same_as if isinstance(subject.spec, MechanismSpec) else None
+    return subject.spec.same_as if isinstance(subject.spec, MechanismSpec | LayerSpec) else None
 
 
 def _other(subject: Subject) -> Subject:
@@ -60,6 +67,9 @@ def _same(subject: Subject, case: Case) -> None:
     other = _other(subject)
     if case.dtype not in other.dtypes or other.legal(case) != case:
         reject(f"{other.name} takes no such sizes or dtype")
+    if subject.kind == "layer":
+        _same_layer(Look(subject, case), Look(other, case))
+        return
     if (reason := other.unsupported(case)) is not None:
         raise RefusalError(f"{other.name}: {reason}")
     base = Baseline(subject, case)
@@ -70,7 +80,7 @@ def _same(subject: Subject, case: Case) -> None:
     there.module = _loaded(other, base.module, case)
     graph = case.variant("graph", True)
     with torch.set_grad_enabled(graph):  # a fast path may be taken without gradients
-        expected, _ = _answer(there), base.output
+        expected, _ = _told_of(other, lambda: there.output), base.output
     if base.eps >= there.eps:  # who rounds more coarsely has the budget
         base.expect(expected, f"output of {other.name}", f"that of {subject.name}")
     else:
@@ -79,16 +89,43 @@ def _same(subject: Subject, case: Case) -> None:
         _same_gradients(base, there)
 
 
-def _answer(base: Baseline) -> torch.Tensor:
+def _same_layer(look: Look, there: Look) -> None:
+    """Compare one call without a cache; how calls may be cut is what other invariants hold."""
+    there.module = _loaded(there.subject, look.module, look.case)
+    there.hidden, there.mask = look.hidden, look.mask
+    real = look.real(look.hidden, look.mask)
+    expected = _told_of(there.subject, lambda: there.run(look.hidden, look.mask))
+    got = look.run(look.hidden, look.mask)
+    dtype = got.dtype  # who rounds more coarsely has the budget
+    judge = look if look.subject.eps(dtype) >= there.subject.eps(dtype) else there
+    told = f"{there.subject.name}, which same_as names,"
+    found = judge.differs(got, expected, real)
+    if found is not None:
+        look.accuse(found, got, expected, "output", told)
+    if layer_has_gradients(look.subject) or layer_has_gradients(there.subject):
+        return
+    weight, gradients = look.other(got), []
+    for side in (there, look):
+        hidden = look.hidden.detach().clone().requires_grad_()
+        output, _ = side.subject.call(side.module, hidden, look.mask)
+        if not output.requires_grad:
+            reject("one of the two has no graph here")
+        output = torch.where(real, output, torch.zeros_like(output))
+        gradients.append(differentiate(output, [hidden], weight)[0])
+    eps = 4 * torch.finfo(dtype).eps
+    same_gradient(gradients[1], gradients[0], "gradient by hidden", told, eps=eps)
+
+
+def _told_of(subject: Subject, call: Callable[[], torch.Tensor]) -> torch.Tensor:
     """What the other side gives; where it raises, that is told of it and not of this one."""
     try:
-        return base.output
+        return call()
     except (RefusalError, JudgementError):
         raise
     except Exception as error:
         said = (str(error).strip().splitlines() or [""])[0]
         raise JudgementError(
-            f"{base.subject.name}, which same_as names, raised {type(error).__name__}: {said}"
+            f"{subject.name}, which same_as names, raised {type(error).__name__}: {said}"
         ) from error
 
 
@@ -111,6 +148,19 @@ def _names_another(subject: Subject) -> str | None:
     return None if _named(subject) else "names no other subject that it is the same as"
 
 
+def _cases(subject: Subject) -> SearchStrategy[Case]:
+    if subject.kind == "layer":
+        return layer_cases(subject, masks=("none", "padding"), dtypes=DTYPES, max_len=40)
+    return cases(
+        subject,
+        masks=FREE_MASKS,
+        dtypes=DTYPES,
+        max_len=300,
+        regimes=_REGIMES,
+        variants={"graph": (True, False)},
+    )
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariant on ``same_as``."""
@@ -119,13 +169,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="The output, and its gradients, are those of the subject that same_as names, "
         "with the same state_dict, wherever both take a case.",
         check=_same,
-        cases=lambda subject: cases(
-            subject,
-            masks=FREE_MASKS,
-            dtypes=DTYPES,
-            max_len=300,
-            regimes=_REGIMES,
-            variants={"graph": (True, False)},
-        ),
+        cases=_cases,
         applies=_names_another,
+        kinds=KINDS,
     )

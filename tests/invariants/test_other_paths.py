@@ -45,6 +45,42 @@ SLOW = spec(Slow)
 FAST = spec(Fast, same_as=f"{__file__}:SLOW")
 OFF = spec(Off, same_as=f"{__file__}:SLOW")
 OTHER = spec(Other, same_as=f"{__file__}:SLOW")
+class Layer(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.proj = torch.nn.Linear(size, size)
+        self.step = 1.0
+
+    def forward(self, hidden, padding_mask=None):
+        real = 1.0 if padding_mask is None else padding_mask.unsqueeze(-1).to(hidden)
+        mixed = (self.proj(hidden) * real).sum(1, keepdim=True)
+        return self.step * hidden.tanh() + mixed.tanh()
+
+class TwiceLayer(Layer):
+    def forward(self, hidden, padding_mask=None):
+        return super().forward(hidden, padding_mask) * (2 if torch.is_grad_enabled() else 1)
+
+class OffLayer(Layer):
+    def __init__(self, size):
+        super().__init__(size)
+        self.step = 1.001
+
+class WideLayer(Layer):
+    def __init__(self, size):
+        super().__init__(size)
+        self.more = torch.nn.Parameter(torch.ones(1))
+
+def layer(make, **given):
+    return attnbench.LayerSpec(
+        name=make.__name__.lower(), make=make, accepts=("padding_mask",),
+        dtypes=("float32", "float64"), **given)
+
+LAYER = layer(Layer)
+SAME_LAYER = layer(Layer, same_as=f"{__file__}:LAYER")
+OFF_LAYER = layer(OffLayer, same_as=f"{__file__}:LAYER")
+TWICE_LAYER = layer(TwiceLayer, same_as=f"{__file__}:LAYER")
+WIDE_LAYER = layer(WideLayer, same_as=f"{__file__}:LAYER")
+CROSSED = layer(Layer, same_as=f"{__file__}:SLOW")
 MISSING = spec(Fast, same_as="nothing_of_that_name")
 """
 
@@ -93,3 +129,31 @@ def test_who_names_no_other_is_skipped(file: Path) -> None:
         "skipped",
         "names no other subject that it is the same as",
     )
+
+
+def test_two_layers_of_one_state_agree(file: Path) -> None:
+    assert outcome(file, "SAME_LAYER").status == "passed"
+
+
+def test_a_layer_that_differs_from_the_other_is_told_and_has_a_script(file: Path) -> None:
+    found = outcome(file, "OFF_LAYER")
+    assert found.status == "failed"
+    assert "layer, which same_as names, has" in found.reason
+    assert outcome(file, "TWICE_LAYER").reason.startswith("gradient by hidden")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("WIDE_LAYER", "layer, which same_as names, does not load this one's state_dict"),
+        ("CROSSED", "should be one layer, but is slow (mechanism)"),
+    ],
+)
+def test_a_layer_that_cannot_be_compared_is_an_error(file: Path, name: str, told: str) -> None:
+    found = outcome(file, name)
+    assert found.status == "error"
+    assert told in found.reason
+
+
+def test_a_layer_that_names_no_other_is_skipped(file: Path) -> None:
+    assert outcome(file, "LAYER").status == "skipped"

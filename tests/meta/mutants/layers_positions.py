@@ -14,11 +14,13 @@ from tests.meta.mutants.twins.layers import (
     MIXED,
     RINGED,
     SLOPED,
+    STATIC,
     Layer,
     Learned,
     Mixed,
     Ringed,
     Sloped,
+    StaticLayer,
 )
 from tests.meta.mutants.twins.stores import Cache, Growing
 
@@ -28,6 +30,7 @@ MUTANTS: list[Mutant] = []
 _growing = Group(GROWING, MUTANTS)
 _learned = Group(LEARNED, MUTANTS)
 _sloped = Group(SLOPED, MUTANTS)
+_static = Group(STATIC, MUTANTS)
 _ringed = Group(RINGED, MUTANTS)
 _mixed = Group(MIXED, MUTANTS)
 
@@ -88,6 +91,14 @@ class LaterBlocksReadAnAdvancedLength(Layer):
     ) -> Tensor:
         late = where + hidden.shape[1] if cache is not None and block and cache.length else where
         return super().block(block, hidden, late, real, cache)
+
+
+@_static("own", killers=("agrees_with_same_as",))
+class StepsOfHalfAPosition(StaticLayer):
+    """The angles of this path grow half as fast as those of the path that it stands for."""
+
+    def table(self, where: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        return super().table(where / 2, length)
 
 
 @_ringed("VeloxQuant-MLX#389", killers=("calls_may_be_cut_anywhere",))
