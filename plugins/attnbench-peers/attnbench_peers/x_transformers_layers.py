@@ -54,6 +54,10 @@ def _encoder(size: int, **options: Any) -> nn.Module:
     return made
 
 
+def _two(size: int) -> int:
+    return max(2, size)
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
     from x_transformers.attend import Attend
 
@@ -89,4 +93,6 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     for name, options in DECODERS.items():
         make = partial(_decoder, **options)
         dtypes = DTYPES[:1] if name == "dynamic" else DTYPES  # x_transformers_dynamic_half
-        yield layer(make, name=f"x_transformers_{name}", mask="mask", causal=True, dtypes=dtypes)
+        sizes = _two if name == "shifted" else None  # one half of the features is shifted
+        known: dict[str, Any] = {"mask": "mask", "causal": True, "dtypes": dtypes, "sizes": sizes}
+        yield layer(make, name=f"x_transformers_{name}", **known)
