@@ -47,7 +47,8 @@ UNASKED = dict.fromkeys(
 
 _REFUSAL = re.compile(
     r"not (?:yet |currently )?(?:implemented|supported)|un(?:supported|implemented)"
-    r"|only supports?\b|(?:does|do)(?: not|n't) support|no available kernel",
+    r"|only supports?\b|(?:does|do)(?: not|n't) support|no available kernel"
+    r"|only .*\b(?:is|are) supported|masks? (?:must|should|has to|have to|needs? to) be\b",
     re.IGNORECASE,
 )
 

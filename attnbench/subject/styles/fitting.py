@@ -12,7 +12,7 @@ from torch import nn
 from attnbench.errors import StyleError
 from attnbench.subject.styles.signature import Keywords, keywords_of
 
-__all__ = ["fits", "fitted", "fitting"]
+__all__ = ["better", "fits", "fitted", "fitting"]
 
 _FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {
@@ -90,7 +90,11 @@ def fitted(callee: Callable[..., Any], style: str) -> Keywords:
         found = keywords_of(callee.forward if isinstance(callee, nn.Module) else callee)
         assert found is not None
         return found
-    known = fitting(callee) if callable(callee) else []
-    hint = f" {' or '.join(known)} fits." if known else ""
     name = getattr(callee, "__name__", repr(callee))
-    raise StyleError(f"{name} cannot be called as {style}: {complaint}.{hint}")
+    raise StyleError(f"{name} cannot be called as {style}: {complaint}.{better(callee)}")
+
+
+def better(callee: Any) -> str:
+    """A sentence that names the styles that fit a callee, after a blank; empty if none does."""
+    known = fitting(callee) if callable(callee) else []
+    return f" {' or '.join(known)} fits." if known else ""

@@ -12,10 +12,14 @@ from torch import Tensor, nn
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.styles.callee import name_of, refusals, spec_of
+from attnbench.subject.styles.fitting import better
 
 __all__ = ["keras"]
 
 _HEADS = 2
+_COUNTS = ("num_heads", "num_query_heads", "num_key_value_heads")
+_WIDTHS = ("key_dim", "head_dim")
+"""The arguments of a layer's class that are given where it needs them."""
 
 
 def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
@@ -37,13 +41,21 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """
     if not callable(make):
         raise StyleError(f"{make!r} cannot be called as keras: it is not callable.")
+    told, hint = f"{name_of(make)} cannot be called as keras", better(make)
+    if not inspect.isclass(make) and hasattr(make, "call"):
+        raise StyleError(f"{told}: it is a layer; name its class, or a function that makes it.")
+    try:
+        needed = _unknown(make)
+    except (TypeError, ValueError):
+        raise StyleError(f"{told}: nothing tells its arguments.{hint}") from None
+    if needed:
+        raise StyleError(f"{told}: it makes no layer without {needed[0]}.{hint}")
     layer = _made(make, 4)
+    if not callable(getattr(layer, "call", None)):
+        raise StyleError(f"{told}: what it makes, {layer!r}, is no layer of Keras.{hint}")
     takes = set(inspect.signature(layer.call).parameters)
     if not {"query", "value"} <= takes and "inputs" not in takes:
-        raise StyleError(
-            f"{name_of(make)} cannot be called as keras: its call takes neither query and value "
-            "nor inputs."
-        )
+        raise StyleError(f"{told}: its call takes neither query and value nor inputs.{hint}")
     many = "query" in takes
     torches = isinstance(layer, nn.Module)
     known = {
@@ -65,15 +77,23 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     return spec_of("keras", make, known, fields)
 
 
+def _required(make: Callable[..., Any]) -> list[str]:
+    """The arguments that a callee needs."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    found = inspect.signature(make).parameters.items()
+    return [name for name, p in found if p.default is p.empty and p.kind in named]
+
+
+def _unknown(make: Callable[..., Any]) -> list[str]:
+    """The arguments that a callee needs and nobody gives."""
+    return [name for name in _required(make) if name not in _COUNTS + _WIDTHS]
+
+
 def _made(make: Callable[..., Any], width: int) -> Any:
     names = inspect.signature(make).parameters
     given: dict[str, Any] = {}
-    for name in ("num_heads", "num_query_heads", "num_key_value_heads"):
-        if name in names and names[name].default is inspect.Parameter.empty:
-            given[name] = _HEADS
-    for name in ("key_dim", "head_dim"):
-        if name in names and names[name].default is inspect.Parameter.empty:
-            given[name] = max(1, width // _HEADS)
+    for name in _required(make):
+        given[name] = _HEADS if name in _COUNTS else max(1, width // _HEADS)
     if "name" in names or any(p.kind is p.VAR_KEYWORD for p in names.values()):
         given["name"] = "attention"  # Keras numbers them, and parameters are named after it
     return make(**given)

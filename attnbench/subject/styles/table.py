@@ -13,7 +13,7 @@ from torch import nn
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import name_of
-from attnbench.subject.styles.fitting import fitting
+from attnbench.subject.styles.fitting import better, fitting
 from attnbench.subject.styles.flexible import flex
 from attnbench.subject.styles.functions import flash, interface, sdpa
 from attnbench.subject.styles.keras_layers import keras
@@ -33,6 +33,11 @@ def _flex_of(mod: Any, **fields: Any) -> MechanismSpec:
         count = len(inspect.signature(mod).parameters)
     except (TypeError, ValueError):
         count = 0
+    if "sdpa" in fitting(mod):  # of four arguments too, as a mask_mod
+        raise StyleError(
+            f"{name_of(mod)} cannot be called as flex: it takes query, key and value, but a "
+            f"score_mod takes score, batch, head, q_idx, kv_idx.{better(mod)}"
+        )
     if count not in (4, 5):
         raise StyleError(
             f"{name_of(mod)} cannot be called as flex: it takes {count} arguments, but a score_mod "

@@ -186,6 +186,29 @@ def test_what_a_function_refuses_is_skipped_with_its_own_words() -> None:
     assert "wide refuses it: NotImplementedError: masks" in reasons["masking_equals_deleting"]
 
 
+@pytest.mark.parametrize(
+    ("taken", "words"),
+    [
+        ("boolean", "attn_mask must be boolean"),
+        ("floating", "the mask has to be a floating one"),
+        ("keys", "only masks of one row are supported"),
+    ],
+)
+def test_a_function_of_one_kind_of_mask_is_not_accused(taken: str, words: str) -> None:
+    def strict(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        if attn_mask is not None:
+            kind = "boolean" if attn_mask.dtype == torch.bool else "floating"
+            if (attn_mask.shape[-2] != 1) if taken == "keys" else (kind != taken):
+                raise TypeError(words)
+        output = scaled_dot_product_attention(query, key, value, attn_mask)
+        return output.nan_to_num(0.0)
+
+    names = ["keeps_the_contract", "masked_weights_are_zero", "large_bias_hides"]
+    report = attnbench.check(strict, style="sdpa", profile="quick", invariants=names)
+    assert not report.of("failed", "error", "inconclusive"), str(report)
+    assert statuses(report)["masked_weights_are_zero"] == "passed"
+
+
 def test_grouped_heads_a_function_does_not_take_are_refused() -> None:
     def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return scaled_dot_product_attention(query, key, value)
@@ -203,6 +226,9 @@ def test_grouped_heads_a_function_does_not_take_are_refused() -> None:
         (eager, "sdpa", "argument 1 should be query. interface fits"),
         (scaled_dot_product_attention, "flash", "it has no argument causal. sdpa fits"),
         (lambda query, key: query, "sdpa", "argument 3 should be value"),
+        (eager, "keras", "it makes no layer without module. interface fits"),
+        (scaled_dot_product_attention, "keras", "nothing tells its arguments"),
+        (lambda: 3, "keras", "what it makes, 3, is no layer of Keras"),
         (3, "sdpa", "is of type int, which is not callable|cannot be called as sdpa"),
     ],
 )
