@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Convention, Strict, Style, Targets, styled_targets
+from attnbench.cli.options import AsJson, Convention, Strict, Style, Targets, Timing, styled_targets
 
 _RESULTS = Path("results/attnbench")
 
@@ -52,6 +52,7 @@ def command(
     cache: Annotated[
         str, typer.Option("--cache", help="warm, or cold: flushed before each call.")
     ] = "warm",
+    timing: Timing = "call",
     processes: Annotated[
         int,
         typer.Option(
@@ -110,7 +111,7 @@ def command(
             err=True,
         )
     targets = styled_targets(targets, style, convention)
-    contract = Contract(cache=cache, threads=threads)
+    contract = Contract(cache=cache, timing=timing, threads=threads)
     if set_name is None and not workload and inputs is None:
         set_name = "default"
     chosen: dict[str, Any] = {

@@ -21,6 +21,7 @@ __all__ = [
     "Strict",
     "Style",
     "Targets",
+    "Timing",
     "styled_targets",
 ]
 
@@ -54,6 +55,14 @@ Memory = Annotated[
 ]
 Profile = Annotated[
     str, typer.Option("--profile", help="How hard to look: quick, default or thorough.")
+]
+Timing = Annotated[
+    str,
+    typer.Option(
+        "--timing",
+        help="call, as a user calls it, or device: on a CUDA device by a replayed graph, without "
+        "the time that Python takes.",
+    ),
 ]
 Seed = Annotated[
     int | None,

@@ -155,6 +155,11 @@ def plan(
     found = call(
         Task("devices", "attnbench.benchmark.measuring.measurement:devices", {"wanted": devices})
     )
+    if more["contract"].timing == "device" and not any(d.startswith("cuda") for d in found):
+        raise UsageError(
+            f"--timing device replays CUDA graphs, and what is measured on is {', '.join(found)}; "
+            "leave it out, or name a CUDA device with --device."
+        )
     cases = cases_of(
         name=set_name, workload_names=workloads, devices=found, dtypes=dtypes, layers=True
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Convention, Strict, Style, Targets, styled_targets
+from attnbench.cli.options import AsJson, Convention, Strict, Style, Targets, Timing, styled_targets
 
 if TYPE_CHECKING:
     from attnbench.benchmark.records.record import Record
@@ -45,6 +45,7 @@ def command(
         ),
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
+    timing: Timing = "call",
     check_seconds: Annotated[
         float,
         typer.Option(
@@ -93,7 +94,7 @@ def command(
         inputs=inputs,
         devices=device,
         with_options=False,
-        contract=Contract(threads=threads),
+        contract=Contract(threads=threads, timing=timing),
         budget_s=seconds,
     )
     options = {"profile": "quick", "device": "cpu", "dtypes": None}

@@ -67,6 +67,7 @@ def fields_of(
         **{name: getattr(point, name) for name in _CASE_FIELDS},
         "kv_heads": case.kv_heads,
         "cache": contract.cache,
+        "timing": contract.timing_on(point.device),
         "threads": contract.threads,
         "inputs": None if case.path is None else {"path": case.path, "sha256": case.sha256},
         "machine": dict(setting.machine),

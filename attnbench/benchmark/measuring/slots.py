@@ -2,7 +2,7 @@
 
 Where one thread computes, the clock is that thread's CPU time: it stands still while another
 process has the core. A call that computes in threads of its own, or waits, is timed by the wall
-clock instead. On an accelerator the clock is its events.
+clock instead. On an accelerator the clock is its events, around calls or a replayed graph of them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ import gc
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from attnbench.benchmark.measuring.blocks import Block, Slot, run_blocks
-from attnbench.benchmark.measuring.contract import CPU_CLOCK, EVENT_CLOCK, WALL_CLOCK, Contract
+from attnbench.benchmark.measuring.contract import (
+    CPU_CLOCK,
+    EVENT_CLOCK,
+    GRAPH_CLOCK,
+    WALL_CLOCK,
+    Contract,
+)
+from attnbench.benchmark.measuring.graphs import CAPTURED, captured
 
 try:
     import resource
@@ -131,12 +138,14 @@ class Timer:
         device: where it computes.
         contract: how.
         clock: one of the contract's clocks; the one that fits the call by default.
+        others: the same call on other copies of the inputs, which a graph makes in turn.
     """
 
     call: Call
     device: torch.device
     contract: Contract
     clock: str = ""
+    others: Sequence[Call] = ()
     calls: int = field(default=1, init=False)
     seconds: float = field(default=math.inf, init=False)
 
@@ -145,16 +154,19 @@ class Timer:
         cold = self.contract.cache == "cold"
         self._flush = _flusher(self.device) if cold else None
         self.clock = self.clock or self._fitting_clock()
+        self._once, self._batch = self.call, 1
         if self.device.type != "cpu":
             self._warm_up()
-        self.calls = self._filling()
+        if self.clock == GRAPH_CLOCK:
+            self._capture()
+        self.calls = self._filling() * self._batch
 
     def slot(self) -> Slot:
         """Take one slot."""
         if self._flush:
             self._flush()
         if self.device.type != "cpu":
-            return Slot(self._by_events(self.calls))
+            return Slot(self._by_events(self.calls // self._batch) / self._batch)
         before = _switches()
         seconds = self._by_clock(self.calls)
         return Slot(seconds, _switches() > before)
@@ -182,8 +194,17 @@ class Timer:
         while time.perf_counter() < until:
             self._by_events(1)
 
+    def _capture(self) -> None:
+        """Replay a graph from now on: of a slot's calls, or of one on each copy of the inputs."""
+        each = self._by_events(1)
+        alike = 1 if self._flush else min(CAPTURED, round(self.contract.slot_s / max(each, 1e-9)))
+        calls = (self.call, *self.others) if self.others else (self.call,) * max(1, alike)
+        self._once, self._batch = captured(calls, self.device), len(calls)
+
     def _filling(self) -> int:
-        """How many calls fill a slot; more and more until they do, which warms everything up, too.
+        """How many calls, or replays, fill a slot.
+
+        More and more are made until they do, which warms everything up, too.
 
         The fastest of three tries counts: one that was interrupted would make the slots too short.
         """
@@ -209,12 +230,13 @@ class Timer:
         return max(now() - started, 1) / calls / 1e9
 
     def _by_events(self, calls: int) -> float:
-        assert self.clock == EVENT_CLOCK
+        """Mean time of some calls, or of as many replays of their graph."""
+        assert self.clock in (EVENT_CLOCK, GRAPH_CLOCK)
         start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
         self._prepare(calls)
         start.record()
         for _ in range(calls):
-            self.call()
+            self._once()
         end.record()
         torch.accelerator.synchronize(self.device)
         return start.elapsed_time(end) / 1e3 / calls

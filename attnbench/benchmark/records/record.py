@@ -78,6 +78,7 @@ class Record:
         direction: ``forward`` or ``forward_backward``; of a layer ``prefill`` or ``decode``, where
             ``q_len`` is the number of tokens of a call.
         cache: ``warm`` or ``cold``.
+        timing: ``call``, as a user calls it, or ``device``, by a replayed CUDA graph.
         status: a key of :data:`STATUSES`.
         reason: why it is not ``ok``.
         baseline: what it was paired with; ``None`` without a ratio.
@@ -150,6 +151,7 @@ class Record:
     mask: str = "none"
     seed: int = 0
     cache: str = "warm"
+    timing: str = "call"
     reason: str = ""
     baseline: str | None = None
     ratio: float | None = None

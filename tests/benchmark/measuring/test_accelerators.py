@@ -1,17 +1,24 @@
 """Measuring on an accelerator, with stand-ins for its events, its libraries and its clocks."""
 
+import contextlib
 import importlib.util
 import sys
 import time
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine import accelerator, sentinel
-from attnbench.benchmark.measuring import slots
-from attnbench.benchmark.measuring.contract import EVENT_CLOCK, Contract
+from attnbench.benchmark.measuring import measurement, slots
+from attnbench.benchmark.measuring.contract import EVENT_CLOCK, GRAPH_CLOCK, Contract
+from attnbench.benchmark.measuring.measured_calls import measured_call
+from attnbench.cases.case import Case
+from attnbench.errors import RefusalError, UsageError
+from attnbench.subject.lookup import resolve
 
 GPU = torch.device("cuda", 0)
 
@@ -71,6 +78,154 @@ def test_a_slow_call_is_warmed_up_by_one(clock: Clock) -> None:
     timer = slots.Timer(slow, GPU, Contract())
     assert timer.calls == 1
     assert clock.calls <= 3
+
+
+class Graphs:
+    """Stands in for CUDA graphs on the clock: a replay takes a third of what the calls took."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.sizes: list[int] = []
+        self.replays = 0
+        self._before = (0, 0.0)
+
+    def stream(self, *_: Any) -> Any:
+        return types.SimpleNamespace(wait_stream=lambda other: None)
+
+    def made(self) -> Any:
+        graph = types.SimpleNamespace(replay=None)
+
+        def replay() -> None:
+            self.replays += 1
+            self.clock.now += graph.seconds / 3
+
+        graph.replay = replay
+        return graph
+
+    @contextlib.contextmanager
+    def capture(self, graph: Any) -> Iterator[None]:
+        calls, since = self.clock.calls, self.clock.now
+        yield
+        graph.seconds, self.clock.now = self.clock.now - since, since
+        self.sizes.append(self.clock.calls - calls)
+
+
+@pytest.fixture
+def graphs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Graphs:
+    found = Graphs(clock)
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, found.stream)
+    for name in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda given: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", found.made)
+    monkeypatch.setattr(torch.cuda, "graph", found.capture)
+    return found
+
+
+def test_the_device_timing_replays_a_graph_of_a_slots_calls(clock: Clock, graphs: Graphs) -> None:
+    timer = slots.Timer(clock.call, GPU, Contract(timing="device"))
+    assert timer.clock == GRAPH_CLOCK
+    assert graphs.sizes == [4]
+    assert timer.calls == 12
+    made, replays = clock.calls, graphs.replays
+    assert timer.slot().seconds == pytest.approx(0.001 / 3)
+    assert clock.calls == made, "a slot makes no call from Python"
+    assert graphs.replays == replays + 3
+
+
+def test_a_long_call_is_captured_alone_and_a_short_one_sixteen_times(
+    clock: Clock, graphs: Graphs
+) -> None:
+    for seconds in (1.0, 1e-5):
+
+        def call(seconds: float = seconds) -> None:
+            clock.calls += 1
+            clock.now += seconds
+
+        timer = slots.Timer(call, GPU, Contract(timing="device"))
+        assert timer.slot().seconds == pytest.approx(seconds / 3)
+    assert graphs.sizes == [1, 16]
+
+
+def test_with_a_cold_cache_a_graph_makes_each_call_on_inputs_of_its_own(
+    clock: Clock, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[float] = []
+    monkeypatch.setattr(slots, "_flusher", lambda device: lambda: flushed.append(clock.now))
+    met: list[int] = []
+
+    def on(copy: int) -> Any:
+        def call() -> None:
+            met.append(copy)
+            clock.call()
+
+        return call
+
+    contract = Contract(timing="device", cache="cold")
+    timer = slots.Timer(on(0), GPU, contract, others=[on(1), on(2)])
+    assert met[-3:] == [0, 1, 2]
+    assert graphs.sizes == [3]
+    before, replays = len(flushed), graphs.replays
+    assert timer.slot().seconds == pytest.approx(0.001 / 3)
+    assert (len(flushed), graphs.replays) == (before + 1, replays + 1)
+    assert timer.calls == 3
+
+
+def test_what_a_graph_cannot_capture_is_refused_with_a_reason(
+    clock: Clock, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capturing = []
+
+    @contextlib.contextmanager
+    def capture(graph: Any) -> Iterator[None]:
+        capturing.append(graph)
+        yield
+
+    def waits() -> None:
+        clock.call()
+        if capturing:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    with pytest.raises(RefusalError, match=r"not permitted when stream is capturing\); '--timing"):
+        slots.Timer(waits, GPU, Contract(timing="device"))
+
+    def step() -> None:
+        clock.call()
+
+    step.prepare = lambda calls: None  # type: ignore[attr-defined]  # as a step of decoding
+    with pytest.raises(RefusalError, match="adds to a cache"):
+        slots.Timer(step, GPU, Contract(timing="device"))
+
+
+def test_the_two_timings_are_two_contracts_on_a_cuda_device_and_one_elsewhere() -> None:
+    call, device = Contract(), Contract(timing="device")
+    assert call.name("forward", "cuda:0") != device.name("forward", "cuda:0")
+    assert "replayed graph" in device.name("forward", "cuda")
+    for name in ("cpu", "xpu:0"):
+        assert call.name("forward", name) == device.name("forward", name)
+        assert device.timing_on(name) == "call"
+    with pytest.raises(UsageError, match="no timing is called 'graph'"):
+        Contract(timing="graph")
+
+
+def test_copies_of_a_cold_graph_are_built_anew_and_none_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(measurement, "Timer", lambda *arguments: given.append(arguments))
+    (subject,) = resolve("dot")
+    case = BenchCase(Case((2,), 3, 5, 4, 4, 4))
+    call = measured_call(subject, *case.build(subject), "forward")
+    for contract, clock, count in (
+        (Contract(timing="device", cache="cold"), GRAPH_CLOCK, 16),
+        (Contract(timing="device"), GRAPH_CLOCK, 0),
+        (Contract(cache="cold"), "", 0),
+    ):
+        measurement._timer(subject, case, call, contract, clock)
+        others = given[-1][-1]
+        assert len(others) == count
+        assert all(torch.equal(other(), call()) for other in others)
 
 
 def test_the_matrix_product_of_the_ceilings_is_of_random_numbers(
