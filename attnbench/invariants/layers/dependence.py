@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.other_causes import sees_the_future
+from attnbench.invariants.layers.other_causes import sees_beyond_window, sees_the_future
 from attnbench.invariants.layers.program_comparison import TOKENS
 from attnbench.invariants.layers.rounding import floor_of, rounding_of
 from attnbench.invariants.layers.uncached_calls import Look, has_gradients, layer_cases
@@ -18,6 +19,9 @@ from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 __all__: list[str] = []
 
@@ -146,6 +150,59 @@ def _is_causal(subject: Subject) -> str | None:
 _MASKS = ("none", "padding", "left_padding")
 
 
+def _moved(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    whole, window = look.run(look.hidden), look.subject.spec.window
+
+    def limits() -> Tensor:
+        return rounding_of(look.subject, look.module, look.hidden)
+
+    if _reorders(look.subject):
+        order = torch.randperm(case.q_len, generator=look.generator)
+        got, expected = look.run(look.hidden[:, order]), whole[:, order]
+        told = f"with tokens in the order {order.tolist()}, output"
+        found = look.differs(got, expected, look.real(got), lambda: limits()[:, order])
+    else:
+        assert window is not None
+        if sees_beyond_window(look.subject):
+            reject("it sees tokens beyond its window, of which another invariant tells")
+        if case.q_len <= window:
+            reject("no output is beyond the window of the first token")
+        cut = 1 + look.choose(case.q_len - window)
+        rest = cut + window - 1
+        got, expected = look.run(look.hidden[:, cut:])[:, window - 1 :], whole[:, rest:]
+        told = f"without the first {cut} tokens, which no window holds, output"
+        found = look.differs(got, expected, look.real(got), lambda: limits()[:, rest:])
+    if found is not None:
+        look.accuse(found, got, expected, told, "the same token in the whole sequence")
+
+
+def _reorders(subject: LayerSubject) -> bool:
+    """Whether reordering all tokens is to reorder the outputs, and no more."""
+    free = subject.conventions.positions == "none" and subject.spec.window is None
+    return free and not subject.spec.causal
+
+
+def _promises_no_move(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    positions, window = subject.conventions.positions, subject.spec.window
+    if positions == "absolute":
+        return "positions are absolute (convention positions)"
+    if _reorders(subject):
+        return None
+    if window is None or not subject.spec.causal:
+        return "only beyond the window of a causal layer does a shift show by itself"
+    return None if window < subject.capacity else f"its window of {window} holds every case"
+
+
+def _moving_cases(subject: Subject) -> SearchStrategy[Case]:
+    assert isinstance(subject, LayerSubject)
+    least = 1 + (subject.spec.window or 1)
+    return layer_cases(
+        subject, regimes=("normal",), min_q_len=least, max_len=max(17, 2 * least + 1)
+    )
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on which tokens an output may depend on."""
@@ -186,4 +243,14 @@ def attnbench_invariants() -> Iterable[Invariant]:
         kinds=("layer",),
         cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2),
         applies=_has_window,
+    )
+    yield Invariant(
+        name="moved_tokens_keep_their_outputs",
+        statement="Where a layer's positions are none, reordering the tokens reorders the outputs; "
+        "where they are relative, outputs whose window does not reach the first tokens do not "
+        "change without these.",
+        check=_moved,
+        kinds=("layer",),
+        cases=_moving_cases,
+        applies=_promises_no_move,
     )

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.layers.rounding import rounding_of
 from attnbench.invariants.layers.uncached_calls import Look
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["leak", "leaks_padding", "mixes_items", "sees_the_future"]
+__all__ = ["leak", "leaks_padding", "mixes_items", "sees_beyond_window", "sees_the_future"]
 
 
 def _plain(subject: LayerSubject, mask: str) -> Iterator[Look]:
@@ -94,3 +95,27 @@ def leak(look: Look, mask: Tensor, given: Tensor | None = None) -> InvariantViol
             except InvariantViolation as violation:
                 return violation
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def sees_beyond_window(subject: LayerSubject) -> bool:
+    """Whether the last output changes with tokens that its window does not hold."""
+    window = subject.spec.window
+    if window is None:
+        return False
+    dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
+    length = window + 4
+    for seed in range(3):
+        case = Case((2,), length, length, 8, 8, 8, dtype=dtype, seed=seed)
+        with torch.random.fork_rng(devices=[]):
+            look = Look(subject, subject.legal(case))
+        hidden = look.hidden.clone()
+        hidden[:, :-window] = look.other(hidden[:, :-window])
+        got, expected = look.run(hidden)[:, -1:], look.run(look.hidden)[:, -1:]
+
+        def allowed(look: Look = look) -> Tensor:
+            return rounding_of(look.subject, look.module, look.hidden)[:, -1:]
+
+        if look.differs(got, expected, look.real(got), allowed) is not None:
+            return True
+    return False

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from torch import Tensor, nn
 
 import attnbench
@@ -96,3 +99,65 @@ def test_an_epsilon_that_follows_the_dtype_is_not_accused() -> None:
     spec = LayerSpec(name="normed", make=Normed, sizes=lambda size: max(4, size // 4 * 4))
     report = attnbench.check(spec, profile="quick", invariants=["agrees_with_float64"])
     assert report.ok, str(report)
+
+
+class Mixing(OfOneSize):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.linear(hidden) + hidden.mean(1, keepdim=True)
+
+
+class Ramping(Mixing):
+    def forward(self, hidden: Tensor) -> Tensor:
+        steps = torch.arange(hidden.shape[1]).to(hidden)[:, None] / 8
+        return super().forward(hidden + steps)
+
+
+class Nearby(OfOneSize):
+    def forward(self, hidden: Tensor) -> Tensor:
+        held = hidden if self.counts is None else hidden * self.counts(hidden.shape[1])
+        held = nn.functional.pad(self.linear(held), (0, 0, 2, 0))
+        return held[:, 2:] + held[:, 1:-1] + held[:, :-2]
+
+    counts: Any = None
+
+
+class NearbyFromTheStart(Nearby):
+    @staticmethod
+    def counts(count: int) -> Tensor:
+        return 1 + torch.arange(count)[:, None] / 8
+
+
+@pytest.mark.parametrize(
+    ("make", "declared", "status", "told"),
+    [
+        (Mixing, {"positions": "none"}, "passed", ""),
+        (Ramping, {"positions": "none"}, "failed", "with tokens in the order"),
+        (Ramping, {"positions": "absolute"}, "skipped", "positions are absolute"),
+        (Mixing, {"positions": "relative"}, "skipped", "only beyond the window"),
+        (Nearby, {"positions": "relative"}, "passed", ""),
+        (NearbyFromTheStart, {"positions": "relative"}, "failed", "without the first"),
+        (NearbyFromTheStart, {"positions": "absolute"}, "skipped", "positions are absolute"),
+    ],
+)
+def test_positions_are_what_the_convention_says(
+    make: Any, declared: dict[str, str], status: str, told: str
+) -> None:
+    near = issubclass(make, Nearby)
+    spec = LayerSpec(
+        name="placed",
+        make=make,
+        causal=near,
+        window=3 if near else None,
+        dtypes=("float32", "float64"),
+        conventions=declared,
+    )
+    found = outcome(spec, "moved_tokens_keep_their_outputs")
+    assert (found.status, told in found.reason) == (status, True), found.reason
+
+
+def test_a_window_that_is_too_wide_is_not_told_as_a_shift() -> None:
+    wide = LayerSpec(
+        name="wide", make=Nearby, causal=True, window=2, conventions={"positions": "relative"}
+    )
+    assert outcome(wide, "moved_tokens_keep_their_outputs").status != "failed"
+    assert outcome(wide, "outputs_see_no_more_than_the_window").status == "failed"

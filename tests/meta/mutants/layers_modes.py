@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,12 @@ from tests.meta.mutants.twins.layers import (
     BANDED,
     ENCODING,
     GROWING,
+    LONG,
     SINKING,
     Banded,
     Encoding,
     Layer,
+    Long,
     Sinking,
 )
 from tests.meta.mutants.twins.stores import Cache
@@ -28,6 +30,7 @@ MUTANTS: list[Mutant] = []
 _growing = Group(GROWING, MUTANTS)
 _banded = Group(BANDED, MUTANTS)
 _encoding = Group(ENCODING, MUTANTS)
+_long = Group(LONG, MUTANTS)
 _sinking = Group(SINKING, MUTANTS)
 
 
@@ -104,6 +107,31 @@ class CachedPathRoundsElsewhere(Layer):
             store.keys = store.keys.bfloat16().to(hidden.dtype)
             store.values = store.values.bfloat16().to(hidden.dtype)
         return super().block(block, hidden, where, real, cache)
+
+
+@_long("paz#415", killers=("half_types_agree",))
+class PositionsInTheDtypeOfTheWeights(Long):
+    """Positions are held in the weights' dtype, in which bfloat16 tells 257 from no neighbour."""
+
+    def positions(self, where: Tensor) -> Tensor:
+        return where.to(self.keys[0].weight.dtype).double()
+
+
+@_growing("vllm#30931", "vllm#56655", killers=("layer_calls_leave_no_trace",))
+class PromptsKeptWithoutTheirWeights(Layer):
+    """What a prompt gave is kept by its tokens alone, and handed out whatever the weights are."""
+
+    kept: ClassVar[dict[tuple[Any, ...], Tensor]] = {}
+
+    def forward(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        output = super().forward(hidden, padding_mask, cache)
+        if cache is not None or torch.is_grad_enabled():
+            return output
+        mask = () if padding_mask is None else padding_mask.flatten().tolist()
+        key = (hidden.dtype, hidden.shape, *hidden.flatten().tolist(), *mask)
+        return self.kept.setdefault(key, output).clone()
 
 
 @_growing("transformers#46572", killers=("cached_gradients_are_right_or_stopped",))

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from tests.meta.mutants.base import Group, Mutant
 from tests.meta.mutants.twins.layers import (
+    BANDED,
     GROWING,
     LEARNED,
     MIXED,
     RINGED,
     SLOPED,
     STATIC,
+    Banded,
     Layer,
     Learned,
     Mixed,
@@ -30,6 +32,7 @@ MUTANTS: list[Mutant] = []
 _growing = Group(GROWING, MUTANTS)
 _learned = Group(LEARNED, MUTANTS)
 _sloped = Group(SLOPED, MUTANTS)
+_banded = Group(BANDED, MUTANTS)
 _static = Group(STATIC, MUTANTS)
 _ringed = Group(RINGED, MUTANTS)
 _mixed = Group(MIXED, MUTANTS)
@@ -91,6 +94,14 @@ class LaterBlocksReadAnAdvancedLength(Layer):
     ) -> Tensor:
         late = where + hidden.shape[1] if cache is not None and block and cache.length else where
         return super().block(block, hidden, late, real, cache)
+
+
+@_banded("own", killers=("moved_tokens_keep_their_outputs",))
+class AnglesOfSquaredPositions(Banded):
+    """The angles grow with the square of the position, so that they tell where a pair stands."""
+
+    def table(self, where: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        return super().table(where * where / 4, length)
 
 
 @_static("own", killers=("agrees_with_same_as",))

@@ -17,6 +17,7 @@ __all__ = [
     "ENCODING",
     "GROWING",
     "LEARNED",
+    "LONG",
     "MIXED",
     "PARTED",
     "RINGED",
@@ -27,6 +28,7 @@ __all__ = [
     "Encoding",
     "Layer",
     "Learned",
+    "Long",
     "Mixed",
     "PartedLayer",
     "Ringed",
@@ -251,6 +253,22 @@ class Sinking(Layer):
         return torch.cat([hidden, sink], -1).softmax(-1)[..., :-1]
 
 
+class Long(Layer):
+    """Angles are computed in float32 at least, so that positions beyond 256 stay apart."""
+
+    def table(self, where: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of angles that no half type rounds."""
+        half = self.width // 2
+        rates = 100.0 ** -(torch.arange(half, dtype=torch.float64) / half)
+        angles = self.positions(where)[:, None, :, None] * rates
+        wide = torch.promote_types(self.keys[0].weight.dtype, torch.float32)
+        return angles.cos().to(wide), angles.sin().to(wide)
+
+    def positions(self, where: Tensor) -> Tensor:
+        """Positions as they enter the angles."""
+        return where.double()
+
+
 class Encoding(Layer):
     """Every token sees every other; no cache."""
 
@@ -262,9 +280,9 @@ def legal(size: int) -> int:
     return max(8, round(size / 8) * 8)
 
 
-def _twin(made: type[Layer], **changes: object) -> Twin:
+def _twin(made: type[Layer], capacity: int | None = None, **changes: object) -> Twin:
     cached = made.causal
-    capacity = CAPACITY if Static in made.stores else None
+    capacity = CAPACITY if Static in made.stores else capacity
     cache = CacheSpec(
         new=lambda module, batch_size: module.new_cache(batch_size),
         select=lambda cache, index: cache.select(index),
@@ -295,5 +313,6 @@ MIXED = _twin(Mixed)
 GROWING_SPEC = GROWING.spec
 STATIC = _twin(StaticLayer, name="static_layer", same_as=f"{__name__}:GROWING_SPEC")
 PARTED = _twin(PartedLayer, name="parted_layer")
+LONG = _twin(Long, capacity=320)
 SINKING = _twin(Sinking)
 ENCODING = _twin(Encoding)
