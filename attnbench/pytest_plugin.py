@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="STYLE",
         help="how the subjects of --attnbench are called, if they are functions, modules or "
-        "classes: sdpa, flash, flex, interface, keras or multihead",
+        "classes: sdpa, flash, flex, interface, keras, multihead, paged or varlen",
     )
     group.addoption(
         "--attnbench-profile",

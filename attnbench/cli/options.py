@@ -77,7 +77,7 @@ Style = Annotated[
         "--as",
         metavar="STYLE",
         help="How the target is called, if it is a function, module or class: sdpa, flash, flex, "
-        "interface, keras or multihead.",
+        "interface, keras, multihead, paged or varlen.",
     ),
 ]
 Convention = Annotated[

@@ -18,6 +18,8 @@ __all__ = ["attnbench_mechanisms"]
 
 DTYPES = ("float32", "float16")  # float64 needs a flag, and NumPy has no bfloat16
 UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+SHAPES = 200
+"""Of so many the programs are kept: of all that a check draws, they would take 2 GiB."""
 
 
 @lru_cache
@@ -27,7 +29,14 @@ def _compiled(module: str) -> Any:
 
     function = import_module(module).dot_product_attention
     static = ("is_causal", "scale") if module == "jax.nn" else ("is_causal",)
-    return jax.jit(function, static_argnames=static, compiler_options=UNOPTIMISED)
+    compiled = jax.jit(function, static_argnames=static, compiler_options=UNOPTIMISED)
+
+    def call(*given: Any, **options: Any) -> Any:
+        if compiled._cache_size() >= SHAPES:
+            jax.clear_caches()
+        return compiled(*given, **options)
+
+    return call
 
 
 def _jax(
