@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,8 @@ def cases(subject: Taker, **narrowed: Any) -> CaseSpace:
         A Hypothesis strategy of cases.
 
     Raises:
-        UsageError: there is no such field, or no mask, layout or regime of a name.
+        UsageError: there is no such field, no mask, layout or regime of a name, or the id of a
+            case could not name a variant.
     """
     from attnbench.cases.drawing import CaseSpace, Space  # 0.3 s listing subjects need not pay
 
@@ -61,6 +63,18 @@ def _check_names(narrowed: Mapping[str, Any]) -> None:
                     f"cases({field}=...) got {name!r}, which is none. "
                     f"{nearest(str(name), _NAMES[field])}"
                 )
+    _check_variants(narrowed.get("variants", {}))
+
+
+def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
+    """Hold names and options to what the id of a case can name and be read back from."""
+    for name, options in variants.items():
+        for word in (name, *options):
+            if not re.fullmatch(r"\w+", str(word)):
+                raise UsageError(
+                    f"variants={{{name!r}: ...}} has {word!r}, but the id of a case holds letters, "
+                    "digits and underscores only."
+                )
 
 
 def _least_size(subject: Taker) -> int:
@@ -84,6 +98,7 @@ def listed(
     """
     from attnbench.cases.drawing import CaseSpace, Listing
 
+    _check_variants(variants or {})
     distinct = tuple(dict.fromkeys(cases))
     return CaseSpace(Listing(distinct, variants or {}, enough=enough or len(distinct)))
 

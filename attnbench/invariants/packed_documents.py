@@ -64,8 +64,8 @@ class _Documents:
         """Tokens of query and key of each document; the second is empty, where that is asked."""
         kind, most = self.case.variant("documents", "equal"), min(9, max(2, self.case.kv_len))
         drawn = torch.randint(1, most + 1, (4, 2), generator=self.generator).tolist()
-        pairs = [(min(q, k), k) if kind == "longer keys" else (k, k) for q, k in drawn]
-        if kind == "one empty":
+        pairs = [(min(q, k), k) if kind == "longer_keys" else (k, k) for q, k in drawn]
+        if kind == "one_empty":
             pairs[1] = (0, 0)
         return pairs
 
@@ -265,7 +265,7 @@ def _cases(subject: Subject, *documents: str) -> SearchStrategy[Case]:
     )
 
 
-_KINDS = ("equal", "one empty", "longer keys")
+_KINDS = ("equal", "one_empty", "longer_keys")
 
 
 @hookimpl

@@ -18,6 +18,8 @@ __all__ = ["Job", "Result", "results", "run_all", "run_job"]
 
 _JOB_S = 3600.0
 """Longest time of a job: every invariant on one subject, in the thorough profile."""
+_TOGETHER = 20
+"""Jobs that end at the first invariant that fails, in one process: to start one takes longer."""
 
 
 @dataclass(frozen=True)
@@ -98,28 +100,43 @@ def run_job(job: Job) -> list[Result]:
     return found
 
 
-def results(**job: Any) -> list[dict[str, Any]]:
-    """The results of one job as plain data, for a child process."""
-    return [asdict(result) for result in run_job(Job(**job))]
+def results(jobs: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The results of each job as plain data, for a child process."""
+    for job in jobs:
+        yield [asdict(result) for result in run_job(Job(**job))]
 
 
 def run_all(
     jobs: Sequence[Job], processes: int = 2, cluster: str | None = None
 ) -> Iterator[list[Result]]:
-    """The results of many jobs as they come, each job in a child process, here or on a cluster.
+    """The results of many jobs as they come, some jobs in a child process, here or on a cluster.
 
-    A job whose process ends otherwise has that for the result of each of its invariants.
+    A job whose process ends otherwise has that for the result of each of its invariants; those that
+    were to follow it in the same process get another one.
     """
+    size = _TOGETHER if all(job.until_killed for job in jobs) else 1
     with Workers(processes) if cluster is None else ClusterWorkers(cluster) as workers:
-        for number, job in enumerate(jobs):
-            function, arguments = "tests.meta.mutants.measure:results", asdict(job)
-            workers.submit(Task(str(number), function, arguments, _JOB_S, memory_gib=4.0))
+        left: dict[str, list[Job]] = {}
+
+        def submit(some: list[Job]) -> None:
+            name = str(len(left))
+            left[name] = some
+            given = {"jobs": [asdict(job) for job in some]}
+            function = "tests.meta.mutants.measure:results"
+            workers.submit(Task(name, function, given, _JOB_S, memory_gib=4.0))
+
+        for start in range(0, len(jobs), size):
+            submit(list(jobs[start : start + size]))
         for event in workers.events():
-            job = jobs[int(event.task.name)]
+            rest = left[event.task.name]
             if event.kind == "value":
+                del rest[0]
                 yield [Result(**row) for row in event.value]
             elif event.kind != "done":
+                job = rest.pop(0)
                 yield [_ended(job, name, event) for name in job.invariants]
+                if rest:
+                    submit(rest)
 
 
 def _ended(job: Job, invariant: str, event: Event) -> Result:
