@@ -4,10 +4,12 @@ from typing import Any
 import pytest
 import torch
 
+from attnbench.cases import spaces
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case, Trial
 from attnbench.cases.domain import Domain
 from attnbench.cases.schedule import schedule
 from attnbench.errors import UsageError
+from attnbench.subject.lookup import resolve
 from attnbench.subject.tensors import make_inputs
 
 
@@ -131,3 +133,12 @@ def test_scheduled_cases_meet_every_combination_of_variants() -> None:
     cases = list(schedule(Domain(variants=variants)))
     chosen = {(case.variant("side", ""), case.variant("times", 0)) for case in cases}
     assert len(chosen) == 6
+
+
+@pytest.mark.parametrize("variants", [{"documents": ("equal", "one empty")}, {"a-b": (1, 2)}])
+def test_a_variant_that_an_id_could_not_hold_is_refused(variants: Any) -> None:
+    subject = resolve("scaled_dot")[0]
+    with pytest.raises(UsageError, match="letters, digits and underscores"):
+        spaces.cases(subject, variants=variants)
+    with pytest.raises(UsageError, match="letters, digits and underscores"):
+        spaces.listed(Case(), variants=variants)

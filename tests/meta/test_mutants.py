@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from attnbench.checking.api import select_invariants
@@ -58,6 +60,8 @@ def test_a_mutant_is_killed_by_each_invariant_that_is_meant_to(mutant: Mutant) -
         assert outcome.status == "failed", (
             f"{mutant.name} ({mutant.mistake}): {invariant.name} {outcome.status}, {outcome.reason}"
         )
+        broken = re.search("TypeError|NameError|AttributeError|ImportError", outcome.reason)
+        assert not broken, f"{mutant.name} fails for a mistake of its own: {outcome.reason}"
 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)

@@ -37,6 +37,9 @@ _PRIOR: Mapping[str, tuple[float, float]] = {
 }
 """Of each kind of clue, how often it is taken to have been right and wrong before any bug."""
 
+_SPOILS = "inputs_changed"
+"""Of what failures say, what comes before any mistake: the next call gets other inputs."""
+
 _BROKEN = re.compile(
     r"raised |returned \w+ of shape|second time|changes its input|but should return"
 )
@@ -73,16 +76,22 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     """The first clue in the failures of one subject; ``None`` without any."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     data = _data("causes.json")
+    said = [outcome.reason.partition("\n  [")[0] for outcome in failed]
+    contract = {o.reason.partition("\n  [")[0] for o in failed if o.invariant == CONTRACT}
+    found = [
+        cause
+        for pattern, cause in data["said"]
+        if (saying := [one for one in said if re.search(pattern, one)])
+        and (len(saying) >= _SAID * len(failed) or contract & {*saying})
+    ]
+    if found[:1] == [_SPOILS]:
+        return Clue("says", _SPOILS, _SPOILS)
     for outcome in failed:
         for mistake in outcome.explained[:1]:
             kind = re.sub(r"_\d+$", "", mistake)
             return Clue("makes", kind, data["made_by"][kind])
-    said = [outcome.reason.partition("\n  [")[0] for outcome in failed]
-    contract = {o.reason.partition("\n  [")[0] for o in failed if o.invariant == CONTRACT}
-    for pattern, cause in data["said"]:
-        saying = [one for one in said if re.search(pattern, one)]
-        if saying and (len(saying) >= _SAID * len(failed) or contract & {*saying}):
-            return Clue("says", cause, cause)
+    if found:
+        return Clue("says", found[0], found[0])
     names = {o.invariant for o, one in zip(failed, said, strict=True) if not _BROKEN.search(one)}
     names = names or {outcome.invariant for outcome in failed}
     for name, cause in data["shown_by"]:

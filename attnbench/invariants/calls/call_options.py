@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, same_gradient
+from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
 from attnbench.invariants.toolkit.derivations import benign, has_gradients
 from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
@@ -99,6 +100,25 @@ def _tolerance(base: Baseline, inputs: Inputs, right: Tensor) -> Tensor:
 def _holds(option: str, subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     inputs = _given(option, base)
+    try:
+        _agrees(option, base, inputs)
+    except InvariantViolation:
+        others = [n for n in (*_KINDS, "scale") if getattr(inputs, n) is not None and n != option]
+        if others:
+            _blames(others[0], base, inputs.replace(**{option: None}))
+        raise
+
+
+def _blames(option: str, base: Baseline, inputs: Inputs) -> None:
+    """Reject a case where the other options are wrong by themselves, whose invariants say so."""
+    try:
+        _agrees(option, base, inputs)
+    except InvariantViolation:
+        reject("the options beside it are wrong without it, too")
+
+
+def _agrees(option: str, base: Baseline, inputs: Inputs) -> None:
+    subject, case = base.subject, base.case
     with torch.no_grad():
         stages = stages_of(inputs)
         right, rows = stages.output, stages.allowed.any(-1, keepdim=True)

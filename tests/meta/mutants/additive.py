@@ -71,8 +71,8 @@ class AdditiveDefaultInitialisation(AdditiveScoring):
     """Parameters keep torch's own initialisation, whose scores are nearly 0."""
 
     def reset_parameters(self) -> None:
-        self.query_proj.reset_parameters()
-        self.key_proj.reset_parameters()
+        nn.Linear.reset_parameters(self.query_proj)
+        nn.Linear.reset_parameters(self.key_proj)
         bound = self.score_vector.numel() ** -0.5
         nn.init.uniform_(self.score_vector, -bound, bound)
 

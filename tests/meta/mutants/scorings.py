@@ -256,8 +256,8 @@ class IncomingGradientOverwritten(_Dot):
     """The backward pass overwrites the gradient that it is handed."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        scaled = widen(query) * query.shape[-1] ** -0.5
-        scores: Tensor = _Overwrites.apply(scaled, widen(key))
+        query, key = widen(query, key)
+        scores: Tensor = _Overwrites.apply(query * query.shape[-1] ** -0.5, key)
         return scores
 
 
@@ -278,8 +278,8 @@ class GradientReadAsContiguous(_Dot):
     """The backward pass takes a gradient whose last stride is 1 for a contiguous one."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        scaled = widen(query) * query.shape[-1] ** -0.5
-        scores: Tensor = _ReadsOn.apply(scaled, widen(key))
+        query, key = widen(query, key)
+        scores: Tensor = _ReadsOn.apply(query * query.shape[-1] ** -0.5, key)
         return scores
 
 
@@ -298,8 +298,8 @@ class GradientAddedUpInFloat32(_Dot):
     """The backward pass adds up in float32, in float64 too."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        scaled = widen(query) * query.shape[-1] ** -0.5
-        scores: Tensor = _NarrowSum.apply(scaled, widen(key))
+        query, key = widen(query, key)
+        scores: Tensor = _NarrowSum.apply(query * query.shape[-1] ** -0.5, key)
         return scores
 
 
