@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shlex
 from collections import Counter
@@ -173,7 +174,7 @@ def run_checks(
     jobs: int,
     timeout_s: float,
     memory_gib: float,
-    cluster: str | None = None,
+    cluster: str | ClusterWorkers | None = None,
     recorded: Collection[Outcome] = (),
 ) -> Iterator[Outcome]:
     """The outcomes of all subjects, as they come; one for each subject, invariant and seed.
@@ -184,7 +185,8 @@ def run_checks(
         jobs: subjects at once; 0 for one a core.
         timeout_s: longest time that an invariant may take.
         memory_gib: largest memory of a subject's process.
-        cluster: where to run it instead of here; see :class:`ClusterWorkers`.
+        cluster: where to run it instead of here, see :class:`ClusterWorkers`; or one that is open,
+            and stays so.
         recorded: outcomes of an earlier run; they are neither run nor given again.
     """
     left: dict[str, Work] = {}
@@ -223,8 +225,16 @@ def run_checks(
                 seen.add(key_of(outcome))
 
 
-def _workers(cluster: str | None, jobs: int) -> Workers | ClusterWorkers:
-    return Workers(jobs) if cluster is None else ClusterWorkers(cluster, preload=PRELOAD)
+@contextlib.contextmanager
+def _workers(cluster: str | ClusterWorkers | None, jobs: int) -> Iterator[Workers | ClusterWorkers]:
+    if isinstance(cluster, ClusterWorkers):
+        try:
+            yield cluster
+        finally:
+            cluster.cancel()
+        return
+    with Workers(jobs) if cluster is None else ClusterWorkers(cluster, preload=PRELOAD) as found:
+        yield found
 
 
 def over_seeds(found: Sequence[Outcome]) -> list[Outcome]:

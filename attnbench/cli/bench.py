@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Convention, Strict, Style, Targets, Timing, styled_targets
+from attnbench.cli.options import (
+    AsJson,
+    Cluster,
+    Convention,
+    Strict,
+    Style,
+    Targets,
+    Timing,
+    styled_targets,
+)
+
+if TYPE_CHECKING:
+    from attnbench.benchmark.records.record import Record
+    from attnbench.processes.machines import MachineLostError
 
 _RESULTS = Path("results/attnbench")
 
@@ -86,6 +99,7 @@ def command(
         bool,
         typer.Option("--resume", help="Continue --run, or the last run in the folder."),
     ] = False,
+    cluster: Cluster = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
@@ -95,11 +109,11 @@ def command(
 
     Each of several processes measures all rows in random order; the intervals come from these
     processes.
-    Every row is recorded as it comes, so that a run that was ended can be resumed.
+    Every row is recorded as it comes, so that a run that was ended can be resumed. On a cluster
+    every machine measures all rows, one at a time, and records them in a file of its own.
     """
     from attnbench.benchmark.measuring.contract import Contract
-    from attnbench.benchmark.records.record import Record
-    from attnbench.cli import recorded_run
+    from attnbench.cli import machine_runs, recorded_run
     from attnbench.cli.plugin_loading import check_options, load_plugins
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_json
@@ -120,40 +134,47 @@ def command(
         "inputs": inputs,
         "dtypes": dtype,
     }
-    place = recorded_run.start(**chosen, results=results, run=run, resume=resume)
-    plugins = load_plugins(strict=strict)
-    check_options(targets or ())
-    running = recorded_run.plan(
-        place,
-        **chosen,
-        targets=targets,
-        devices=device,
-        contract=contract,
-        processes=processes,
-        timeout_s=timeout,
-        budget_s=budget,
-    )
+    recorded_run.look(**chosen)
     records: list[Record] = []
+    lost: list[MachineLostError] = []
     interrupted = False
-    try:
-        running.measure(records)
-    except KeyboardInterrupt:
-        interrupted = True
+    with machine_runs.machines_of(cluster, device) as machines:
+        places = machine_runs.start(machines, **chosen, results=results, run=run, resume=resume)
+        plugins = load_plugins(strict=strict)
+        check_options(targets or ())
+        runs = machine_runs.plan(
+            places,
+            **chosen,
+            targets=targets,
+            devices=device,
+            contract=contract,
+            processes=processes,
+            timeout_s=timeout,
+            budget_s=budget,
+        )
+        try:
+            lost = machine_runs.measure(runs, records)
+        except KeyboardInterrupt:
+            interrupted = True
+    paths = [one.place.path for one in runs]
     if as_json:
-        print_json({"file": str(running.place.path), "records": record_tables.as_rows(records)})
+        files = {"file": str(paths[0])} if cluster is None else {"files": [*map(str, paths)]}
+        print_json({**files, "records": record_tables.as_rows(records)})
     else:
-        _show(records, running.place.path, interrupted=interrupted)
+        _show(records, paths, interrupted=interrupted)
+    for error in lost:
+        typer.echo(f"attnbench: {error}", err=True)
     if interrupted:
         return INTERRUPTED
-    failed = any(row["status"] == "failed" for row in plugins)
+    failed = bool(lost) or any(row["status"] == "failed" for row in plugins)
     return exit_code(record_tables.statuses_of(records), plugin_failed=failed)
 
 
-def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ignore[type-arg]
+def _show(records: list[Record], paths: list[Path], *, interrupted: bool) -> None:
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_table
 
-    titles = {record.case: record_tables.titled(record) for record in records}
+    titles = {(r.case, r.machine_name): record_tables.titled(r) for r in records}
     tables = record_tables.ranked(records)
     for key, rows in tables.items():
         print_table(rows, hide=("reason", "processes"), title=titles[key])
@@ -164,4 +185,4 @@ def _show(records: list, path: Path, *, interrupted: bool) -> None:  # type: ign
     typer.echo(record_tables.busy_line(records))
     word = "interrupted after" if interrupted else "recorded"
     count = "1 measurement" if len(records) == 1 else f"{len(records)} measurements"
-    typer.echo(f"\n{word} {count} in {path}")
+    typer.echo(f"\n{word} {count} in {', '.join(map(str, paths))}")

@@ -14,7 +14,7 @@ from attnbench.errors import AttnbenchError, PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
 
-__all__ = ["StrictError", "ask", "check_options", "load_plugins"]
+__all__ = ["StrictError", "ask", "check_options", "load_plugins", "with_plugins"]
 
 _INSIDE = "attnbench.checking.tasks"
 _LOAD_S = 120.0
@@ -53,15 +53,17 @@ def check_options(targets: Sequence[str]) -> None:
                 call(Task(target, f"{_INSIDE}:make", {"target": target}, timeout_s=_MAKE_S))
 
 
-def warm_up_children(*modules: str) -> None:
-    """Start the server of child processes; it imports modules and the built-in plugins once.
-
-    Another's plugin is not imported there, since it could end the server.
-    """
+def with_plugins(*modules: str) -> tuple[str, ...]:
+    """Modules, and those of the built-in plugins; another's plugin could end who imports it."""
     found = [
         p for p in discovery.discover() if p.distribution == "attnbench" and p.status == "found"
     ]
-    warm_up(*modules, *(plugin.value.partition(":")[0] for plugin in found))
+    return (*modules, *(plugin.value.partition(":")[0] for plugin in found))
+
+
+def warm_up_children(*modules: str) -> None:
+    """Start the server of child processes; it imports modules and the built-in plugins once."""
+    warm_up(*with_plugins(*modules))
 
 
 def load_plugins(

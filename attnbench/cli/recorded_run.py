@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ from attnbench.benchmark.records import store, unfinished
 from attnbench.benchmark.records.record import LAYER_BASELINE, Record, baseline_of
 from attnbench.benchmark.workloads import LAYER_SIZE, cases_of
 from attnbench.cli.plugin_loading import ask, warm_up_children
-from attnbench.cli.printing.tables import progress
 from attnbench.errors import InputsError, UnknownNameError, UsageError
+from attnbench.processes.machines import Machine
 from attnbench.processes.pool import Task, call
 
-__all__ = ["Place", "Running", "plan", "start"]
+__all__ = ["PRELOAD", "Place", "Running", "look", "plan", "start"]
 
 _MEASURING = "attnbench.benchmark.measuring.measurement"
-_PRELOAD = ("torch.fx.experimental.symbolic_shapes", _MEASURING)
+PRELOAD = ("torch.fx.experimental.symbolic_shapes", _MEASURING)
 """What measuring imports, 1 s together; the first is what torch imports for a gradient."""
 
 
@@ -62,27 +62,19 @@ class Running:
     place: Place
     left_out: tuple[str, ...] = ()
 
-    def measure(self, into: list[Record]) -> None:
-        """Measure and record; the newest record of each row goes to a list as well.
+    @property
+    def machine(self) -> str:
+        """The name of the machine of a cluster that measures; empty for this one."""
+        return "" if self.session.machine is None else self.session.machine.name
 
-        Takes are kept beside the records until the session is complete, so that a run that was
-        ended goes on where it was.
-        """
-        path, done, claim = self.place.path, self.place.done, self.place.claim
-        found = {record.key: record for record in done}
-        into[:] = found.values()
-        taken = unfinished.read(path)
-        with progress(self.session.processes * len(self.session), "measuring") as advance:
-            advance(len(taken), "")
-            for event in self.session.events(done, taken):
-                if isinstance(event, Taken):
-                    unfinished.append(path, event)
-                    advance(1, f"{event.subject}: {event.case}")
-                else:
-                    store.append(path, event)
-                    found[event.key] = event
-                    into[:] = found.values()
-        unfinished.remove(path)
+    def events(self) -> Iterator[Taken | Record]:
+        """What is measured, as it comes, behind what the run has already."""
+        return self.session.events(self.place.done, unfinished.read(self.place.path))
+
+    def end(self) -> None:
+        """Remove what only a run that goes on needs."""
+        unfinished.remove(self.place.path)
+        claim = self.place.claim
         if claim is not None:
             claim.release()
             Path(claim.lock_file).unlink(missing_ok=True)
@@ -112,15 +104,30 @@ def start(
         AttnbenchError: a name is unknown, there is no such file of inputs, the folder of records
             cannot be written to, or there is no such run to resume.
     """
-    cases_of(name=set_name, workload_names=workloads, dtypes=dtypes)
-    if inputs is not None and not inputs.is_file():
-        raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
+    look(set_name=set_name, workloads=workloads, inputs=inputs, dtypes=dtypes)
     place = _place(results, run, resume=resume)
     store.check_writable(results)
     claim = store.claim(place.path)
     place = _place(results, place.run, resume=resume)  # another may have recorded it meanwhile
-    warm_up_children(*_PRELOAD, *preload)
+    warm_up_children(*PRELOAD, *preload)
     return replace(place, claim=claim)
+
+
+def look(
+    *,
+    set_name: str | None,
+    workloads: Sequence[str] = (),
+    inputs: Path | None = None,
+    dtypes: Sequence[str] | None = None,
+) -> None:
+    """Look at what is asked for, as :func:`start` does.
+
+    Raises:
+        AttnbenchError: a name is unknown, or there is no such file of inputs.
+    """
+    cases_of(name=set_name, workload_names=workloads, dtypes=dtypes)
+    if inputs is not None and not inputs.is_file():
+        raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
 
 
 def plan(
@@ -133,6 +140,7 @@ def plan(
     devices: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
     with_options: bool = True,
+    machine: Machine | None = None,
     **more: Any,
 ) -> Running:
     """Plan a session: find subjects, devices and cases.
@@ -146,13 +154,17 @@ def plan(
         devices: all that are there by default.
         dtypes: instead of those of the set.
         with_options: whether subjects with options are measured too, if all are.
+        machine: of a cluster, where it is measured instead of here.
         more: further fields of :class:`~attnbench.benchmark.measuring.session.Session`.
 
     Raises:
         AttnbenchError: a subject is unknown, a file of inputs is damaged, a device is not there,
             or the run cannot be resumed here.
     """
-    found = call(
+    there = call if machine is None else machine.call
+    if machine is not None and not machine.has_accelerator:
+        devices = [name for name in devices or ("cpu",) if name.startswith("cpu")]
+    found = there(
         Task("devices", "attnbench.benchmark.measuring.measurement:devices", {"wanted": devices})
     )
     if more["contract"].timing == "device" and not any(d.startswith("cuda") for d in found):
@@ -164,8 +176,12 @@ def plan(
         name=set_name, workload_names=workloads, devices=found, dtypes=dtypes, layers=True
     )
     if inputs is not None:
-        cases += [_saved(inputs, device, dtypes) for device in found]
-    setting = here(place.run, command=" ".join(["attnbench", *sys.argv[1:]]))
+        cases += [_saved(inputs, device, dtypes, there) for device in found]
+    about = {"run": place.run, "command": " ".join(["attnbench", *sys.argv[1:]])}
+    setting = here(**about)
+    if machine is not None:
+        setting = there(Task("setting", "attnbench.benchmark.machine.setting:here", about))
+        setting = replace(setting, machine={"name": machine.name, **setting.machine})
     if place.done:
         _same_setting(place.run, place.done[0], setting)
     subjects = _subjects(targets)
@@ -179,15 +195,21 @@ def plan(
             "for has query, key and value; name a set, such as --set default, instead of "
             "--workload or --inputs."
         )
-    session = Session(subjects=subjects, cases=cases, setting=setting, **more)
+    session = Session(subjects=subjects, cases=cases, setting=setting, machine=machine, **more)
     done = tuple(record for record in place.done if session.holds(record))
     names = tuple(subject.name for subject in left_out)
     return Running(session, replace(place, done=done), names)
 
 
-def _saved(path: Path, device: str, dtypes: Sequence[str] | None) -> BenchCase:
-    arguments = {"path": path.resolve(), "device": device, "dtype": dtypes[0] if dtypes else None}
-    case: BenchCase = call(Task(str(path), "attnbench.benchmark.workloads:saved", arguments))
+def _saved(
+    path: Path, device: str, dtypes: Sequence[str] | None, there: Callable[[Task], Any]
+) -> BenchCase:
+    arguments = {
+        "path": str(path.resolve()),
+        "device": device,
+        "dtype": dtypes[0] if dtypes else None,
+    }
+    case: BenchCase = there(Task(str(path), "attnbench.benchmark.workloads:saved", arguments))
     return case
 
 

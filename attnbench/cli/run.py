@@ -10,11 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Convention, Strict, Style, Targets, Timing, styled_targets
+from attnbench.cli.options import (
+    AsJson,
+    Cluster,
+    Convention,
+    Strict,
+    Style,
+    Targets,
+    Timing,
+    styled_targets,
+)
 
 if TYPE_CHECKING:
     from attnbench.benchmark.records.record import Record
     from attnbench.checking.outcomes import Outcome
+    from attnbench.processes.cluster import ClusterWorkers
+    from attnbench.processes.machines import MachineLostError
 
 _RESULTS = Path("results/attnbench")
 _INVARIANT_S = 60.0
@@ -63,18 +74,20 @@ def command(
         ),
     ] = _MEASURING_S,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
+    cluster: Cluster = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
     """Check every subject, measure it on a small grid, and show all on one screen.
 
     The checks are those of 'attnbench check --profile quick', and the times those of 'attnbench
-    bench --set run'; both commands show more. Other work on the machine widens the intervals.
+    bench --set run'; both commands show more. Other work on the machine widens the intervals. On a
+    cluster the checks are split over all workers, and every machine measures all rows.
     """
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.checking import parallel
     from attnbench.checking.outcomes import CheckReport
-    from attnbench.cli import recorded_run
+    from attnbench.cli import machine_runs, recorded_run
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.first_screen import content, show
@@ -82,56 +95,63 @@ def command(
 
     targets = styled_targets(targets, style, convention)
     set_name = "run" if inputs is None else None
-    place = recorded_run.start(
-        set_name=set_name, inputs=inputs, results=results, preload=parallel.PRELOAD
-    )
-    plugins = load_plugins(strict=strict)
-    check_options(targets or ())
-    running = recorded_run.plan(
-        place,
-        targets=targets,
-        set_name=set_name,
-        inputs=inputs,
-        devices=device,
-        with_options=False,
-        contract=Contract(threads=threads, timing=timing),
-        budget_s=seconds,
-    )
+    chosen: dict[str, Any] = {"set_name": set_name, "inputs": inputs}
+    recorded_run.look(**chosen)
     options = {"profile": "quick", "device": "cpu", "dtypes": None}
-    planned = ask("plan", targets=targets or None, invariants=None, **options)
     outcomes: list[Outcome] = []
     records: list[Record] = []
+    lost: list[MachineLostError] = []
     interrupted = False
-    try:
-        _check(planned, options, check_seconds, outcomes)
-        running.measure(records)
-    except KeyboardInterrupt:
-        interrupted = True
+    with machine_runs.machines_of(cluster, device, *parallel.PRELOAD) as machines:
+        places = machine_runs.start(machines, **chosen, results=results, preload=parallel.PRELOAD)
+        plugins = load_plugins(strict=strict)
+        check_options(targets or ())
+        runs = machine_runs.plan(
+            places,
+            **chosen,
+            targets=targets,
+            devices=device,
+            with_options=False,
+            contract=Contract(threads=threads, timing=timing),
+            budget_s=seconds,
+        )
+        planned = ask("plan", targets=targets or None, invariants=None, **options)
+        workers = None if machines is None else machines.cluster
+        try:
+            _check(planned, options, check_seconds, outcomes, workers)
+            lost = machine_runs.measure(runs, records)
+        except KeyboardInterrupt:
+            interrupted = True
     notes = ("interrupted",) if interrupted else ()
     report = CheckReport(tuple(outcomes), "quick", None, notes)
-    checks = running.place.path.with_suffix(".checks.json")
+    paths = [one.place.path for one in runs]
+    checks = paths[0].with_suffix(".checks.json")
     checks.write_text(report.to_json() + "\n", encoding="utf-8")
     told = content(
         records,
         outcomes,
         planned["of_subject"],
-        running.left_out,
+        runs[0].left_out,
         own_inputs=inputs is not None,
         addresses={name: target for target, name in planned["subjects"]},
     )
     if as_json:
-        files = {"file": str(running.place.path), "checks_file": str(checks)}
+        files: dict[str, Any] = {"checks_file": str(checks), "file": str(paths[0])}
+        if cluster is not None:
+            files = {"checks_file": str(checks), "files": [*map(str, paths)]}
         lists = {
             "outcomes": [vars(outcome) for outcome in outcomes],
             "records": record_tables.as_rows(records),
         }
         print_json({**files, **told, **lists})
     else:
-        show(told, records, [planned.name for planned in running.session.subjects])
-        typer.echo(f"Recorded in {running.place.path}, and the checks in {checks.name}.")
+        show(told, records, [planned.name for planned in runs[0].session.subjects])
+        typer.echo(f"Recorded in {', '.join(map(str, paths))}, and the checks in {checks.name}.")
+    for error in lost:
+        typer.echo(f"attnbench: {error}", err=True)
     if interrupted:
         return INTERRUPTED
-    failed = any(row["status"] == "failed" for row in plugins)
+    failed = bool(lost) or any(row["status"] == "failed" for row in plugins)
     statuses = [outcome.status for outcome in outcomes] + record_tables.statuses_of(records)
     return exit_code(statuses, plugin_failed=failed)
 
@@ -141,6 +161,7 @@ def _check(
     options: Mapping[str, Any],
     seconds: float,
     into: list[Outcome],
+    cluster: ClusterWorkers | None,
 ) -> None:
     """Run the checks until the time is up; every outcome goes to the list as it comes.
 
@@ -171,6 +192,7 @@ def _check(
         jobs=0,
         timeout_s=_INVARIANT_S,
         memory_gib=MEMORY_GIB,
+        cluster=cluster,
     )
     with progress(sum(len(work.invariants) for work in works), "checking") as advance:
         for outcome in found:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import os
-import subprocess
-import tomllib
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from attnbench.errors import UsageError
+from attnbench.processes.made_clusters import made_cluster
 from attnbench.processes.plain import event_of, plain_task
 from attnbench.processes.pool import Event, Task
 from attnbench.processes.remote import installed_versions, run_task
@@ -26,7 +25,6 @@ from attnbench.processes.remote import installed_versions, run_task
 __all__ = ["ClusterWorkers", "UnencryptedWarning"]
 
 _ANSWER_S = 10.0
-_FORMS = "tcp://HOST:PORT, tls://HOST:PORT, local:N, slurm, or a file FILE.toml"
 
 
 class UnencryptedWarning(UserWarning):
@@ -40,7 +38,8 @@ class ClusterWorkers:
         where: the address of a scheduler, ``local:N``, ``slurm``, or a TOML file whose ``kind`` is
             ``local`` or ``slurm`` and whose other entries are arguments of Dask's class.
         preload: modules that the workers' children find imported.
-        resources: of Dask, what a worker has to have for a task.
+        resources: of Dask, what at least one worker has to have; a cluster that is made for this
+            run is waited for until it is complete.
 
     Raises:
         UsageError: Dask is absent, nothing answers within 10 s, there are no workers, no worker has
@@ -59,26 +58,34 @@ class ClusterWorkers:
         self._preload, self._resources = tuple(preload), dict(resources or {})
         self._run = uuid.uuid4().hex[:12]
         self._tasks: dict[str, Task] = {}
+        self._numbers = itertools.count()
         self._done: Any = None
         try:
-            cluster = self._stack.enter_context(_cluster_of(where)) or where
-            self._client = self._stack.enter_context(_client_of(cluster, where))
-            self._refuse_others(where)
+            cluster = self._stack.enter_context(made_cluster(where)) or where
+            self.client = self._stack.enter_context(_client_of(cluster, where))
+            planned = getattr(cluster, "plan", ()) if resources is not None else ()
+            self._refuse_others(where, len(planned) or 1)
         except BaseException:
             self._stack.close()
             raise
         self._as_completed = distributed.as_completed
 
-    def _refuse_others(self, where: str) -> None:
+    def _refuse_others(self, where: str, count: int) -> None:
         """Hold the workers to having what is wanted, before the first task."""
         try:
-            self._client.wait_for_workers(1, timeout=_waiting_s(where))
+            self.client.wait_for_workers(count, timeout=_waiting_s(where))
         except TimeoutError:
+            there = len(self.workers())
+            if there:
+                raise UsageError(
+                    f"the cluster at {where} has {there} of its {count} workers after "
+                    f"{_waiting_s(where):g} s, and machines are measured together; ask for fewer."
+                ) from None
             raise UsageError(
                 f"the cluster at {where} has no workers; start one with "
-                f"`dask worker {self._client.scheduler.address}`."
+                f"`dask worker {self.client.scheduler.address}`."
             ) from None
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        workers = self.workers()
         if self._resources and not any(
             all(one["resources"].get(name, 0) >= n for name, n in self._resources.items())
             for one in workers.values()
@@ -89,7 +96,7 @@ class ClusterWorkers:
                 f'`dask worker --resources "{wanted}"`.'
             )
         try:
-            theirs = self._client.run(installed_versions)
+            theirs = self.client.run(installed_versions)
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"a worker of the cluster at {where} cannot import {error.name}; install attnbench "
@@ -108,46 +115,74 @@ class ClusterWorkers:
                 "others:\n" + "\n".join(differences) + "\nInstall the same on both."
             )
 
+    def workers(self) -> dict[str, Any]:
+        """What the scheduler knows of each worker, by its address, as of now.
+
+        Raises:
+            UsageError: the scheduler was lost.
+        """
+        try:
+            return dict(self.client.scheduler_info(n_workers=-1)["workers"])
+        except (OSError, TimeoutError, KeyError) as error:  # of one that is gone it tells nothing
+            raise _scheduler_lost(error) from error
+
     @property
     def count(self) -> int:
         """How many tasks the cluster runs at once, as of now."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        return sum(int(one["nthreads"]) for one in workers.values()) or 1
+        return sum(int(one["nthreads"]) for one in self.workers().values()) or 1
 
     def submit(self, task: Task) -> None:
         """Hand a task to the scheduler; also while the events are being read."""
-        key = f"attnbench-{self._run}-{len(self._tasks)}"
-        self._tasks[key] = task
+        future = self.send(task)
+        self._tasks[future.key] = task
+        if self._done is None:
+            self._done = self._as_completed([future], loop=self.client.loop)
+        else:
+            self._done.add(future)
+
+    def send(
+        self,
+        task: Task,
+        resources: Mapping[str, float] | None = None,
+        workers: Sequence[str] | None = None,
+    ) -> Any:
+        """The future of a task.
+
+        Args:
+            task: to be run once.
+            resources: of Dask, that are reserved for it.
+            workers: addresses of those that may run it; all by default.
+        """
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
-        future = self._client.submit(
+        return self.client.submit(
             run_task,
             plain_task(task),
             self._preload,
             variables,
             os.getcwd(),
-            key=key,
+            key=f"attnbench-{self._run}-{next(self._numbers)}",
             pure=False,
-            resources=self._resources or None,
+            resources=resources or None,
+            workers=workers,
         )
-        if self._done is None:
-            self._done = self._as_completed([future], loop=self._client.loop)
-        else:
-            self._done.add(future)
 
     def events(self) -> Iterator[Event]:
         """What happened to each task, as the tasks end, until none is left."""
         if self._done is None:
             return
         for future in self._done:
-            task = self._tasks[future.key]
-            try:
-                events = future.result()
-            except Exception as error:
-                yield self._lost(task, error)
-                continue
-            for data in events:
-                yield event_of(task, data)
+            yield from self.ended(self._tasks[future.key], future)
             future.release()
+
+    def ended(self, task: Task, future: Any) -> Iterator[Event]:
+        """What happened to a task that has ended."""
+        try:
+            events = future.result()
+        except Exception as error:
+            yield self._lost(task, error)
+            return
+        for data in events:
+            yield event_of(task, data)
 
     def _lost(self, task: Task, error: Exception) -> Event:
         """What is said of a task that no worker could bring to an end."""
@@ -157,19 +192,21 @@ class ClusterWorkers:
             reason = f"the workers that ran it were lost, {error.allowed_failures + 1} in a row"
             return Event(task, "crashed", reason=reason)
         if isinstance(error, CancelledError | OSError):
-            raise UsageError(
-                f"the scheduler was lost ({type(error).__name__}); what was recorded stays, and "
-                "--resume goes on with the rest."
-            ) from error
+            raise _scheduler_lost(error) from error
         return Event(task, "raised", reason=f"{type(error).__name__}: {error}")
+
+    def cancel(self) -> None:
+        """Take back the tasks that have not ended."""
+        with contextlib.suppress(Exception):
+            if self._done is not None:
+                self.client.cancel(list(self._done.futures), force=True)
+        self._done = None
 
     def __enter__(self) -> ClusterWorkers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(Exception):
-            if self._done is not None:
-                self._client.cancel(list(self._done.futures), force=True)
+        self.cancel()
         self._stack.close()
 
 
@@ -183,17 +220,16 @@ def _distributed() -> Any:
     return distributed
 
 
+def _scheduler_lost(error: Exception) -> UsageError:
+    return UsageError(
+        f"the scheduler was lost ({type(error).__name__}); what was recorded stays, and --resume "
+        "goes on with the rest."
+    )
+
+
 def _waiting_s(where: str) -> float:
     """Workers of a queue may take minutes to start; those of an address should be there."""
     return _ANSWER_S if "://" in where else 600.0
-
-
-def _first_cause(error: BaseException) -> str:
-    """What was raised first, in one line: Dask wraps what a worker did not start for."""
-    while error.__cause__ is not None and str(error.__cause__).strip("'") not in str(error):
-        error = error.__cause__
-    said = str(error).splitlines()
-    return said[0].rstrip(".") if said else type(error).__name__
 
 
 @contextlib.contextmanager
@@ -224,89 +260,3 @@ def _is_local(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host in ("localhost", "")
-
-
-@contextlib.contextmanager
-def _cluster_of(where: str) -> Iterator[Any]:
-    """A cluster of Dask's that was made for this run; ``None`` where a scheduler is there."""
-    if "://" in where:
-        yield None
-        return
-    kind, options = _kind_and_options(where)
-    with contextlib.ExitStack() as stack, _refused(where):
-        if kind == "local":
-            from distributed import LocalCluster
-
-            defaults = {"threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
-            made = LocalCluster(**{**defaults, "memory_limit": 0, **options})
-            stack.callback(made.close, timeout=10)
-        else:
-            made = _queue(options)
-            stack.callback(made.close, timeout=10)
-            _try_submitting(made.job_script())
-            made.scale(jobs=options.get("jobs", 1))
-        held = stack.pop_all()
-    with held:
-        yield made
-
-
-def _queue(options: Mapping[str, Any]) -> Any:
-    """A cluster whose workers are jobs of Slurm; none is submitted yet."""
-    try:
-        from dask_jobqueue import SLURMCluster
-    except ImportError:
-        raise UsageError(
-            "--cluster slurm needs dask-jobqueue: pip install 'attnbench[cluster]'."
-        ) from None
-    defaults: dict[str, Any] = {"cores": 1, "processes": 1, "memory": "4GiB"}
-    defaults["scheduler_options"] = {"dashboard_address": ":0"}
-    return SLURMCluster(**{**defaults, **{k: v for k, v in options.items() if k != "jobs"}})
-
-
-def _try_submitting(script: str) -> None:
-    """Ask Slurm whether it takes a job: Dask leaves a refusal in a log, and waits for ever."""
-    told = subprocess.run(
-        ["sbatch", "--test-only"],  # noqa: S607 -- the sbatch that the user would run
-        input=script,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    if told.returncode:
-        raise OSError(told.stderr.strip().splitlines()[-1])
-
-
-@contextlib.contextmanager
-def _refused(where: str) -> Iterator[None]:
-    """Tell what Dask refuses of a file's entries in one line."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:  # each entry goes to code of its own, which raises what it likes
-        raise UsageError(f"--cluster {where}: {_first_cause(error)}.") from None
-
-
-def _kind_and_options(where: str) -> tuple[str, dict[str, Any]]:
-    if where == "slurm":
-        return "slurm", {}
-    if where.startswith("local:"):
-        count = where.partition(":")[2]
-        if not count.isdecimal() or not int(count):
-            raise UsageError(f"--cluster {where}: write local:N, N workers on this machine.")
-        return "local", {"n_workers": int(count)}
-    if not where.endswith(".toml"):
-        raise UsageError(f"--cluster {where!r} is none of {_FORMS}.")
-    try:
-        options = tomllib.loads(Path(where).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"--cluster {where}: {error}.") from None
-    kind = options.pop("kind", None)
-    if kind not in ("local", "slurm"):
-        raise UsageError(f"--cluster {where}: kind = {kind!r}, but it is 'local' or 'slurm'.")
-    for entry in ("n_workers", "threads_per_worker", "jobs", "cores"):
-        count = options.get(entry, 1)
-        if not isinstance(count, int) or count < 1:
-            raise UsageError(f"--cluster {where}: {entry} = {count!r}, but it is 1 or more.")
-    return kind, options

@@ -10,13 +10,18 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from attnbench.registry.discovery import discover
 
-__all__ = ["installed_versions", "run_task"]
+__all__ = ["MACHINE_VARIABLE", "installed_versions", "machine_facts", "run_task"]
+
+MACHINE_VARIABLE = "ATTNBENCH_MACHINE"
+"""Of a worker's environment: what its machine is called, instead of the name of its host."""
 
 _OVER = ("done", "raised", "timeout", "crashed")
+_LOOK_S = 0.5
 _HOSTS = threading.local()
 
 
@@ -42,6 +47,8 @@ def run_task(
     events: list[dict[str, Any]] = []
     assert host.stdin is not None
     assert host.stdout is not None
+    over = threading.Event()
+    threading.Thread(target=_end_if_cancelled, args=(_own_task(), host, over), daemon=True).start()
     try:
         host.stdin.write(json.dumps(task) + "\n")
         host.stdin.flush()
@@ -53,7 +60,28 @@ def run_task(
     except BrokenPipeError:
         ending = {"kind": "crashed", "value": None, "error": None, "over_memory": False}
         events.append({**ending, "reason": "the process that ran it for the worker ended"})
+    finally:
+        over.set()
     return events
+
+
+def _own_task() -> Any:
+    """What the worker knows of the task that it runs in this thread; ``None`` without a worker."""
+    from distributed import get_worker
+
+    try:
+        worker = get_worker()
+        return worker.state.tasks[worker.get_current_task()]
+    except (KeyError, ValueError):
+        return None
+
+
+def _end_if_cancelled(task: Any, host: subprocess.Popen[str], over: threading.Event) -> None:
+    """End the process of a task that the scheduler took back: Dask lets its thread run on."""
+    while task is not None and not over.wait(_LOOK_S):
+        if task.state == "cancelled":
+            host.terminate()
+            return
 
 
 def _started(
@@ -71,6 +99,19 @@ def _started(
     assert host.stdin is not None
     host.stdin.write(json.dumps({"preload": list(preload)}) + "\n")
     return host
+
+
+def machine_facts() -> tuple[str, str]:
+    """What tells the machine of a worker from others, and its name.
+
+    Hosts may share a name; containers of one host share its boot, and compete for its cores.
+    """
+    given = os.environ.get(MACHINE_VARIABLE, "")
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = platform.node()
+    return f"{boot} {given}", given or platform.node()
 
 
 def installed_versions() -> dict[str, str]:

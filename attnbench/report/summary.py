@@ -53,7 +53,7 @@ class Row:
     @property
     def group(self) -> tuple[str, str]:
         """What rows must share to be compared: the contract, the machine's device and the case."""
-        return f"{self.record.contract} on {self.record.device_name}", self.record.case
+        return f"{self.record.contract} on {self.record.where}", self.record.case
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -99,13 +99,13 @@ def _row(records: Sequence[Record]) -> Row:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """One row a contract, device, case and subject, with ratios to the baseline and places.
+    """One row a contract, device of a machine, case and subject, with ratios and places.
 
     Of several commits or machines a row shows the newest alone: a median of both is of neither.
     """
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in records:
-        key = (record.contract, record.device_name, record.case, record.subject)
+        key = (record.contract, record.where, record.case, record.subject)
         groups.setdefault(key, []).append(record)
     together: dict[tuple[str, str], list[Row]] = {}
     for group in groups.values():
@@ -173,7 +173,7 @@ def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
         lead = "×".join(map(str, record.lead)) or "1"
         title = (
             f"{record.dtype}, mask {record.mask}, lead {lead}, E {record.query_size}, "
-            f"on {record.device_name}: {record.contract}"
+            f"on {record.where}: {record.contract}"
         )
         baselines[title] = baseline_of(record.kind)
         recorded.setdefault(title, set()).add(record.kv_len)

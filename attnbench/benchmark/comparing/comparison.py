@@ -172,7 +172,7 @@ def _one_sided(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Verdict:
     )
 
 
-_SAME = ("processor", "cores")
+_SAME = ("name", "processor", "cores")
 """What makes a machine: every container has a name of its own, and systems are updated."""
 
 

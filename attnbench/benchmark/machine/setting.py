@@ -30,7 +30,7 @@ class Setting:
         process: number of the process within the run.
         commit: of the working directory.
         command: the command line.
-        machine: node, system, processor, cores, memory.
+        machine: node, system, processor, cores, memory; of a cluster also its name there.
         versions: of python, torch and attnbench.
     """
 

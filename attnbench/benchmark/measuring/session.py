@@ -22,11 +22,14 @@ from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.takes import Take, gain_of, ratio_of, summed_up
 from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.benchmark.workloads import BenchCase
+from attnbench.processes.machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 
 __all__ = ["Planned", "Session", "Taken"]
 
 _INSIDE = "attnbench.benchmark.measuring.measurement:take_rows"
+_MEMORY = "attnbench.benchmark.machine.memory_limits:available_bytes"
 _ONCE = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
 _MOST_PASSES = 60
 _LEAST_WIDTH = 0.005
@@ -111,6 +114,7 @@ class Session:
         budget_s: time within which further passes begin.
         timeout_s: longest time for one row in one process.
         seed: of the orders.
+        machine: of a cluster, where each row gets a process of its own; this one by default.
     """
 
     subjects: Sequence[Planned]
@@ -121,6 +125,7 @@ class Session:
     budget_s: float = 0.0
     timeout_s: float = 120.0
     seed: int = 0
+    machine: Machine | None = None
 
     def __len__(self) -> int:
         """How many rows it measures."""
@@ -203,7 +208,9 @@ class Session:
         random.Random(f"{self.seed} {number}").shuffle(waiting)  # noqa: S311 -- no secret
         while waiting:
             count = 0
-            for row, found, seconds in self._process(waiting, number):
+            # on a cluster a row is what runs again when its worker is lost
+            together = waiting if self.machine is None else waiting[:1]
+            for row, found, seconds in self._process(together, number):
                 count += 1
                 row.by_pass[number] = found
                 row.seconds = seconds
@@ -225,20 +232,31 @@ class Session:
             _INSIDE,
             arguments,
             timeout_s=self.timeout_s,
-            memory_gib=available_bytes() / GIB,
+            memory_gib=self._available_bytes() / GIB,
             threads=self.contract.threads,
         )
         at, since = 0, time.perf_counter()
+        for event in self._events(task):
+            if event.kind == "value":
+                at, found = event.value
+                if found is not None:
+                    yield rows[at], found, time.perf_counter() - since
+                    since, at = time.perf_counter(), at + 1
+            elif event.kind != "done":
+                yield rows[at], _ending(event), time.perf_counter() - since
+
+    def _available_bytes(self) -> int:
+        if self.machine is None:
+            return available_bytes()
+        return int(self.machine.call(Task("memory", _MEMORY)))
+
+    def _events(self, task: Task) -> Iterator[Event]:
+        if self.machine is not None:
+            yield from self.machine.events(task)
+            return
         with Workers() as workers:
             workers.submit(task)
-            for event in workers.events():
-                if event.kind == "value":
-                    at, found = event.value
-                    if found is not None:
-                        yield rows[at], found, time.perf_counter() - since
-                        since, at = time.perf_counter(), at + 1
-                elif event.kind != "done":
-                    yield rows[at], _ending(event), time.perf_counter() - since
+            yield from workers.events()
 
     def _record(self, row: _Row, rows: Sequence[_Row]) -> Record:
         fields = fields_of(

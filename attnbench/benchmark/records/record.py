@@ -116,7 +116,7 @@ class Record:
             disturbed, and of time that a hypervisor took.
         inputs: path and SHA-256 of the file of saved inputs, if the case is one.
         threads: of torch within an operator.
-        machine: node, system, processor, cores, memory.
+        machine: node, system, processor, cores, memory; of a cluster also its name there.
         device_name: of the processor or accelerator that computed.
         versions: of python, torch, attnbench, and the subject's distribution.
         accelerator: of one: versions of CUDA, cuDNN and the driver, whether TF32 is allowed, and
@@ -201,6 +201,16 @@ class Record:
     def process_times_s(self) -> tuple[float, ...]:
         """The time of each process, of an older record too."""
         return self.times_s or (() if self.time_s is None else (self.time_s,))
+
+    @property
+    def machine_name(self) -> str:
+        """The name of the machine in the cluster that it was one of; empty without a cluster."""
+        return str(self.machine.get("name", ""))
+
+    @property
+    def where(self) -> str:
+        """The device that computed, and in a cluster its machine: alike devices are several."""
+        return f"{self.device_name} of {self.machine_name}".removesuffix(" of ")
 
     @property
     def key(self) -> tuple[str, str, str, int]:

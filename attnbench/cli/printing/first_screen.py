@@ -69,7 +69,8 @@ def wrong_lines(
     for record in records:
         if record.status not in ("ok", "unsupported"):
             reason = (record.reason.splitlines() or [""])[0]
-            found.append(f"{record.subject} at {record.workload}: {record.status}: {reason}")
+            at = f"{record.workload} on {record.machine_name}".removesuffix(" on ")
+            found.append(f"{record.subject} at {at}: {record.status}: {reason}")
     return found
 
 
@@ -167,10 +168,14 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
             out.print(f"       {_escaped(line)}")
         if len(wrong) > 8:
             out.print(f"       and {len(wrong) - 8} more; attnbench check")
-    found = grids(records)
-    for each in found:
-        _print_grid(each, told["checks"])
-    shown = {line.subject for each in found for line in each.lines}
+    shown: set[str] = set()
+    for machine in dict.fromkeys(record.machine_name for record in records):
+        own = [record for record in records if record.machine_name == machine]
+        if machine:
+            print(f"On {machine}, {own[0].machine.get('processor', '')}:")
+        for each in grids(own):
+            _print_grid(each, told["checks"])
+            shown |= {line.subject for line in each.lines}
     missing = [name for name in subjects if name not in shown]
     if missing:
         print(f"Not measured: {', '.join(missing)}.")

@@ -50,7 +50,7 @@ def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
 
 def titled(record: Record) -> str:
     """One line about a case and its contract, above its table."""
-    where = f"{record.dtype}, mask {record.mask}, on {record.device_name or record.device}"
+    where = f"{record.dtype}, mask {record.mask}, on {record.where or record.device}"
     if record.kind == "layer":
         what = _CALLS[record.direction].format(length=record.kv_len, batch=record.lead[0])
         sizes = f"{what}, E={record.query_size}, {where.replace(', mask none', '')}"
@@ -72,11 +72,11 @@ _CALLS = {
 }
 
 
-def ranked(records: Iterable[Record]) -> dict[str, list[dict[str, Any]]]:
-    """Rows to print for each case: the ranked ones first, fastest first."""
-    tables: dict[str, list[dict[str, Any]]] = defaultdict(list)
+def ranked(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Rows to print for each case and machine: the ranked ones first, fastest first."""
+    tables: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows(records):
-        tables[row.record.case].append(_cells(row))
+        tables[row.record.case, row.record.machine_name].append(_cells(row))
     return dict(tables)
 
 
@@ -130,6 +130,11 @@ def reasons(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def busy_line(records: Iterable[Record]) -> str:
     """How busy the machine was, in a sentence."""
+    records = list(records)
+    machines = list(dict.fromkeys(record.machine_name for record in records))
+    if len(machines) > 1:
+        own = {name: [r for r in records if r.machine_name == name] for name in machines}
+        return "\n".join(f"On {name}: {busy_line(some)}" for name, some in own.items())
     load = busy(records)
     if not load:
         return ""

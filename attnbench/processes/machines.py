@@ -1,0 +1,192 @@
+"""The machines of a cluster, each of which runs one task at a time: what a benchmark needs.
+
+A worker that measures has the resource ``machine`` of Dask, and ``GPU`` beside it where an
+accelerator is measured. Workers of one machine share its boot, which containers on it share too;
+its tasks go to one of them, and to another one of the same machine if that is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnbench import errors
+from attnbench.processes.cluster import ClusterWorkers
+from attnbench.processes.pool import Event, Task
+from attnbench.processes.remote import machine_facts
+
+__all__ = ["MEASURING", "Machine", "MachineLostError", "Machines", "StoppedError"]
+
+MEASURING = "machine"
+"""The resource of a worker that measures."""
+
+_LOOK_S = 0.5
+_RETURN_S = 60.0
+_LOSSES = 3
+
+
+class MachineLostError(errors.AttnbenchError):
+    """No worker is left on a machine, and none came back."""
+
+    exit_code = 3
+
+
+class StoppedError(errors.AttnbenchError):
+    """The run that measures ends before its time."""
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A worker that measures.
+
+    Args:
+        address: of Dask.
+        machine: what tells its machine from others.
+        name: of its machine, for people.
+        resources: of Dask.
+    """
+
+    address: str
+    machine: str
+    name: str
+    resources: Mapping[str, float]
+
+
+class Machines:
+    """The machines that the measuring workers of a cluster are on.
+
+    Args:
+        cluster: whose workers include some that measure.
+        accelerator: whether only those with a ``GPU`` are wanted.
+    """
+
+    def __init__(self, cluster: ClusterWorkers, *, accelerator: bool = False) -> None:
+        self.cluster = cluster
+        self.stopped = threading.Event()
+        self._needed = {MEASURING, "GPU"} if accelerator else {MEASURING}
+        self._known: dict[str, _Worker] = {}
+        self._lock = threading.Lock()
+        best: dict[str, _Worker] = {}
+        for worker in self.workers():
+            other = best.get(worker.machine)
+            if other is None or len(worker.resources) > len(other.resources):
+                best[worker.machine] = worker
+        names = Counter(worker.name for worker in best.values())
+        self.all = [
+            Machine(self, worker, worker.name if names[worker.name] == 1 else _told_apart(worker))
+            for worker in sorted(best.values(), key=lambda worker: (worker.name, worker.address))
+        ]
+
+    def workers(self) -> list[_Worker]:
+        """The workers that measure, as of now."""
+        with self._lock:
+            there = {
+                address: one["resources"]
+                for address, one in self.cluster.workers().items()
+                if self._needed <= {name for name, n in one["resources"].items() if n >= 1}
+            }
+            new = [address for address in there if address not in self._known]
+            facts = self.cluster.client.run(machine_facts, workers=new) if new else {}
+            for address, (machine, name) in facts.items():
+                self._known[address] = _Worker(address, machine, name, there[address])
+            return [self._known[address] for address in there if address in self._known]
+
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+
+
+def _told_apart(worker: _Worker) -> str:
+    return f"{worker.name}-{worker.address.partition('://')[2].rpartition(':')[0]}"
+
+
+class Machine:
+    """One machine of a cluster.
+
+    Args:
+        machines: of which it is one.
+        worker: one of its workers.
+        name: which no other machine of the cluster has.
+    """
+
+    def __init__(self, machines: Machines, worker: _Worker, name: str) -> None:
+        self.name = name
+        self._machines, self._worker = machines, worker
+        names = (MEASURING, "GPU")  # all of it: while it measures, it does nothing else
+        self._resources = {n: worker.resources[n] for n in names if worker.resources.get(n)}
+
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether its worker has the resource ``GPU``."""
+        return "GPU" in self._resources
+
+    def call(self, task: Task) -> Any:
+        """The value of one task; see :func:`attnbench.processes.pool.call`.
+
+        Raises:
+            AttnbenchError: the one that the function raised, with the machine's name before it, or
+                a ``PluginError`` that says how the process ended.
+        """
+        value = None
+        for event in self.events(task):
+            if event.kind == "value":
+                value = event.value
+            elif event.kind != "done":
+                kind = type(event.error) if event.error is not None else errors.PluginError
+                raise kind(f"on {self.name}: {event.reason}")
+        return value
+
+    def events(self, task: Task) -> Iterator[Event]:
+        """What happened to a task; after a worker was lost it runs on another of this machine.
+
+        Raises:
+            MachineLostError: no worker of this machine is left.
+            StoppedError: the machines are not used any more.
+            UsageError: the scheduler was lost.
+        """
+        for lost in itertools.count(1):
+            address = self._address()
+            future = self._machines.cluster.send(task, self._resources, [address])
+            try:
+                while not future.done() and self._is_there(address):
+                    if self._machines.stopped.is_set():
+                        raise StoppedError
+                    with contextlib.suppress(Exception):  # it is told when the task has ended
+                        future.result(timeout=_LOOK_S)
+                if future.done():
+                    yield from self._machines.cluster.ended(task, future)
+                    return
+            finally:
+                future.cancel(force=True)
+            if lost == _LOSSES:
+                reason = f"the workers that ran it on {self.name} were lost, {lost} in a row"
+                yield Event(task, "crashed", reason=reason)
+                return
+
+    def _is_there(self, address: str) -> bool:
+        return address in self._machines.cluster.workers()
+
+    def _address(self) -> str:
+        """A worker of this machine, with what the first one had."""
+        wanted = (self._worker.machine, self._resources)
+        until = time.monotonic() + _RETURN_S
+        while time.monotonic() < until and not self._machines.stopped.is_set():
+            for one in self._machines.workers():
+                there = {name: one.resources.get(name) for name in self._resources}
+                if (one.machine, there) == wanted:
+                    return one.address
+            self._machines.stopped.wait(_LOOK_S)
+        if self._machines.stopped.is_set():
+            raise StoppedError
+        raise MachineLostError(
+            f"the machine {self.name} was lost: it has no worker that measures, and none came back "
+            f"within {_RETURN_S:g} s. What was recorded stays, and --resume goes on with the rest."
+        )
