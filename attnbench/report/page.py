@@ -19,6 +19,7 @@ from markupsafe import Markup
 from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSES, Record
 from attnbench.errors import RecordError
 from attnbench.report import svg
+from attnbench.report.side_by_side import ratios_of, side_by_side
 from attnbench.report.summary import Row, curves, machines, pareto, rows
 
 __all__ = ["SIGNS", "load_outcomes", "render"]
@@ -107,6 +108,7 @@ def _told(row: Row) -> str:
     record = row.record
     mask = f", mask {record.mask}" if record.mask != "none" else ""
     where = f"{record.subject}, {record.workload or record.case}{mask}, {record.direction}"
+    where += f" on {record.machine_name}" if record.machine_name else ""
     time = record.time_s if row.time_s is None else row.time_s
     timed = f", {Decimal(str(time)):f} s" if time is not None else ""
     if row.processes > 1:
@@ -204,11 +206,10 @@ def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry a subject: counts by status, what is wrong, and its best ratio to the baseline."""
+    """One entry a subject: counts by status, what is wrong, and its ratios to the baseline."""
     found = []
     for name in sorted({o["subject"] for o in outcomes}):
         own = [o for o in outcomes if o["subject"] == name]
-        ratios = [r.ratio for r in table if r.record.subject == name and r.ratio is not None]
         found.append(
             {
                 "subject": name,
@@ -216,9 +217,7 @@ def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> li
                 "skipped": [o for o in own if o["status"] == "skipped"],
                 "wrong": [o for o in own if o["status"] not in ("passed", "skipped")],
                 "cases": sum(int(o.get("cases") or 0) for o in own),
-                "ratios": len(ratios),
-                "ratio_low": min(ratios, default=None),
-                "ratio_high": max(ratios, default=None),
+                "ratios": ratios_of(name, table),
             }
         )
     return found
@@ -306,5 +305,6 @@ def render(
         heat_top=top,
         strange=strange,
         machines=machines(records),
+        beside=side_by_side(table),
         sources=[Path(source).name for source in sources],
     )

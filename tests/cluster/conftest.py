@@ -28,6 +28,40 @@ def scheduler() -> Iterator[Any]:
         yield cluster
 
 
+def _measuring(**names: str) -> Any:
+    """A cluster of workers that measure, by their name the machine that each says it is on."""
+    from distributed import Nanny, Scheduler, SpecCluster
+
+    workers = {
+        worker: {
+            "cls": Nanny,
+            "options": {
+                "nthreads": 1,
+                "memory_limit": 0,
+                "resources": {"machine": 1},
+                "env": {"ATTNBENCH_MACHINE": machine},
+            },
+        }
+        for worker, machine in names.items()
+    }
+    options = {"dashboard_address": ":0", "port": 0, "host": "127.0.0.1"}
+    return SpecCluster(scheduler={"cls": Scheduler, "options": options}, workers=workers)
+
+
+@pytest.fixture
+def two_machines() -> Iterator[Any]:
+    """A scheduler with workers of two machines, of which this one plays both."""
+    with _measuring(one="north", two="south") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shared_machine() -> Iterator[Any]:
+    """A scheduler with two workers of one machine."""
+    with _measuring(one="north", two="north") as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[Path]:
     """Debian's Slurm on this machine as its one node; a folder that its jobs can write to."""

@@ -66,6 +66,27 @@ def test_commits_and_machines_are_not_pooled_and_the_newest_is_shown() -> None:
     assert by_subject["slow"].ratio is None, "the two times are of two commits"
 
 
+def test_machines_of_a_cluster_stand_side_by_side_and_are_never_pooled() -> None:
+    both = [
+        record(subject, time=time, ratio=ratio, machine={"name": name, "cores": 2}, run=name)
+        for name, slower in (("north", 1), ("south", 4))
+        for subject, time, ratio in (
+            ("scaled_dot", 1e-3 * slower, 1.0),
+            ("slow", 7e-3 * slower, 7.0 + slower),
+        )
+    ]
+    found = {(row.record.machine_name, row.record.subject): row for row in rows(both)}
+    assert [found[name, "slow"].time_s for name in ("north", "south")] == [7e-3, 28e-3]
+    assert [found[name, "slow"].ratio for name in ("north", "south")] == [8.0, 11.0]
+    outcome = {"subject": "slow", "invariant": "i", "status": "passed"}
+    page = html.unescape(re.sub(r"<[^>]+>", " ", render(both, outcomes=[outcome])))
+    text = " ".join(page.split())
+    assert "north a processor south a processor" in text
+    assert "slow L=S=64 forward, float32, mask none, cpu 7 ms 8 28 ms 11" in text
+    assert "8 1 case on north 11 1 case on south" in text
+    assert "Machines side by side" not in render(both[:2])
+
+
 def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
     from attnbench.cli.printing.record_tables import ranked
 

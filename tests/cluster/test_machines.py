@@ -1,0 +1,196 @@
+"""Benchmarks on a Dask cluster of this machine, whose workers say that they are on two."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from attnbench.processes import machines as machines_module
+from attnbench.processes.cluster import ClusterWorkers
+from attnbench.processes.machines import MachineLostError, Machines
+from attnbench.processes.pool import Task
+
+HERE = Path(__file__).parents[1]
+MAIN = (sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())")
+BENCH = ("bench", "dot", "--set", "smoke", "--processes", "1", "--run", "r")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(HERE), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
+def opened(cluster: Any) -> Iterator[Machines]:
+    address = cluster.scheduler_address
+    with (
+        ClusterWorkers(address, resources={"machine": 1}) as workers,
+        Machines(workers) as found,
+    ):
+        yield found
+
+
+@pytest.fixture
+def two(importable: None, two_machines: Any) -> Iterator[Machines]:
+    yield from opened(two_machines)
+
+
+@pytest.fixture
+def shared(importable: None, shared_machine: Any) -> Iterator[Machines]:
+    yield from opened(shared_machine)
+
+
+def attnbench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MAIN, *arguments], capture_output=True, text=True, check=False, cwd=cwd, timeout=600
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_every_machine_measures_every_row_and_says_so(tmp_path: Path, two_machines: Any) -> None:
+    where = ("--cluster", two_machines.scheduler_address)
+    done = attnbench(*BENCH, *where, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    rows = Counter((r["machine"]["name"], r["subject"], r["case"]) for r in told["records"])
+    assert set(rows.values()) == {1}
+    assert Counter(name for name, _, _ in rows) == {"north": 6, "south": 6}
+    for name, file in zip(("north", "south"), told["files"], strict=True):
+        records = lines(tmp_path / file)
+        assert Path(file).name == f"r-{name}.jsonl"
+        assert {r["machine"]["name"] for r in records} == {name}
+        assert all(r["ratio"] and len(r["ratios"]) == 1 and r["sentinel"] for r in records)
+    refused = attnbench("compare", "r-north", "r-south", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "name: north and south" in refused.stderr
+
+
+def test_ctrl_c_keeps_what_was_taken_and_resume_takes_the_rest(
+    tmp_path: Path, two_machines: Any
+) -> None:
+    where = ("--cluster", two_machines.scheduler_address)
+    results = tmp_path / "results" / "attnbench"
+    process = subprocess.Popen([*MAIN, *BENCH, *where], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 300
+    while sum(len(lines(path)) for path in results.glob("*.partial")) < 3:
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    taken = {path.stem: lines(path) for path in results.glob("*.partial")}
+    done = attnbench("bench", "dot", *BENCH[2:6], *where, "--resume", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    records = json.loads(done.stdout)["records"]
+    assert Counter(r["machine"]["name"] for r in records) == {"north": 6, "south": 6}
+    assert not list(results.glob("*.partial"))
+    times = {(r["run"], r["subject"], r["case"]): r["samples_s"] for r in records}
+    for run, takes in taken.items():
+        for one in takes:
+            slots = [slot["seconds"] for slot in one["take"]["slots"]]
+            assert set(slots) <= set(times[run, one["subject"], one["case"]])
+
+
+def test_a_machine_runs_one_task_at_a_time_however_many_workers_it_has(shared: Machines) -> None:
+    (north,) = shared.all
+    found: list[list[float]] = []
+
+    def call() -> None:
+        found.append(north.call(Task("t", "worker_tasks:interval", {"seconds": 0.3})))
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found.sort()
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(found))
+
+
+def test_a_task_of_a_worker_that_is_lost_runs_again_on_its_machine(
+    two: Machines, two_machines: Any
+) -> None:
+    north = two.all[0]
+    assert north.name == "north"
+    north.call(Task("t", "worker_tasks:interval", {"seconds": 0.0}))
+    nanny = two_machines.workers["one"]
+    killer = threading.Timer(1.0, os.kill, (nanny.pid, signal.SIGKILL))
+    killer.start()
+    events = list(north.events(Task("t", "worker_tasks:many", {"count": 4, "pause": 1.0})))
+    killer.join()
+    assert [event.kind for event in events] == ["value"] * 4 + ["done"]
+    assert [event.value for event in events[:-1]] == [0, 1, 2, 3]
+
+
+def test_a_task_that_ends_each_worker_it_meets_is_crashed(two: Machines) -> None:
+    (event,) = two.all[0].events(Task("t", "worker_tasks:kill_cluster_worker", timeout_s=60.0))
+    assert event.kind == "crashed"
+    assert "workers that ran it" in event.reason
+
+
+def test_a_machine_that_is_gone_is_named_and_the_other_goes_on(
+    two: Machines, two_machines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machines_module, "_RETURN_S", 1.0)
+    two_machines.scale(1)  # Dask ends those that came last
+    until = time.monotonic() + 60
+    while len(two.workers()) > 1:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    left = two.workers()[0].name
+    for machine in two.all:
+        if machine.name == left:
+            assert len(machine.call(Task("t", "worker_tasks:interval", {"seconds": 0.0}))) == 2
+        else:
+            with pytest.raises(MachineLostError, match=f"the machine {machine.name} was lost"):
+                machine.call(Task("t", "worker_tasks:interval", {"seconds": 0.0}))
+
+
+def test_a_task_that_is_taken_back_ends_on_its_worker(two: Machines) -> None:
+    task = Task("hangs", "worker_tasks:many", {"count": 1, "pause": 300.0})
+    future = two.cluster.send(task)
+    mine = psutil.Process()
+
+    def hosts() -> list[psutil.Process]:
+        found = mine.children(recursive=True)
+        return [one for one in found if "attnbench.processes.host" in " ".join(one.cmdline())]
+
+    until = time.monotonic() + 60
+    while not hosts():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    time.sleep(1.0)
+    future.cancel(force=True)
+    until = time.monotonic() + 20
+    while hosts():
+        assert time.monotonic() < until, "it still runs"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("more", "resource"), [((), "machine=1"), (("--device", "cuda"), "machine=1, GPU=1")]
+)
+def test_a_cluster_without_workers_that_measure_is_one_line(
+    tmp_path: Path, scheduler: Any, more: tuple[str, ...], resource: str
+) -> None:
+    done = attnbench(*BENCH, *more, "--cluster", scheduler.scheduler_address, cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"has the resource {resource}" in line
+    assert f'--resources "{resource}"' in line
