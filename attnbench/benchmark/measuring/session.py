@@ -22,7 +22,6 @@ from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.takes import Take, gain_of, ratio_of, summed_up
 from attnbench.benchmark.records.record import Record, baseline_of
-from attnbench.benchmark.workloads import BenchCase
 from attnbench.processes.machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 
