@@ -153,7 +153,7 @@ def _check_names(dtype: str, direction: str) -> None:
 
 
 def saved(
-    path: Path, *, device: str = "cpu", dtype: str | None = None, direction: str = "forward"
+    path: Path | str, *, device: str = "cpu", dtype: str | None = None, direction: str = "forward"
 ) -> BenchCase:
     """The case of a file of saved inputs.
 
@@ -165,6 +165,7 @@ def saved(
 
     from attnbench.subject.input_files import digest, load_inputs
 
+    path = Path(path)
     inputs = load_inputs(path)
     own = str(inputs.query.dtype).removeprefix("torch.")
     if dtype is not None and dtype != own:
