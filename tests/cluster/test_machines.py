@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -168,8 +169,11 @@ def test_a_task_that_is_taken_back_ends_on_its_worker(two: Machines) -> None:
     mine = psutil.Process()
 
     def hosts() -> list[psutil.Process]:
-        found = mine.children(recursive=True)
-        return [one for one in found if "attnbench.processes.host" in " ".join(one.cmdline())]
+        found = []
+        for one in mine.children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has ended since
+                found += [one] if "attnbench.processes.host" in " ".join(one.cmdline()) else []
+        return found
 
     until = time.monotonic() + 60
     while not hosts():
