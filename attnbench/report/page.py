@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -18,7 +17,8 @@ from markupsafe import Markup
 
 from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSES, Record
 from attnbench.errors import RecordError
-from attnbench.report import svg
+from attnbench.report import svg, texts
+from attnbench.report.runs import runs_of
 from attnbench.report.side_by_side import ratios_of, side_by_side
 from attnbench.report.summary import Row, curves, machines, pareto, rows
 
@@ -41,54 +41,6 @@ def load_outcomes(path: Path) -> list[dict[str, Any]]:
         raise RecordError(
             f"{path} holds no outcomes; write them with 'attnbench check --json > FILE'."
         ) from None
-
-
-def _log_share(ratio: float) -> float:
-    """Where a ratio lies between 1/100 and 100, from 0 to 1."""
-    return min(1.0, max(0.0, 0.5 + math.log10(ratio) / 4)) if ratio > 0 else 0.0
-
-
-def _percent(share: float) -> str:
-    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
-
-
-def _sizes(record: Record) -> str:
-    """Sizes of a case as the page names them."""
-    lead = "×".join(map(str, record.lead)) or "1"
-    if record.kind == "layer":
-        return f"B {lead}, {record.q_len} of S {record.kv_len} tokens, E {record.query_size}"
-    heads = f" ({record.kv_heads} heads of key and value)" if record.kv_heads else ""
-    sizes = {record.query_size, record.key_size, record.value_size}
-    each = f"{record.query_size}, {record.key_size}, {record.value_size} of query, key, value"
-    features = str(record.query_size) if len(sizes) == 1 else each
-    return f"lead {lead}{heads}, L {record.q_len}, S {record.kv_len}, E {features}"
-
-
-def _fact(value: object, key: str) -> str:
-    """A value of the machine's table with its unit, which the end of its key names."""
-    if not isinstance(value, int | float):
-        return str(value)
-    if key.endswith("_per_s"):
-        unit = "GB/s" if "bytes" in key else "billion a second"
-        return f"{value / 1e9:.3g} {unit}"
-    if key.endswith("_bytes"):
-        return svg.bytes_text(value)
-    return svg.seconds_text(value) if key.endswith("_s") else str(value)
-
-
-def _fact_name(key: str) -> str:
-    return re.sub(r"_(s|bytes|bytes_per_s|per_s)$", "", key).replace("_", " ")
-
-
-def _breakable(name: str) -> Markup:
-    """A name that may go on in the next line after one of its signs."""
-    return Markup("<wbr>").join(re.split("(?<=[_/(])", name))
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts numbers in a text by size."""
-    parts = re.split(r"(\d+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 SIGNS = {
@@ -123,7 +75,7 @@ def _told(row: Row) -> str:
 
 def _place(record: Record) -> tuple[Any, ...]:
     """A key that sorts cases by size, those without a mask before the same with one."""
-    return _natural(record.workload), record.mask != "none", _natural(record.case)
+    return texts.natural(record.workload), record.mask != "none", texts.natural(record.case)
 
 
 def _matrices(table: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -144,7 +96,7 @@ def _matrix(table: Sequence[Row]) -> dict[str, Any]:
         "cases": [cases[group] for group in order],
         "lines": {
             subject: [cells.get((subject, group)) for group in order]
-            for subject in sorted({subject for subject, _ in cells}, key=_natural)
+            for subject in sorted({subject for subject, _ in cells}, key=texts.natural)
         },
     }
 
@@ -226,7 +178,7 @@ def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> li
 def _formulas(formulas: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], str, str]]:
     """Names, formula and source: one entry for all subjects that share a formula."""
     found: dict[tuple[str, str], list[str]] = {}
-    for name in sorted(formulas, key=_natural):
+    for name in sorted(formulas, key=texts.natural):
         formula, source = map(str, formulas[name])  # a plugin's text may call itself markup
         found.setdefault((formula, source), []).append(name)
     return [(names, *texts) for texts, names in found.items()]
@@ -257,13 +209,14 @@ def render(
     environment.filters.update(
         seconds=svg.seconds_text,
         bytes=svg.bytes_text,
-        log_share=_log_share,
-        percent=_percent,
-        sizes=_sizes,
-        breakable=_breakable,
-        fact=_fact,
+        log_share=texts.log_share,
+        percent=texts.percent,
+        sizes=texts.sizes,
+        breakable=texts.breakable,
+        fact=texts.fact,
         told=_told,
-        fact_name=_fact_name,
+        ratio=texts.ratio,
+        fact_name=texts.fact_name,
     )
     folder = resources.files("attnbench.report")
     template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
@@ -280,6 +233,7 @@ def render(
         style=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 -- own
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 -- own
         table=table,
+        runs=runs_of(records),
         baseline=BASELINE,
         layer_baseline=LAYER_BASELINE,
         layers=any(row.record.kind == "layer" for row in table),
@@ -287,14 +241,14 @@ def render(
         dates=list(dict.fromkeys((min(days), max(days)))) if days else [],
         wrong=any(o["status"] not in ("passed", "skipped") for o in outcomes),
         masks=sorted({row.record.mask for row in table}),
-        cases=sorted({row.record.workload or row.record.case for row in table}, key=_natural),
+        cases=sorted({row.record.workload or row.record.case for row in table}, key=texts.natural),
         directions=sorted({row.record.direction for row in table}),
         contracts=sorted({row.record.contract for row in table}),
         matrices=_matrices(table),
         signs={s: SIGNS[s] for s in SIGNS if any(row.status == s for row in table)},
         statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
         formulas=_formulas(formulas or {}),
-        unknown=sorted({r.subject for r in records} - set(formulas or {}), key=_natural),
+        unknown=sorted({r.subject for r in records} - set(formulas or {}), key=texts.natural),
         pictures=_pictures(table),
         scaling=_scaling(table),
         outcomes=_outcomes(outcomes, table),

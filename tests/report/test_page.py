@@ -461,7 +461,7 @@ def test_layers_have_a_matrix_their_speed_and_a_baseline_of_their_own() -> None:
     assert found["mine"].baseline == found["causal_attention"].points
     page = render([record(), record("dot"), *layers])
     assert page.count('class="matrix"') == 2
-    first, second = page.split("<h3>Layers</h3>")
+    first, second = page.partition('id="matrix"')[2].split("<h3>Layers</h3>")
     assert "mine" not in first
     assert "cache 256 B a token" in second
     assert "128,000 tokens/s" in second
@@ -472,3 +472,35 @@ def test_a_page_without_layers_does_not_speak_of_them() -> None:
     page = render([record(), record("dot")])
     assert "causal_attention" not in page
     assert "<h3>Layers</h3>" not in page
+
+
+def test_the_page_opens_with_the_newest_run_and_the_others_can_be_chosen() -> None:
+    paired = {"ratio_low": 1.8, "ratio_high": 2.2}
+    old = [record(run="old", commit="a" * 40), record("slow", run="old", ratio=8.0)]
+    new = [
+        record(run="new", created="2026-02-01T00:00:00Z", ratio=1.0),
+        record("slow", run="new", created="2026-02-01T00:00:01Z", ratio=2.0, **paired),
+        record(
+            "slow/quick",
+            run="new",
+            created="2026-02-01T00:00:00Z",
+            kind="kernel",
+            ratio=0.5,
+            gain=4.0,
+        ),
+        record("broken", run="new", created="2026-02-01T00:00:00Z", status="unverified"),
+    ]
+    old[1] = record("slow", run="old", ratio=8.0, commit="a" * 40)
+    page = render([*old, *new])
+    first, second = re.findall(r'<details class="run".*?</details>', page, re.DOTALL)
+    assert first.startswith('<details class="run" open>')
+    assert "<strong>new</strong>, 2026-02-01 00:00" in first
+    assert "2 ± 11 %" in first
+    assert 'class="beneath">quick' in first
+    assert "4 times faster" in first
+    assert 'class="n unverified"' in first
+    assert second.startswith('<details class="run">')
+    assert "<strong>old</strong>" in second
+    assert f"commit {'a' * 10}," in second
+    assert ">8<" in second
+    assert ">8<" not in first

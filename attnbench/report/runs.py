@@ -1,0 +1,64 @@
+"""Each run at a glance, the newest first: ratios, kernels beneath their scoring function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnbench.benchmark.grid import Line, grids
+from attnbench.benchmark.records.record import Record
+from attnbench.report.summary import Row, rows
+
+__all__ = ["Run", "RunGrid", "runs_of"]
+
+
+@dataclass(frozen=True)
+class RunGrid:
+    """One grid of a run.
+
+    Args:
+        titles: of the columns, one a case.
+        lines: a subject each, with the row of each column, if there is one.
+    """
+
+    titles: tuple[str, ...]
+    lines: tuple[tuple[Line, tuple[Row | None, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on one machine.
+
+    Args:
+        newest: its newest record, for its name, time, commit and machine.
+        grids: of attention and of layers, those that there are.
+    """
+
+    newest: Record
+    grids: tuple[RunGrid, ...]
+
+
+def runs_of(records: Sequence[Record]) -> list[Run]:
+    """The runs of some records, each machine's and commit's by itself, the newest first."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        key = (record.run, record.machine_name, record.commit)
+        groups.setdefault(key, []).append(record)
+    found = [_run(group) for group in groups.values()]
+    return sorted(found, key=lambda run: run.newest.created, reverse=True)
+
+
+def _run(records: Sequence[Record]) -> Run:
+    newest = max(records, key=lambda record: record.created)
+    cells = {(r.record.subject, r.record.device, r.record.case): r for r in rows(records)}
+    found = [
+        RunGrid(
+            titles=grid.titles,
+            lines=tuple(
+                (line, tuple(cells.get((line.subject, *column)) for column in grid.columns))
+                for line in grid.lines
+            ),
+        )
+        for grid in grids(records)
+    ]
+    return Run(newest, tuple(found))

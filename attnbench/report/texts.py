@@ -1,0 +1,84 @@
+"""Texts of the page: numbers with units, names that may break, keys that sort."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from markupsafe import Markup
+
+from attnbench.benchmark.grid import half_width
+from attnbench.benchmark.records.record import Record
+from attnbench.report import svg
+from attnbench.report.summary import Row
+
+__all__ = [
+    "breakable",
+    "fact",
+    "fact_name",
+    "log_share",
+    "natural",
+    "percent",
+    "ratio",
+    "sizes",
+]
+
+
+def log_share(ratio: float) -> float:
+    """Where a ratio lies between 1/100 and 100, from 0 to 1."""
+    return min(1.0, max(0.0, 0.5 + math.log10(ratio) / 4)) if ratio > 0 else 0.0
+
+
+def percent(share: float) -> str:
+    """A share in whole percent."""
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def sizes(record: Record) -> str:
+    """Sizes of a case as the page names them."""
+    lead = "×".join(map(str, record.lead)) or "1"
+    if record.kind == "layer":
+        return f"B {lead}, {record.q_len} of S {record.kv_len} tokens, E {record.query_size}"
+    heads = f" ({record.kv_heads} heads of key and value)" if record.kv_heads else ""
+    sizes = {record.query_size, record.key_size, record.value_size}
+    each = f"{record.query_size}, {record.key_size}, {record.value_size} of query, key, value"
+    features = str(record.query_size) if len(sizes) == 1 else each
+    return f"lead {lead}{heads}, L {record.q_len}, S {record.kv_len}, E {features}"
+
+
+def fact(value: object, key: str) -> str:
+    """A value of the machine's table with its unit, which the end of its key names."""
+    if not isinstance(value, int | float):
+        return str(value)
+    if key.endswith("_per_s"):
+        unit = "GB/s" if "bytes" in key else "billion a second"
+        return f"{value / 1e9:.3g} {unit}"
+    if key.endswith("_bytes"):
+        return svg.bytes_text(value)
+    return svg.seconds_text(value) if key.endswith("_s") else str(value)
+
+
+def fact_name(key: str) -> str:
+    """The name of a fact, without the unit at its end."""
+    return re.sub(r"_(s|bytes|bytes_per_s|per_s)$", "", key).replace("_", " ")
+
+
+def breakable(name: str) -> Markup:
+    """A name that may go on in the next line after one of its signs."""
+    return Markup("<wbr>").join(re.split("(?<=[_/(])", name))
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts numbers in a text by size."""
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def ratio(row: Row) -> str:
+    """A row's ratio with half the width of its interval, or what it has instead."""
+    if row.status != "ok":
+        return row.status.replace("_", " ")
+    if row.ratio is None:
+        return svg.seconds_text(row.time_s or 0.0)
+    half = half_width(row.ratio_low, row.ratio_high)
+    return f"{row.ratio:.3g}" if half is None else f"{row.ratio:.3g} ± {percent(half)}"
