@@ -64,6 +64,9 @@ class Machines:
     Args:
         cluster: whose workers include some that measure.
         accelerator: whether only those with a ``GPU`` are wanted.
+
+    Raises:
+        UsageError: no worker that measures is left.
     """
 
     def __init__(self, cluster: ClusterWorkers, *, accelerator: bool = False) -> None:
@@ -77,6 +80,11 @@ class Machines:
             other = best.get(worker.machine)
             if other is None or len(worker.resources) > len(other.resources):
                 best[worker.machine] = worker
+        if not best:
+            raise errors.UsageError(
+                "the cluster's workers went while they were asked where they are: no worker that "
+                "measures is left."
+            )
         names = Counter(worker.name for worker in best.values())
         self.all = [
             Machine(self, worker, worker.name if names[worker.name] == 1 else _told_apart(worker))
@@ -92,7 +100,9 @@ class Machines:
                 if self._needed <= {name for name, n in one["resources"].items() if n >= 1}
             }
             new = [address for address in there if address not in self._known]
-            facts = self.cluster.client.run(machine_facts, workers=new) if new else {}
+            # a worker may go after it was listed, and is then left out
+            ask = {"workers": new, "on_error": "ignore"}
+            facts = self.cluster.client.run(machine_facts, **ask) if new else {}
             for address, (machine, name) in facts.items():
                 self._known[address] = _Worker(address, machine, name, there[address])
             return [self._known[address] for address in there if address in self._known]

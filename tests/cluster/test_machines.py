@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from attnbench.errors import UsageError
 from attnbench.processes import machines as machines_module
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.machines import MachineLostError, Machines
@@ -198,3 +199,18 @@ def test_a_cluster_without_workers_that_measure_is_one_line(
     (line,) = done.stderr.splitlines()
     assert f"has the resource {resource}" in line
     assert f'--resources "{resource}"' in line
+
+
+def test_a_worker_that_goes_before_it_is_asked_where_it_is_costs_nothing(
+    two: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dask
+
+    there = two.cluster.workers()
+    gone = {"tcp://127.0.0.1:9": {"resources": {"machine": 1}, "nthreads": 1}}
+    monkeypatch.setattr(two.cluster, "workers", lambda: {**there, **gone})
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        assert {worker.address for worker in two.workers()} == set(there)
+    monkeypatch.setattr(two.cluster, "workers", dict)
+    with pytest.raises(UsageError, match="no worker that measures is left"):
+        Machines(two.cluster)
