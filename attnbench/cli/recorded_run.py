@@ -74,10 +74,8 @@ class Running:
     def end(self) -> None:
         """Remove what only a run that goes on needs."""
         unfinished.remove(self.place.path)
-        claim = self.place.claim
-        if claim is not None:
-            claim.release()
-            Path(claim.lock_file).unlink(missing_ok=True)
+        if self.place.claim is not None:
+            store.release(self.place.claim)
 
 
 def start(

@@ -207,6 +207,7 @@ def test_a_wrong_command_is_one_clear_error(tmp_path: Path, arguments: Any, comp
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
+    assert not [*tmp_path.glob("results/**/*.*")]
 
 
 def test_a_run_that_another_process_records_is_one_line_and_not_mixed_in(tmp_path: Path) -> None:

