@@ -3,14 +3,17 @@
     python benchmarks/pairs.py record aa.jsonl --pairs 240 [--load half] [--change 5]
     python benchmarks/pairs.py spread aa.jsonl...
     python benchmarks/pairs.py tables aa.jsonl --tables 200 --rows 8
-    python benchmarks/pairs.py trials five.jsonl --trials 60 --pairs 30
+    python benchmarks/pairs.py trials five.jsonl --trials 60 --pairs 30 [--margin 1]
 
 ``record`` takes pairs of a call of about a millisecond and appends them, with all slots, to a file:
 of the same code on both sides, or of ``--change`` percent more work on side B. Loads other than
 ``none`` are made with stress-ng: ``half`` is one core at half load, ``memory`` streams through
 memory, ``bursts`` is half a second of work in a second. ``tables`` puts tables of unchanged rows
 together from recorded pairs, each pair once in a table, and counts those in which any row is
-called; ``trials`` draws trials from recorded pairs of a change and counts those that miss it.
+called; ``trials`` draws trials, with replacement, from recorded pairs of a change and counts those
+that miss it.
+``--margin`` is that of ``attnbench compare``: a change that lies within it is called the same,
+however surely it is seen.
 """
 
 from __future__ import annotations
@@ -59,15 +62,17 @@ def stressed(load: str) -> Iterator[None]:
 
 def record(path: Path, pairs: int, load: str, change: int) -> None:
     """Append pairs to a file."""
+    from attnbench.benchmark.bench_case import BenchCase
     from attnbench.benchmark.comparing.exchange import Unmeasured
     from attnbench.benchmark.machine.load import Load
-    from attnbench.benchmark.workloads import named_set
+    from attnbench.cases.case import Case
     from attnbench.cli.comparing import Asked, duel
 
+    case = BenchCase(Case((1, 1), 128, 128, 64, 64, 64))
     addresses = tuple(f"{SUBJECTS}:{name}" for name in SIDES[change])
     with (
         stressed(load),
-        duel(Asked(subjects=addresses), named_set("compare")) as plan,
+        duel(Asked(subjects=addresses), [case]) as plan,
         path.open("a", encoding="utf-8") as file,
     ):
         rows = [row.sides for row in plan.duel.rows]
@@ -126,7 +131,7 @@ def spread(paths: list[Path]) -> None:
             )
 
 
-def called(values: list[list[float]]) -> list[str]:
+def called(values: list[list[float]], margin: float = 0.03) -> list[str]:
     """The verdicts of a table of rows, through all its looks."""
     import numpy as np
 
@@ -138,7 +143,7 @@ def called(values: list[list[float]]) -> list[str]:
         if not undecided or look > len(values[0]):
             break
         columns = np.array([values[n][:look] for n in undecided]).T
-        for n, found in zip(undecided, judge(columns, alpha=alpha), strict=True):
+        for n, found in zip(undecided, judge(columns, alpha=alpha, margin=margin), strict=True):
             verdicts[n] = found.verdict
     return verdicts
 
@@ -168,20 +173,21 @@ def tables(path: Path, count: int, rows: int) -> None:
     )
 
 
-def trials(path: Path, count: int, pairs: int) -> None:
+def trials(path: Path, count: int, pairs: int, margin: float) -> None:
     """Print how often a change is missed."""
     recorded = read(path)
     values = [float(pair["value"]) for pair in recorded]
     if len(values) < pairs:
         raise SystemExit(f"a trial of {pairs} pairs needs as many recorded ones, not {len(values)}")
+    # with replacement: trials of most of the recorded pairs would all be the same trial
     chance, missed = random.Random(0), 0  # noqa: S311 -- no secret
     for _ in range(count):
-        (verdict,) = called([chance.sample(values, pairs)])
+        (verdict,) = called([chance.choices(values, k=pairs)], margin / 100)
         missed += verdict != "slower"
     mean = math.expm1(statistics.fmean(values))
     print(
         f"{path}: a change of {mean:.1%} (by all {len(values)} pairs), missed in trials of {pairs} "
-        f"pairs: {bound(missed, count)}"
+        f"pairs with a margin of {margin:g} %: {bound(missed, count)}"
     )
 
 
@@ -203,6 +209,7 @@ def main() -> None:
     trying.add_argument("file", type=Path)
     trying.add_argument("--trials", type=int, default=60)
     trying.add_argument("--pairs", type=int, default=30)
+    trying.add_argument("--margin", type=float, default=3.0, help="percent, 3 unless said")
     given = parser.parse_args()
     if given.command == "record":
         record(given.file, given.pairs, given.load, given.change)
@@ -211,7 +218,7 @@ def main() -> None:
     elif given.command == "tables":
         tables(given.file, given.tables, given.rows)
     else:
-        trials(given.file, given.trials, given.pairs)
+        trials(given.file, given.trials, given.pairs, given.margin)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,9 +76,9 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def compare(folder: Path, *arguments: str) -> Any:
+def compare(folder: Path, *arguments: str, before: tuple[str, ...] = ()) -> Any:
     return subprocess.run(
-        [*MAIN, "compare", *arguments],
+        [*before, *MAIN, "compare", *arguments],
         cwd=folder,
         env=ENVIRONMENT,
         capture_output=True,
@@ -138,6 +139,37 @@ def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> 
     assert done.returncode == 2, done.stdout + done.stderr
     assert "does not build" in done.stderr
     assert not left_over(repository)
+
+
+@pytest.mark.skipif(not shutil.which("taskset"), reason="needs taskset, of util-linux")
+def test_one_core_is_enough(repository: Path) -> None:
+    core = str(min(os.sched_getaffinity(0)))
+    arguments = ("quick", "slow", "scores.py:SPEC", "--budget", "0", "--json")
+    done = compare(repository, *arguments, before=("taskset", "-c", core))
+    assert done.returncode == 4, done.stdout + done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["pairs"] == 1
+    assert row["values"][0] > 0.2
+    assert row["reason"] == "the time was up after 1 pair"
+
+
+@pytest.mark.parametrize(("timeout", "said"), [("120", "the time was up after 1 pair"), ("2", "")])
+def test_a_call_longer_than_the_slot_and_the_budget_is_measured_once_or_refused(
+    tmp_path: Path, timeout: str, said: str
+) -> None:
+    text = SCORES.format(scale=8, work=2)
+    slow = "        __import__('time').sleep(0.55)\n        found = query"
+    (tmp_path / "long.py").write_text(text.replace("        found = query", slow, 1))
+    arguments = ("long.py:SPEC", "long.py:SPEC", "--budget", "0.2", "--timeout", timeout, "--json")
+    done = compare(tmp_path, *arguments)
+    if not said:
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "does not fit into 2 s" in done.stderr
+        return
+    assert done.returncode == 4, done.stdout + done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["pairs"], row["reason"]) == (1, said)
+    assert abs(row["values"][0]) < 0.2
 
 
 def test_ctrl_c_removes_the_worktrees_and_ends_soon(repository: Path) -> None:

@@ -66,7 +66,7 @@ class Duel:
         exchange: of the two sides.
         rows: of the table.
         margin: changes smaller than this share are the same.
-        budget_s: time after which no further pair begins.
+        budget_s: seconds after which no further pair begins; the first begins in any case.
         looks: pairs at which is looked, and the error that each look may spend.
         decide: whether to look; else the pairs of the last look are taken for every row.
         step: told after each pair how many rows it had.
@@ -94,7 +94,7 @@ class Duel:
             last = number == len(self.looks) - 1
             while self.pairs < look and self._open():
                 begun = time.monotonic()
-                if begun - started + longest > self.budget_s:
+                if self.pairs and begun - started + longest > self.budget_s:
                     self.short = last = True
                     break
                 taken += self._pair()
@@ -137,4 +137,4 @@ class Duel:
             row.judged = found
             if found.verdict == "ambiguous" and last:
                 ended = "the time was up" if self.short else "undecided"
-                row.reason = f"{ended} after {found.pairs} pairs"
+                row.reason = f"{ended} after {found.pairs} pair{'s' if found.pairs != 1 else ''}"
