@@ -148,7 +148,7 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
     typer.echo(
         f"{told}.\nThe change of B against A lies between 'from' and 'to' in all rows at once; an "
         f"unchanged table has a row called by chance\nin {sum(duel.looks.values()):.1%} of cases "
-        f"({shares} pairs). same: within ±{duel.margin:.3g}. spread: of a pair.\n"
+        f"({shares} pairs). same: within ±{100 * duel.margin:g} %. spread: of a pair.\n"
         f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s for a row in a pair; "
         f"others kept {load.get('others_cores', 0.0):.1f} of {load.get('cores', 0.0):.0f} cores "
         "busy."

@@ -42,6 +42,23 @@ def test_an_invariant_at_which_the_call_itself_failed_says_nothing_of_its_proper
     assert clue_of(found) == Clue("says", "shape", "shape")
 
 
+def test_where_the_contracts_own_call_raises_no_property_of_another_call_is_told() -> None:
+    text = "mine raised on a legal input: TypeError: 'NoneType' object is not iterable (mine.py:4)"
+    names = ("keeps_the_contract", "inputs_are_unchanged", "layouts_agree")
+    found = [Outcome("mine", name, "failed", text) for name in names]
+    assert clue_of(found) is None
+    assert clue_of(found[1:]) == Clue("alone", "inputs_are_unchanged", "inputs_changed")
+
+
+def test_a_number_too_large_for_a_half_type_is_half_precision() -> None:
+    text = (
+        "mine raised on a legal input: RuntimeError: value cannot be converted to type c10::Half "
+        "without overflow (mine.py:66)"
+    )
+    found = [Outcome("mine", "keeps_the_contract", "failed", text)]
+    assert clue_of(found) == Clue("says", "half_precision", "half_precision")
+
+
 def test_what_the_contract_says_counts_alone() -> None:
     text = "mine answers differently the second time: output[0] = 1, then 2 for the same call"
     others = failed(*[invariant.name for invariant in select_invariants(None)][:20])

@@ -93,7 +93,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     if found:
         return Clue("says", found[0], found[0])
     names = {o.invariant for o, one in zip(failed, said, strict=True) if not _BROKEN.search(one)}
-    names = names or {outcome.invariant for outcome in failed}
+    if not names and not contract:  # where the contract's own call fails, any other fails with it
+        names = {outcome.invariant for outcome in failed}
     for name, cause in data["shown_by"]:
         if name in names:
             return Clue("alone" if len(failed) <= _FEW else "fails", name, cause)
