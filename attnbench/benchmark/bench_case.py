@@ -1,6 +1,6 @@
-"""A case of a benchmark: at which sizes a subject is measured, and what is timed.
+"""Benchmark cases: the sizes at which a subject is measured, and what is timed.
 
-Making one imports no torch; building its inputs does.
+Creating a case does not import torch; building its inputs does.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["BenchCase"]
 
 @dataclass(frozen=True)
 class BenchCase:
-    """A case, and what is timed at it.
+    """A case and the direction that is timed at it.
 
     Args:
-        case: sizes, dtype, device, mask and seed.
+        case: the sizes, dtype, device, mask and seed.
         direction: a key of :data:`attnbench.benchmark.measuring.contract.DIRECTIONS`.
-        workload: the name of a workload, ``L=S=...`` or the name of a file, for people.
-        kv_heads: heads of key and value, where they divide the query's.
-        path: of the file of saved inputs; the tensors are drawn from the seed if it is ``None``.
-        sha256: of that file.
+        workload: label for display: a workload's name, ``L=S=...`` or a file name.
+        kv_heads: number of key and value heads if grouped (it divides the query's), else ``None``.
+        path: file of saved inputs; if ``None``, tensors are drawn from the seed.
+        sha256: SHA-256 of that file.
     """
 
     case: Case
@@ -43,27 +43,27 @@ class BenchCase:
 
     @property
     def of_layers(self) -> bool:
-        """Whether it is one of layers: ``lead`` is (B,), ``q_len`` the tokens of a call."""
+        """Whether this is a layer case: ``lead`` is ``(B,)``, ``q_len`` the tokens of a call."""
         return self.direction in LAYER_DIRECTIONS
 
     @property
     def tokens(self) -> int | None:
-        """Tokens whose outputs a layer's call gives; ``None`` of attention."""
+        """Number of tokens that one call of a layer outputs; ``None`` for attention."""
         return self.case.lead[0] * self.case.q_len if self.of_layers else None
 
     def suits(self, kind: str) -> bool:
-        """Whether it is a case of subjects of a kind: layers have cases of their own."""
+        """Whether subjects of this kind can be measured here: layers have their own cases."""
         return self.of_layers == (kind == "layer")
 
     def sized(self, size: int) -> BenchCase:
-        """The same case of layers with another E."""
+        """The same layer case with another E."""
         return replace(
             self, case=self.case.replace(query_size=size, key_size=size, value_size=size)
         )
 
     @property
     def id(self) -> str:
-        """A stable text that names the case, whatever set it was listed in."""
+        """Stable id of the case, independent of the set that lists it."""
         parts = [self.case.id, self.direction]
         if self.kv_heads is not None:
             parts.append(f"kv{self.kv_heads}")
@@ -72,7 +72,7 @@ class BenchCase:
         return "-".join(parts)
 
     def reason_against(self, subject: Subject) -> str | None:
-        """Why a subject does not take this case; ``None`` if it does."""
+        """The reason why a subject does not support this case, or ``None`` if it does."""
         if not self.suits(subject.kind):
             other = "attention, with query, key and value" if subject.kind == "layer" else "a layer"
             return f"it is a {subject.kind}, and the case is one of {other}"
@@ -99,7 +99,7 @@ class BenchCase:
         return subject.unsupported(self.case)
 
     def build(self, subject: Subject) -> tuple[nn.Module, Inputs]:
-        """The module and the inputs; seeds torch's global generator."""
+        """Build the module and the inputs; seeds torch's global generator."""
         import torch
 
         from attnbench.subject.input_files import load_inputs
@@ -114,7 +114,7 @@ class BenchCase:
             if self.kv_heads is None:
                 return subject.build(case)
             module, inputs = subject.build(case.replace(lead=(*case.lead[:-1], self.kv_heads)))
-            # of a seed of its own, or its later heads would be drawn with the numbers of the keys
+            # with the same seed, the query's extra heads would repeat the numbers of the keys
             query = make_inputs(case.replace(kv_len=1, mask="none", seed=case.seed + 1)).query
             return module, inputs.replace(query=query, enable_gqa=True)
         torch.manual_seed(case.seed)
@@ -124,7 +124,7 @@ class BenchCase:
         return module, inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
 
     def write_inputs(self, path: str) -> None:
-        """Write the inputs to a file, as :func:`attnbench.saved_inputs.save_inputs` does."""
+        """Write the inputs to a file in the format of :mod:`attnbench.saved_inputs`."""
         from attnbench.subject.input_files import load_inputs, save_inputs
         from attnbench.subject.tensors import make_inputs
 

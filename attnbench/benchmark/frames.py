@@ -1,8 +1,8 @@
-"""Recorded numbers as one tidy pandas frame: attnbench's own records, and asv's results.
+"""Recorded numbers as one tidy pandas frame: attnbench's own records and asv's results.
 
-One row is one process's measurement of one subject at one case (of asv: all its processes' at one
-commit). Columns that hold a quantity end in its unit: ``time_s``, ``peak_bytes``. What only one of
-the two sources knows is missing (``NaN`` or ``None``) in rows of the other.
+A row is the measurement of one subject at one case: one record of attnbench, or one commit of asv.
+Names of columns that hold a quantity end in its unit: ``time_s``, ``peak_bytes``. A column that
+only one of the two sources fills is missing (``NaN`` or ``None``) in the rows of the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NESTED = ("machine", "versions", "sentinel", "inputs")
 _PLAIN = tuple(f.name for f in fields(Record) if f.name not in (*_NESTED, "samples_s", "schema"))
 
 ASV_FORMAT = 2
-"""Version of asv's result files that is read."""
+"""The version of asv's result files that this module reads."""
 
 _TRACKED = {
     "track_time": ("forward", "time_s"),
@@ -40,14 +40,14 @@ _TRACKED = {
     "track_compile_time": ("forward", "first_call_s"),
     "track_cache_bytes": ("decode", "cache_bytes_per_token"),
 }
-"""What the suite of :mod:`attnbench.asv` tracks: direction and column."""
+"""The direction and the column of each benchmark method of :mod:`attnbench.asv`."""
 
 
 def load(*paths: Path) -> pd.DataFrame:
-    """One frame of files and folders of records and folders of asv's results.
+    """Load files and folders of records, and folders of asv's results, into one frame.
 
     Raises:
-        RecordError: one is missing, holds neither, or is damaged.
+        RecordError: a path is missing, contains neither, or is damaged.
     """
     import pandas as pd  # takes 0.5 s to import
 
@@ -56,9 +56,10 @@ def load(*paths: Path) -> pd.DataFrame:
 
 
 def records_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """A frame of records; ``machine``, ``versions`` and ``sentinel`` become columns of their own.
+    """Convert records to a frame, one row each.
 
-    The samples are left out; ``samples`` says how many there were.
+    The entries of ``machine``, ``versions``, ``sentinel`` and ``inputs`` become columns. The
+    samples are left out; the column ``samples`` holds their number.
     """
     import pandas as pd
 
@@ -78,10 +79,12 @@ def records_frame(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def asv_frame(folder: Path) -> pd.DataFrame:
-    """A frame of the results in asv's ``results_dir``, of suites of :mod:`attnbench.asv`.
+    """Convert the results in asv's ``results_dir`` to a frame.
+
+    Only results of suites made by :mod:`attnbench.asv` are read.
 
     Raises:
-        RecordError: the folder holds no such results, or a file is damaged or of another version.
+        RecordError: the folder has no such results, or a file is damaged or of another version.
     """
     import pandas as pd
 
@@ -90,9 +93,9 @@ def asv_frame(folder: Path) -> pd.DataFrame:
     rows = [row for path in _result_files(folder) for row in _asv_rows(path, known)]
     if not rows:
         raise RecordError(
-            f"{folder} holds no results of a suite that attnbench.asv filled; run 'asv run' first."
+            f"{folder} has no results of a suite made by attnbench.asv; run 'asv run' first."
         )
-    # asv keeps each quantity apart; here they are columns of the case they belong to
+    # asv stores each quantity separately; here the quantities of a case are columns of one row
     keys = [n for n in rows[0] if n not in {"quantity", "value", "status", *_QUARTILES}]
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
@@ -127,7 +130,7 @@ def _json(path: Path, *, version: int | None = None) -> dict[str, Any]:
     except ValueError as error:
         raise RecordError(f"{path} is damaged: it is not JSON ({error}).") from None
     if not isinstance(content, dict):
-        raise RecordError(f"{path} is not one of asv's files: it holds no object.")
+        raise RecordError(f"{path} is not one of asv's files: it is not a JSON object.")
     if version is not None and content.get("version") != version:
         raise RecordError(
             f"{path} has version {content.get('version')!r} of asv's format, and this attnbench "
@@ -167,7 +170,7 @@ def _case_rows(
 ) -> Iterator[dict[str, Any]]:
     direction, quantity = _TRACKED[method]
     cases = list(itertools.product(*result["params"]))
-    # asv shortens a list of nothing but failures
+    # asv shortens a list that holds nothing but failures
     columns = {
         name: result.get(source) or [None] * len(cases)
         for name, source in (
@@ -181,7 +184,7 @@ def _case_rows(
         if value is not None and math.isnan(value):
             continue  # n/a: there was nothing to measure
         name = str(ast.literal_eval(case))
-        own = name.partition(",")[0]  # a layer's cases begin with what is called
+        own = name.partition(",")[0]  # the name of a layer's case begins with its direction
         yield {
             **common,
             "subject": subject,

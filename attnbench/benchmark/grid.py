@@ -1,7 +1,7 @@
-"""Grids: one run at a glance, subjects in lines and cases in columns. Imports no torch.
+"""Grids: a run at a glance, with a line for each subject and a column for each case.
 
-Kernels stand beneath the scoring function that they compute; mechanisms come last. Layers have a
-grid of their own.
+Kernels are listed below the scoring function that they compute; mechanisms come last. Layers have
+their own grid. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 OVERHEAD = 0.2
-"""The share of a call's time from which its overhead is marked."""
+"""Overhead is marked from this share of a call's time on."""
 
 Column = tuple[str, str]
 """Device and case."""
@@ -39,11 +39,11 @@ class Line:
     """A line of the grid.
 
     Args:
-        subject: its address.
+        subject: address of the subject.
         kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
-        name: as it is shown: a kernel beneath its scoring function goes without its name.
-        beneath: whether it is such a kernel.
-        cells: the record of each column, if there is one.
+        name: displayed name; a kernel below its scoring function omits the function's name.
+        beneath: whether this is a kernel listed below its scoring function.
+        cells: records by column; columns without a record are missing.
     """
 
     subject: str
@@ -55,12 +55,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """Columns and lines.
+    """A table of records.
 
     Args:
         columns: device and case of each column.
-        titles: of the columns; one of several lines is a line to each of its cells.
-        lines: in the order in which they are shown.
+        titles: titles of the columns; a title may have several lines.
+        lines: the lines in display order.
     """
 
     columns: tuple[Column, ...]
@@ -69,7 +69,7 @@ class Grid:
 
 
 def grids(records: Iterable[Record]) -> list[Grid]:
-    """The grids of the records of a run: of attention and of layers, those that there are."""
+    """Make the grids of a run: one of attention and one of layers, as far as it has records."""
     families: dict[bool, list[Record]] = {False: [], True: []}
     for record in records:
         families[record.kind == "layer"].append(record)
@@ -96,13 +96,13 @@ def _grid(records: Sequence[Record]) -> Grid:
 
 
 def scoring_of(kernel: str) -> str:
-    """The address of the scoring function of a kernel's address, its options kept."""
+    """The address of a kernel's scoring function, with the options kept."""
     name, bracket, options = kernel.partition("(")
     return name.rpartition("/")[0] + bracket + options
 
 
 def _ordered(kinds: dict[str, str]) -> list[tuple[str, bool]]:
-    """Subjects, and whether each stands beneath the one before."""
+    """The subjects in display order, and whether each is listed below its scoring function."""
     found: list[tuple[str, bool]] = []
     scorings = [name for name, kind in kinds.items() if kind == "scoring"]
     for name in sorted(scorings, key=lambda name: (name != BASELINE, name)):
@@ -135,7 +135,7 @@ def _place(record: Record) -> tuple[Any, ...]:
 
 
 def _title(record: Record, others: Sequence[Record]) -> str:
-    """What tells a column from the others."""
+    """A title that distinguishes a column from the others."""
     parts = [record.workload or record.case]
     if record.kind == "layer":
         parts = [record.direction, *parts[0].split()]
@@ -158,14 +158,14 @@ def half_width(low: float | None, high: float | None) -> float | None:
 
 
 def overhead_share(record: Record) -> float | None:
-    """Which share of a call is spent on getting to the kernel."""
+    """The share of a call's time that is spent before the kernel starts to compute."""
     if not record.null_s or not record.time_s or record.kind in ("mechanism", "layer"):
         return None
     return min(1.0, record.null_s / record.time_s)
 
 
 def busy(records: Iterable[Record]) -> dict[str, float]:
-    """How busy the machine was while some records were measured, on average."""
+    """The average load of the machine while these records were measured."""
     loads = [record.load for record in records if record.load]
     names = dict.fromkeys(name for load in loads for name in load)
     return {n: statistics.fmean(load[n] for load in loads if n in load) for n in names}

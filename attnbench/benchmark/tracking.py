@@ -1,7 +1,7 @@
-"""What the asv suite tracks: one function a quantity, each run in a process of its own.
+"""The quantities that the asv suite tracks: one function each, run in its own process.
 
-asv's test takes samples for independent, and those of one process are not. So each process gives
-one, and asv is told to start ten: the fewest with which its test can tell anything.
+asv's statistical test assumes independent samples, and samples of one process are not. Each process
+therefore gives one sample, and asv starts ten: the fewest with which its test can detect anything.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from attnbench.subject.tensors import Inputs
 __all__ = ["PROCESSES", "TRACKED", "VERSION", "Prepared", "Tracked", "first_call_s", "prepare"]
 
 VERSION = f"{CONTRACT_VERSION}.3"
-"""Numbers of another version are not compared by asv; raise the second part for this module."""
+"""asv compares results of equal versions only; raise the second part when this module changes."""
 
 PROCESSES = 10
 
@@ -58,25 +58,25 @@ class Prepared:
 
     @property
     def device(self) -> torch.device:
-        """Where it is measured."""
+        """The device of the measurement."""
         return torch.device(self.case.case.device)
 
     def call(self, direction: str = "forward") -> Callable[[], Any]:
-        """What is timed."""
+        """The call that is timed."""
         return measured_call(self.subject, self.module, self.inputs, direction)
 
 
 def prepare(address: str, case: BenchCase, device: str) -> Prepared:
-    """Make the module and the inputs of a subject at a case.
+    """Build the module and the inputs of a subject at a case.
 
     Args:
-        address: of the subject.
-        case: at which; a layer has its own E.
-        device: ``cpu``; anything else is the accelerator that torch finds.
+        address: address of the subject.
+        case: the case to build; a layer gets the legal E nearest to the case's.
+        device: ``cpu``, or any other name for the accelerator that torch finds.
 
     Raises:
-        NotImplementedError: there is nothing to measure: the device or the subject is not there,
-            or it does not take the case. asv shows ``n/a``.
+        NotImplementedError: there is nothing to measure, because the device or the subject does not
+            exist or the subject does not support the case. asv shows ``n/a``.
     """
     torch.set_num_threads(_CONTRACT.threads)
     if device != "cpu":
@@ -94,21 +94,21 @@ def prepare(address: str, case: BenchCase, device: str) -> Prepared:
         bench = bench.sized(subject.legal(bench.case).query_size)
     reason = bench.reason_against(subject)
     if reason is not None:
-        raise NotImplementedError(f"{address} does not take this case: {reason}")
+        raise NotImplementedError(f"{address} does not support this case: {reason}")
     return Prepared(address, subject, bench, *bench.build(subject))
 
 
 def _error(prepared: Prepared) -> float:
-    """The largest error as a share of what is allowed of it.
+    """The largest error of the output, as a share of the allowed error.
 
     Raises:
-        ValueError: it is more than that, and there is nothing worth timing.
+        ValueError: the share is above 1, so that timing the subject makes no sense.
     """
     found = output_agreement(prepared.subject, prepared.module, prepared.inputs)
     if not found.agrees:
         raise ValueError(
             f"{prepared.subject.name} is off by {found.error_abs:.3g}, {found.ratio:.3g} times "
-            f"what is allowed; see: {prepared.subject.check_command}"
+            f"the allowed error; see: {prepared.subject.check_command}"
         )
     return found.ratio
 
@@ -119,8 +119,8 @@ def _timer(prepared: Prepared, direction: str) -> Timer:
         slopes = gradient_ratio(prepared.subject, prepared.module, prepared.inputs)
         if slopes > 1.0:
             raise ValueError(
-                f"gradients of {prepared.subject.name} are off by {slopes:.3g} times what is "
-                f"allowed; see: {prepared.subject.check_command}"
+                f"gradients of {prepared.subject.name} are off by {slopes:.3g} times the "
+                f"allowed error; see: {prepared.subject.check_command}"
             )
     call = prepared.call(direction)
     call()
@@ -128,7 +128,7 @@ def _timer(prepared: Prepared, direction: str) -> Timer:
 
 
 def _sample(value: float, number: int) -> dict[str, Any]:
-    """The form in which a ``track_*`` benchmark hands asv a sample, as if asv had taken it."""
+    """Wrap a value in the form in which asv stores samples that it took itself."""
     return {"samples": [value], "number": number}
 
 
@@ -159,14 +159,14 @@ def _layer_baseline(prepared: Prepared) -> Callable[[], Any]:
 
 
 def _cache_bytes(prepared: Prepared) -> float:
-    """Bytes of the cache a token; NaN, which asv shows as n/a, where nothing is decoded."""
+    """Bytes of cache per token; NaN, which asv shows as n/a, if nothing is decoded."""
     call = prepared.call()
     found = bytes_a_token(call) if isinstance(call, Step) else None
     return math.nan if found is None else found
 
 
 def _ratio(prepared: Prepared) -> dict[str, Any]:
-    """Time over that of torch's fused attention, or a layer's baseline, in blocks."""
+    """Time over that of torch's fused attention, or of the baseline layer, taken in blocks."""
     other = _layer_baseline(prepared) if prepared.case.of_layers else _fused(prepared.inputs)
     other()
     with settled(prepared.device):
@@ -178,7 +178,7 @@ def _ratio(prepared: Prepared) -> dict[str, Any]:
 
 
 def _fused(inputs: Inputs) -> Callable[[], Tensor]:
-    """Torch's fused attention; the query's features stand in for those of another size of key."""
+    """Torch's fused attention; if query and key sizes differ, both are cut to the smaller one."""
     mask = inputs.mask.as_tensor()
     size = min(inputs.query.shape[-1], inputs.key.shape[-1])
     query, key = inputs.query[..., :size].contiguous(), inputs.key[..., :size].contiguous()
@@ -212,12 +212,12 @@ print(tracking.first_call_s(*case))
 
 
 def first_call_s(address: str, case: str, direction: str, device: str) -> float:
-    """Seconds of the first call in this process.
+    """Time the first call in this process, in seconds.
 
     Args:
-        address: of the subject.
-        case: its id.
-        direction: what is called.
+        address: address of the subject.
+        case: id of the case.
+        direction: direction of the call.
         device: as for :func:`prepare`.
     """
     prepared = prepare(address, BenchCase(Case.from_id(case), direction), device)
@@ -225,7 +225,7 @@ def first_call_s(address: str, case: str, direction: str, device: str) -> float:
 
 
 def _compile_time(prepared: Prepared) -> dict[str, Any]:
-    """The first call in a fresh process, whose compilers find nothing that was compiled before."""
+    """Time the first call in a new process, whose compilers start with empty caches."""
     case = prepared.case.case
     direction = prepared.case.direction
     told = json.dumps([sys.path, prepared.address, case.id, direction, case.device])
@@ -246,12 +246,12 @@ class Tracked:
     """A quantity that asv tracks.
 
     Args:
-        title: what it is, for the published page.
+        title: name of the quantity on the published page.
         unit: asv's name of the unit.
-        measure: gives a number, or samples.
-        processes: in how many processes it is measured.
-        every_case: whether at all cases, or at the first only.
-        of: ``attention`` or ``layers``, if it is tracked of those alone.
+        measure: function that returns a number or samples.
+        processes: number of processes that measure it.
+        every_case: whether it is measured at every case or only at the first.
+        of: ``attention`` or ``layers`` if it applies to these only; empty for both.
     """
 
     title: str
@@ -275,4 +275,4 @@ TRACKED = {
     "track_ratio": Tracked("time over {baseline}", "", _ratio, PROCESSES),
     "track_cache_bytes": Tracked("bytes of cache a token", "bytes", _cache_bytes, of="layers"),
 }
-"""Quantities by the name of their benchmark method."""
+"""The tracked quantities by the name of their benchmark method."""

@@ -1,6 +1,6 @@
 """The cases that benchmarks list: named sets, real workloads, and saved inputs.
 
-Listing them imports no torch; building one does.
+Listing cases does not import torch; building one does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 LAYER_SIZE = 64
-"""E of the cases of layers; one that does not take it has the nearest that it takes."""
+"""E of the layer cases; a layer that does not support it gets the nearest E that it supports."""
 
 
 @functools.cache
@@ -42,13 +42,13 @@ def _data() -> Mapping[str, Any]:
 
 
 def workloads() -> Mapping[str, Mapping[str, Any]]:
-    """Sizes, mask and source of each real workload, by name."""
+    """The sizes, mask and source of each real workload, by name."""
     found: Mapping[str, Mapping[str, Any]] = _data()["workloads"]
     return found
 
 
 def set_names() -> list[str]:
-    """Names of the sets."""
+    """The names of the sets of cases."""
     return list(_data()["sets"])
 
 
@@ -58,7 +58,7 @@ def workload(
     """The case of a real workload.
 
     Raises:
-        UnknownNameError: there is none of that name.
+        UnknownNameError: no workload has that name.
     """
     if name not in workloads():
         raise UnknownNameError(f"no workload is called {name!r}. {nearest(name, workloads())}")
@@ -84,12 +84,12 @@ def named_set(
     """The cases of a set.
 
     Args:
-        name: of the set.
-        devices: on each of which every case is listed.
-        dtypes: instead of those of the set.
+        name: name of the set.
+        devices: devices; every case is listed once for each.
+        dtypes: dtypes that replace those of the set.
 
     Raises:
-        UnknownNameError: there is no set or dtype of that name.
+        UnknownNameError: no set or dtype has that name.
     """
     if name not in _data()["sets"]:
         raise UnknownNameError(f"no set of cases is called {name!r}. {nearest(name, set_names())}")
@@ -129,14 +129,14 @@ def layer_case(
     dtype: str = "float32",
     device: str = "cpu",
 ) -> BenchCase:
-    """A case of layers.
+    """Make a layer case.
 
     Args:
         direction: ``prefill`` or ``decode``.
-        batch: how many sequences.
-        length: S, the tokens of each; decoding gives the output of the last.
+        batch: number of sequences.
+        length: tokens of each sequence (S); decoding computes the output of the last one.
         size: E of the hidden states.
-        dtype, device: of the hidden states.
+        dtype, device: dtype and device of the hidden states.
     """
     q_len = 1 if direction == "decode" else length
     case = Case((batch,), q_len, length, size, size, size, dtype, device)
@@ -159,7 +159,7 @@ def saved(
 
     Raises:
         InputsError: the file is missing, damaged or lacks a tensor.
-        UsageError: another dtype is asked for than the tensors have.
+        UsageError: ``dtype`` is not the dtype of the tensors.
     """
     import torch
 
@@ -170,8 +170,8 @@ def saved(
     own = str(inputs.query.dtype).removeprefix("torch.")
     if dtype is not None and dtype != own:
         raise UsageError(
-            f"{path} holds {own} tensors, and --dtype asks for {dtype}: saved inputs are measured "
-            "as they are."
+            f"{path} holds {own} tensors, but --dtype asks for {dtype}. Saved inputs are measured "
+            "in their own dtype."
         )
     lead = tuple(inputs.query.shape[:-2])
     mask = "none"
@@ -197,7 +197,7 @@ def saved(
 
 
 def write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
-    """Write the inputs of some cases into a folder; gives their files."""
+    """Write the inputs of each case into a folder, and return the paths of the files."""
     paths = [str(Path(folder) / f"{number}.safetensors") for number in range(len(cases))]
     for case, path in zip(cases, paths, strict=True):
         case.write_inputs(path)
@@ -213,10 +213,10 @@ def cases_of(
     dtypes: Sequence[str] | None = None,
     layers: bool = False,
 ) -> list[BenchCase]:
-    """The cases that a command asks for: of a set, of workloads, and of a file of saved inputs.
+    """List the cases that a command asks for.
 
-    The set is left out (``name=None``) where workloads or inputs are named alone; its cases of
-    layers are listed if they are asked for.
+    They come from a set (unless ``name`` is ``None``), from workloads, and from a file of saved
+    inputs. Layer cases of the set are included only if ``layers`` is true.
     """
     listed: dict[BenchCase, None] = {}
     if name is not None:

@@ -73,7 +73,7 @@ def asked(arguments: Sequence[str], results: Path) -> Asked:
             names = [*recorded, *branches(Path.cwd()), *known]
             hint = nearest(text, names)
             raise UnknownNameError(
-                f"{text!r} is neither a file nor a folder of records, nor a run in {results}, a "
+                f"{text!r} is not a file or folder of records, the id of a run in {results}, a "
                 "revision of this repository, or a subject."
                 + (f" {hint}" if hint.startswith("Did you mean") else "")
             )

@@ -129,12 +129,12 @@ def test_both_sources_load_into_one_frame(tmp_path: Path) -> None:
     ("result", "complaint"),
     [
         ("{", "is damaged: it is not JSON"),
-        ("[]", "holds no object"),
+        ("[]", "not a JSON object"),
         (json.dumps({**RESULT, "version": 1}), "'asv update' brings older files"),
         (json.dumps({**RESULT, "version": 9}), "reads 2"),
         (json.dumps({"version": 2}), "KeyError: 'commit_hash'"),
         (json.dumps({**RESULT, "results": {"attention.additive.track_time": 3}}), "damaged"),
-        (json.dumps({**RESULT, "results": {}}), "holds no results of a suite"),
+        (json.dumps({**RESULT, "results": {}}), "has no results of a suite"),
     ],
 )
 def test_results_of_asv_that_cannot_be_read_are_one_clear_error(

@@ -150,10 +150,10 @@ def test_one_core_is_enough(repository: Path) -> None:
     (row,) = json.loads(done.stdout)["rows"]
     assert row["pairs"] == 1
     assert row["values"][0] > 0.2
-    assert row["reason"] == "the time was up after 1 pair"
+    assert row["reason"] == "out of time after 1 pair"
 
 
-@pytest.mark.parametrize(("timeout", "said"), [("120", "the time was up after 1 pair"), ("2", "")])
+@pytest.mark.parametrize(("timeout", "said"), [("120", "out of time after 1 pair"), ("2", "")])
 def test_a_call_longer_than_the_slot_and_the_budget_is_measured_once_or_refused(
     tmp_path: Path, timeout: str, said: str
 ) -> None:

@@ -1,1 +1,1 @@
-"""Comparing records: noise, verdicts, and which rows two sides share."""
+"""Comparing two sides: recorded runs, or revisions measured in turn."""

@@ -1,7 +1,7 @@
-"""Checkouts: the user's own repository as it was at a revision, and as it is, in temporary folders.
+"""Temporary checkouts of the user's repository, at a revision or with its uncommitted changes.
 
-Nothing in the user's working tree is touched. Worktrees are detached, and removed whatever happens.
-Imports no torch.
+The user's working tree is not touched. Worktrees are detached, and always removed at the end. This
+module does not import torch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository, and the folder in it from which the command was called.
+    """A git repository, and the folder in it from which the command was run.
 
     Args:
-        top: of its working tree.
-        here: below that.
+        top: root of the working tree.
+        here: working directory of the command, ``top`` or a folder below it.
     """
 
     top: Path
@@ -37,15 +37,15 @@ class Repository:
 
     @contextlib.contextmanager
     def side(self, revision: str | None, *, build: bool) -> Iterator[Side]:
-        """A side of a comparison.
+        """Check out one side of a comparison; it exists while the context is open.
 
         Args:
-            revision: a revision, or ``None`` for the working tree as it is.
-            build: whether to build and install the project, for subjects that are named by what it
-                registers.
+            revision: a revision, or ``None`` for the working tree with its changes.
+            build: whether to build and install the project, which subjects need that are addressed
+                by their registered name.
 
         Raises:
-            UsageError: the revision does not build.
+            UsageError: the project does not build at this revision.
         """
         commit = _git(self.top, "rev-parse", "--short", f"{revision or 'HEAD'}^{{commit}}")
         with self._worktree(commit) as (folder, top):
@@ -73,19 +73,19 @@ class Repository:
             _git(self.top, "worktree", "add", "--detach", "--force", str(top), commit)
             yield folder, top
         finally:
-            # never "worktree prune": it forgets every worktree whose disk is away just now
+            # not "worktree prune": it also drops worktrees on disks that are not mounted right now
             with contextlib.suppress(UsageError):
                 _git(self.top, "worktree", "remove", "--force", str(top))
             shutil.rmtree(folder, ignore_errors=True)
 
     def _take_over(self, top: Path) -> int:
-        """Bring what differs from the commit into a worktree; how many files those are."""
+        """Copy uncommitted changes into a worktree; returns the number of changed files."""
         options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
         listed = _git(self.top, "status", *options)
         names = [entry[3:] for entry in listed.split("\0") if entry]
         for name in names:
             source, target = self.top / name, top / name
-            if target.is_symlink() or target.is_file():  # a link would be written through
+            if target.is_symlink() or target.is_file():  # copy2 would follow a link and write there
                 target.unlink()
             if source.is_symlink() or source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class Repository:
         return len(names)
 
     def _moved_roots(self, top: Path) -> Iterator[Path]:
-        """What this Python finds modules by in the repository, as it lies in a worktree."""
+        """The entries of ``sys.path`` that are in the repository, moved to the worktree."""
         for entry in sys.path:
             path = Path(entry or ".").resolve()
             if path.is_relative_to(self.top):
@@ -101,17 +101,17 @@ class Repository:
 
 
 def repository(folder: Path) -> Repository:
-    """The repository that a folder is in.
+    """Find the repository that contains a folder.
 
     Raises:
-        UsageError: it is in none, or git is not there.
+        UsageError: the folder is not in a repository, or git is not installed.
     """
     top = _git(folder, "rev-parse", "--show-toplevel")
     return Repository(Path(top).resolve(), folder.resolve())
 
 
 def commit_of(folder: Path, text: str) -> str | None:
-    """The commit that a text names in the repository of a folder; ``None`` if it names none."""
+    """Resolve a revision in the repository of a folder; ``None`` if there is no such commit."""
     if text.startswith("-"):
         return None
     with contextlib.suppress(UsageError):
@@ -120,7 +120,7 @@ def commit_of(folder: Path, text: str) -> str | None:
 
 
 def branches(folder: Path) -> list[str]:
-    """Names of the branches and tags of the repository of a folder."""
+    """The names of the branches and tags in the repository of a folder."""
     with contextlib.suppress(UsageError):
         listed = _git(
             folder, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"
@@ -147,27 +147,27 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _project(here: Path, top: Path, name: str) -> Path:
-    """The nearest folder upwards that holds a project."""
+    """The nearest folder, going up from ``here`` to ``top``, that contains a project."""
     for folder in (here, *here.parents):
         if any((folder / file).is_file() for file in _PROJECT_FILES):
             return folder
         if folder == top:
             break
     raise UsageError(
-        f"{name} has no pyproject.toml or setup.py, so that nothing in it registers a name. "
-        "Address a subject by its file: path/to/file.py:ATTRIBUTE."
+        f"{name} has no pyproject.toml or setup.py, so it registers no names. "
+        "Address the subject by its file: path/to/file.py:ATTRIBUTE."
     )
 
 
 def _install(project: Path, site: Path, name: str) -> None:
-    """Install a project, without its dependencies, into a folder.
+    """Install a project without its dependencies into a folder.
 
     Raises:
-        UsageError: it does not build.
+        UsageError: the project does not build.
     """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     command += ["--disable-pip-version-check", "--target", str(site), str(project)]
-    # the build tools that are installed do, as a rule; else pip fetches those that it asks for
+    # the installed build tools usually suffice; if not, pip downloads those that the project needs
     for more in (["--no-build-isolation"], []):
         done = subprocess.run(  # noqa: S603 -- this Python's pip
             [*command, *more], capture_output=True, text=True, check=False

@@ -1,7 +1,7 @@
-"""Comparing two sets of records: which rows they share, and what may be said of each.
+"""Compare two sets of records: find the rows that they share, and give a verdict on each.
 
-Rows of other processors or contracts are never set against each other, and neither is a run
-against itself.
+Rows measured on different processors or under different contracts are never compared, nor is a run
+compared with itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Comparison", "Key", "compare", "key_of", "read_side"]
 
 
 Key = tuple[str, str, str]
-"""Contract, subject and case: what has one row in a comparison."""
+"""The contract, subject and case that identify a row of a comparison."""
 
 
 def key_of(record: Record) -> Key:
@@ -39,12 +39,12 @@ def key_of(record: Record) -> Key:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of comparing two sets of records.
+    """The result of comparing two sets of records.
 
     Args:
-        verdicts: one for each case that both sides measured, and one for each that only one did.
-        examples: a record of each row, for its sizes and names.
-        notes: what a reader should know beside the table.
+        verdicts: one for each row that at least one side measured.
+        examples: one record of each row, for its sizes and names.
+        notes: remarks to print with the table.
     """
 
     verdicts: list[Verdict]
@@ -53,14 +53,15 @@ class Comparison:
 
 
 def read_side(text: str, folder: Path) -> list[Record]:
-    """The records that one side of a comparison names: a file, a folder, or the id of a run.
+    """Read the records of one side of a comparison.
 
     Args:
-        text: what was given.
-        folder: where a run is looked for by its id.
+        text: a file, a folder, or the id of a run.
+        folder: folder in which a run is looked up by its id.
 
     Raises:
-        RecordError: there is no such run, or a file is damaged, foreign, older or newer.
+        RecordError: there is no such run, it has no usable measurement, or a file is damaged, not
+            attnbench's, or of another version.
     """
     path = Path(text)
     if not path.exists() and run_path(folder, text).exists():
@@ -68,7 +69,7 @@ def read_side(text: str, folder: Path) -> list[Record]:
     if not path.exists():
         runs = [found.stem for found in folder.glob("*.jsonl")]
         raise RecordError(
-            f"{text!r} is neither a file nor a folder of records, nor a run in {folder}. "
+            f"{text!r} is not a file or folder of records, nor the id of a run in {folder}. "
             f"{nearest(text, runs)}"
         )
     records = read_folder(path) if path.is_dir() else list(read(path))
@@ -85,14 +86,15 @@ def compare(
     *,
     margin: float = MARGIN,
 ) -> Comparison:
-    """Say of each case whether B is faster or slower than A.
+    """Decide for each row whether B is faster or slower than A.
 
     Args:
-        a, b: the two sides.
-        margin: a change smaller than this share is called same, if that much is sure.
+        a, b: the records of the two sides.
+        margin: changes that are surely smaller than this share count as ``same``.
 
     Raises:
-        RecordError: other machines, no contract in common, or a run on both sides.
+        RecordError: the sides come from different machines, share no row or contract, or both
+            contain the same run.
     """
     _refuse_shared_runs("A", a, "B", b)
     _refuse_other_machine(_one_machine("A", a), _one_machine("B", b))
@@ -110,9 +112,9 @@ def compare(
 
 
 def _pair(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Pair:
-    """The evidence on a row: processes, or whole runs where enough runs of both sides took turns.
+    """The evidence on a row: whole runs if enough of both sides alternated, else processes.
 
-    Processes of one run share what that run was off by; only runs in turn average it out.
+    Processes of one run share that run's bias; only alternating runs average it out.
     """
     runs = [_by_run(side) for side in (a, b)]
     starts = [
@@ -148,7 +150,7 @@ def _by_row(records: Iterable[Record]) -> dict[Key, list[Record]]:
 
 
 def _one_sided(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Verdict:
-    """A case that only one side has numbers for: nothing may be said, but it is named."""
+    """The verdict on a row that only one side measured: ambiguous, with the reason."""
     sides = {"A": [r for r in a if key_of(r) == key], "B": [r for r in b if key_of(r) == key]}
     told = []
     for name, records in sides.items():
@@ -173,7 +175,7 @@ def _one_sided(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Verdict:
 
 
 _SAME = ("name", "processor", "cores")
-"""What makes a machine: every container has a name of its own, and systems are updated."""
+"""Fields that identify a machine; not its node, new in every container, nor its updated system."""
 
 
 def _machine(record: Record) -> dict[str, str]:
@@ -183,14 +185,14 @@ def _machine(record: Record) -> dict[str, str]:
 
 
 def _one_machine(name: str, records: Sequence[Record]) -> dict[str, str]:
-    """What is known of the machine that all records of a side come from."""
+    """The identifying fields of the one machine that all records of a side come from."""
     machine: dict[str, str] = {}
     for record in records:
         for key, value in _machine(record).items():
             if machine.setdefault(key, value) != value:
                 raise RecordError(
-                    f"{name} holds runs of several machines: {key} is {machine[key]} and {value}. "
-                    "Name the runs of one of them."
+                    f"{name} has runs of several machines: {key} is {machine[key]} and {value}. "
+                    "Name runs of one machine only."
                 )
     return machine
 
@@ -201,7 +203,7 @@ def _refuse_other_machine(a: dict[str, str], b: dict[str, str]) -> None:
         lines = "\n".join(f"  {key}: {a[key]} and {b[key]}" for key in other)
         raise RecordError(
             f"A and B were measured on different machines, and cannot be compared:\n{lines}\n"
-            "Measure both on one."
+            "Measure both on the same machine."
         )
 
 
@@ -233,9 +235,9 @@ def _refuse_nothing_shared(a: dict[Key, list[Record]], b: dict[Key, list[Record]
 def _notes(a: Sequence[Record], b: Sequence[Record], pairs: Sequence[Pair]) -> Iterable[str]:
     if pairs and not any(pair.alternated for pair in pairs):
         yield (
-            "The drift of this machine between runs is part of the intervals. 'attnbench compare "
-            "REVISION' measures both sides in turn, and sees far less; so do five runs or more of "
-            "each side, in turn and in two folders."
+            "The intervals include the drift of this machine between runs. 'attnbench compare "
+            "REVISION' measures both sides in turn and detects much smaller changes; so do five "
+            "or more alternating runs of each side, recorded in two folders."
         )
     for name in ("node", "system"):
         yield from _differing(name, *({r.machine.get(name) for r in side} for side in (a, b)))

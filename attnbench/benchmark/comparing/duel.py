@@ -1,6 +1,6 @@
-"""A duel: two sides in pairs, until every row is decided, or the pairs or the time are spent.
+"""A duel: measure two sides in pairs until every row is decided or the budget is used up.
 
-Imports no torch.
+The budget limits the pairs and the time. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attnbench.benchmark.measuring.blocks import pair_value
 __all__ = ["Duel", "Row"]
 
 _FAILURES = 3
-"""So often a row may give no value before it is left out."""
+"""A row is left out after failing in this many pairs."""
 
 
 @dataclass
@@ -29,13 +29,14 @@ class Row:
     """A row of the table.
 
     Args:
-        subject: its address, or both.
-        case: at which.
-        sides: what each side is to prepare.
-        values: logs of B's time over A's, by pair.
-        judged: what is to be said of it.
-        reason: why it is not decided.
-        refused: whether it could not be measured at all.
+        subject: address of the subject, or both addresses if the sides' differ.
+        case: case at which it is measured.
+        sides: the order that each side prepares.
+        values: log of B's time over A's, by pair.
+        judged: latest verdict and interval.
+        reason: why the row is not decided.
+        refused: whether the row is left out because it cannot be measured.
+        failures: number of pairs in which it gave no value.
     """
 
     subject: str
@@ -54,22 +55,22 @@ class Row:
 
     @property
     def decided(self) -> bool:
-        """Whether it needs no further pair."""
+        """Whether the row needs no further pair."""
         return self.refused or self.verdict != "ambiguous"
 
 
 @dataclass
 class Duel:
-    """The table, and how it is decided.
+    """A table of rows, and the rules by which they are decided.
 
     Args:
-        exchange: of the two sides.
-        rows: of the table.
-        margin: changes smaller than this share are the same.
-        budget_s: seconds after which no further pair begins; the first begins in any case.
-        looks: pairs at which is looked, and the error that each look may spend.
-        decide: whether to look; else the pairs of the last look are taken for every row.
-        step: told after each pair how many rows it had.
+        exchange: exchange that measures the two sides.
+        rows: rows of the table.
+        margin: changes smaller than this share count as ``same``.
+        budget_s: seconds; a pair that would probably end later is not begun, except the first.
+        looks: numbers of pairs after which rows are judged, and the error each look may spend.
+        decide: whether to judge rows; if not, every row gets all pairs up to the last look.
+        step: called after each pair with the number of rows in it.
     """
 
     exchange: Exchange
@@ -86,7 +87,7 @@ class Duel:
     load: Mapping[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Take pairs and look, until there is no need or no time for more."""
+        """Take pairs and judge the rows until all are decided or the budget is used up."""
         started, taken = time.monotonic(), 0
         load = Load(whole=True)
         longest = 0.0
@@ -136,5 +137,5 @@ class Duel:
         for row, found in zip(rows, judge(values, alpha=alpha, margin=self.margin), strict=True):
             row.judged = found
             if found.verdict == "ambiguous" and last:
-                ended = "the time was up" if self.short else "undecided"
+                ended = "out of time" if self.short else "undecided"
                 row.reason = f"{ended} after {found.pairs} pair{'s' if found.pairs != 1 else ''}"

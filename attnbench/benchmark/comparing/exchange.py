@@ -1,10 +1,10 @@
-"""The exchange of slots: two sides take turns, each in a process of its own.
+"""The exchange of slots: two sides take turns, each in its own process.
 
-Each side has a server, which imports torch and that side's plugins, and forks a child that takes
-the slots: one that dies or hangs takes no server with it. Every pair has servers of its own, since
-the place of a server's code and heap is worth some percent, and all its children share it. Both
-children of a pair run on one core, and one waits while the other has its slot. This process imports
-no torch.
+The server of a side imports torch and the side's plugins, and forks a child that takes the slots; a
+child that dies or hangs does not affect its server. Every pair starts new servers: where the code
+and heap of a server lie changes times by some percent, and its children inherit the place. Both
+children of a pair run on one core, one waiting while the other takes its slot. The process that
+uses this module does not import torch.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["BLOCKS", "SLOT_S", "Exchange", "Server", "Side", "Unmeasured", "quie
 
 SLOT_S = 0.004
 BLOCKS = 40
-"""Blocks of a pair."""
+"""Blocks of each row in a pair."""
 
 ROW_S = 5.0
-"""Time of a row in a pair after which it gets no further block; one it has in any case."""
+"""Seconds after which a row gets no further block in a pair; it always gets one."""
 
 _START_S = 180.0
 _LONG_SHAKE = 4
-"""Blocks of calls longer than a slot that share a place in memory."""
+"""Blocks between changes of the memory layout, for calls that are longer than a slot."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Side:
     """One side of a comparison.
 
     Args:
-        name: for people: a revision, a file, a distribution.
-        folder: where its addresses are looked up.
-        roots: folders that come first on its path.
-        inside: the folder that its subjects' code has to be in; ``None`` if any will do.
+        name: displayed name: a revision, a file or a distribution.
+        folder: folder in which addresses are looked up.
+        roots: folders put first on the side's ``sys.path``.
+        inside: folder that must contain the code of its subjects; ``None`` for any.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Side:
     inside: Path | None = None
 
 
-class Unmeasured(Exception):  # noqa: N818 -- what is known of a row, not an error of ours
-    """A row that cannot be compared, and why."""
+class Unmeasured(Exception):  # noqa: N818 -- a result for a row, not an error of attnbench
+    """A row cannot be compared; the message says why."""
 
 
 class Server:
     """The server of one side.
 
     Args:
-        side: which.
-        threads: of torch.
+        side: the side.
+        threads: torch's threads within an operator.
 
     Raises:
         UsageError: the side's plugins cannot be imported.
@@ -97,14 +97,14 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which ends it
+            start_new_session=True,  # Ctrl-C then reaches only this process, which ends the server
         )
 
     def wait(self) -> None:
-        """Wait until it has imported everything.
+        """Wait until the server has imported the plugins.
 
         Raises:
-            UsageError: it cannot, or takes too long.
+            UsageError: the import failed or took too long.
         """
         try:
             found = self._answer(_START_S)
@@ -117,7 +117,7 @@ class Server:
             raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
 
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The answer to an order.
+        """Send an order and return the answer.
 
         Raises:
             Unmeasured: the child raised, died, or did not answer in time.
@@ -158,7 +158,7 @@ class Server:
         return "".join(f"\n  | {line}" for line in lines[-8:])
 
     def end(self) -> None:
-        """End the server and its child."""
+        """Kill the server and its child."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -169,11 +169,11 @@ class Server:
 
 
 class _Ended(Unmeasured):
-    """The child is gone."""
+    """The child's process has ended."""
 
 
 class _Late(Unmeasured):
-    """The child does not answer."""
+    """The child did not answer in time."""
 
 
 def _how(code: int) -> str:
@@ -182,16 +182,16 @@ def _how(code: int) -> str:
 
 @dataclass
 class Exchange:
-    """Two sides, and the pairs that they give.
+    """Two sides that are measured in pairs.
 
     Args:
         sides: A and B.
-        core: that both run on; ``None`` leaves it to the system.
-        threads: of torch.
-        slot_s: time of a slot.
-        blocks: of a row in a pair.
-        timeout_s: longest time of anything that a side is asked for.
-        seed: of all orders.
+        core: CPU core on which both run; ``None`` leaves the choice to the system.
+        threads: torch's threads within an operator.
+        slot_s: duration of a slot, in seconds.
+        blocks: most blocks of a row in a pair.
+        timeout_s: most seconds that one answer of a side may take.
+        seed: seed of the random orders.
     """
 
     sides: tuple[Side, Side]
@@ -221,19 +221,19 @@ class Exchange:
             self._servers.pop().end()
 
     def restart(self) -> None:
-        """New servers for both sides."""
+        """Start new servers for both sides."""
         self._end()
         try:
             for side in self.sides:
                 self._servers.append(Server(side, self.threads))
             for server in self._servers:
                 server.wait()
-        except BaseException:  # one cannot be imported, or Ctrl-C: the other one ends, too
+        except BaseException:  # if an import fails, or on Ctrl-C, the other server must end too
             self._end()
             raise
 
     def names(self) -> list[list[str]]:
-        """For each side the subjects whose code is its own."""
+        """For each side, the names of the subjects whose code is in its folder."""
         found = []
         for server in self._servers:
             root = server.side.inside or server.side.folder
@@ -242,7 +242,7 @@ class Exchange:
         return found
 
     def expanded(self, text: str, row: Mapping[str, Any]) -> list[str]:
-        """An address for each subject of a file's attribute, those of both sides."""
+        """An address for each subject of a file's attribute that both sides have."""
         if not (row["source"] or "").endswith(".py"):
             return [text]
         found = []
@@ -254,20 +254,20 @@ class Exchange:
                 raise UsageError(f"{text}: {error}") from None
         both = [name for name in found[0] if name in found[1]]
         if not both:
-            raise UsageError(f"{text}: the two sides have no subject of one name in it.")
+            raise UsageError(f"{text}: the two sides have no subject name in common there.")
         return [text] if found[0] == found[1] == both[:1] else [f"{text}#{name}" for name in both]
 
     def pair(
         self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, check: bool = False
     ) -> Iterator[tuple[int, list[Block] | Unmeasured]]:
-        """One pair: fresh processes of both sides take all rows, in random order.
+        """Take one pair: new processes of both sides measure all rows in random order.
 
         Args:
-            rows: what each side is to prepare for each row.
-            check: whether both sides' answers are compared first.
+            rows: for each row, the order that each side prepares.
+            check: whether to compare the outputs of both sides first.
 
         Yields:
-            The number of a row and its blocks, or why there are none.
+            The index of a row, and its blocks or the reason why there are none.
         """
         if self.taken:
             self.restart()
@@ -298,7 +298,7 @@ class Exchange:
 
     def _join(self) -> None:
         for server in self._servers:
-            with contextlib.suppress(Unmeasured):  # it says how it ended
+            with contextlib.suppress(Unmeasured):  # the answer is how the child ended
                 server.ask({"do": "end"}, self.timeout_s)
 
     def _blocks(
@@ -317,7 +317,7 @@ class Exchange:
                 inside.resolve()
             ):
                 raise Unmeasured(
-                    f"its code is not {server.side.name}'s but in {found[-1]['origin']}: both "
+                    f"its code is in {found[-1]['origin']}, not in {server.side.name}, so both "
                     "sides would be the same"
                 )
         if check:
@@ -329,7 +329,7 @@ class Exchange:
         slowest = max(answer["each_s"] for answer in found)
         if 4 * slowest > self.timeout_s:
             raise Unmeasured(
-                f"one call takes {slowest:.3g} s: a block does not fit into {self.timeout_s:g} s"
+                f"one call takes {slowest:.3g} s, so a block does not fit into {self.timeout_s:g} s"
             )
         calls = max(1, round(self.slot_s / slowest))
         a, b = (lambda server=server: self._slot(server, calls) for server in self._servers)
@@ -348,10 +348,10 @@ class Exchange:
         return Slot(found["s"], found["d"])
 
     def _check(self) -> None:
-        """Compare both answers; B takes A's parameters for it.
+        """Compare the outputs of both sides; B loads A's parameters for this.
 
         Raises:
-            Unmeasured: they differ.
+            Unmeasured: the outputs differ.
         """
         with tempfile.TemporaryDirectory(prefix="attnbench-") as folder:
             path = str(Path(folder) / "answer.pt")
@@ -362,7 +362,7 @@ class Exchange:
 
 
 def quiet_core() -> int | None:
-    """The core that others use least; ``None`` where a process cannot choose its core."""
+    """The least busy core; ``None`` if the system does not let a process choose its core."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     usable = sorted(os.sched_getaffinity(0))

@@ -1,9 +1,9 @@
-"""The driver of slots: run as a script beside one side of a comparison, the same for both.
+"""The slot server: a script that runs in the environment of one side; both sides run the same.
 
-It uses nothing of a side but attnbench's public names, and nothing of the attnbench that it comes
-from, which may be neither side's. The server imports torch and the side's plugins once and forks a
-child for each pair, which takes slots when it is told to. Commands and answers are lines of JSON on
-standard input and output.
+It uses only the public names of the side's attnbench, and nothing of the attnbench that it belongs
+to, which may be neither side's. The server imports torch and the side's plugins once. For each pair
+it forks a child, which takes slots on request. Orders and answers are lines of JSON on standard
+input and output.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from safetensors import safe_open
 import attnbench
 
 _LOOSE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 0.1}
-"""How far two answers may be apart, over the largest value: sums may be added up otherwise."""
+"""Allowed difference of two outputs, over the largest value: the order of sums may differ."""
 _SETTLED_BYTES = 31 * 2**20
 _SHAKEN_BYTES = (2**12, 2**16, 2**20, 2**22)
-"""Sizes below which memory is held, so that tensors come to lie elsewhere."""
+"""Upper limits for the sizes of memory that is held so that tensors are placed elsewhere."""
 
 
 class Subject:
@@ -61,7 +61,7 @@ class Subject:
         return made
 
     def _fold(self, accepts: tuple[str, ...]) -> None:
-        """Say with the mask what a mechanism does not take as a keyword."""
+        """Express in the mask those arguments that the mechanism does not accept as keywords."""
         query, mask = self.inputs["query"], self.inputs.get("attn_mask")
         q_len, kv_len = query.shape[-2], self.inputs["key"].shape[-2]
         column = torch.arange(kv_len, device=self.device)
@@ -81,7 +81,7 @@ class Subject:
             self.inputs["attn_mask"] = allowed if mask is None else mask & allowed
 
     def output(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The output, as attnbench itself asks for it."""
+        """Compute the output by the same call that attnbench itself makes."""
         query, key, value = (tensors[name] for name in ("query", "key", "value"))
         mask, lengths = tensors.get("attn_mask"), tensors.get("valid_lens")
         grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
@@ -107,7 +107,7 @@ class Subject:
             more["valid_lens"] = lengths
         if grouped:
             if "enable_gqa" not in self.spec.accepts:
-                raise ValueError("it takes as many heads of keys as of queries (no enable_gqa)")
+                raise ValueError("it needs as many key heads as query heads (no enable_gqa)")
             more["enable_gqa"] = True
         result = self.module(query, key, value, attn_mask=mask, **more)
         found = result[0] if isinstance(result, tuple) else result
@@ -134,7 +134,7 @@ class Subject:
         return forward_backward
 
     def warm_up(self, slot_s: float, cap_s: float) -> dict[str, Any]:
-        """Call it until it is warm; which clock fits it, and how long a call takes."""
+        """Call it until it is warm; returns the seconds of a call and the clock that fits it."""
         own, every, wall = time.thread_time(), time.process_time(), time.perf_counter()
         waits, count, fastest = _usage().ru_nvcsw, 0, float("inf")
         while count < 3 or time.perf_counter() - wall < 2 * slot_s:
@@ -152,10 +152,10 @@ class Subject:
         return {"each_s": fastest, "clock": "thread CPU time" if cpu else "wall clock"}
 
     def shake(self, seed: int) -> dict[str, Any]:
-        """Move everything that the call reads and writes to other places in memory.
+        """Move all tensors that the call reads and writes to other places in memory.
 
-        How long a call takes depends on where its tensors lie to one another, by 10 % and more, and
-        all children of a server begin with its heap.
+        Their relative placement changes the time of a call by 10 % and more, and all children of
+        a server inherit the same heap.
         """
         chance = random.Random(seed)  # noqa: S311 -- places, not secrets
         self._held = [
@@ -169,7 +169,7 @@ class Subject:
         return {}
 
     def slot(self, calls: int) -> dict[str, Any]:
-        """Time some calls."""
+        """Time a number of consecutive calls."""
         call, now, before = self.call, self.clock, _usage().ru_nivcsw
         started = now()
         for _ in range(calls):
@@ -182,7 +182,7 @@ class Subject:
             torch.accelerator.synchronize(self.device)
 
     def answer(self, path: str) -> dict[str, Any]:
-        """Keep its parameters and output, for the other side."""
+        """Save the parameters and the output for the other side."""
         with torch.no_grad():
             torch.save(
                 {"state": self.module.state_dict(), "output": self.output(self.inputs)}, path
@@ -190,7 +190,7 @@ class Subject:
         return {}
 
     def same(self, path: str) -> dict[str, Any]:
-        """Why its answer is another one than the other side's; empty if it is the same."""
+        """Why the output differs from the other side's; an empty reason if it does not."""
         other = torch.load(path, weights_only=True)
         try:
             self.module.load_state_dict(other["state"])
@@ -212,7 +212,7 @@ class Subject:
 
 
 def _found(row: dict[str, Any]) -> tuple[Any, Any]:
-    """The spec of an address, and the scoring function that it is or computes, if it is one."""
+    """The spec of an address and its scoring function: itself, a kernel's, or ``None``."""
     near: list[Any] = []
     if row["source"] is None or _is_distribution(row["source"]):
         spec = attnbench.get(row["name"])
@@ -280,7 +280,7 @@ def _inputs(path: Path, device: torch.device) -> tuple[dict[str, torch.Tensor], 
 
 
 def _origin(spec: Any) -> str:
-    """The file that a spec's code is in."""
+    """The file that contains a spec's code."""
     code = spec.attend if isinstance(spec, attnbench.KernelSpec) else spec.make
     with contextlib.suppress(TypeError):
         return str(Path(inspect.getfile(inspect.unwrap(code))).resolve())
@@ -301,7 +301,7 @@ class _Child:
 
     def __init__(self) -> None:
         self.subject: Subject | None = None
-        torch.empty(_SETTLED_BYTES, dtype=torch.uint8)  # freed blocks stay with the process
+        torch.empty(_SETTLED_BYTES, dtype=torch.uint8)  # glibc then keeps freed blocks
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
         what = order["do"]
@@ -339,7 +339,7 @@ def _tell(answer: dict[str, Any]) -> None:
 
 
 def _serve_pair(core: int | None) -> None:
-    """What a child does, until it is told to end."""
+    """Carry out orders in a child until the order to end arrives."""
     if core is not None:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, {core})
@@ -359,7 +359,7 @@ def _serve_pair(core: int | None) -> None:
 
 
 def _names(root: str) -> dict[str, Any]:
-    """The subjects whose code lies in a folder, but for layers, which nothing measures yet."""
+    """The subjects whose code is in a folder, except layers, which this server cannot measure."""
     inside = []
     layer = getattr(attnbench, "LayerSpec", ())  # an older revision has none
     for name in attnbench.subjects():
@@ -373,7 +373,7 @@ def _names(root: str) -> dict[str, Any]:
 
 
 def _expanded(row: dict[str, Any]) -> dict[str, Any]:
-    """Names of the specs of a file's attribute, or why it cannot be had."""
+    """Names of the specs of a file's attribute, or the error that it raised."""
     try:
         return {"names": [_name(spec) for spec in _attribute(row)]}
     except (Exception, SystemExit) as error:
@@ -410,5 +410,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     _OUT = os.dup(1)
-    os.dup2(2, 1)  # what a subject prints goes where errors go
+    os.dup2(2, 1)  # a subject's prints go to standard error
     main()

@@ -1,16 +1,17 @@
-"""The test of a comparison in pairs: signs flipped over the whole table, at a few looks.
+"""The test of a comparison in pairs: a sign-flip test over the whole table, at a few looks.
 
-Under no change the sign of a pair's value is chance, and all rows of a pair share it. So the
-largest absolute t over the table is compared with those of the same table after the signs of whole
-pairs were flipped at random: what rows have in common is in both, and the error is the table's.
+If nothing changed, the sign of each pair is random and common to all its rows. The test therefore
+compares the largest absolute t over the table with the values that it takes after the signs of
+whole pairs are flipped at random. This keeps the correlation between rows, and the error rate is
+that of the whole table.
 
-The error is shared out among the looks. A row that is decided at one goes on no further.
+The looks share the error rate. A row that is decided at one look gets no further pairs.
 
 ========== ====================================================================================
-same       the interval lies within the margin, or a significant effect does
-faster     a significant effect below it
-slower     a significant effect above it
-ambiguous  not decided at the last look
+same       the interval is within the margin, or the effect is significant and within the margin
+faster     the effect is significant and below the margin
+slower     the effect is significant and above the margin
+ambiguous  none of these
 ========== ====================================================================================
 """
 
@@ -26,27 +27,27 @@ from numpy.typing import NDArray
 __all__ = ["LOOKS", "MARGIN", "Judged", "hodges_lehmann", "judge"]
 
 LOOKS = {15: 0.005, 30: 0.005, 60: 0.010}
-"""Pairs at which is looked, and the share of the error that each look may spend: 2 % in all."""
+"""Numbers of pairs after which rows are judged, and the error each look may spend: 2 % in all."""
 
 MARGIN = 0.03
-"""A change smaller than this share is called same."""
+"""Changes smaller than this share count as ``same``."""
 
 _FLIPS = 4999
-_POWER_Z = 1.645  # seen in 95 of 100
+_POWER_Z = 1.645  # detected in 95 of 100
 
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What is to be said of a row.
+    """The verdict on a row and its interval.
 
     Args:
         verdict: ``faster``, ``slower``, ``same`` or ``ambiguous``.
-        effect: change of the time as a share: 0.1 is 10 % slower.
-        low, high: its interval; those of the rows of a look hold all at once.
-        visible: the smallest change that would have been called in 95 of 100.
-        pairs: how many there were.
+        effect: relative change of the time: 0.1 is 10 % slower.
+        low, high: interval of the effect; the intervals of a look hold simultaneously.
+        visible: smallest change that would have been detected in 95 of 100 comparisons.
+        pairs: number of pairs.
         spread: standard deviation of a pair's value, as a share.
     """
 
@@ -71,15 +72,15 @@ def judge(values: Values, *, alpha: float, margin: float = MARGIN, seed: int = 0
 
     Args:
         values: logs of B's time over A's, ``(pairs, rows)``.
-        alpha: most chance that any unchanged row is called.
-        margin: changes smaller than this share are the same.
-        seed: of the flips.
+        alpha: largest probability that any unchanged row is called faster or slower.
+        margin: changes smaller than this share count as ``same``.
+        seed: seed of the sign flips.
 
     Returns:
-        One for each row; ``ambiguous`` where it is not decided.
+        One result for each row, ``ambiguous`` if the row is not decided.
     """
     pairs, rows = values.shape
-    if 2.0 ** (1 - pairs) > alpha:  # so few pairs that chance alone gives any of their signs
+    if 2.0 ** (1 - pairs) > alpha:  # too few pairs for any signs to be significant
         empty = [hodges_lehmann(values[:, row]) if pairs else math.nan for row in range(rows)]
         return [
             Judged("ambiguous", math.expm1(e), -1.0, math.inf, math.inf, pairs, math.nan)
@@ -115,14 +116,14 @@ def judge(values: Values, *, alpha: float, margin: float = MARGIN, seed: int = 0
 
 
 def _limit(values: Values, alpha: float, seed: int) -> float:
-    """The largest absolute t over the table that chance exceeds in a share ``alpha`` of tables."""
+    """The value that the table's largest absolute t exceeds by chance in a share ``alpha``."""
     pairs = len(values)
     chance = np.random.default_rng(seed)
     signs = chance.choice((-1.0, 1.0), size=(_FLIPS, pairs))
     means = signs @ values / pairs
-    squares = (values**2).sum(0)  # flips leave them alone
+    squares = (values**2).sum(0)  # the same for every flip
     variances = np.maximum(squares - pairs * means**2, 1e-300) / (pairs - 1)
     largest = np.abs(means / np.sqrt(variances / pairs)).max(1)
-    # the table itself is one of the flips
+    # the table itself counts as one of the flips
     place = math.ceil((1 - alpha) * (_FLIPS + 1)) - 1
     return float(np.sort(largest)[min(place, _FLIPS - 1)])

@@ -1,14 +1,14 @@
-"""Verdicts on recorded runs: is B faster or slower than A, from the times of their processes.
+"""Verdicts on recorded runs: whether B is faster or slower than A, from their processes' times.
 
 The unit of evidence is the process. The test is Welch's, on the logarithms of the processes' times;
-what whole runs drift by is added where runs of both sides did not take turns. The intervals of a
-table hold all at once (Bonferroni), and a verdict is read off its interval, so that the two never
-disagree:
+if the runs of the two sides did not alternate, the drift between whole runs is added. The intervals
+of a table hold simultaneously (Bonferroni). A verdict is read off its interval, so that the two
+never disagree:
 
 ========== =========================================================================
-same       the whole interval lies within the margin
-faster     the whole interval lies below no change, and not within the margin
-slower     likewise above
+same       the whole interval is within the margin
+faster     the whole interval is below 0, and not all within the margin
+slower     the whole interval is above 0, and not all within the margin
 ambiguous  anything else: too noisy, too few processes, or an effect near the margin
 ========== =========================================================================
 """
@@ -35,25 +35,25 @@ __all__ = [
 ]
 
 ROW_ERROR = 0.01
-"""Most chance of a false faster or slower in a row."""
+"""Largest probability of a false ``faster`` or ``slower`` in a row."""
 
 TABLE_ERROR = 0.05
-"""Most chance of one in a table of unchanged cases."""
+"""Largest probability of any false ``faster`` or ``slower`` in a table of unchanged rows."""
 
 POWER = 0.95
-"""Chance with which the smallest visible effect is seen."""
+"""Probability with which the smallest visible effect is detected."""
 
 MIN_PROCESSES = 5
-"""Processes a side below which nothing is concluded."""
+"""With fewer processes on a side, a row is ``ambiguous``."""
 
 MARGIN = 0.05
-"""A change smaller than this share is called same, if that much is sure."""
+"""Changes that are surely smaller than this share count as ``same``."""
 
 DRIFT_SD = 0.03
-"""Spread (log scale) that is assumed between two runs one after the other."""
+"""Assumed standard deviation (log scale) between consecutive runs."""
 
 TIMES_TAKEN_IN_TURN = 3
-"""How often the sides must have changed places for their runs to count as alternated."""
+"""Changes of side in the order of runs, from which on the sides count as alternating."""
 
 
 _MOST = math.log(1000)
@@ -64,11 +64,11 @@ class Pair:
     """Two sides of one case.
 
     Args:
-        key: names the case in the table; the calibration is looked up by it too.
-        a_s, b_s: process medians of either side, in seconds.
-        alternated: whether each process was a run of its own, in turn with the other side's.
-        runs: of either side, in turn, that the processes belong to where they are not; what a run
-            drifts by is averaged over them.
+        key: identifies the row in the table.
+        a_s, b_s: time of each process (or run) of either side, in seconds.
+        alternated: whether each time is that of a whole run, and the runs alternated.
+        runs: if not ``alternated``: number of alternating runs of each side that the processes
+            belong to; the drift between runs averages out over them.
     """
 
     key: tuple[str, ...]
@@ -80,19 +80,19 @@ class Pair:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said of B against A in one case.
+    """The verdict on B against A in one row.
 
     Args:
-        key: of the pair.
+        key: key of the pair.
         verdict: ``faster``, ``slower``, ``same`` or ``ambiguous``.
-        effect: change of the time as a share: 0.1 is 10 % slower.
-        low, high: its interval; those of a table hold all at once.
-        visible: the smallest slowdown, not below the margin, that would have been called slower
-            in 95 of 100; infinite with too few processes.
-        a_s, b_s: geometric means of the process medians, in seconds.
-        processes: of either side.
-        alternated: whether the sides took turns.
-        reason: why it is ambiguous.
+        effect: relative change of the time: 0.1 is 10 % slower.
+        low, high: interval of the effect; the intervals of a table hold simultaneously.
+        visible: smallest slowdown, at least the margin, that would have been called slower in 95
+            of 100 comparisons; infinite with too few processes.
+        a_s, b_s: geometric mean of the times of either side, in seconds.
+        processes: number of times of A and of B.
+        alternated: whether the runs of the two sides alternated.
+        reason: why the verdict is ambiguous.
     """
 
     key: tuple[str, ...]
@@ -109,7 +109,7 @@ class Verdict:
 
 
 def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:
-    """Whether the runs of two sides alternated, from the times at which they started."""
+    """Whether the runs of two sides alternated, judged by their start times."""
     order = sorted([(start, "a") for start in a] + [(start, "b") for start in b])
     sides = [side for _, side in order]
     changes = sum(x != y for x, y in itertools.pairwise(sides))
@@ -117,11 +117,11 @@ def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:
 
 
 def verdicts(pairs: Sequence[Pair], *, margin: float = MARGIN) -> list[Verdict]:
-    """One verdict a pair, corrected for the number of pairs.
+    """Give one verdict per pair, corrected for the number of pairs.
 
     Args:
-        pairs: the whole table; leaving rows out afterwards spoils the correction.
-        margin: changes smaller than this share are the same.
+        pairs: the whole table; leaving out rows afterwards invalidates the correction.
+        margin: changes that are surely smaller than this share count as ``same``.
     """
     return [_verdict(pair, len(pairs), margin) for pair in pairs]
 
@@ -135,7 +135,7 @@ def _verdict(pair: Pair, rows: int, margin: float) -> Verdict:
     tail = _tail(rows)
     half = _quantile(df, tail) * error
     visible = _change((_quantile(df, tail) + _quantile(df, 1 - POWER)) * error)
-    # a smaller change may be called same
+    # a change smaller than the margin may be called same
     visible = max(visible, margin) if min(n_a, n_b) >= MIN_PROCESSES else math.inf
     low, high = _change(center - half), _change(center + half)
     verdict, reason = _named(low, high, margin, min(n_a, n_b))
@@ -155,26 +155,26 @@ def _verdict(pair: Pair, rows: int, margin: float) -> Verdict:
 
 
 def _change(log: float) -> float:
-    """The change as a share, of a difference of logarithms; infinite where it means nothing."""
+    """Convert a difference of logarithms to a relative change; infinite if it is absurdly large."""
     return math.expm1(log) if log < _MOST else math.inf
 
 
 def _named(low: float, high: float, margin: float, processes: int) -> tuple[str, str]:
     if processes < MIN_PROCESSES:
-        return "ambiguous", f"{processes} processes on a side, but at least {MIN_PROCESSES} count"
+        return "ambiguous", f"{processes} processes on a side; at least {MIN_PROCESSES} are needed"
     if -margin < low and high < margin:
         return "same", ""
     if low > 0:
         return "slower", ""
     if high < 0:
         return "faster", ""
-    return "ambiguous", "the interval holds both no change and changes beyond the margin"
+    return "ambiguous", "the interval includes no change and changes beyond the margin"
 
 
 def _own_error(
     a: Sequence[float], b: Sequence[float], *, drift: tuple[float, float] | None
 ) -> tuple[float, float]:
-    """Welch's standard error from the processes themselves, and its degrees of freedom."""
+    """Welch's standard error of the processes' times, and its degrees of freedom."""
     if min(len(a), len(b)) < 2:
         return math.inf, 1.0
     parts = [(statistics.variance(side) / len(side), float(len(side) - 1)) for side in (a, b)]
@@ -182,14 +182,14 @@ def _own_error(
 
 
 def _combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Root of a sum of estimated variances, with Satterthwaite's degrees of freedom."""
+    """Square root of a sum of estimated variances, with Satterthwaite's degrees of freedom."""
     total = math.fsum(variance for variance, _ in parts)
     spread = math.fsum(variance**2 / df for variance, df in parts)
     return math.sqrt(total), total**2 / spread if spread else math.inf
 
 
 def _tail(rows: int) -> float:
-    """Chance of an error on one side of one row."""
+    """One-sided error probability of one row."""
     return min(ROW_ERROR, TABLE_ERROR / max(rows, 1)) / 2
 
 

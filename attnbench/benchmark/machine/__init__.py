@@ -1,1 +1,1 @@
-"""The machine that measures: memory, ceilings, load, and what a record says of it."""
+"""The machine that measures: its memory, ceilings and load, and its description in records."""

@@ -1,4 +1,4 @@
-"""What a record says of an accelerator beside its name: versions, modes and its state."""
+"""The description of an accelerator in a record: versions, modes and clocks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _THROTTLES = {
     "thermal, by hardware": "HwThermalSlowdown",
     "power brake": "HwPowerBrakeSlowdown",
 }
-"""Reasons by NVML's names: ``nvmlClocksThrottleReason...`` or ``nvmlClocksEventReason...``."""
+"""Reason by the end of NVML's name, ``nvmlClocksThrottleReason...`` or ``...EventReason...``."""
 
 
 def accelerator_facts(device: torch.device) -> dict[str, Any]:
-    """Versions and modes of torch's libraries, and with ``nvidia-ml-py`` the driver and the clocks.
+    """Collect versions and modes of torch's CUDA libraries.
 
-    Nothing on a CPU. What cannot be read is left out.
+    With ``nvidia-ml-py`` installed, also the driver and the clocks. Empty for a CPU; facts that
+    cannot be read are left out.
     """
     if device.type != "cuda":
         return {}
@@ -55,7 +56,7 @@ def _by_nvml(device: torch.device) -> dict[str, Any]:
         with contextlib.suppress(nvml.NVMLError):
             found["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
         with contextlib.suppress(nvml.NVMLError):
-            # torch counts the visible devices, NVML all: the identifier is what both know
+            # torch numbers the visible devices and NVML all of them; both know the UUID
             uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             clocks = {"sm": nvml.NVML_CLOCK_SM, "memory": nvml.NVML_CLOCK_MEM}
@@ -69,7 +70,7 @@ def _by_nvml(device: torch.device) -> dict[str, Any]:
 
 
 def _throttled(nvml: Any, handle: Any) -> list[str]:
-    """The reasons for which clocks are lower than they could be."""
+    """The reasons why the clocks are lower than they could be."""
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return [
         reason

@@ -1,4 +1,4 @@
-"""How busy the machine is with other work. Imports no torch."""
+"""How busy the machine is with other work. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _STAT = Path("/proc/stat")
 
 
 class Load:
-    """What others did on the machine since this was made.
+    """Load by other processes since this object was created.
 
     Args:
-        whole: whether the processes that this one started count as its own.
+        whole: whether processes started by this one count as its own.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -26,7 +26,10 @@ class Load:
         self._used = _used_s(whole)
 
     def read(self) -> dict[str, float]:
-        """How many cores others kept busy, how many there are, and the share that was stolen."""
+        """Read the number of cores kept busy by others, the number of cores, and the stolen share.
+
+        The last is the share of time that a hypervisor gave to other machines.
+        """
         elapsed = max(time.perf_counter() - self._since, 1e-3)
         used, own, stolen = (
             now - then for now, then in zip(_used_s(self._whole), self._used, strict=True)
@@ -40,9 +43,9 @@ class Load:
 
 
 def _used_s(whole: bool) -> tuple[float, float, float]:
-    """Seconds of processor time: used by all processes, used by this one, and stolen."""
+    """CPU time in seconds: of all processes, of this one, and stolen by a hypervisor."""
     times = psutil.cpu_times()
-    names = ("user", "nice", "system", "irq", "softirq", "steal")  # "user" has the guests'
+    names = ("user", "nice", "system", "irq", "softirq", "steal")  # "user" includes guests
     used = sum(getattr(times, name, 0.0) for name in names)
     return used, _own_s(whole), float(getattr(times, "steal", 0.0))
 
@@ -61,7 +64,7 @@ def _own_s(whole: bool) -> float:
 
 
 def stolen_ticks() -> int:
-    """Ticks that a hypervisor took from this machine so far; 0 where the system does not say."""
+    """Clock ticks stolen by a hypervisor so far; 0 if the system does not report them."""
     try:
         with _STAT.open("rb") as file:
             fields = file.readline().split()

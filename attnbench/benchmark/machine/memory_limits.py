@@ -1,4 +1,4 @@
-"""How much memory there is. Imports no torch."""
+"""How much memory is available. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["available_bytes"]
 
 
 def available_bytes() -> int:
-    """Memory that this process can still take: of the machine, or of its control group."""
+    """Bytes that this process can still allocate, limited by the machine or its control group."""
     available = int(psutil.virtual_memory().available)
     with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
         group = Path("/sys/fs/cgroup")

@@ -1,4 +1,4 @@
-"""Sentinels: a fixed copy and a fixed matrix product that give the machine's ceilings."""
+"""Sentinels: a fixed copy and a fixed matrix product that measure the machine's ceilings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TIMES = 5
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a device can do at most, as far as these two show it.
+    """The peak rates of a device, as measured by the sentinels.
 
     Args:
-        bytes_per_s: read and written by a copy through memory.
-        operations_per_s: of a matrix product, in one dtype.
+        bytes_per_s: bytes read and written per second by a copy through memory.
+        operations_per_s: operations per second of a matrix product in one dtype.
     """
 
     bytes_per_s: float
@@ -29,14 +29,14 @@ class Ceilings:
 
 
 def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilings:
-    """Time both a few times; the fastest counts, since what disturbs them makes them slower.
+    """Time each sentinel a few times and keep the fastest, since disturbances only slow it down.
 
-    The copy is from a buffer as large as the last cache to another, between 16 and 128 MiB on a CPU
-    and 256 MiB on an accelerator, so that it goes through memory.
+    The copied buffer is as large as the last-level cache, but 16 to 128 MiB, on a CPU and 256 MiB
+    on an accelerator, so that the copy goes through memory.
 
     Args:
-        device: where.
-        dtype: of the matrix product, since ceilings differ by dtype.
+        device: device to measure.
+        dtype: dtype of the matrix product.
     """
     on_cpu = device.type == "cpu"
     size = min(max(cache_bytes(), 2**24), 2**27) if on_cpu else 2**28
@@ -44,7 +44,7 @@ def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilin
     source = torch.ones(size // 4, dtype=torch.int32, device=device)
     target = torch.ones_like(source)
     generator = torch.Generator().manual_seed(0)
-    # random: of constant numbers few bits change, and a device that is held to a power runs faster
+    # random: constant numbers flip few bits, and a power-limited device then runs faster
     left, right = torch.randn(2, side, side, generator=generator).to(device, dtype)
     out = torch.empty_like(left)
     copy_s = _fastest(lambda: target.copy_(source), device)
@@ -53,7 +53,7 @@ def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilin
 
 
 def _fastest(call: Callable[[], object], device: torch.device) -> float:
-    call()  # the first one sets libraries up
+    call()  # the first call initialises libraries
     return min(_timed(call, device) for _ in range(_TIMES))
 
 

@@ -1,4 +1,7 @@
-"""The setting of a run: what a record needs to say beside its numbers. Imports no torch."""
+"""The setting of a run: the fields of a record that are not measurements.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ __all__ = ["Setting", "fields_of", "here", "processor_name"]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is the same for all records of a run.
+    """The fields that all records of a run share.
 
     Args:
-        run: its id.
+        run: id of the run.
         process: number of the process within the run.
-        commit: of the working directory.
-        command: the command line.
-        machine: node, system, processor, cores, memory; of a cluster also its name there.
-        versions: of python, torch and attnbench.
+        commit: git commit of the working directory.
+        command: command line of the run.
+        machine: node, system, processor, cores and memory; in a cluster also the machine's name.
+        versions: versions of python, torch and attnbench.
     """
 
     run: str = ""
@@ -43,7 +46,7 @@ class Setting:
 
 
 def here(run: str = "", *, command: str = "") -> Setting:
-    """The setting of this process, in the working directory."""
+    """The setting of this process and its working directory."""
     return Setting(
         run=run, commit=_commit(), command=command, machine=_machine(), versions=_versions()
     )
@@ -52,7 +55,7 @@ def here(run: str = "", *, command: str = "") -> Setting:
 def fields_of(
     case: BenchCase, contract: Contract, setting: Setting, *, subject: str, kind: str
 ) -> dict[str, Any]:
-    """The fields of a record that are known before anything is measured."""
+    """The fields of a record that are known before the measurement."""
     point = case.case
     return {
         "run": setting.run,
@@ -93,7 +96,7 @@ _CASE_FIELDS = (
 
 @functools.cache
 def processor_name() -> str:
-    """Name of the processor."""
+    """The name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -124,7 +127,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the working directory, ``+dirty`` if files differ from it; or ``""``."""
+    """The commit of the working directory, with ``+dirty`` if files differ; ``""`` without git."""
 
     def git(*arguments: str) -> str:
         result = subprocess.run(  # noqa: S603 -- the arguments are those below

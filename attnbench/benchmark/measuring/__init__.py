@@ -1,1 +1,1 @@
-"""Measuring one subject at one case, and sessions of many."""
+"""Measurements of one subject at one case, and sessions of many."""

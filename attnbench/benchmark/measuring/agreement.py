@@ -1,8 +1,8 @@
 """Agreement: how far the output that is about to be timed is from the references.
 
-Of a large case, 64 query rows spread over its items are compared. A mechanism's rows may depend on
-each other, so of a large case it is whole items that are compared, and one of them suffices. Where
-parameters go by head, an item holds all heads, since one alone would get those of the first.
+In a large case, 64 query rows spread over its items are compared. The rows of a mechanism may
+depend on each other, so for a mechanism whole items are compared, and one is enough. With
+parameters per head, an item contains all heads, since a head alone would get the first's.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from attnbench.subject.tensors import Inputs
 __all__ = ["ROWS", "Agreement", "agreement", "blocks", "cut", "item_of", "kv_item"]
 
 ROWS = 64
-"""Query rows that are compared when a case has more."""
+"""Number of query rows that are compared if a case has more."""
 
-_AT_ONCE = 2**22  # elements of (rows, S, Ev) that the reference holds at a time
-_MECHANISM_ITEMS = 4  # each takes some runs of the whole module in float64
-_SCALAR_WORK = 2**15  # products of query and key features that Python floats are asked for
+_AT_ONCE = 2**22  # most elements of (rows, S, Ev) that the reference holds at a time
+_MECHANISM_ITEMS = 4  # each costs several runs of the whole module in float64
+_SCALAR_WORK = 2**15  # most products of features that are computed in Python floats
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the comparison gave.
+    """The result of the comparison.
 
     Args:
         error_abs: largest absolute error.
-        ratio: largest error over what is allowed; up to 1 is agreement.
-        rows: query rows that were compared.
+        ratio: largest error over the allowed error; at most 1 if they agree.
+        rows: number of query rows compared.
     """
 
     error_abs: float
@@ -51,7 +51,7 @@ class Agreement:
 
 
 def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor) -> Agreement:
-    """Hold an output ``(..., L, Ev)`` against the reference, on rows enough to trust it."""
+    """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it."""
     wanted = (*inputs.query.shape[:-1], output.shape[-1])
     if tuple(output.shape) != wanted:
         return Agreement(math.inf, math.inf, 0)
@@ -65,7 +65,7 @@ def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
         off = (found - oracle.output).abs()
         budget = oracle.budget()
         worst = _ratio(off, budget)
-        if worst > 1.0:  # few directions acquit; before a subject is accused, all is tried
+        if worst > 1.0:  # a quick budget suffices to pass; to fail, the full one is computed
             budget = oracle.budget(sure=True)
             worst = _ratio(off, budget)
         if count == 0:
@@ -76,15 +76,15 @@ def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
 
 
 def _scalar_ratio(subject: Subject, oracle: Oracle, found: Tensor, budget: Tensor) -> float:
-    """The same for the reference in Python floats, on as many rows as it computes in no time.
+    """The error ratio against the reference in Python floats, on as many rows as are cheap.
 
-    It is what says that this is the function that it is called: the one in float64 only says that
-    it is computed as it is written.
+    Only this reference shows that the module computes the function that it is named after: the one
+    in float64 runs the same module.
     """
     inputs = oracle.inputs
     work = inputs.key.shape[-2] * inputs.query.shape[-1]
     if isinstance(subject.spec, MechanismSpec):
-        work *= inputs.query.shape[-2]  # it computes all rows at once
+        work *= inputs.query.shape[-2]  # a mechanism's reference computes all rows at once
     if not oracle.has_scalar or work > _SCALAR_WORK:
         return 0.0
     rows = oracle.rows(_SCALAR_WORK // inputs.query.shape[-1])
@@ -102,7 +102,7 @@ def _ratio(off: Tensor, budget: Tensor) -> float:
 
 
 def blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]:
-    """Items, and of each the rows to look at, few enough for the reference to hold at once."""
+    """Yield items and the rows to compare in each, few enough to fit into memory at once."""
     apart, q_len = _apart(subject, inputs.query), inputs.query.shape[-2]
     items, heads = math.prod(inputs.query.shape[:apart]), math.prod(inputs.query.shape[apart:-2])
     size = heads * inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
@@ -121,28 +121,29 @@ def blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]:
 
 
 def _spread(count: int, some: int) -> list[int]:
-    """Some numbers below a count, evenly spread from the first to the last."""
+    """``some`` numbers below ``count``, evenly spread from the first to the last."""
     if some == 1:
         return [count - 1]
     return sorted({round(i * (count - 1) / (some - 1)) for i in range(some)})
 
 
 def _apart(subject: Subject, tensor: Tensor) -> int:
-    """How many leading sizes tell items apart: all, or all but that of heads."""
+    """The number of leading sizes that index items: all, or all but the heads'."""
     leading = tensor.dim() - 2
     return max(0, leading - 1) if subject.conventions.per_head else leading
 
 
 def item_of(subject: Subject, tensor: Tensor, item: int) -> Tensor:
-    """One item of ``(*lead, N, E)``: ``(N, E)``, or ``(H, N, E)`` where parameters go by head."""
+    """One item of ``(*lead, N, E)``: ``(N, E)``, or ``(H, N, E)`` with parameters per head."""
     inner = tensor.shape[_apart(subject, tensor) :]
     return tensor.reshape(-1, *inner)[item]
 
 
 def cut(subject: Subject, inputs: Inputs, item: int, rows: list[int]) -> Inputs:
-    """One item and some rows of inputs, ``(1, rows, E)``, with one mask for all that hides keys.
+    """Cut one item and some query rows out of the inputs, ``(1, rows, E)``.
 
-    Where parameters go by head, an item has them all: ``(1, H, rows, E)``.
+    Masks, lengths and causality are combined into one mask. With parameters per head, the item
+    contains all heads: ``(1, H, rows, E)``.
     """
     query = inputs.query
     lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], inputs.key.shape[-2]
@@ -179,7 +180,7 @@ def cut(subject: Subject, inputs: Inputs, item: int, rows: list[int]) -> Inputs:
 
 
 def kv_item(subject: Subject, inputs: Inputs, item: int) -> int:
-    """Which item of key and value a query's item meets: grouped heads share one."""
+    """The item of key and value that belongs to an item of the query; grouped heads share one."""
     if not inputs.enable_gqa or subject.conventions.per_head:
         return item
     heads, shared = inputs.query.shape[-3], inputs.key.shape[-3]

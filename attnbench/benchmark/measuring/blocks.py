@@ -1,9 +1,9 @@
-"""Blocks of slots, ABBA or BAAB: two calls take turns, so that what disturbs one disturbs both.
+"""Blocks of slots, ABBA or BAAB: two calls alternate, so that disturbances affect both.
 
 A slot is some milliseconds of consecutive calls of one side. A block is four slots in one of two
-orders, drawn at random; in either order both sides have the same mean time, so that a drift within
-the block cancels. Its value is half the log of the ratio of products; the value of a pair is the
-median over its blocks. Imports no torch.
+orders, drawn at random. In either order, both sides are measured at the same mean point in time, so
+that a linear drift within the block cancels. The value of a block is half the log of the ratio of
+products; the value of a pair is the median over its blocks. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ORDERS", "Block", "Slot", "clean", "low_quantile", "pair_value", "ru
 
 ORDERS = ("ABBA", "BAAB")
 QUANTILE = 0.25
-"""The quantile of slots that stands for a call's time: what disturbs a slot makes it longer."""
+"""The quantile of slots used as a call's time; low, since disturbances only make slots longer."""
 
 _FEWEST = 3
 
@@ -29,8 +29,8 @@ class Slot:
     """One slot.
 
     Args:
-        seconds: mean time of one call.
-        disturbed: whether the thread was preempted, or the hypervisor took time.
+        seconds: mean time of one call, in seconds.
+        disturbed: whether the thread was preempted or a hypervisor stole time.
     """
 
     seconds: float
@@ -61,19 +61,19 @@ class Block:
 
     @property
     def disturbed(self) -> int:
-        """How many of its slots were disturbed."""
+        """The number of disturbed slots."""
         return sum(slot.disturbed for slot in self.slots)
 
 
 def run_blocks(
     a: Callable[[], Slot], b: Callable[[], Slot], count: int, chance: random.Random
 ) -> Iterator[Block]:
-    """Take blocks.
+    """Take a number of blocks.
 
     Args:
-        a, b: take one slot of either side.
-        count: of blocks.
-        chance: draws the order of each.
+        a, b: functions that take one slot of each side.
+        count: number of blocks.
+        chance: draws the order of each block.
     """
     sides = {"A": a, "B": b}
     for _ in range(count):
@@ -85,9 +85,9 @@ _Taken = TypeVar("_Taken", Block, Slot)
 
 
 def clean(taken: Sequence[_Taken]) -> list[_Taken]:
-    """Those that were not disturbed; with too few of them, the least disturbed half.
+    """Keep the undisturbed slots or blocks; if these are too few, the least disturbed ones.
 
-    At least half of all are kept, and at least three where there are as many.
+    At least half are kept, and at least three if there are that many.
     """
     fewest = max(math.ceil(len(taken) / 2), min(_FEWEST, len(taken)))
     ordered = sorted(range(len(taken)), key=lambda n: int(taken[n].disturbed))

@@ -1,4 +1,4 @@
-"""The measurement contract: what a number means, in a name that travels with it."""
+"""The measurement contract: how a number was measured, as a name that is recorded with it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ DIRECTIONS = {
 """What is timed."""
 
 LAYER_DIRECTIONS = ("prefill", "decode")
-"""Those of layers; the others are of attention, which is called with query, key and value."""
+"""The directions of layers; the others are for attention, called with query, key and value."""
 
 CACHES = {
     "warm": "the same inputs call after call",
     "cold": "a buffer larger than the last cache is written before each slot of one call",
 }
-"""The state of the caches before a slot."""
+"""The state of the processor's caches before a slot."""
 
 TIMINGS = {
     "call": "as a user calls it, with the time that Python takes to start what the device does",
     "device": "the calls of a replayed CUDA graph; with a cold cache, each on inputs of its own",
 }
-"""What counts on a CUDA device; elsewhere every call is timed as a user makes it."""
+"""What is timed on a CUDA device; elsewhere it is always ``call``."""
 
 CPU_CLOCK = "thread CPU time"
 WALL_CLOCK = "wall clock"
@@ -48,29 +48,29 @@ EVENT_CLOCK = "device events"
 GRAPH_CLOCK = "device events around a replayed graph"
 
 VERSION = 3
-"""Raised when a contract of the same name would give other numbers."""
+"""Increased when the same settings would give different numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """How a number is taken.
+    """How a number is measured.
 
-    A slot is the mean time of consecutive calls that take ``slot_s`` together, or of one longer
-    call (of one call with a cold cache). A subject and its baseline take slots in turn, in blocks
-    of four, in one process after another. The ratio of a process is the median over its blocks, its
-    time a low quantile of its slots. On a CPU, freed blocks of up to 32 MiB stay with the process,
-    as all do on an accelerator.
+    A slot is the mean time of consecutive calls that together take ``slot_s``, or of a single call
+    if it takes longer or the cache is cold. A subject and its baseline take slots in turn, in
+    blocks of four, in one process after another. The ratio of a process is the median over its
+    blocks; its time is a low quantile of its slots. On a CPU the allocator keeps freed blocks of up
+    to 32 MiB, as torch's allocator does on an accelerator with all blocks.
 
     Args:
         cache: a key of :data:`CACHES`.
         timing: a key of :data:`TIMINGS`.
-        threads: of torch within an operator.
-        slot_s: time of a slot.
+        threads: torch's threads within an operator.
+        slot_s: duration of a slot, in seconds.
         blocks: most blocks of a row in a process.
-        cap_s: time after which a row gets no further block in a process.
+        cap_s: seconds after which a row gets no further block in a process.
 
     Raises:
-        UsageError: a field that cannot be.
+        UsageError: a field has an invalid value.
     """
 
     cache: str = "warm"
@@ -91,28 +91,28 @@ class Contract:
             )
         for name, least in (("threads", 1), ("blocks", 1)):
             if getattr(self, name) < least:
-                raise UsageError(f"{name} = {getattr(self, name)}, but is at least {least}.")
+                raise UsageError(f"{name} = {getattr(self, name)}, but must be at least {least}.")
         for name in ("slot_s", "cap_s"):
             if not getattr(self, name) > 0:
-                raise UsageError(f"{name} = {getattr(self, name)}, but is above 0.")
+                raise UsageError(f"{name} = {getattr(self, name)}, but must be above 0.")
 
     def timing_on(self, device: str) -> str:
-        """The timing on a device: ``device`` on a CUDA device alone."""
+        """The timing used on a device; ``device`` only on CUDA."""
         return self.timing if device.partition(":")[0] == "cuda" else "call"
 
     def clock(self, device: str) -> str:
-        """The clock on a device, for a call that neither waits nor has threads of its own."""
+        """The clock used on a device for a call that neither waits nor starts threads."""
         if device.partition(":")[0] != "cpu":
             return GRAPH_CLOCK if self.timing_on(device) == "device" else EVENT_CLOCK
         return CPU_CLOCK if self.threads == 1 else WALL_CLOCK
 
     def name(self, direction: str, device: str, clock: str = "") -> str:
-        """The name of the contract for a direction and a device; equal names, equal meaning.
+        """The name of the contract; numbers with equal names are comparable.
 
         Args:
             direction: a key of :data:`DIRECTIONS`.
-            device: the torch device.
-            clock: if it is not the usual one.
+            device: torch device.
+            clock: clock, if it is not the usual one of the device.
         """
         threads = f"{self.threads} thread" + ("s" if self.threads > 1 else "")
         sampling = f"{self.blocks} blocks of slots of {self.slot_s * 1e3:g} ms"
@@ -129,5 +129,5 @@ class Contract:
         return ", ".join(parts)
 
     def names(self, direction: str, device: str) -> set[str]:
-        """The names that records of this contract may have: a call may need the wall clock."""
+        """All names that its records may carry, since a call may need the wall clock."""
         return {self.name(direction, device, clock) for clock in ("", WALL_CLOCK)}

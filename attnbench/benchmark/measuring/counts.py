@@ -1,9 +1,9 @@
-"""Counts: the operations that a call executes, and the bytes that its operators move.
+"""Counts of the operations that a call executes and of the bytes that its operators move.
 
-Every operator that reaches the device is seen once. A matrix product counts a multiplication and an
-addition for each pair; everything else counts one operation an element, and moving data none. An
-operator reads its inputs and writes its outputs, each once; views move nothing. These are the
-numbers of the call as it is written: caches and fusion may move less.
+Every operator that reaches the device is counted once. A matrix product counts a multiplication and
+an addition per pair of elements; other operators count one operation per element, and data movement
+none. An operator reads its inputs and writes its outputs once; views move nothing. The numbers are
+those of the call as written: caches and fusion may move less.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ _NOTHING = frozenset(
 
 @dataclass(frozen=True)
 class Counts:
-    """What a call executes.
+    """The operations and bytes of a call.
 
     Args:
-        operations: of all kinds.
-        matmul_operations: those in matrix products, counted here from their shapes; those of
-            operators that this module does not know by torch's counter.
-        moved_bytes: read and written by its operators.
-        torch_matmul_operations: by torch's ``FlopCounterMode`` formulas: the same, but for those
-            that it does not know (matrix times vector; fused attention on a CPU).
-        opaque: whether an operator was called that torch does not bring, and whose operations are
-            therefore unknown.
+        operations: operations of all kinds.
+        matmul_operations: operations in matrix products, counted from their shapes; torch's counter
+            is used for operators that this module does not know.
+        moved_bytes: bytes read and written by the operators.
+        torch_matmul_operations: the same by torch's ``FlopCounterMode`` formulas, which miss some
+            operators (matrix times vector, fused attention on a CPU).
+        opaque: whether the call uses an operator that is not torch's, so that its operations are
+            unknown.
     """
 
     operations: int
@@ -101,12 +101,12 @@ class Counts:
 
 
 def roofline_s(counts: Counts, compulsory_bytes: int, limits: Ceilings) -> float | None:
-    """The least time in which the machine could do it; ``None`` if the operations are unknown.
+    """The least seconds that a call can take on a machine; ``None`` if operations are unknown.
 
     Args:
-        counts: of the call.
-        compulsory_bytes: that every way to compute the result reads or writes.
-        limits: of the machine.
+        counts: counts of the call.
+        compulsory_bytes: bytes that any implementation has to read or write.
+        limits: ceilings of the machine.
     """
     if counts.opaque:
         return None
@@ -125,13 +125,13 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Bytes of a tensor that lie in memory: a dimension that is only expanded lies there once."""
+    """Bytes that a tensor occupies in memory; an expanded dimension counts once."""
     real = math.prod(n for n, s in zip(tensor.shape, tensor.stride(), strict=True) if s or n == 0)
     return real * tensor.element_size()
 
 
 def _product(name: str, tensors: list[Tensor]) -> int | None:
-    """Operations of an operator's matrix products; ``None`` if it is none."""
+    """The operations of an operator's matrix products; ``None`` if it has none."""
     if name in ("mm", "bmm"):
         return 2 * tensors[0].numel() * tensors[1].shape[-1]
     if name in ("addmm", "baddbmm", "addbmm"):
@@ -141,9 +141,9 @@ def _product(name: str, tensors: list[Tensor]) -> int | None:
     if name.startswith("_scaled_dot_product_"):
         backward = name.endswith("_backward")
         query, key, value = tensors[1:4] if backward else tensors[:3]
-        scores = math.prod(query.shape[:-1]) * key.shape[-2]  # a causal half is counted too
+        scores = math.prod(query.shape[:-1]) * key.shape[-2]  # under a causal mask, too
         inner, outer = query.shape[-1], value.shape[-1]
-        # backward: the scores again, and the gradients of query and key; of weights and value
+        # backward: inner for scores and gradients of query and key; outer for weights and value
         return 2 * scores * (3 * inner + 2 * outer if backward else inner + outer)
     return None
 
@@ -165,7 +165,7 @@ class _Counter(OperationMode):
             return result
         given, made = list(_tensors(args)) + list(_tensors(kwargs or {})), list(_tensors(result))
         if not made:
-            return result  # it asks for something, such as whether a value is zero
+            return result  # a query, such as whether a value is zero
         self.moved += sum(_nbytes(t) for t in {id(t): t for t in (*given, *made)}.values())
         formula = flop_registry.get(packet)
         torch_product = int(formula(*args, **(kwargs or {}), out_val=result)) if formula else 0
@@ -179,7 +179,7 @@ class _Counter(OperationMode):
 
 
 def count(call: Callable[[], object]) -> Counts:
-    """Count one call; it is run."""
+    """Run a call once and count its operations and bytes."""
     counter = _Counter()
     with counter:
         result = call()

@@ -1,9 +1,9 @@
-"""Decoding with a layer: the call for one token, beside a cache that holds those before it.
+"""Decoding with a layer: a call for one token, with a cache that holds the tokens before it.
 
-A call changes its cache, so each gets a copy of its own, which is made before the clock starts. The
-copies share the floating tensors of the cache: what a step writes in place, it writes to the same
-slots in each, and what it makes anew is its own. So the caches of the processor stay as warm as the
-contract says, and a slot of many calls takes no more memory than one.
+A call changes its cache, so each call gets its own copy, made before the clock starts. The copies
+share the floating-point tensors of the cache: a step that writes in place writes the same slots in
+every copy, and new tensors belong to one copy. The processor's caches therefore stay as warm as the
+contract says, and a slot of many calls needs no more memory than a single call.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["Step", "StepInputs", "bytes_a_token", "held", "reason_against", "ste
 
 
 class StepInputs(LayerInputs):
-    """One token, and the cache of those before it.
+    """One token, and the cache of the tokens before it.
 
     Args:
         hidden: ``(B, 1, E)``, the last token.
-        past: ``(B, S - 1, E)``, those before it.
-        cache: holds them.
+        past: ``(B, S - 1, E)``, the tokens before it.
+        cache: cache that holds ``past``.
     """
 
     def __init__(self, hidden: Tensor, past: Tensor, cache: Any) -> None:
@@ -41,18 +41,18 @@ class StepInputs(LayerInputs):
     cache: Any
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and tensors, those of the cache too."""
+        """Yield names and tensors, including those of the cache."""
         yield "hidden", self.hidden
         for number, tensor in enumerate(held(self.cache)):
             yield f"cache {number}", tensor
 
 
 class Step:
-    """The call that is timed.
+    """The timed call of one decoding step.
 
     Args:
-        subject, module: what is called.
-        inputs: with what.
+        subject, module: the layer that is called.
+        inputs: the token and the cache.
     """
 
     def __init__(self, subject: LayerSubject, module: nn.Module, inputs: StepInputs) -> None:
@@ -62,27 +62,27 @@ class Step:
         self._ready: list[Any] = []
 
     def prepare(self, calls: int) -> None:
-        """Copy the cache for some calls."""
+        """Copy the cache once for each of the next calls."""
         self._ready = [self._copy() for _ in range(calls)]
 
     def _copy(self) -> Any:
         return copy.deepcopy(self.inputs.cache, dict(self._memo))
 
     def __call__(self) -> Tensor:
-        """The output ``(B, 1, E)``."""
+        """Run the step and return the output ``(B, 1, E)``."""
         cache = self._ready.pop() if self._ready else self._copy()
         with torch.no_grad():
             return self.subject.call(self.module, self.inputs.hidden, None, cache)[0]
 
     def alone(self) -> tuple[Tensor, Any]:
-        """The output and the cache after a call that shares nothing with any other."""
+        """Run the step on a full copy of the cache; returns the output and that cache."""
         cache = copy.deepcopy(self.inputs.cache)
         with torch.no_grad():
             return self.subject.call(self.module, self.inputs.hidden, None, cache)
 
 
 def _is_count(found: Tensor | nn.Module) -> bool:
-    """Whether it is a tensor of counters or positions, which a step may change in place."""
+    """Whether this is a tensor of counters or positions, which a step may change in place."""
     return isinstance(found, Tensor) and not found.is_floating_point()
 
 
@@ -91,12 +91,12 @@ def _copied(cache: Any) -> list[Tensor | nn.Module]:
     memo: dict[int, Any] = {}
     with torch.no_grad():
         copy.deepcopy(cache, memo)
-    # deepcopy keeps alive what it copied, under the memo's own id
+    # deepcopy stores the objects that it copied under the memo's own id
     return [each for each in memo.get(id(memo), ()) if isinstance(each, Tensor | nn.Module)]
 
 
 def held(cache: Any) -> list[Tensor]:
-    """The tensors that a cache holds, each storage once, without those of modules."""
+    """The tensors of a cache, one per storage, without those that belong to modules."""
     found = _copied(cache)
     modules = [each for each in found if isinstance(each, nn.Module)]
     owned = {id(t) for module in modules for t in (*module.parameters(), *module.buffers())}
@@ -109,9 +109,9 @@ def held(cache: Any) -> list[Tensor]:
 
 
 def bytes_a_token(step: Step) -> float | None:
-    """Bytes of a cache after a call, over the tokens that it has been given; ``None`` of nothing.
+    """Bytes of the cache after a step per token given to it; ``None`` if it holds no tensors.
 
-    Empty slots of a buffer count; tokens that were evicted do as well.
+    Empty slots of a buffer count as bytes, and evicted tokens count as tokens.
     """
     _, cache = step.alone()
     size = sum(tensor.untyped_storage().nbytes() for tensor in held(cache))
@@ -120,7 +120,7 @@ def bytes_a_token(step: Step) -> float | None:
 
 
 def reason_against(subject: Subject, case: Case, direction: str) -> str | None:
-    """Why a layer does not take a case; ``None`` if it does."""
+    """The reason why a layer does not support a case, or ``None`` if it does."""
     assert isinstance(subject, LayerSubject)
     size = subject.legal(case).query_size
     if size != case.query_size:
@@ -129,17 +129,17 @@ def reason_against(subject: Subject, case: Case, direction: str) -> str | None:
         return None
     cache = subject.spec.cache
     if cache is None:
-        return "it has no cache beside which a token could be decoded"
+        return "it has no cache, so it cannot decode token by token"
     if cache.capacity is not None and cache.capacity < case.kv_len:
         return f"its cache holds {cache.capacity} tokens, and the case has {case.kv_len}"
     return None
 
 
 def step_inputs(subject: Subject, case: Case) -> tuple[nn.Module, StepInputs]:
-    """The module, and the inputs of a step, from the case's seed.
+    """Build the module and the inputs of a step from the case's seed.
 
     Raises:
-        SpecError: ``new`` of its cache raises.
+        SpecError: ``new`` of the layer's ``CacheSpec`` raised an exception.
     """
     assert isinstance(subject, LayerSubject)
     module, whole = subject.build(case.replace(q_len=case.kv_len))

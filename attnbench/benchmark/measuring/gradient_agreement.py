@@ -1,7 +1,7 @@
-"""Agreement of gradients: those of a few query rows, held against autograd in float64.
+"""Agreement of gradients: the gradients of a few query rows, compared with autograd in float64.
 
-The gradient that is handed in is zero but for these rows, so that all that comes back is theirs:
-the gradients of these queries, of the keys and values that they meet, and of every parameter.
+The upstream gradient is zero except in these rows, so that all returned gradients come from them:
+those of the queries, of the keys and values that the queries see, and of every parameter.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ __all__ = ["gradient_ratio", "judged", "output_agreement"]
 
 _ROWS = 16
 _MOST = 2**26
-"""Pairs of a mechanism's item, beyond which float64 cannot hold what its gradients need."""
+"""Most query-key pairs in a mechanism's item for which gradients in float64 fit into memory."""
 _MOVES, _UNITS = 4, 32.0
-"""How often inputs and parameters are moved by one unit, and how many units a gradient may be off.
+"""Number of random moves of inputs and parameters by one unit, and allowed error in such units.
 
-A gradient is a sum over queries or keys whose terms cancel, and a kernel may add them up otherwise.
+A gradient is a sum over queries or keys whose terms may cancel, and a kernel may add them in
+another order.
 """
 
 Gradients = list[Tensor]
 
 
 def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float:
-    """The largest error of a gradient over what is allowed of it; up to 1 is agreement.
+    """The largest error of a gradient over the allowed error; at most 1 if they agree.
 
     Raises:
-        ValueError: the case is too large for float64 to say.
+        ValueError: the case is too large for gradients in float64.
     """
     whole = inputs.query.shape[-2] * inputs.key.shape[-2]
     mechanism = isinstance(subject.spec, MechanismSpec)
     if mechanism and whole > _MOST:
-        raise ValueError("gradients of so long an item do not fit into memory in float64")
+        raise ValueError("the gradients of an item this long do not fit into memory in float64")
     item, rows = next(blocks(subject, inputs))
     rows = rows if mechanism else rows[:_ROWS]
     shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
@@ -72,7 +73,7 @@ def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float
         _gradients(subject, near, given, some, plain=True)
         for near, given in oracle.moved(step, _MOVES)
     ]
-    largest = max(float(true.abs().max()) for true in expected)  # of one, all terms may cancel
+    largest = max(float(true.abs().max()) for true in expected)  # in one, all terms may cancel
     worst = 0.0
     for n, (ours, true) in enumerate(zip(got, expected, strict=True)):
         change = max(float((move[n] - true).abs().max()) for move in moves) * oracle.eps / step
@@ -85,7 +86,7 @@ def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float
 def _gradients(
     subject: Subject, module: nn.Module, inputs: Inputs, upstream: Tensor, *, plain: bool
 ) -> Gradients:
-    """Gradients of query, key, value and each parameter; zeros where nothing is reached."""
+    """Gradients of query, key, value and each parameter; zeros for those that are not reached."""
     leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
     wanted = [leaves.query, leaves.key, leaves.value]
     wanted += [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -106,7 +107,7 @@ def _gradients(
 
 
 def output_agreement(subject: Subject, module: nn.Module, inputs: Inputs) -> Agreement:
-    """Hold the output of the call that is timed against the reference of its kind of subject."""
+    """Compare the output of the timed call with the reference for this kind of subject."""
     if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
         return layer_agreement(subject, module, inputs)
     with torch.no_grad():
@@ -114,7 +115,7 @@ def output_agreement(subject: Subject, module: nn.Module, inputs: Inputs) -> Agr
 
 
 def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:
-    """Status and errors: a subject is measured also when it is wrong, but never ranked."""
+    """The status and errors of a subject; a wrong one is still measured, but never ranked."""
     try:
         found = output_agreement(subject, module, inputs)
         slopes = 0.0
@@ -135,5 +136,5 @@ def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) 
         if slopes
         else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
     )
-    reason = f"{off} what is allowed; see: {subject.check_command}"
+    reason = f"{off} the allowed error; see: {subject.check_command}"
     return {"status": "unverified", "reason": reason, **values}

@@ -1,4 +1,4 @@
-"""CUDA graphs of the calls that are timed: replayed, they take no time of Python."""
+"""CUDA graphs of the timed calls; a replay excludes the time spent in Python."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from attnbench.errors import RefusalError
 __all__ = ["CAPTURED", "captured"]
 
 CAPTURED = 16
-"""Most calls in a graph: what it costs to start one is shared by so many."""
+"""Most calls in a graph; they share the cost of launching it."""
 
-_WARM_UP = 3  # torch asks for some calls on another stream before a capture
+_WARM_UP = 3  # torch requires some calls on a side stream before a capture
 
 
 def captured(calls: Sequence[Callable[[], object]], device: torch.device) -> Callable[[], None]:
-    """A function that makes calls by replaying their graph; the calls have been made before.
+    """Capture calls in a CUDA graph and return a function that replays it.
 
     Args:
-        calls: in the order in which the graph makes them.
+        calls: calls in the order of the graph; each has run at least once.
         device: a CUDA device.
 
     Raises:
-        RefusalError: they cannot be captured, because one waits for the device or changes what
-            the next one meets.
+        RefusalError: the calls cannot be captured, because one waits for the device or changes the
+            inputs of the next.
     """
     if any(hasattr(call, "prepare") for call in calls):
         raise RefusalError(
-            "each call adds to a cache, which a replayed CUDA graph does not; '--timing call' "
-            "measures it."
+            "each call appends to a cache, which a replayed CUDA graph cannot do; measure it with "
+            "'--timing call'."
         )
     try:
         with torch.cuda.device(device):
@@ -50,8 +50,8 @@ def captured(calls: Sequence[Callable[[], object]], device: torch.device) -> Cal
             raise
         first = (str(error).splitlines() or [""])[0]
         raise RefusalError(
-            f"it cannot be captured in a CUDA graph ({type(error).__name__}: {first}); '--timing "
-            "call' measures it."
+            f"it cannot be captured in a CUDA graph ({type(error).__name__}: {first}); measure it "
+            "with '--timing call'."
         ) from error
     replay: Callable[[], None] = graph.replay
     return replay

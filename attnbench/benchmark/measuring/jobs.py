@@ -1,4 +1,4 @@
-"""Jobs: what a process of a session is asked for. Imports no torch."""
+"""Jobs: the rows that a process of a session measures. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Job"]
 
 @dataclass(frozen=True)
 class Job:
-    """A row that a process is to take.
+    """A row that a process measures.
 
     Args:
-        target: the address by which the subject is found.
-        subject: its name, since an address may hold several.
-        case: at which.
-        look: whether to look closer: agreement, memory, counts.
-        clock: the one that the first process chose; chosen here if empty.
+        target: address of the subject.
+        subject: name of the subject, since an address may resolve to several.
+        case: case at which it is measured.
+        look: whether to also measure agreement, memory and counts.
+        clock: clock that the first process chose; if empty, this process chooses one.
     """
 
     target: str

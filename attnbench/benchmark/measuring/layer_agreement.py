@@ -1,7 +1,7 @@
-"""Agreement of a layer: its outputs held against one call in float64, without a cache.
+"""Agreement of a layer: its outputs compared with one call in float64 without a cache.
 
-Of a batch the last item is compared: alone, since its batch mates have no say. A call that decodes
-gives the last row of that item, and one that does not, all rows.
+Only the last item of a batch is compared; its reference runs alone, since the other items must not
+affect it. A decoding call is compared in the item's last row, any other call in all rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WIDE = ("float64", "float32")
 
 
 def layer_agreement(subject: LayerSubject, module: nn.Module, inputs: LayerInputs) -> Agreement:
-    """Hold the output of a call against that of the whole sequence in the widest dtype."""
+    """Compare the output of a call with that of the whole sequence in the widest dtype."""
     hidden = inputs.hidden
     with torch.no_grad():
         if isinstance(inputs, StepInputs):
@@ -39,7 +39,7 @@ def layer_agreement(subject: LayerSubject, module: nn.Module, inputs: LayerInput
         expected, _ = subject.call(copy.deepcopy(near).to(dtype), whole.to(dtype))
         off = (got.cpu().double() - expected[:, -rows:].double()).abs()
         found = _agreement(off, floor_of(subject, expected, hidden.dtype))
-        if not found.agrees:  # few units acquit; before a layer is accused, its rounding is tried
+        if not found.agrees:  # a fixed tolerance suffices to pass; to fail, measure the rounding
             found = _agreement(off, rounding_of(subject, near, whole)[:, -rows:])
     return found
 

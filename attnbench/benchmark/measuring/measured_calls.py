@@ -1,4 +1,4 @@
-"""The calls that are timed, one that computes nothing, and the bytes that none does without."""
+"""The timed calls, a call that computes nothing, and the bytes that every call has to move."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Call = Callable[[], Any]
 
 
 def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> Call:
-    """The call that is timed: the output, or the output and the gradients of all that has one."""
+    """The timed call: the output, or the output and all gradients of inputs and parameters."""
     if isinstance(subject, LayerSubject) and isinstance(inputs, StepInputs):
         return Step(subject, module, inputs)
     if direction != "forward_backward":
@@ -35,7 +35,7 @@ def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction
     wanted = [leaves.query, leaves.key, leaves.value]
     wanted += [parameter for parameter in module.parameters() if parameter.requires_grad]
     shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
-    # dense, as a loss hands it back: an expanded one makes kernels copy it, or is slower to read
+    # dense, as from a real loss: kernels would copy an expanded tensor or read it more slowly
     upstream = torch.ones(shape, dtype=inputs.query.dtype, device=inputs.query.device)
 
     def forward_backward() -> tuple[Tensor, ...]:
@@ -46,7 +46,7 @@ def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction
 
 
 def null_call(subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor) -> Call:
-    """A call through ``attend`` of a kernel that gives an output without computing it."""
+    """A call through ``attend`` with a kernel that computes nothing and returns ``output``."""
     assert subject.scoring is not None
     kernel = KernelSpec(
         name="null", scoring=subject.scoring.name, attend=lambda *args, **more: output
@@ -70,7 +70,7 @@ def null_call(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
 
 
 def compulsory_bytes(module: nn.Module, inputs: Inputs, call: Call) -> int:
-    """Bytes that no way to compute the result can do without: what goes in, and what comes out."""
+    """Bytes that any implementation has to move: inputs, parameters, buffers and results."""
     given = [tensor for _, tensor in inputs.tensors()]
     given += [*module.parameters(), *module.buffers()]
     result = call()

@@ -1,4 +1,4 @@
-"""Measuring one subject at one case under one contract, in this process."""
+"""Measurement of one subject at one case under one contract, in this process."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ __all__ = ["Bench", "device_name", "devices", "measure", "take_rows"]
 
 _BASELINES_HELD = 4
 _COPIED_BYTES = 2**28
-"""Most bytes of the copies of inputs and parameters on which the calls of a cold graph are made."""
+"""Most bytes of the copies of inputs and parameters that a graph with a cold cache uses."""
 
 
 class Bench:
-    """What the rows of a process share: baselines, ceilings, and the null kernel.
+    """State shared by the rows of a process: baselines, ceilings, and times of the null kernel.
 
     Args:
-        contract: of every number.
-        seed: of the order of the slots.
+        contract: contract of every number.
+        seed: seed of the order of slots.
     """
 
     def __init__(self, contract: Contract, *, seed: int = 0) -> None:
@@ -65,7 +65,7 @@ class Bench:
         self._load = Load()
 
     def baseline(self, case: BenchCase, clock: str) -> Timer | None:
-        """The timer of the baseline at a case; ``None`` where the baseline does not take it."""
+        """The baseline's timer at a case; ``None`` if the baseline does not support the case."""
         key = case.id, clock
         if key not in self._held:
             while len(self._held) >= _BASELINES_HELD:
@@ -90,19 +90,19 @@ class Bench:
         return _timer(subject, case, call, self.contract, clock)
 
     def ceilings(self, case: BenchCase) -> Ceilings:
-        """The machine's bandwidth and rate of matrix products, read once a process."""
+        """The machine's bandwidth and rate of matrix products, measured once per process."""
         key = case.case.device, case.case.dtype
         if key not in self._ceilings:
             self._ceilings[key] = ceilings(torch.device(key[0]), getattr(torch, key[1]))
         return self._ceilings[key]
 
     def null_s(self, case: BenchCase, clock: str) -> float | None:
-        """Time of a call through ``attend`` of a kernel that computes nothing."""
+        """Seconds of a call through ``attend`` with a kernel that computes nothing."""
         subject = self._baseline_of(case)
         if subject is None or subject.scoring is None or case.direction != "forward":
             return None
         if clock == GRAPH_CLOCK:
-            return None  # a graph leaves out what it costs to get to a kernel
+            return None  # a replayed graph does not contain this overhead
         key = case.id, clock
         if key not in self._null:
             if case.reason_against(subject) is not None:
@@ -117,7 +117,7 @@ class Bench:
         return self._null[key]
 
     def load(self) -> dict[str, float]:
-        """How busy the machine was since this process began to measure."""
+        """Load of the machine since this process began to measure."""
         return self._load.read()
 
 
@@ -125,7 +125,7 @@ def _only(address: str) -> Subject | None:
     try:
         (found,) = resolve(address)
     except AttnbenchError:
-        return None  # without built-in plugins there is no baseline
+        return None  # no baseline without the built-in plugins
     return found
 
 
@@ -137,14 +137,14 @@ def measure(
     setting: Setting | None = None,
     bench: Bench | None = None,
 ) -> Record:
-    """The record of one measurement in this process alone, whatever happens in it.
+    """Measure one subject at one case in this process; errors are recorded, not raised.
 
     Args:
-        subject: what is measured.
-        case: at which case; a subject that does not take it is recorded as ``unsupported``.
-        contract: how.
-        setting: of the run.
-        bench: of several measurements in this process.
+        subject: subject to measure.
+        case: case to measure; recorded as ``unsupported`` if the subject does not support it.
+        contract: contract of the measurement.
+        setting: setting of the run.
+        bench: state shared with other measurements in this process.
     """
     setting = setting or Setting()
     started = time.perf_counter()
@@ -159,7 +159,7 @@ def measure(
 def take(
     subject: Subject, case: BenchCase, bench: Bench, *, look: bool = True, clock: str = ""
 ) -> Take:
-    """What this process gives of a row, whatever happens in it."""
+    """Measure a row in this process; an exception becomes the status of the take."""
     threads = torch.get_num_threads()
     torch.set_num_threads(bench.contract.threads)
     started = time.perf_counter()
@@ -174,7 +174,7 @@ def take(
         spec = subject.spec
         if isinstance(spec, KernelSpec) and spec.runs_as is not None:
             facts["runs_as"] = spec.runs_as()
-        facts["accelerator"] = accelerator_facts(device)  # under load: its clocks are those it had
+        facts["accelerator"] = accelerator_facts(device)  # clocks right after the load
         return replace(found, facts={**facts, **found.facts})
     except RefusalError as error:
         return Take("unsupported", _first_line(error))
@@ -237,7 +237,7 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
 
 
 def _timer(subject: Subject, case: BenchCase, call: Call, contract: Contract, clock: str) -> Timer:
-    """The timer of a call; where a graph is replayed with a cold cache, with copies of the call."""
+    """The timer of a call, with copies of the call if a graph is replayed with a cold cache."""
     device, others = torch.device(case.case.device), []
     replayed = (clock or contract.clock(case.case.device)) == GRAPH_CLOCK
     if replayed and contract.cache == "cold" and not hasattr(call, "prepare"):
@@ -248,7 +248,7 @@ def _timer(subject: Subject, case: BenchCase, call: Call, contract: Contract, cl
 
 
 def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[Slot]]:
-    """Blocks with the baseline as side A, at least one; and the slots of side B."""
+    """Take blocks with the baseline as side A, at least one; returns them and B's slots."""
     contract, blocks = timer.contract, []
     stolen = stolen_ticks()
     for block in shaken_blocks(base, timer, contract.blocks, bench.chance, cap_s=contract.cap_s):
@@ -260,7 +260,7 @@ def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[
 
 
 def _slots(timer: Timer) -> list[Slot]:
-    """Slots without a baseline."""
+    """Take slots without a baseline."""
     until = time.perf_counter() + timer.contract.cap_s
     slots = [timer.slot()]
     while len(slots) < 2 * timer.contract.blocks and time.perf_counter() < until:
@@ -269,7 +269,7 @@ def _slots(timer: Timer) -> list[Slot]:
 
 
 def device_name(device: torch.device) -> str:
-    """Name of the processor or accelerator."""
+    """The name of the processor or accelerator."""
     if device.type == "cpu":
         return processor_name()
     module = getattr(torch, device.type, None)
@@ -280,15 +280,15 @@ def device_name(device: torch.device) -> str:
 def take_rows(
     jobs: Sequence[Job], contract: Contract, seed: int
 ) -> Iterator[tuple[int, Take | None]]:
-    """What a process of a run does: take rows one after another.
+    """Measure rows one after another; this is the task of a process of a run.
 
     Args:
-        jobs: in the order in which they are taken.
-        contract: of every number.
-        seed: of the order of slots.
+        jobs: the rows, in order.
+        contract: contract of every number.
+        seed: seed of the order of slots.
 
     Yields:
-        The number of a job and ``None`` when it begins, then the number and what was taken.
+        The index of a job and ``None`` when it begins, then the index and its take.
     """
     bench = Bench(contract, seed=seed)
     for number, job in enumerate(jobs):
@@ -301,16 +301,16 @@ def take_rows(
 
 
 def _distribution(subject: Subject) -> dict[str, str]:
-    """Name and version of what brings a subject; nothing for a file."""
+    """Name and version of the distribution that provides a subject; empty for a file."""
     plugins = (plugin for _, spec, plugin in registry().specs() if spec is subject.spec)
     return {plugin.distribution: plugin.version for plugin in plugins}
 
 
 def devices(wanted: Sequence[str] | None) -> list[str]:
-    """The devices asked for, or the CPU and the accelerator if there is one.
+    """Check the requested devices; by default, return the CPU and the accelerator if present.
 
     Raises:
-        DeviceError: one is not there.
+        DeviceError: a device is not available.
     """
     if wanted is None:
         return available_devices()

@@ -1,7 +1,7 @@
-"""Memory: the peak during a call, and a limit that makes too much an error.
+"""Memory: the peak during a call, and a limit that turns too large an allocation into an error.
 
-The peak of tensors is exact. What a call allocates otherwise (a loop in C++, numpy) no profiler of
-torch sees; it is taken from the growth of the process where that is clearly larger.
+The peak of tensors is exact. Torch's profiler does not see other allocations (a loop in C++,
+numpy), so the growth of the process is used instead if it is clearly larger.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from attnbench.benchmark.machine.memory_limits import available_bytes
 
 __all__ = ["is_out_of_memory", "limited", "peak_bytes"]
 
-# the profiler's library prints a line a profile on standard error unless it is told not to
+# otherwise the profiler's library prints a line on standard error for each profile
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 _RESERVE = 256 * 2**20
 _SURE = 1.2
 _NOISE = 8 * 2**20
-"""The resident size is known to some pages, which may be huge ones of 2 MiB."""
+"""Accuracy of the resident size: some pages, which may be huge pages of 2 MiB."""
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     """Most bytes alive at once during a call, beyond those alive before it.
 
-    The call has been made before.
+    The result of the call counts. On a CPU the number comes from the profiler's memory events,
+    which include all tensors, also those of compiled code; if the process grew by clearly more,
+    its growth is returned. On an accelerator it comes from the allocator's statistics.
 
-    On a CPU from the profiler's memory events, which see each tensor of each operator, of compiled
-    code too; where the process grew by clearly more, that is taken, to the page. On an accelerator
-    from its allocator's statistics. What the call gives back counts.
+    Args:
+        call: the call, which has run before.
+        device: device on which it computes.
     """
     if device.type == "cpu":
         tensors = _peak_on_cpu(call)
@@ -53,14 +55,14 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
 
 
 def _requested(device: torch.device, what: str) -> int:
-    """Bytes that tensors asked for, before the allocator rounds them up; rounded, if not told."""
+    """Bytes requested by tensors, or as rounded by the allocator if it reports only those."""
     stats = torch.accelerator.memory_stats(device)
     name = f"requested_bytes.all.{what}"
     return int(stats.get(name, stats.get(f"allocated_bytes.all.{what}", 0)))
 
 
 def _peak_on_cpu(call: Callable[[], object]) -> int:
-    # the inner profiler: the one in torch.profiler imports 800 modules, which takes 0.9 s
+    # the inner profiler, since importing torch.profiler loads 800 modules and takes 0.9 s
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         result = call()
     del result
@@ -74,14 +76,14 @@ def _peak_on_cpu(call: Callable[[], object]) -> int:
 
 
 def _resident_peak(call: Callable[[], object]) -> int:
-    """By how much the resident size grows at most during a call; 0 where Linux does not say.
+    """The largest growth of the resident size during a call, in bytes; 0 except on Linux.
 
-    What was freed before goes back to the system first, so that using it again is seen.
+    Freed memory is first returned to the system, so that reusing it counts as growth.
     """
     status, refs = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     try:
         ctypes.CDLL(None).malloc_trim(0)
-        refs.write_text("5")  # the peak so far becomes the present size
+        refs.write_text("5")  # resets the recorded peak to the present size
         before = _kib(status, "VmRSS")
         result = call()
         peak = _kib(status, "VmHWM")
@@ -98,10 +100,10 @@ def _kib(status: Path, name: str) -> int:
 
 @contextlib.contextmanager
 def limited(device: torch.device) -> Iterator[None]:
-    """Let an allocation that does not fit fail, where it would else end this or another process.
+    """Make an allocation that does not fit raise instead of killing this or another process.
 
-    A CPU gives out memory that it does not have, and ends some process when it is used. Where the
-    system has no such limit nothing is changed; an accelerator needs none.
+    The operating system overcommits memory, and kills a process once it is used. Nothing changes on
+    systems without such a limit, nor for an accelerator, which needs none.
     """
     if device.type != "cpu":
         yield
@@ -125,7 +127,7 @@ def limited(device: torch.device) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory did not suffice."""
+    """Whether an exception means that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error)

@@ -1,8 +1,8 @@
-"""A session: rows taken by one process after another, for as long as a time budget lasts.
+"""A session: one process after another measures the rows until a time budget is used up.
 
-A process passes over the rows in random order and pairs each with the baseline. Three such passes
-come first, and more while the budget holds a whole one; what is left goes to the widest rows. This
-process imports no torch.
+In a pass, a process measures the rows in random order, each in pairs with the baseline. A session
+begins with three passes and adds more while the budget has time for a whole one. The remaining time
+goes to the rows with the widest intervals. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _MEMORY = "attnbench.benchmark.machine.memory_limits:available_bytes"
 _ONCE = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
 _MOST_PASSES = 60
 _LEAST_WIDTH = 0.005
-"""Rows narrower than this share get no further pass."""
+"""A row whose interval has a smaller half width, as a share, gets no further pass."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A subject to be measured.
+    """A subject to measure.
 
     Args:
-        target: the address that a child finds it by.
-        name: its name, since an address may hold several.
+        target: address by which a child process finds it.
+        name: name of the subject, since an address may resolve to several.
         kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
-        size: of a layer: its E; that of each case if it is ``None``.
+        size: E of a layer; ``None`` for the E of each case.
     """
 
     target: str
@@ -54,13 +54,13 @@ class Planned:
 
 @dataclass(frozen=True)
 class Taken:
-    """A take of a session, as it is kept until its row is complete.
+    """A take, as stored until the record of its row is written.
 
     Args:
         subject: name of the subject.
         case: id of the case.
-        number: of the pass, from 0.
-        take: what it gave.
+        number: number of the pass, from 0.
+        take: the measurement.
     """
 
     subject: str
@@ -71,7 +71,7 @@ class Taken:
 
 @dataclass
 class _Row:
-    """A subject at a case, and what each pass gave of it so far."""
+    """A subject at a case, and its takes so far by pass."""
 
     planned: Planned
     case: BenchCase
@@ -80,7 +80,7 @@ class _Row:
 
     @property
     def takes(self) -> list[Take]:
-        """In the order of the passes."""
+        """The takes in the order of the passes."""
         return [self.by_pass[number] for number in sorted(self.by_pass)]
 
     @property
@@ -90,30 +90,30 @@ class _Row:
 
     @property
     def ended(self) -> bool:
-        """Whether no further process can add to it."""
+        """Whether further processes cannot add anything."""
         return bool(self.takes) and self.takes[-1].status in _ONCE
 
     @property
     def width(self) -> float:
-        """Half width of its ratio; infinite as long as nothing is known."""
+        """Half width of the ratio's interval; infinite while it is unknown."""
         found = ratio_of([take for take in self.takes if take.slots])
         return float("inf") if found is None else found.half_width
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What is measured, and how.
+    """The subjects and cases of a run, and how they are measured.
 
     Args:
-        subjects: what is measured.
-        cases: at which each is.
-        contract: of every number.
-        setting: of the run.
+        subjects: subjects to measure.
+        cases: cases at which each subject is measured.
+        contract: contract of every number.
+        setting: setting of the run.
         processes: fewest passes over all rows.
-        budget_s: time within which further passes begin.
-        timeout_s: longest time for one row in one process.
-        seed: of the orders.
-        machine: of a cluster, where each row gets a process of its own; this one by default.
+        budget_s: seconds after the start during which further passes may begin.
+        timeout_s: most seconds for one row in one process.
+        seed: seed of the random orders.
+        machine: machine of a cluster, where each row gets its own process; by default this one.
     """
 
     subjects: Sequence[Planned]
@@ -127,12 +127,12 @@ class Session:
     machine: Machine | None = None
 
     def __len__(self) -> int:
-        """How many rows it measures."""
+        """The number of rows."""
         return len(self.pairs)
 
     @functools.cached_property
     def pairs(self) -> list[tuple[Planned, BenchCase]]:
-        """Each subject with each case of its kind, a layer's at its own E."""
+        """Each subject with each case of its kind; a layer's cases have its own E."""
         return [
             (planned, case if planned.size is None else case.sized(planned.size))
             for case in self.cases
@@ -141,7 +141,7 @@ class Session:
         ]
 
     def holds(self, record: Record) -> bool:
-        """Whether a record is one of this session's rows, under its contract."""
+        """Whether a record belongs to a row of this session and to its contract."""
         return any(
             (record.subject, record.case) == (planned.name, case.id)
             and record.contract in self.contract.names(case.direction, case.case.device)
@@ -151,13 +151,13 @@ class Session:
     def events(
         self, done: Collection[Record] = (), taken: Collection[Taken] = ()
     ) -> Iterator[Taken | Record]:
-        """Measure: give each take as it comes, and a row's record once it has all that it needs.
+        """Measure; yields each take, and the record of a row once it is complete.
 
-        A record of the same row that comes later has more takes, and replaces the earlier one.
+        A later record of the same row contains more takes and replaces the earlier one.
 
         Args:
-            done: records of the same run, whose rows are not measured again.
-            taken: takes of the same run, of rows that are not complete.
+            done: records of this run from before; their rows are not measured again.
+            taken: takes of this run from before, of rows without a record.
         """
         known = {(record.subject, record.case) for record in done}
         rows = [
@@ -186,7 +186,7 @@ class Session:
     def _more(
         self, rows: Sequence[_Row], until: float, whole_s: float
     ) -> Generator[Taken, None, list[_Row]]:
-        """Further passes while there is time, the last over the widest rows; gives those taken."""
+        """Make further passes while there is time; returns the rows that were measured again."""
         improved: dict[int, _Row] = {}
         for number in range(self.processes, _MOST_PASSES):
             left = until - time.monotonic()
@@ -202,12 +202,12 @@ class Session:
         return [row for row in rows if id(row) in improved]
 
     def _passed(self, rows: Sequence[_Row], number: int) -> Iterator[Taken]:
-        """One pass: one process, and another one after each row that ended it."""
+        """Make one pass in one process; after a row that ends the process, start another."""
         waiting = list(rows)
         random.Random(f"{self.seed} {number}").shuffle(waiting)  # noqa: S311 -- no secret
         while waiting:
             count = 0
-            # on a cluster a row is what runs again when its worker is lost
+            # on a cluster, only a row has to be repeated when its worker is lost
             together = waiting if self.machine is None else waiting[:1]
             for row, found, seconds in self._process(together, number):
                 count += 1
@@ -246,7 +246,7 @@ class Session:
 
     @functools.cached_property
     def _bytes_there(self) -> int:
-        """What a machine of a cluster has; asked once, since a question costs a task."""
+        """Memory of the cluster's machine; cached, since asking takes a task."""
         return 0 if self.machine is None else int(self.machine.call(Task("memory", _MEMORY)))
 
     def _events(self, task: Task) -> Iterator[Event]:
@@ -283,8 +283,8 @@ class Session:
 
 
 def _widest(rows: Sequence[_Row], seconds: float) -> list[_Row]:
-    """The rows with the widest intervals that fit into some seconds."""
-    found, used = [], 1.0  # to start a process
+    """The rows with the widest intervals that can be measured within ``seconds``."""
+    found, used = [], 1.0  # seconds to start a process
     for row in sorted(rows, key=lambda row: -row.width):
         if row.width > _LEAST_WIDTH and used + row.seconds <= seconds:
             found.append(row)
@@ -293,7 +293,7 @@ def _widest(rows: Sequence[_Row], seconds: float) -> list[_Row]:
 
 
 def _ending(event: Event) -> Take:
-    """What is known of a row at which its process ended."""
+    """The take of a row whose process ended during its measurement."""
     if event.over_memory:
         return Take("out_of_memory", event.reason)
     return Take("failed" if event.kind == "raised" else event.kind, event.reason)

@@ -1,8 +1,8 @@
 """Slots: some milliseconds of consecutive calls, timed as a whole.
 
-Where one thread computes, the clock is that thread's CPU time: it stands still while another
-process has the core. A call that computes in threads of its own, or waits, is timed by the wall
-clock instead. On an accelerator the clock is its events, around calls or a replayed graph of them.
+A call that computes in one thread is timed by that thread's CPU time, which stands still while
+another process has the core. A call that starts threads or waits is timed by the wall clock. On an
+accelerator, device events around the calls, or around a replayed graph of them, give the time.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ __all__ = ["WARM_UP_S", "Timer", "cache_bytes", "first_call", "settled", "shaken
 Call = Callable[[], object]
 _MOST_CALLS = 1_000_000
 WARM_UP_S = 0.5
-"""How long an accelerator is kept busy before the first reading."""
+"""Seconds for which an accelerator is kept busy before the first slot."""
 _OWN_THREADS = 1.1
-"""CPU time of the process over that of the thread, above which a call has threads of its own."""
+"""If the process uses this many times the CPU time of the thread, the call starts threads."""
 _WAITING = 0.5
-"""Voluntary switches a call, above which it waits for something."""
+"""A call with more voluntary context switches than this waits for something."""
 
 
 def cache_bytes() -> int:
-    """Size of the largest cache of the processor; 32 MiB where the system does not say."""
+    """Bytes of the processor's largest cache; 32 MiB if the system does not report it."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
@@ -56,7 +56,7 @@ def cache_bytes() -> int:
 
 
 def first_call(call: Call, device: torch.device) -> float:
-    """Seconds of a first call, until its result is there: with whatever it compiles."""
+    """Time the first call until its result is available, including any compilation, in seconds."""
     started = time.perf_counter()
     result = call()
     if device.type != "cpu":
@@ -67,17 +67,16 @@ def first_call(call: Call, device: torch.device) -> float:
 
 
 _SETTLED_BYTES = 31 * 2**20
-"""The largest block that glibc adapts to has 32 MiB, with what it adds to one."""
+"""glibc raises its mmap threshold to at most 32 MiB, including its header of a block."""
 
 
 @contextlib.contextmanager
 def settled(device: torch.device) -> Iterator[None]:
-    """Time within this: without garbage collection, and with the allocator as in a longer run.
+    """Time calls in this context: garbage collection is off and the allocator has settled.
 
-    glibc takes a block above a threshold from the system at each call and hands it back, and to
-    touch new memory may take longer than the call does. The threshold rises to the largest such
-    block that was freed. Until then it depends on what else ran in a process how long a call takes:
-    up to six times as long as in the next one was seen.
+    glibc maps blocks above a threshold anew on every call, and touching new memory may take longer
+    than the call itself. The threshold rises to the largest such block that was freed, so times
+    depend on what ran earlier in the process: by up to a factor of six has been observed.
     """
     if device.type == "cpu":
         torch.empty(_SETTLED_BYTES, dtype=torch.uint8)
@@ -95,10 +94,10 @@ _LONG_SHAKE = 4
 
 
 def shaken(chance: random.Random) -> list[torch.Tensor]:
-    """Memory of random sizes: while it is held, what a call allocates comes to lie elsewhere.
+    """Allocate random sizes; while they are held, later allocations are placed elsewhere.
 
-    How long a call takes depends on where its tensors lie to one another, by 10 % and more, and
-    processes that are forked from one server begin with its heap.
+    The relative placement of tensors changes the time of a call by 10 % and more, and processes
+    forked from one server inherit the same heap.
     """
     sizes = chance.choices(_SHAKEN_BYTES, k=chance.randrange(4, 12))
     return [torch.empty(chance.randrange(1, limit), dtype=torch.uint8) for limit in sizes]
@@ -107,13 +106,13 @@ def shaken(chance: random.Random) -> list[torch.Tensor]:
 def shaken_blocks(
     a: Timer, b: Timer, count: int, chance: random.Random, *, cap_s: float = math.inf
 ) -> Iterator[Block]:
-    """Blocks of two calls, whose memory is laid out anew for each, or for some of long calls.
+    """Take blocks of two calls, with a new memory layout for each block (or few, of long calls).
 
     Args:
-        a, b: of either side.
-        count: of blocks.
-        chance: draws orders and places.
-        cap_s: time after which no further block begins; there is one in any case.
+        a, b: timers of the two sides.
+        count: number of blocks.
+        chance: draws orders and memory layouts.
+        cap_s: seconds after which no further block begins; one is always taken.
     """
     until = time.perf_counter() + cap_s
     each = 1 if max(a.seconds, b.seconds) < a.contract.slot_s else _LONG_SHAKE
@@ -133,12 +132,12 @@ class Timer:
     """Takes slots of one call.
 
     Args:
-        call: what is timed; it has been made before. If it has a method ``prepare(calls)``, that is
+        call: call to time, which has run before. If it has a method ``prepare(calls)``, that is
             called before the clock starts.
-        device: where it computes.
-        contract: how.
-        clock: one of the contract's clocks; the one that fits the call by default.
-        others: the same call on other copies of the inputs, which a graph makes in turn.
+        device: device on which it computes.
+        contract: contract of the measurement.
+        clock: one of the contract's clocks; by default the one that fits the call.
+        others: the same call on other copies of the inputs; a graph makes them in turn.
     """
 
     call: Call
@@ -188,25 +187,24 @@ class Timer:
         return WALL_CLOCK if several or _waits() - waits > _WAITING * count else CPU_CLOCK
 
     def _warm_up(self) -> None:
-        """Make calls until clocks have risen to what they are under load."""
+        """Make calls until the device's clocks have risen to those under load."""
         until = time.perf_counter() + WARM_UP_S
         self._by_events(1)
         while time.perf_counter() < until:
             self._by_events(1)
 
     def _capture(self) -> None:
-        """Replay a graph from now on: of a slot's calls, or of one on each copy of the inputs."""
+        """Replay a graph from now on: of a slot's calls, or of one call on each copy of inputs."""
         each = self._by_events(1)
         alike = 1 if self._flush else min(CAPTURED, round(self.contract.slot_s / max(each, 1e-9)))
         calls = (self.call, *self.others) if self.others else (self.call,) * max(1, alike)
         self._once, self._batch = captured(calls, self.device), len(calls)
 
     def _filling(self) -> int:
-        """How many calls, or replays, fill a slot.
+        """The number of calls, or of replays, that fill a slot.
 
-        More and more are made until they do, which warms everything up, too.
-
-        The fastest of three tries counts: one that was interrupted would make the slots too short.
+        It is raised until they fill a slot, which also warms everything up. The fastest of three
+        tries counts, since an interrupted one would make the slots too short.
         """
         measure = self._by_clock if self.device.type == "cpu" else self._by_events
         calls, wanted = 1, self.contract.slot_s
@@ -230,7 +228,7 @@ class Timer:
         return max(now() - started, 1) / calls / 1e9
 
     def _by_events(self, calls: int) -> float:
-        """Mean time of some calls, or of as many replays of their graph."""
+        """Mean seconds of a number of calls, or of as many replays of their graph."""
         assert self.clock in (EVENT_CLOCK, GRAPH_CLOCK)
         start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
         self._prepare(calls)
@@ -243,23 +241,23 @@ class Timer:
 
 
 def _nothing(calls: int) -> None:
-    """What most calls need before them."""
+    """The default ``prepare``: nothing to do."""
 
 
 def _switches() -> int:
-    """How often this thread was preempted so far; 0 where the system does not say."""
+    """How often this thread was preempted so far; 0 if the system does not report it."""
     who = getattr(resource, "RUSAGE_THREAD", None)
     return 0 if who is None else resource.getrusage(who).ru_nivcsw
 
 
 def _waits() -> int:
-    """How often this thread gave up its core to wait for something; 0 if it is not known."""
+    """How often this thread gave up its core to wait; 0 if the system does not report it."""
     who = getattr(resource, "RUSAGE_THREAD", None)
     return 0 if who is None else resource.getrusage(who).ru_nvcsw
 
 
 def _flusher(device: torch.device) -> Call:
-    """A function that writes a buffer of four times the last cache (256 MiB on an accelerator)."""
+    """A function that writes a buffer four times the largest cache (256 MiB on an accelerator)."""
     size = 4 * cache_bytes() if device.type == "cpu" else 256 * 2**20
     buffer = torch.empty(size // 4, dtype=torch.int32, device=device)
     return buffer.zero_

@@ -1,7 +1,7 @@
-"""Takes: what one process gave of a row, and what several of them say together.
+"""Takes: the measurements of a row by single processes, and their summary.
 
-A row is a subject at a case. Blocks of one process share what that process is off by (where its
-memory lies, how its code was laid out), so an interval comes from processes. Imports no torch.
+A row is a subject at a case. Blocks of one process share that process's bias (the placement of its
+memory and code), so intervals are computed over processes. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ __all__ = ["Interval", "Take", "gain_of", "interval", "ratio_of", "summed_up"]
 
 _MOST = math.log(1000)
 _BATCHES = 4
-"""Blocks of a single process are taken together in so many batches, since neighbours are alike."""
+"""Batches into which the blocks of a single process are merged, since neighbours are alike."""
 
 
 @dataclass(frozen=True)
 class Take:
-    """What one process gave of a row.
+    """The measurement of a row by one process.
 
     Args:
-        status, reason: as of a record.
-        facts: further fields of the record, from the process that looked closer.
-        clock: by which the slots were timed.
+        status, reason: as in a record.
+        facts: further fields of the record, from the process that also measured them.
+        clock: clock that timed the slots.
         calls: calls in a slot of the subject.
-        slots: of the subject.
-        blocks: with the baseline as side A; none without a baseline.
-        null_s: time of a call whose kernel computes nothing.
-        timing_s: time spent in slots.
-        measuring_s: time spent on all that was measured, the slots included.
-        load: how busy the machine was, see :class:`attnbench.benchmark.machine.load.Load`.
+        slots: slots of the subject.
+        blocks: blocks with the baseline as side A; empty without a baseline.
+        null_s: seconds of a call whose kernel computes nothing.
+        timing_s: seconds spent in slots.
+        measuring_s: seconds spent on the whole measurement, including slots.
+        load: load of the machine; see :class:`attnbench.benchmark.machine.load.Load`.
     """
 
     status: str
@@ -52,12 +52,12 @@ class Take:
     load: Mapping[str, float] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data, from which :meth:`of_data` makes it again."""
+        """Convert to plain data; :meth:`of_data` is the inverse."""
         return asdict(self)
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> Take:
-        """The take that gave this data."""
+        """Create a take from the data that :meth:`as_data` returned."""
         slots = tuple(Slot(**slot) for slot in data["slots"])
         blocks = tuple(
             Block(block["order"], tuple(Slot(**slot) for slot in block["slots"]))
@@ -67,12 +67,12 @@ class Take:
 
     @property
     def time_s(self) -> float | None:
-        """Time of a call: a low quantile of the slots."""
+        """Seconds of a call: a low quantile of the slots."""
         return low_quantile(self.slots) if self.slots else None
 
     @property
     def log_ratio(self) -> float | None:
-        """The log of the time over the baseline's."""
+        """The log of the ratio of the time to the baseline's."""
         return pair_value(self.blocks) if self.blocks else None
 
 
@@ -82,7 +82,7 @@ class Interval:
 
     Args:
         ratio: the estimate.
-        low, high: the interval; infinitely wide if nothing can be said.
+        low, high: the interval; infinitely wide if it is unknown.
     """
 
     ratio: float
@@ -91,7 +91,7 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Whether anything can be said of the interval."""
+        """Whether the interval is finite."""
         return self.low > 0 and math.isfinite(self.high)
 
     @property
@@ -103,7 +103,7 @@ class Interval:
 
 
 def interval(logs: Sequence[float]) -> Interval:
-    """The mean of some logs and its 95 % interval by Student's t, as ratios."""
+    """The mean of logs of ratios and its 95 % interval by Student's t, as ratios."""
     center = statistics.fmean(logs)
     if len(logs) < 2:
         return Interval(math.exp(center), 0.0, math.inf)
@@ -120,7 +120,7 @@ def _quantile(df: int) -> float:
 
 
 def _of_blocks(blocks: Sequence[Block]) -> Interval:
-    """The interval of a single process: what other processes would give is not in it."""
+    """The interval of a single process; it excludes the variation between processes."""
     values = [block.value for block in blocks]
     size = max(1, len(values) // _BATCHES)
     batches = [statistics.median(values[n : n + size]) for n in range(0, len(values), size)]
@@ -129,7 +129,7 @@ def _of_blocks(blocks: Sequence[Block]) -> Interval:
 
 
 def ratio_of(takes: Sequence[Take]) -> Interval | None:
-    """The ratio to the baseline over processes; of one process, over its blocks."""
+    """The ratio to the baseline, with an interval over processes, or over the blocks of one."""
     logs = [take.log_ratio for take in takes if take.log_ratio is not None]
     if not logs:
         return None
@@ -143,8 +143,8 @@ def gain_of(kernel: Sequence[Take], scoring: Sequence[Take]) -> Interval | None:
     """How many times faster a kernel is than its scoring function, from the ratios of both.
 
     Args:
-        kernel, scoring: the takes of either, by process; only those of a process count that has
-            both.
+        kernel, scoring: takes of each, in the same order of processes; a process counts only if
+            both its takes have a ratio.
     """
     logs = [
         ours - theirs
@@ -159,19 +159,19 @@ def gain_of(kernel: Sequence[Take], scoring: Sequence[Take]) -> Interval | None:
 def summed_up(
     takes: Sequence[Take], baseline: str = BASELINE, tokens: int | None = None
 ) -> dict[str, Any]:
-    """The fields of a record that its takes give together.
+    """Summarise takes as the fields of a record.
 
     Args:
-        takes: of one row.
-        baseline: what it was paired with.
-        tokens: of a call of a layer.
+        takes: takes of one row.
+        baseline: name of the subject that it was paired with.
+        tokens: tokens of one call of a layer.
     """
     timed = [take for take in takes if take.slots]
     found: dict[str, Any] = {"status": takes[0].status, "reason": takes[0].reason}
     for take in takes:
         found |= take.facts
     wrong = next((take for take in takes if take.status != takes[0].status), None)
-    if wrong is not None:  # a process that ended otherwise than the first
+    if wrong is not None:  # a process with another status than the first
         found |= {"status": wrong.status, "reason": wrong.reason}
     found["measuring_s"] = math.fsum(take.measuring_s for take in takes)
     found["timing_s"] = math.fsum(take.timing_s for take in takes)
@@ -212,7 +212,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def _loads(takes: Sequence[Take], slots: Sequence[Slot]) -> dict[str, float]:
-    """How busy the machine was, on average over the processes."""
+    """The load of the machine, averaged over the processes."""
     names = dict.fromkeys(name for take in takes for name in take.load)
     load = {n: statistics.fmean(take.load[n] for take in takes if n in take.load) for n in names}
     return {**load, "disturbed_share": sum(slot.disturbed for slot in slots) / len(slots)}

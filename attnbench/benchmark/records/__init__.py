@@ -1,1 +1,1 @@
-"""Records: what one measurement gave, and the files that keep them."""
+"""Records of measurements, and the files that store them."""

@@ -1,8 +1,8 @@
-"""Records: what one measurement of one subject at one case gave, one JSON line each.
+"""Records: the result of measuring one subject at one case, stored as one line of JSON.
 
-A record carries everything that is needed to repeat it, and the name of the contract under which
-its numbers were taken: numbers of different contracts are never compared. Importing this module
-imports no torch, so that reports of recorded runs start fast.
+A record contains everything that is needed to repeat the measurement, and the name of its contract:
+numbers measured under different contracts are never compared. This module does not import torch, so
+that reports on recorded runs start quickly.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ __all__ = [
 ]
 
 BASELINE = "scaled_dot"
-"""The subject that every other one, and itself, is paired with; layers have one of their own."""
+"""The subject with which every subject but layers is paired, including itself."""
 
 LAYER_BASELINE = "causal_attention"
-"""The layer that every layer, and itself, is paired with."""
+"""The layer with which every layer is paired, including itself."""
 
 
 def baseline_of(kind: str) -> str:
-    """The subject that those of a kind are paired with."""
+    """The name of the subject with which subjects of a kind are paired."""
     return LAYER_BASELINE if kind == "layer" else BASELINE
 
 
 SCHEMA = 1
-"""Version of the record's fields; raised when one is removed or changes its meaning."""
+"""Version of the fields; increased when a field is removed or changes its meaning."""
 
 FORMAT = "attnbench-record"
 
 STATUSES = {
     "ok": "agreed with the reference on this case",
-    "unverified": "did not agree with the reference on this case, or could not be held against it; "
+    "unverified": "did not agree with the reference on this case, or could not be compared; "
     "not ranked",
-    "void": "the machine was busy, when an older attnbench measured; not ranked",
-    "unsupported": "the subject does not take this case; not measured",
+    "void": "measured by an older attnbench on a busy machine; not ranked",
+    "unsupported": "the subject does not support this case; not measured",
     "out_of_memory": "the case does not fit in this machine's memory; not measured",
     "timeout": "the time limit passed; not measured",
     "failed": "the subject raised an error; not measured",
@@ -59,74 +59,73 @@ STATUSES = {
 class Record:
     """One measurement: one subject, one case, one contract, and the processes that took it.
 
-    Times are of one call, in seconds; a call is what ``direction`` says. A later record of the same
-    :attr:`key` in a run holds all that an earlier one did, and replaces it.
+    Times are those of one call, in seconds; ``direction`` says what a call computes. A later record
+    with the same :attr:`key` in a run includes the earlier one and replaces it.
 
     Args:
         run: id of the run, which is also the name of its file.
-        process: 0; an older attnbench wrote a record for each process, and numbered them.
-        created: when, ISO 8601 in UTC.
+        process: always 0; older versions wrote one numbered record per process.
+        created: time of creation, ISO 8601 in UTC.
         contract: name of the contract; see
             :class:`attnbench.benchmark.measuring.contract.Contract`.
-        subject: its address.
+        subject: address of the subject.
         kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
         case: stable id of the case.
-        workload: name of the workload or grid that the case comes from, for people.
-        lead, q_len, kv_len, query_size, key_size, value_size, kv_heads: its sizes; ``kv_heads`` is
-            the number of key and value heads where they divide the query's, else ``None``.
+        workload: displayed name of the workload or grid that the case comes from.
+        lead, q_len, kv_len, query_size, key_size, value_size, kv_heads: sizes; ``kv_heads`` is the
+            number of key and value heads if they are grouped, else ``None``.
         dtype, device, mask, seed: as in :class:`attnbench.Case`; the device is the torch name.
-        direction: ``forward`` or ``forward_backward``; of a layer ``prefill`` or ``decode``, where
+        direction: ``forward`` or ``forward_backward``; for a layer ``prefill`` or ``decode``, where
             ``q_len`` is the number of tokens of a call.
         cache: ``warm`` or ``cold``.
         timing: ``call``, as a user calls it, or ``device``, by a replayed CUDA graph.
         status: a key of :data:`STATUSES`.
-        reason: why it is not ``ok``.
-        baseline: what it was paired with; ``None`` without a ratio.
-        ratio: its time over the baseline's, both measured in turn in the same processes.
-        ratio_low, ratio_high: the 95 % interval of the ratio, from processes (from blocks, if there
-            was one process only).
-        ratios: the ratio of each process.
-        gain: of a kernel: its scoring function's time over its own.
-        time_s: median over processes of a low quantile of slots, as the contract says; of an older
-            contract the median of the samples.
-        time_q1_s, time_q3_s: quartiles over three processes or more, else over slots.
-        times_s: the time of each process.
+        reason: why the status is not ``ok``.
+        baseline: subject that it was paired with; ``None`` without a ratio.
+        ratio: time over the baseline's, both measured in turn in the same processes.
+        ratio_low, ratio_high: 95 % interval of the ratio over processes (over blocks, if there was
+            only one process).
+        ratios: ratio of each process.
+        gain: for a kernel: the time of its scoring function over its own.
+        time_s: median over processes of a low quantile of slots, as the contract says; for older
+            contracts the median of the samples.
+        time_q1_s, time_q3_s: quartiles over processes if there are at least three, else over slots.
+        times_s: time of each process.
         samples_s: each slot: the mean time of ``calls`` consecutive calls.
         calls: calls in a slot.
-        null_s: time of a call that computes nothing: what it costs to get to a kernel.
-        relative_error: of an older contract: standard error of the median over the median.
-        first_call_s: the first call in the process, with whatever it compiles.
-        peak_bytes: most bytes alive during a call beyond those before it; inputs and parameters are
-            not in it.
-        tokens_per_s: of a layer: tokens of a call, those of all items, over its time.
-        cache_bytes_per_token: of a layer that decodes: bytes of the tensors of its cache over the
-            tokens that it was given.
+        null_s: time of a call whose kernel computes nothing: the overhead of a call.
+        relative_error: older contracts only: standard error of the median over the median.
+        first_call_s: time of the first call in the process, including compilation.
+        peak_bytes: most bytes alive during a call beyond those alive before it, which include
+            inputs and parameters.
+        tokens_per_s: for a layer: tokens of a call, over all items, per second.
+        cache_bytes_per_token: for a layer that decodes: bytes of its cache per token given to it.
         error_abs: largest absolute error of the output against float64.
-        error_ratio: largest error over what is allowed of it; above 1 is not agreement.
-        error_rows: query rows that were compared.
-        operations: arithmetic operations that the call executes, of all kinds.
-        matmul_operations: those in matrix products.
-        compulsory_bytes: of inputs, parameters and results: what every way to compute it moves.
+        error_ratio: largest error over the allowed error; at most 1 if they agree.
+        error_rows: number of query rows compared.
+        operations: arithmetic operations of all kinds that the call executes.
+        matmul_operations: operations in matrix products.
+        compulsory_bytes: bytes of inputs, parameters and results, which any implementation moves.
         roofline_share: the least time in which the machine could move ``compulsory_bytes`` and do
             ``matmul_operations``, over the time; ``None`` if the operations are unknown.
-        moved_bytes, bandwidth_share, matmul_share: of older records: bytes that the operators read
-            and write, and shares of the machine's ceilings.
-        sentinel: the machine's ceilings; in older records also readings around the measurement.
-        load: how many cores others kept busy meanwhile, of how many; shares of slots that were
-            disturbed, and of time that a hypervisor took.
-        inputs: path and SHA-256 of the file of saved inputs, if the case is one.
-        threads: of torch within an operator.
-        machine: node, system, processor, cores, memory; of a cluster also its name there.
-        device_name: of the processor or accelerator that computed.
-        versions: of python, torch, attnbench, and the subject's distribution.
-        accelerator: of one: versions of CUDA, cuDNN and the driver, whether TF32 is allowed, and
-            after the measurement its clocks and the reasons for which they were low.
-        runs_as: of a kernel: which of its code paths ran, if it has several.
-        commit: git commit of the working directory, with ``+dirty`` if it was changed; or ``""``.
-        command: the command line that made it.
+        moved_bytes, bandwidth_share, matmul_share: older records only: bytes that the operators
+            read and write, and shares of the machine's ceilings.
+        sentinel: ceilings of the machine; in older records also readings around the measurement.
+        load: cores kept busy by other processes, number of cores, share of disturbed slots, and
+            share of time stolen by a hypervisor.
+        inputs: path and SHA-256 of the file of saved inputs, if the case has one.
+        threads: torch's threads within an operator.
+        machine: node, system, processor, cores and memory; in a cluster also the machine's name.
+        device_name: name of the processor or accelerator that computed.
+        versions: versions of python, torch, attnbench, and the subject's distribution.
+        accelerator: for an accelerator: versions of CUDA, cuDNN and the driver, whether TF32 is
+            allowed, and its clocks after the measurement with the reasons if they were low.
+        runs_as: for a kernel with several code paths: the one that ran.
+        commit: git commit of the working directory, with ``+dirty`` if files differ; or ``""``.
+        command: command line of the run.
         timing_s: time spent in slots.
-        measuring_s: time spent on measuring: first call, memory, counts, error, slots.
-        overhead_s: time spent beyond that in the last process: making module and inputs.
+        measuring_s: time spent on the measurement: first call, memory, counts, error and slots.
+        overhead_s: further time of the last process: building the module and inputs.
     """
 
     run: str
@@ -199,39 +198,39 @@ class Record:
 
     @property
     def process_times_s(self) -> tuple[float, ...]:
-        """The time of each process, of an older record too."""
+        """The time of each process, in seconds; older records give one."""
         return self.times_s or (() if self.time_s is None else (self.time_s,))
 
     @property
     def machine_name(self) -> str:
-        """The name of the machine in the cluster that it was one of; empty without a cluster."""
+        """The name of the machine in its cluster; empty without a cluster."""
         return str(self.machine.get("name", ""))
 
     @property
     def where(self) -> str:
-        """The device that computed, and in a cluster its machine: alike devices are several."""
+        """The device that computed and, in a cluster, its machine, since devices may be alike."""
         return f"{self.device_name} of {self.machine_name}".removesuffix(" of ")
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What names a measurement in a run: contract, subject, case and process."""
+        """The contract, subject, case and process, which identify a measurement in a run."""
         return self.contract, self.subject, self.case, self.process
 
     def to_json(self) -> str:
-        """One line of JSON, without its newline."""
+        """Convert to one line of JSON, without a newline."""
         content = {"format": FORMAT, **asdict(self)}
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str, where: str = "record") -> Record:
-        """The record of a line.
+        """Parse one line of JSON.
 
         Args:
             text: the line.
-            where: file and line, for the message.
+            where: file and line for error messages.
 
         Raises:
-            RecordError: damaged, of another program, or of another version.
+            RecordError: the line is damaged, not a record of attnbench, or of another version.
         """
         try:
             content = json.loads(text)

@@ -1,4 +1,4 @@
-"""Files of records: one a run, append-only, safe for several writers and for being killed."""
+"""Files of records: one per run, append-only, safe with several writers and when killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BEGIN = f'{{"format":"{FORMAT}"'.encode()
 
 
 def new_run() -> str:
-    """The id of a new run: the time in UTC, and a few random digits for two at once."""
+    """Make the id of a new run: the time in UTC, and random digits for runs in the same second."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
 
 
@@ -55,10 +55,10 @@ def _unwritable(path: Path, error: OSError) -> RecordError:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Write to a file of records within this.
+    """Convert errors of writing a file of records in this context.
 
     Raises:
-        RecordError: it cannot be written to.
+        RecordError: the file cannot be written.
     """
     try:
         yield
@@ -67,10 +67,10 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder of records, and make sure that it can be written to, before much is measured.
+    """Create a folder of records and check that it is writable, before anything is measured.
 
     Raises:
-        RecordError: it cannot.
+        RecordError: the folder cannot be created or written.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def check_writable(folder: Path) -> None:
 
 
 def claim(path: Path) -> FileLock:
-    """Keep a run's file for this process, until what is given is released or the process ends.
+    """Lock a run's file for this process, until the lock is released or the process ends.
 
     Raises:
         RecordError: another process is recording this run.
@@ -92,21 +92,21 @@ def claim(path: Path) -> FileLock:
             f"run {path.stem!r} is being recorded by another process; wait until it ends, or "
             "choose another name with --run."
         ) from None
-    atexit.register(release, lock)  # of a run that is refused before it begins, too
+    atexit.register(release, lock)  # also if the run is refused before it begins
     return lock
 
 
 def release(lock: FileLock) -> None:
-    """Give back what :func:`claim` gave; once is enough."""
+    """Release a lock of :func:`claim`; further calls have no effect."""
     if lock.is_locked:
         lock.release()
         Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def append(path: Path, record: Record) -> None:
-    """Add a record to a file, whole or not at all; several processes may do so at once.
+    """Append a record to a file, entirely or not at all; several processes may do so at once.
 
-    A last line that a killed writer left unfinished is removed first: it never was a record.
+    An incomplete last line, left by a killed writer, is removed first.
 
     Raises:
         RecordError: the folder or the file cannot be written, or there is no space left.
@@ -124,7 +124,7 @@ def append(path: Path, record: Record) -> None:
 
 
 def _mend(descriptor: int) -> int:
-    """End the last line: with a newline if it is whole, else by cutting it off; gives the size."""
+    """Add a missing newline to the last line, or remove an incomplete one; returns the size."""
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return size
@@ -141,7 +141,7 @@ def _mend(descriptor: int) -> int:
 
 
 def _is_torn(line: bytes) -> bool:
-    """Whether a line is the beginning of a record, and not a whole one."""
+    """Whether a line is the beginning of a record, but incomplete."""
     begin = min(len(line), len(_BEGIN))
     if line[:begin] != _BEGIN[:begin]:
         return False
@@ -153,7 +153,7 @@ def _is_torn(line: bytes) -> bool:
 
 
 def _write_whole(descriptor: int, line: bytes, size: int) -> None:
-    """Write a line with one call; what a full disk took of it is cut off again."""
+    """Write a line with one call; if the disk is full, remove the part that was written."""
     try:
         written = os.write(descriptor, line)
     except OSError:
@@ -165,12 +165,13 @@ def _write_whole(descriptor: int, line: bytes, size: int) -> None:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records of a file; an unfinished last line is left out.
+    """Read the records of a file; an incomplete last line is ignored.
 
-    A record that a later one replaces is left out, too: the later one stands in its place.
+    If several records have the same key, only the last is returned, in the place of the first.
 
     Raises:
-        RecordError: the file cannot be read, or a line is damaged, foreign, older or newer.
+        RecordError: the file cannot be read, or a line is damaged, not attnbench's, or of another
+            version.
     """
     try:
         content = path.read_bytes()
@@ -181,7 +182,7 @@ def read(path: Path) -> Iterator[Record]:
 
 def _lines(path: Path, content: bytes) -> Iterator[Record]:
     lines = content.split(b"\n")
-    torn = lines.pop()  # what follows the last newline: nothing, or a record cut short
+    torn = lines.pop()  # after the last newline: empty, or an incomplete record
     for number, line in enumerate(lines, 1):
         if line.strip():
             text = line.decode("utf-8", errors="replace")
@@ -191,7 +192,7 @@ def _lines(path: Path, content: bytes) -> Iterator[Record]:
 
 
 def read_folder(folder: Path) -> list[Record]:
-    """The records of every run in a folder, by run and then in the order written.
+    """Read the records of all runs in a folder, by run and then in the order written.
 
     Raises:
         RecordError: a file cannot be read; see :func:`read`.

@@ -1,4 +1,4 @@
-"""The file of an unfinished run: the takes of rows that have no record yet, one JSON line each."""
+"""The file of an unfinished run: one line of JSON for each take of a row without a record."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _SUFFIX = ".partial"
 
 
 def exists(path: Path) -> bool:
-    """Whether the run with this file of records has such a file."""
+    """Whether the run with this file of records has a file of takes."""
     return path.with_suffix(_SUFFIX).exists()
 
 
 def files(folder: Path) -> list[Path]:
-    """Those of all runs in a folder."""
+    """The files of takes of all runs in a folder."""
     return list(folder.glob(f"*{_SUFFIX}"))
 
 
 def append(path: Path, taken: Taken) -> None:
-    """Add a take.
+    """Append a take.
 
     Raises:
-        RecordError: it cannot be written.
+        RecordError: the file cannot be written.
     """
     line = {**vars(taken), "take": taken.take.as_data()}
     with writing(path), path.with_suffix(_SUFFIX).open("a", encoding="utf-8") as file:
@@ -37,7 +37,7 @@ def append(path: Path, taken: Taken) -> None:
 
 
 def read(path: Path) -> list[Taken]:
-    """The takes of a run that was ended; a line that was cut short is left out."""
+    """Read the takes of an interrupted run; an incomplete line is ignored."""
     if not exists(path):
         return []
     found = []
@@ -49,5 +49,5 @@ def read(path: Path) -> list[Taken]:
 
 
 def remove(path: Path) -> None:
-    """Remove the file of a run that is complete."""
+    """Remove the file of takes of a complete run."""
     path.with_suffix(_SUFFIX).unlink(missing_ok=True)

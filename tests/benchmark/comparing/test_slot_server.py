@@ -78,7 +78,7 @@ def test_fewer_heads_of_keys_are_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "inputs.safetensors"
     save_inputs(path, torch.randn(1, 4, 3, 4), *[torch.randn(1, 2, 5, 4)] * 2)
     subject = Subject(row(tmp_path, path))
-    with pytest.raises(ValueError, match="as many heads of keys as of queries"):
+    with pytest.raises(ValueError, match="as many key heads as query heads"):
         subject.output(subject.inputs)
 
 

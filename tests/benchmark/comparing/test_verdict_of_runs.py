@@ -255,7 +255,7 @@ def test_the_command_exits_with_4_if_all_it_can_say_is_ambiguous(tmp_path: Path)
         (record("b", 0, 1.0).to_json().replace('"schema":1', '"schema":0') + "\n", "older"),
         (record("b", 0, None).to_json() + "\n", "it holds 1 failed"),
         ("", "it holds nothing"),
-        (None, "neither a file nor a folder of records"),
+        (None, "not a file or folder of records"),
     ],
 )
 def test_a_file_that_cannot_be_compared_is_one_clear_error(

@@ -132,7 +132,7 @@ def test_a_half_type_may_round_and_is_ranked() -> None:
 @pytest.mark.parametrize(
     ("subject", "case", "reason"),
     [
-        ("encoder_attention", DECODE, "it has no cache beside which a token could be decoded"),
+        ("encoder_attention", DECODE, "it has no cache, so it cannot decode token by token"),
         (
             "static_attention",
             layer_case("decode", 1, 65),
