@@ -1,1 +1,1 @@
-"""The built-in plugins: one scoring function, kernel or mechanism a file."""
+"""The built-in plugins: one scoring function, kernel, mechanism or layer per file."""

@@ -1,4 +1,4 @@
-"""A linear map whose owner draws its weights."""
+"""A linear map whose weight is initialised by the module that owns it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ __all__ = ["Projection"]
 
 
 class Projection(nn.Linear):
-    """``nn.Linear`` without a bias, which leaves its weight ``(out, in)`` to whoever made it.
+    """``nn.Linear`` without a bias, whose weight ``(out, in)`` is left uninitialised.
 
-    torch's own draw takes as long as all else in making a module, and would be drawn over.
+    torch's own initialisation takes as long as everything else in creating a module, and would be
+    overwritten.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features, bias=False)
 
     def reset_parameters(self) -> None:
-        """Nothing: the owner does."""
+        """Do nothing; the owner initialises the weight."""

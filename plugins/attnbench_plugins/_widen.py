@@ -1,4 +1,4 @@
-"""Half types are scored in float32, so that a score loses no more than rounding its inputs did."""
+"""Half types are scored in float32, so that a score loses no more than the rounding of inputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["widen"]
 
 
 def widen(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, half types as float32, all others as they are."""
+    """Convert tensors of half types to float32, and leave all others unchanged."""
     half = (torch.float16, torch.bfloat16)
     return tuple(t.float() if t.dtype in half else t for t in tensors)

@@ -1,4 +1,4 @@
-"""Blocks of queries, so that scores of all pairs never exist at once."""
+"""Blocks of queries, so that the scores of all pairs are never in memory at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Block", "blocks"]
 
 @dataclass(frozen=True)
 class Block:
-    """Some queries of some items, and the keys that causality leaves them."""
+    """Some queries of some items, and the keys that they may see under causality."""
 
     items: slice
     rows: slice
@@ -20,7 +20,7 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """How many items, queries and keys."""
+        """The number of items, of queries and of keys."""
         return (
             self.items.stop - self.items.start,
             self.rows.stop - self.rows.start,
@@ -34,14 +34,14 @@ class Block:
         return tensor[self.items, self.keys]
 
     def pairs_of(self, tensor: Tensor) -> Tensor:
-        """The part of a tensor that broadcasts to ``(N, L, S)``."""
+        """The block's part of a tensor that broadcasts to ``(N, L, S)``."""
         whole = slice(None)
         wanted = zip(tensor.shape, (self.items, self.rows, self.keys), strict=True)
         return tensor[tuple(whole if size == 1 else part for size, part in wanted)]
 
 
 def blocks(items: int, rows: int, keys: int, causal: bool, pairs: int) -> Iterator[Block]:
-    """All queries of all items, in blocks of about so many pairs of a query and a key."""
+    """Split all queries of all items into blocks of about ``pairs`` query-key pairs."""
     height = min(rows, max(8, pairs // keys))
     width = max(1, pairs // (rows * keys)) if height == rows else 1
     for n in range(0, items, width):

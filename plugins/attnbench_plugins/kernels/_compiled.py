@@ -1,8 +1,8 @@
-"""Loops over all pairs of queries and keys as functions of tensors, and how they are run.
+"""Loops over all query-key pairs, written as functions of tensors, and how they are run.
 
-On an accelerator torch compiles them: once for all sizes from 2 up, for they are first run on
-tensors of sizes chosen here, so that the graph never depends on which call came first. Where that
-fails they run eagerly, and a warning says so once.
+On an accelerator torch compiles them, once for all sizes from 2 up: their first run is on tensors
+of sizes chosen here, so that the graph does not depend on which call comes first. If compilation
+fails, they run eagerly, with one warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnbench_plugins.kernels._native import NotCompiledWarning
 __all__ = ["Loops"]
 
 _OPTIONS: dict[str, Any] = {
-    # a sum's terms stay inside its loop however long they are: stored, they are L·S·h numbers
+    # keep the terms of a sum inside its loop however long they are: stored, they take L·S·h numbers
     "realize_opcount_threshold": 10_000,
     "realize_reads_threshold": 10_000,
     "realize_acc_reads_threshold": 10_000,
@@ -29,7 +29,7 @@ _OPTIONS: dict[str, Any] = {
 
 @contextmanager
 def _same_modes() -> Iterator[None]:
-    """Graphs are guarded on these modes; held fixed, each function keeps to one graph."""
+    """Fix the modes on which graphs are guarded, so that each function has a single graph."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
@@ -38,8 +38,8 @@ class Loops:
     """A function of tensors, compiled on first use.
 
     Args:
-        function: of tensors; of each, all sizes but the first are at least 2.
-        example: arguments to compile with, given ``dtype``, ``device`` and the number of items.
+        function: function of tensors whose sizes, except the first, are at least 2.
+        example: returns arguments to compile with for a dtype, a device and a number of items.
     """
 
     broken = False
@@ -55,13 +55,13 @@ class Loops:
         self.warm: set[tuple[torch.dtype, str]] = set()
 
     def eager(self, *args: Tensor) -> tuple[Tensor, ...]:
-        """The function's result, step by step."""
+        """Run the function eagerly."""
         return self.function(*args)
 
     def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
-        """The function's result, from the compiled graph if there can be one."""
+        """Run the function, compiled if possible."""
         with _same_modes():
-            # whether a tensor needs a gradient, or is of inference mode, is guarded on, too
+            # graphs are also guarded on requires_grad and on inference tensors
             args = tuple(t.clone() if t.is_inference() else t.detach() for t in args)
             if Loops.broken or not self._ready(args[0]):
                 return self.function(*args)
@@ -69,17 +69,17 @@ class Loops:
             return self.compiled(*args)
 
     def _ready(self, like: Tensor) -> bool:
-        """Compile for this dtype and device unless that was done; ``False`` if it fails."""
+        """Compile for this dtype and device unless done before; ``False`` if that fails."""
         if (like.dtype, like.device.type) in self.warm:
             return True
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's own, from modules imported only now
+                warnings.simplefilter("ignore")  # of torch's modules that are imported only now
                 if self.compiled is None:
                     self.compiled = torch.compile(self.function, dynamic=True, options=_OPTIONS)
                 for items in (3, 1):
                     self.compiled(*self.example(like.dtype, like.device, items))
-        except Exception as error:  # whatever a compiler may raise, the eager version works
+        except Exception as error:  # whatever the compiler raises, the eager version works
             Loops.broken = True
             warnings.warn(
                 f"attnbench's kernels run eagerly, many times slower: torch.compile failed on "

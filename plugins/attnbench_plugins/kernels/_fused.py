@@ -1,4 +1,4 @@
-"""torch's fused attention with any leading sizes, feature sizes and masks."""
+"""torch's fused attention for any leading sizes, feature sizes and masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["fused_attention"]
 
 
 def _padded(tensor: Tensor, features: int) -> Tensor:
-    """With zeros for the features that are missing; as it is, and no copy, where none are."""
+    """Pad with zeros to a number of features; returns the tensor itself if none are missing."""
     missing = features - tensor.shape[-1]
     return pad(tensor, (0, missing)) if missing else tensor
 
@@ -26,22 +26,22 @@ def fused_attention(
     is_causal: bool = False,
     scale: float = 1.0,
 ) -> Tensor:
-    """Softmax over ``scale · qᵀk``, times the values, without a tensor of ``L·S``.
+    """Softmax over ``scale · qᵀk``, times the values, without a tensor of size ``L·S``.
 
     Args:
         query: ``(..., L, E)``.
         key: ``(..., S, E)``.
         value: ``(..., S, Ev)``.
-        mask: boolean or floating, broadcasts to ``(..., L, S)``; no row without keys.
-        is_causal: only without a mask and with ``L <= S``; bottom right.
-        scale: of the scores.
+        mask: boolean or floating, broadcasts to ``(..., L, S)``; every row has a key.
+        is_causal: causal, aligned to the bottom right; only without a mask and with ``L <= S``.
+        scale: factor of the scores.
 
     Returns:
         ``(..., L, Ev)`` in the dtype of ``query``.
     """
     lead, dtype, features = tuple(query.shape[:-2]), query.dtype, value.shape[-1]
     if mask is not None and mask.dtype != torch.bool:
-        query, key, value, mask = widen(query, key, value, mask)  # a half type would round it
+        query, key, value, mask = widen(query, key, value, mask)  # a half type would round the mask
         mask = mask.to(query.dtype)
     if mask is not None:
         mask = fold_mask(mask, lead)
@@ -52,7 +52,7 @@ def fused_attention(
         mask = torch.ones(sizes, dtype=torch.bool, device=query.device)
         mask = mask.tril(sizes[1] - sizes[0])
         is_causal = False
-    # torch leaves the fused path where the values are of another size than the keys
+    # torch leaves the fused path if values and keys differ in size
     wide = max(query.shape[-1], features)
     query, key, value = (fold(_padded(t, wide)) for t in (query, key, value))
     output = scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)

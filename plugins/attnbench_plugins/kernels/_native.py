@@ -1,9 +1,9 @@
-"""The loops of ``_loops.cpp``: compiled at first use for this processor, kept, and called.
+"""The loops of ``_loops.cpp``: compiled for this processor at first use, cached, and called.
 
-The compiler is ``$CXX``, or what there is of ``g++``, ``clang++`` and ``c++``. What it makes is
-kept in the user's cache, by the hash of everything that it depends on, and beside it which variant
-of the loops is the fastest here; see :mod:`._variants`. Without a compiler :func:`library` warns
-once and gives ``None``.
+The compiler is ``$CXX``, or the first one found of ``g++``, ``clang++`` and ``c++``. The library is
+stored in the user's cache under the hash of everything that it depends on, together with the
+fastest variant of the loops on this machine; see :mod:`._variants`. Without a compiler
+:func:`library` warns once and returns ``None``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _FOLDER = Path(__file__).parent
 _SOURCES = [_FOLDER / name for name in ("_loops.cpp", "_vectors.h", "_attend.h", "_slopes.h")]
 _FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
 _EXTRA = [["-march=native", "-fopenmp"], ["-march=native"], []]
-"""Tried in turn: Apple's clang has no OpenMP, so that one thread runs; an old one no native."""
+"""Options tried in turn: Apple's clang has no OpenMP (one thread), old compilers no native."""
 _FIELDS = """items rows slots units features a_item a_row b_item b_row w_item value_item value_row
 weights_item weights_row output_item output_row mask_kind mask_item mask_row mask_slot visible
 form parts threads variant"""
 _SMALL = 2**15
-"""Terms of a sum that one thread adds up before another one is woken."""
+"""Terms of a sum below which no further thread is used."""
 
 
 class NotCompiledWarning(UserWarning):
@@ -47,10 +47,10 @@ class NotCompiledWarning(UserWarning):
 
 
 class Form(enum.IntEnum):
-    """What a hidden unit adds to a score, and how; as in ``_vectors.h``."""
+    """The function that each hidden unit adds to a score; as in ``_vectors.h``."""
 
     QUOTIENT = 0  # w tanh(a + b), by exponentials
-    TANH = 1  # w tanh(a + b), by tanh itself
+    TANH = 1  # w tanh(a + b), by tanh
     SQUARES = 2  # w (a - b)²
 
 
@@ -59,7 +59,7 @@ class _Sizes(ctypes.Structure):
 
 
 def _processor() -> str:
-    """What tells processors apart for which different code is made."""
+    """An identifier of the processor, as far as the compiled code depends on it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     known = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
@@ -67,7 +67,7 @@ def _processor() -> str:
 
 
 def _folder() -> Path:
-    """Where libraries are kept; one of this process alone where there is no such place."""
+    """The folder of compiled libraries; a temporary one if the user's cache is not available."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "attnbench"
     try:
@@ -84,14 +84,14 @@ def _command() -> list[str]:
 
 @functools.cache
 def _path() -> Path:
-    """Where the library is, or will be."""
+    """The path of the library, whether or not it exists."""
     parts = [*(path.read_text() for path in _SOURCES), *_command(), str(_EXTRA), _processor()]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     return _folder() / f"loops-{key}.so"
 
 
 def _build() -> Path:
-    """The library's file, compiled unless it is there."""
+    """The library's file; compiles it if it does not exist."""
     path, command = _path(), _command()
     if path.exists():
         return path
@@ -103,7 +103,7 @@ def _build() -> Path:
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             if run.returncode == 0 and made.exists():
-                made.replace(path)  # at once: another process finds all of it or nothing
+                made.replace(path)  # atomic: other processes see all of it or nothing
                 return path
     said = run.stderr.strip().splitlines() or [f"exit status {run.returncode}"]
     raise OSError(f"{shlex.join(command[:1])}: {said[0]}")
@@ -111,7 +111,7 @@ def _build() -> Path:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled loops; ``None``, with a warning the first time, where they do not compile."""
+    """The compiled loops; ``None``, with one warning, if they do not compile."""
     try:
         loaded = ctypes.CDLL(str(_build()))
     except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
@@ -138,10 +138,10 @@ def _name_of_processor() -> str:
 
 @functools.cache
 def choice() -> Choice:
-    """The variants that run on this processor: measured at first use, in less than a second.
+    """The variants used on this processor: measured at first use, in less than a second.
 
     Raises:
-        attnbench.UsageError: the environment forces one that there is not.
+        attnbench.UsageError: the environment variable names an unknown variant.
     """
     loops = library()
     assert loops is not None
@@ -152,7 +152,7 @@ def choice() -> Choice:
 
 
 def described() -> str:
-    """What runs on the CPU, in words, without compiling or measuring anything."""
+    """Describe what runs on the CPU, without compiling or measuring anything."""
     if library.cache_info().currsize or _path().exists():
         if library() is None:
             return "eager: the loops could not be compiled"
@@ -163,7 +163,7 @@ def described() -> str:
 
 
 def _trial_runs() -> tuple[Callable[[int], None], Callable[[int], None]]:
-    """The loops on data as of projected queries and keys: about half a millisecond each."""
+    """Functions that run the loops on typical data, for about half a millisecond each."""
     generator = torch.Generator().manual_seed(0)
     sizes = (1, 128, 64), (1, 512, 64), (1, 64), (1, 512, 64), (1, 128, 512)
     a, b, w, value, g = (torch.randn(size, generator=generator) / 2 for size in sizes)
@@ -189,7 +189,7 @@ def _trial_runs() -> tuple[Callable[[int], None], Callable[[int], None]]:
 
 
 def _by_rows(tensor: Tensor) -> Tensor:
-    """As it is where its last dimension is contiguous, else a copy."""
+    """The tensor if its last dimension is contiguous, else a copy."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -225,13 +225,13 @@ def attend(
         b: ``(N, S, h)``.
         w: ``(N, h)``.
         mask: boolean or floating, broadcasts to ``(N, L, S)``.
-        visible: how many slots the first row sees; each row sees one more than the one above.
-        form: what f is.
-        reach: the largest ``|a + b|``, for quotients.
-        value: ``(N, S, Ev)``, with ``output``.
+        visible: number of slots that the first row sees; each row sees one more than the one above.
+        form: form of f.
+        reach: largest ``|a + b|``, for ``Form.QUOTIENT``.
+        value: ``(N, S, Ev)``, required with ``output``.
         output: ``(N, L, Ev)``, written if given.
         weights: ``(N, L, S)``, written if given.
-        variant: of the loops; the chosen one by default.
+        variant: number of a variant of the loops; by default the chosen one.
     """
     a, b, w = _by_rows(a), _by_rows(b), _by_rows(w)
     sizes = _Sizes(items=a.shape[0], rows=a.shape[1], slots=b.shape[1], units=a.shape[2])
@@ -263,10 +263,10 @@ def slopes(
     grad_a: Tensor,
     variant: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of ``a``, ``b`` and ``w``, from that of the scores; see :func:`attend`.
+    """Gradients of ``a``, ``b`` and ``w`` from the gradient of the scores; see :func:`attend`.
 
     Args:
-        g: gradient of the scores, ``(N, L, S)``; 0 where nothing is seen.
+        g: gradient of the scores, ``(N, L, S)``; 0 for hidden slots.
         a: ``(N, L, h)``.
         b: ``(N, S, h)``.
         w: ``(N, h)``.
@@ -285,12 +285,12 @@ def slopes(
         sizes.variant = choice().slopes if variant is None else variant
     sizes.weights_item, sizes.weights_row = g.stride()[:2]
     sizes.output_item, sizes.output_row = grad_a.stride()[:2]
-    # units are shared out in strips of 16; where those are few, rows are, too
+    # threads share units in strips of 16; if there are few strips, they share rows as well
     tasks = a.shape[0] * -(-a.shape[2] // 16)
     sizes.parts = max(1, min(2 * torch.get_num_threads() // tasks, a.shape[1] // 32))
     grad_b, grad_w = (t.new_empty(sizes.parts, *t.shape) for t in (b, w))
     _call("slopes", (g, a, b, w, grad_a, grad_b, grad_w), reach, sizes)
     grad_b, grad_w = (t[0] if sizes.parts == 1 else t.sum(0) for t in (grad_b, grad_w))
-    if form == Form.QUOTIENT:  # the loops sum g (tanh - 1): each row of g is 0 but for its rounding
+    if form == Form.QUOTIENT:  # the loops sum g (tanh - 1); rows of g sum to 0 up to rounding
         grad_w += g.sum((1, 2)).unsqueeze(1)
     return grad_b, grad_w

@@ -17,15 +17,15 @@ def attend_one_row(
 ) -> Tensor:
     """Softmax over the keys' scores, times the values, the same for every query.
 
-    A mask that differs from query to query makes the weights differ, too; then it is fused
-    attention over keys of one feature.
+    If the mask differs between queries, the weights do too; this is then computed as fused
+    attention over keys with one feature.
 
     Args:
-        scores: ``(..., S)``, of the keys.
+        scores: ``(..., S)``, one for each key.
         query: ``(..., L, Eq)``, any values; its gradient is exactly 0.
         value: ``(..., S, Ev)``, in the dtype of ``scores``.
-        mask: boolean or floating, broadcasts to ``(..., L, S)``; no row without keys.
-        is_causal: only without a mask and with ``L <= S``; bottom right.
+        mask: boolean or floating, broadcasts to ``(..., L, S)``; every row has a key.
+        is_causal: causal, aligned to the bottom right; only without a mask and with ``L <= S``.
 
     Returns:
         ``(..., L, Ev)`` in the dtype of ``query``, contiguous.

@@ -1,8 +1,8 @@
-r"""Attention over sums of a function of each pair, as an operator of torch, forward and backward.
+r"""Attention over sums of a function of each pair, as a custom operator with a backward pass.
 
-Works in blocks of queries, so that neither pass makes a tensor of ``L·S`` for long sequences; the
-scores and their derivatives come from :mod:`attnbench_plugins.kernels._sums`. As a custom operator
-it sits in a user's compiled model as one opaque step, and can look at its data inside.
+It works in blocks of queries, so that neither pass makes a tensor of size ``L·S`` for long
+sequences; scores and their derivatives come from :mod:`attnbench_plugins.kernels._sums`. In a
+compiled model, the custom operator is one opaque step, which may look at its data inside.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from attnbench_plugins.kernels._sums import attend, block_pairs, ran, slopes
 __all__ = ["KEPT_PAIRS", "pairwise_attention"]
 
 _BACKWARD_PAIRS = 2**20
-"""Pairs in a block of the backward pass, 4 MiB in float32: their gradients stay in a cache."""
+"""Pairs in a block of the backward pass, 4 MiB in float32, so that gradients stay in the cache."""
 KEPT_PAIRS = 2**23
-"""Up to so many weights are kept for the backward pass, which otherwise makes them again."""
+"""Up to this many weights are kept for the backward pass; more are recomputed there."""
 
 
 def _pieces(
     block: Block, a: Tensor, b: Tensor, w: Tensor, mask: Tensor | None, causal: bool, squares: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int, bool]:
-    """What :func:`attend` takes of a block."""
+    """The arguments of :func:`attend` for a block."""
     keys = block.keys_of(b)
     visible = block.rows.start + 1 + b.shape[1] - a.shape[1] if causal else keys.shape[1]
     part = None if mask is None else block.pairs_of(mask)
@@ -98,20 +98,20 @@ def _backward(
     squares: bool,
     mask_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if kept.dim() == 4 or runs_online(a):  # what an online softmax keeps
+    if kept.dim() == 4 or runs_online(a):  # kept by an online softmax
         given = (a, b, w, value, mask, causal, squares)
         found = None if mask_grad else differentiated_online(grad, kept, *given)
         if found is not None:
             ran("triton")
             return (*found, torch.zeros_like(a[:0]))
-        kept = kept.new_empty(0)  # that of a mask is as large as all weights: they are made again
+        kept = kept.new_empty(0)  # the mask's is as large as all weights: recompute them
     grad_a = torch.empty_like(a, memory_format=torch.contiguous_format)
     grad_b, grad_w = (torch.zeros_like(t, memory_format=torch.contiguous_format) for t in (b, w))
-    grad_value = value.new_zeros(value.mT.shape)  # this way round the product is the fastest
+    grad_value = value.new_zeros(value.mT.shape)  # in this layout the product is fastest
     grad_mask = torch.zeros_like(mask if mask_grad and mask is not None else a[:0])
     pairs = min(_BACKWARD_PAIRS, block_pairs(a))
     every = list(blocks(a.shape[0], a.shape[1], b.shape[1], causal, pairs))
-    # memory is taken once: touching fresh one costs as much as what is done with it
+    # memory is allocated once, since touching new memory costs as much as the work on it
     room = a.new_empty(
         1 if kept.numel() else 2, max((math.prod(block.shape) for block in every), default=0)
     )
@@ -163,7 +163,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.save_for_backward(a, b, w, value, mask, output[1])
     ctx.flags = causal, squares
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # not even zeros for the weights, which have no gradient
+    ctx.set_materialize_grads(False)  # no zeros for the weights, which have no gradient
 
 
 def _differentiate(ctx: Any, grad: Tensor, _kept: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -239,7 +239,7 @@ _backward.register_vmap(_map_backward)
 
 
 class _Forward(torch.autograd.Function):
-    """The forward operator for ``torch.func``, whose transforms do not see into an operator."""
+    """The forward operator for ``torch.func``, whose transforms cannot see inside an operator."""
 
     setup_context = staticmethod(_save)
     backward = staticmethod(_differentiate)
@@ -292,13 +292,13 @@ def pairwise_attention(
     With ``squares`` it is over :math:`w^\top (a_i - b_j)^2`.
 
     Args:
-        a: ``(..., L, h)``, of the queries.
-        b: ``(..., S, h)``, of the keys.
+        a: ``(..., L, h)``, from the queries.
+        b: ``(..., S, h)``, from the keys.
         w: ``(h,)``.
         value: ``(..., S, Ev)``.
-        mask: boolean or floating, broadcasts to ``(..., L, S)``; no row without keys.
-        is_causal: only without a mask and with ``L <= S``; bottom right.
-        squares: of differences, instead of tanh of sums.
+        mask: boolean or floating, broadcasts to ``(..., L, S)``; every row has a key.
+        is_causal: causal, aligned to the bottom right; only without a mask and with ``L <= S``.
+        squares: use squares of differences instead of tanh of sums.
 
     Returns:
         ``(..., L, Ev)``, in float64 if ``a`` is, else in float32.
@@ -307,7 +307,7 @@ def pairwise_attention(
         NotImplementedError: when a second derivative is taken.
     """
     (a,) = widen(a)
-    b, w, value = (t.to(a.dtype) for t in (b, w, value))  # under autocast they differ
+    b, w, value = (t.to(a.dtype) for t in (b, w, value))  # their dtypes differ under autocast
     lead, dtype = a.shape[:-2], a.dtype
     if mask is not None:
         mask = fold_mask(mask, tuple(lead))
@@ -324,7 +324,7 @@ def pairwise_attention(
         torch.is_grad_enabled()
         and any(t.requires_grad for t in inputs)
         and not torch.compiler.is_exporting()  # sizes are not known yet
-        and (pairs <= KEPT_PAIRS or runs_online(a))  # of Triton's only a sum for each query
+        and (pairs <= KEPT_PAIRS or runs_online(a))  # Triton's kernels keep only a sum per query
     )
     each = w.expand(math.prod(lead), -1)
     output, _ = _run_forward(folded[0], folded[1], each, folded[2], mask, is_causal, squares, keep)

@@ -1,13 +1,13 @@
 r"""Attention over sums of :math:`w \tanh(a + b)` or :math:`w (a - b)^2` over hidden units.
 
-No tanh is taken: :math:`\tanh(a+b) = 1 - 2/(1 + e^{2a}e^{2b})`. The exponentials are of L·h and S·h
-elements; what is left to do L·S·h times is a product, a share of a division and a sum. The form
-with tanh itself remains for float64 and for values whose exponentials no shift brings into
-float32's range; :func:`shifted` decides that from the data. Squares are taken of the difference
-itself: :math:`a^2 - 2ab + b^2` loses all accuracy where a and b are large and near each other.
+No tanh is computed: :math:`\tanh(a+b) = 1 - 2/(1 + e^{2a}e^{2b})`. Exponentials are needed of L·h
+and S·h elements only; each of the L·S·h terms costs a product, a share of a division and a sum.
+The form with tanh remains for float64 and for values whose exponentials cannot be shifted into
+float32's range; :func:`shifted` decides this from the data. Squares are computed from the
+difference itself, since :math:`a^2 - 2ab + b^2` loses all accuracy if a and b are large and close.
 
-On the CPU the loops are those of :mod:`attnbench_plugins.kernels._native`. What is here in torch's
-own operations runs compiled on accelerators, and eagerly where there is no C++ compiler.
+On the CPU the loops are those of :mod:`attnbench_plugins.kernels._native`. The versions here, in
+torch's own operations, run compiled on accelerators, and eagerly without a C++ compiler.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["attend", "block_pairs", "last_path", "ran", "runs_as", "shifted", "s
 _REACH, _SATURATED = 18.0, 15.0
 """``exp(2·(18 + 15))`` times the largest ``1 / w`` is finite; ``tanh(15)`` is 1 to 2e-13."""
 _TINY = 0.25
-"""Below it, largest and smallest of both sides together, all hidden units are nearly linear."""
+"""If the extremes of both sides add up to less than this, all hidden units are nearly linear."""
 _FUSED_PAIRS, _EAGER_TERMS = 2**21, 2**20
-"""Pairs in a block, 8 MiB in float32; numbers in a temporary tensor of the eager loops."""
+"""Pairs in a block (8 MiB in float32), and numbers in a temporary tensor of the eager loops."""
 
 
 class _Status:
@@ -38,17 +38,17 @@ class _Status:
 
 
 def last_path() -> str | None:
-    """How the latest loops ran: ``native``, ``compiled`` or ``eager``; ``None`` before them."""
+    """How the last loops ran: ``native``, ``compiled`` or ``eager``; ``None`` if none ran yet."""
     return _Status.path
 
 
 def ran(path: str) -> None:
-    """Note how the latest loops ran."""
+    """Note how the loops ran."""
     _Status.path = path
 
 
 def runs_as() -> str:
-    """How the latest loops ran, in words; before them, how they would run on the CPU."""
+    """Describe how the last loops ran, or, if none ran yet, how they would run on the CPU."""
     path = _Status.path or "native"
     if path == "triton":
         return f"Triton {metadata.version('triton')}"
@@ -62,21 +62,21 @@ def _path(like: Tensor) -> str:
 
 
 def block_pairs(a: Tensor) -> int:
-    """How many pairs of a query and a key are looked at together."""
+    """The number of query-key pairs in a block."""
     return _FUSED_PAIRS if _path(a) != "eager" else max(1, _EAGER_TERMS // a.shape[-1])
 
 
 def shifted(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, float | None]:
-    """Both sides shifted by the same per unit, so that their exponentials lie in float32's range.
+    """Shift both sides per hidden unit so that their exponentials are in float32's range.
 
     Args:
         a: ``(N, L, h)``.
         b: ``(N, S, h)``.
 
     Returns:
-        ``a - c`` and ``b + c``, and a bound of ``|a| + |b|``. Where a side lies so far out that
-        tanh is 1 whatever it is added to, it is clamped. The bound is ``None`` where there is no
-        such c, where all is nearly 0, and in float64: there tanh itself is to be taken.
+        ``a - c`` and ``b + c``, and a bound of ``|a| + |b|``. A side so large that tanh is 1
+        whatever is added to it is clamped. The bound is ``None`` if there is no such c, if all
+        values are nearly 0, and in float64; the form with tanh is then needed.
     """
     if a.dtype == torch.float64:
         return a, b, None
@@ -84,13 +84,13 @@ def shifted(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, float | None]:
     low, high, least, most = torch.stack([*torch.aminmax(a), *torch.aminmax(b)]).tolist()
     a_end, b_end = max(-low, high), max(-least, most)
     if a_end <= limit and b_end <= limit:
-        # 1 - 2r has the rounding of 1, tanh(x) that of x: too much for scores of nearly 0
+        # 1 - 2r is rounded relative to 1, tanh(x) relative to x: too inexact for scores near 0
         tiny = abs(low) + abs(high) + abs(least) + abs(most) < _TINY
         return a, b, None if tiny else a_end + b_end
     (a_low, a_high), (b_low, b_high) = (torch.aminmax(t.flatten(0, 1), dim=0) for t in (a, b))
     a_reach, b_reach = (a_high - a_low) / 2, (b_high - b_low) / 2
     reach = torch.minimum(a_reach, b_reach)
-    if not bool((reach <= _REACH).all()):  # also where it is NaN
+    if not bool((reach <= _REACH).all()):  # also if NaN
         return a, b, None
     shift = torch.where(a_reach <= b_reach, a_low + a_reach, -(b_low + b_reach))
     bound = reach + _SATURATED
@@ -158,7 +158,7 @@ _SLOPES = {
 
 
 def _formed(a: Tensor, b: Tensor, squares: bool) -> tuple[Tensor, Tensor, Form, float]:
-    """Both sides as the loops take them, the form, and a bound of ``|a| + |b|`` for quotients."""
+    """Both sides as the loops need them, the form, and a bound of ``|a| + |b|`` for quotients."""
     if squares:
         return a, b, Form.SQUARES, 0.0
     a, b, reach = shifted(a, b)
@@ -168,7 +168,7 @@ def _formed(a: Tensor, b: Tensor, squares: bool) -> tuple[Tensor, Tensor, Form, 
 def _run(
     every: dict[Form, Loops], squares: bool, a: Tensor, b: Tensor, *others: Tensor
 ) -> tuple[tuple[Tensor, ...], str]:
-    """The loops on both sides, and the path they took; no size but the first is 1."""
+    """Run the loops and return the path that they took; only the first size may be 1."""
     a, b, form, _ = _formed(a, b, squares)
     if form == Form.QUOTIENT:
         a, b = (2 * a).exp(), (2 * b).exp()
@@ -180,7 +180,7 @@ def _run(
 
 
 def _at_least_two(tensor: Tensor) -> Tensor:
-    """With a zero more along every dimension, but the first, whose size is 1."""
+    """Append a zero along every dimension of size 1, except the first."""
     more = [n for size in reversed(tensor.shape[1:]) for n in (0, int(size == 1))]
     return pad(tensor, more) if any(more) else tensor
 
@@ -204,10 +204,10 @@ def attend(
         a: ``(N, L, h)``, float32 or float64, as all others.
         b: ``(N, S, h)``.
         w: ``(N, h)``.
-        mask: boolean or floating, broadcasts to ``(N, L, S)``; no row without keys.
-        visible: how many slots the first row sees; each row sees one more than the one above.
-        squares: of differences, instead of tanh of sums.
-        value: ``(N, S, Ev)``, with ``output``.
+        mask: boolean or floating, broadcasts to ``(N, L, S)``; every row has a key.
+        visible: number of slots that the first row sees; each row sees one more than the one above.
+        squares: use squares of differences instead of tanh of sums.
+        value: ``(N, S, Ev)``, required with ``output``.
         output: ``(N, L, Ev)``, written if given.
         weights: ``(N, L, S)``, written if given.
     """
@@ -235,10 +235,10 @@ def attend(
 def slopes(
     g: Tensor, a: Tensor, b: Tensor, w: Tensor, visible: int, squares: bool, grad_a: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of ``a``, ``b`` and ``w`` from that of the scores; see :func:`attend`.
+    """Gradients of ``a``, ``b`` and ``w`` from the gradient of the scores; see :func:`attend`.
 
     Args:
-        g: ``(N, L, S)``; 0 where nothing is seen.
+        g: gradient of the scores, ``(N, L, S)``; 0 for hidden slots.
         a: ``(N, L, h)``.
         b: ``(N, S, h)``.
         w: ``(N, h)``.

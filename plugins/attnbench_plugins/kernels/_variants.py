@@ -1,8 +1,8 @@
-"""Which variant of the compiled loops runs: measured once on a processor, kept beside the library.
+"""The choice of a variant of the compiled loops: measured once per processor and then kept.
 
-A variant is named by the bits of a vector, how many terms share a division (of gradients always
-four), how the division is done, and how many rows share a load: ``512-8-newton-4``. All variants
-are exact. ``ATTNBENCH_LOOPS`` forces one.
+A variant is named by the bits of a vector, the number of terms that share a division (always four
+for gradients), the method of division, and the number of rows that share a load:
+``512-8-newton-4``. All variants are exact. ``ATTNBENCH_LOOPS`` forces one.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ __all__ = [
 
 VARIABLE = "ATTNBENCH_LOOPS"
 TRITON = "triton"
-"""The value that asks for the Triton kernels; it leaves the choice of the native loops free."""
+"""The value that selects the Triton kernels; the choice of the native loops stays automatic."""
 _FIELDS = ("processor", "scores", "slopes")
 _ROUNDS, _MOST_S = 15, 0.5
-"""Rounds of each variant, in turns; no further round begins after so many seconds."""
+"""Rounds over all variants, and seconds after which no further round begins."""
 
 
 class ChoiceWarning(UserWarning):
-    """The kept choice of a variant cannot be used, and is measured again."""
+    """The stored choice of a variant cannot be used and is measured again."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The variants that run.
+    """The chosen variants.
 
     Args:
-        scores, slopes: of the forward pass, and of the gradients; numbers in the library.
-        names: of both.
+        scores, slopes: numbers, in the library, of the variants for the forward pass and gradients.
+        names: names of both.
         how: ``measured``, ``forced``, or ``the only one``.
     """
 
@@ -63,7 +63,7 @@ class Choice:
 
 
 def variants(loops: ctypes.CDLL) -> dict[str, int]:
-    """Number by name, of the forward pass; the plainest is first."""
+    """The variants of the forward pass, numbers by name, the plainest first."""
     return {_name(*facts): number for number, facts in enumerate(_facts(loops))}
 
 
@@ -83,7 +83,7 @@ def _name(bits: int, share: int, newton: int, rows: int) -> str:
 
 
 def slope_variants(loops: ctypes.CDLL) -> dict[str, int]:
-    """The same of the gradients, in which four rows always share a division."""
+    """The variants of the gradients, in which four terms always share a division."""
     found: dict[str, int] = {}
     for number, (bits, _, newton, rows) in enumerate(_facts(loops)):
         found.setdefault(_name(bits, 4, newton, rows), number)
@@ -96,17 +96,17 @@ def choose(
     processor: str,
     runs: Callable[[], tuple[Callable[[int], Any], Callable[[int], Any]]],
 ) -> Choice:
-    """The choice that is forced, or kept, or measured now and kept.
+    """The choice that is forced or stored; otherwise it is measured now and stored.
 
     Args:
         loops: the library.
-        path: of the kept choice.
-        processor: what tells this one from others.
-        runs: makes two functions of a variant's number, which run its forward pass and its
+        path: file of the stored choice.
+        processor: identifier of this processor.
+        runs: returns two functions of a variant's number, which run its forward pass and its
             gradients on some data.
 
     Raises:
-        attnbench.UsageError: a variant is forced that this processor does not have.
+        attnbench.UsageError: the forced variant does not exist for this processor.
     """
     scores, slopes = variants(loops), slope_variants(loops)
     forced = os.environ.get(VARIABLE)
@@ -134,7 +134,7 @@ def _forced(name: str, scores: dict[str, int], facts: list[tuple[int, int, int, 
 def kept(
     path: Path, processor: str, scores: Container[str], slopes: Container[str]
 ) -> tuple[str, str] | None:
-    """Names of the kept choice; ``None``, with a warning unless there is none, if it is no use."""
+    """The names of the stored choice; ``None`` if there is none or (with a warning) if unusable."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -158,7 +158,7 @@ def kept(
 
 
 def _fastest(run: Callable[[int], Any], numbers: dict[str, int]) -> tuple[str, dict[str, float]]:
-    """The name of the fastest, and times relative to the plainest: medians over rounds in turns."""
+    """The fastest variant, and median times of all relative to the plainest over the rounds."""
     for number in numbers.values():
         run(number)
     rounds: list[dict[str, float]] = []
@@ -191,6 +191,6 @@ def _keep(
     made = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         made.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-        made.replace(path)  # at once: another process finds all of it or nothing
+        made.replace(path)  # atomic: other processes see all of it or nothing
     except OSError:
         return  # it is measured again the next time

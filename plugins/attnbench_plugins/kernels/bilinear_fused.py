@@ -1,6 +1,6 @@
 """Kernel ``bilinear/fused``: torch's fused attention on the projected query.
 
-A half type is computed in float32: the projected query would be rounded once more, and could
+Half types are computed in float32, since the projected query would be rounded once more and could
 overflow float16.
 """
 

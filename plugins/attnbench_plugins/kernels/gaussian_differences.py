@@ -1,8 +1,8 @@
-r"""Kernel ``gaussian/differences``: the differences first, at about the speed of a dot product.
+r"""Kernel ``gaussian/differences``: differences first, at about the speed of a dot product.
 
-Under softmax ``−½‖q − k‖²`` is ``qᵀk − ½‖k‖²``, which torch's fused attention could do. But where a
-query and some keys are near each other and far from all others, no choice of an origin keeps these
-two terms small, and their difference loses what the distance knew. See :mod:`._sums` for the form.
+Under softmax ``−½‖q − k‖²`` equals ``qᵀk − ½‖k‖²``, which torch's fused attention could compute.
+But if a query and some keys are close to each other and far from all others, no choice of origin
+keeps both terms small, and their difference loses all accuracy. See :mod:`._sums` for the form.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernel ``scaled_dot/fused``: torch's fused attention as it is."""
+"""Kernel ``scaled_dot/fused``: torch's fused attention."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def attend(
 ) -> Tensor:
     """Output ``(..., L, Ev)`` of query ``(..., L, Eq)``, key ``(..., S, Ek)`` and their values."""
     k, v, w_q, w_k = widen(key, value, module.query_vector, module.key_vector)
-    # the query's term is the same for every key: its vector gets a gradient of exactly 0
+    # the query's term is the same for every key, so its vector gets a gradient of exactly 0
     scores = k @ w_k + w_q[:0].sum()
     return attend_one_row(scores, query, v, attn_mask, is_causal)
 

@@ -1,4 +1,4 @@
-"""Laws of mechanisms that choose: hard and monotonic attention, and the penalty on equal rows."""
+"""Laws of mechanisms that choose keys (hard, monotonic), and of the penalty on equal rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from attnbench_plugins.laws.rows import built_with_weights
 
 _SAMPLES = 4000
 _FALSE_ALARM = 1e-9
-"""Of one case; with some hundreds of cases a run, below 1e-6 a run."""
+"""Probability of a false alarm per case; below 1e-6 per run of some hundred cases."""
 
 
 def _soft(module: Any, inputs: Inputs) -> Tensor:
-    """The soft weights that a choice is made by."""
+    """The soft weights from which a key is chosen."""
     return softmax_weights(module.scoring(inputs.query, inputs.key), inputs.mask)
 
 
@@ -32,7 +32,7 @@ def _one_key(subject: Subject, case: Case) -> None:
     agree_within(weights.sum(-1), alive, 0.0, "weights.sum(-1)", "a row with a key left")
     soft = _soft(module, inputs).double().detach() * alive.unsqueeze(-1)
     lost = soft.amax(-1) - (soft * weights).sum(-1)
-    # of keys whose scores differ by rounding alone, which far from the origin is much, any will do
+    # if scores differ by rounding only, which is much far from the origin, any of the keys will do
     scores = module.scoring(inputs.query, inputs.key).detach()
     size = scores.masked_fill(~inputs.allowed, 0.0).abs().amax(-1).double()
     slack = -torch.expm1(-8 * torch.finfo(scores.dtype).eps * size) * soft.amax(-1)
@@ -52,7 +52,7 @@ def _one_key(subject: Subject, case: Case) -> None:
 
 
 def _sampled(subject: Subject, case: Case) -> tuple[Any, Inputs, Tensor, Tensor]:
-    """Many samples of one query: module, the one query's inputs, weights ``(N, S)``, query."""
+    """Sample one query many times: module, inputs of that query, weights ``(N, S)``, query."""
     module, inputs = subject.build(case)
     query = inputs.query.detach().clone().requires_grad_()
     many = inputs.replace(
@@ -68,7 +68,7 @@ def _sampled(subject: Subject, case: Case) -> tuple[Any, Inputs, Tensor, Tensor]
 def _follow(subject: Subject, case: Case) -> None:
     module, inputs, weights, _ = _sampled(subject, case)
     soft = _soft(module, inputs).squeeze(-2).double()
-    # Hoeffding: a frequency of N samples is off by more than this once in 1 / _FALSE_ALARM
+    # Hoeffding: a frequency over N samples is off by more with probability _FALSE_ALARM
     band = math.sqrt(math.log(2 * case.kv_len / _FALSE_ALARM) / (2 * _SAMPLES))
     share = weights.double().mean(0)
     agree_within(share, soft, band, "share of samples", "the soft weights")
@@ -80,7 +80,7 @@ def _gradient(subject: Subject, case: Case) -> None:
     chosen = weights.detach().argmax(-1)
     counts = torch.bincount(chosen, minlength=case.kv_len)
     reward = torch.arange(case.kv_len).to(soft) - 1.5
-    # each key's samples together stand for its weight, so that no chance is left in the sum
+    # the samples of a key together carry its weight, so that the sum is not random
     each = (soft.detach() * reward / counts.clamp_min(1)).gather(0, chosen)
     kept = (each * module.log_prob.squeeze(-1)).sum()
     enumerated = (soft * reward * (counts > 0)).sum()
@@ -97,7 +97,7 @@ def _forward_only(subject: Subject, case: Case) -> None:
     alive = inputs.allowed.any(-1)
     stopped = weights.sum(-1) > 0
     place = torch.where(stopped, weights.argmax(-1), case.kv_len)
-    # a query without keys leaves the position where it was
+    # a query without keys leaves the position unchanged
     before = torch.where(alive, place, -1).cummax(-1).values
     forward = ~alive | (place >= before)
     holds(forward, "position", place, "at least that of the query before")
@@ -157,7 +157,7 @@ def attnbench_invariants() -> Iterable[attnbench.Invariant]:
         "dtypes": ("float64",),
         "masks": ("none",),
         "regimes": ("normal", "equal_keys"),
-        "min_kv_len": 2,  # of one key there is nothing to choose
+        "min_kv_len": 2,  # with one key there is nothing to choose
         "max_len": 8,
         "layouts": ("contiguous",),
     }

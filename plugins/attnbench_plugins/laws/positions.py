@@ -1,4 +1,4 @@
-"""Laws of mechanisms in which it matters where a key stands: what stands outside does not count."""
+"""Laws of mechanisms that depend on positions: slots before or after all visible ones are inert."""
 
 from __future__ import annotations
 

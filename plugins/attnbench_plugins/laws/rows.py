@@ -1,4 +1,4 @@
-"""Laws of mechanisms whose rows of weights are not those of a softmax over all keys."""
+"""Laws of mechanisms whose rows of weights are not a softmax over all keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["built_with_weights"]
 
 
 def built_with_weights(subject: Subject, case: Case) -> tuple[Any, Inputs, Tensor]:
-    """Module, inputs and weights of a case; the weights in float64."""
+    """The module, the inputs and the float64 weights of a case."""
     module, inputs = subject.build(case)
     with torch.no_grad():
         return module, inputs, needs(subject.weights(module, inputs)).double()
@@ -33,13 +33,13 @@ def _at_most_one(subject: Subject, case: Case) -> None:
 
 
 def _inside(module: Any, inputs: Inputs) -> Tensor:
-    """``(..., L, S)``: whether a slot lies in a query's window, from the window's edges."""
+    """``(..., L, S)``: whether a slot is in a query's window, computed from the window's edges."""
     allowed = inputs.allowed
     slots = torch.arange(allowed.shape[-1])
     if not hasattr(module, "edges"):
         raise attnbench.InvariantViolation(
-            f"the module, a {type(module).__name__}, has no method edges(query, kv_len, seen), but "
-            "who declares this law says by it which slots are the first and last of each window"
+            f"the module, a {type(module).__name__}, has no method edges(query, kv_len, seen), "
+            "which this law calls for the first and last slot of each window"
         )
     low, high = module.edges(inputs.query, len(slots), (allowed * (slots + 1)).amax(-1))
     inside: Tensor = (slots >= low.unsqueeze(-1)) & (slots <= high.unsqueeze(-1))

@@ -1,1 +1,1 @@
-"""Built-in layers: self-attention with its caches, a file each."""
+"""Built-in layers: self-attention with its caches, one per file."""

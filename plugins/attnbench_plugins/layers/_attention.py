@@ -1,4 +1,4 @@
-"""Self-attention over hidden states: projections, positions, any scoring function, any cache."""
+"""Self-attention over hidden states, with any positions, scoring function and cache."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ __all__ = ["SelfAttention", "legal_size"]
 
 
 def legal_size(size: int, heads: int = 4) -> int:
-    """The nearest number of features that splits into heads of an even size."""
+    """The number of features nearest to ``size`` that splits into heads of even size."""
     return max(1, round(size / (2 * heads))) * 2 * heads
 
 
 class SelfAttention(nn.Module):
-    """Each token attends to itself and those before it, or to all; subclasses say more.
+    """Self-attention, causal or over all tokens; subclasses set positions, window and causality.
 
     Args:
         size: E, a multiple of ``2 * heads``.
-        scoring: address of a scoring function; it scores heads of E / heads features.
-        heads, kv_heads: heads of the query, and of key and value, each shared by a group of heads.
+        scoring: address of a scoring function, applied to heads of E / heads features.
+        heads, kv_heads: number of query heads, and of key and value heads (a divisor of the
+            former), each of which a group of query heads shares.
     """
 
     causal: ClassVar[bool] = True
@@ -55,7 +56,7 @@ class SelfAttention(nn.Module):
             nn.init.normal_(proj.weight, std=size**-0.5)
 
     def empty_slots(self, batch_size: int, slots: int) -> tuple[Tensor, Tensor]:
-        """Zeros of the sizes that a cache holds, ``(B, kv_heads, slots, ·)``."""
+        """Zeros in the shapes that a cache stores, ``(B, kv_heads, slots, ·)``."""
         values = self.value_proj.weight.new_zeros(batch_size, self.kv_heads, slots, self.head_size)
         with torch.no_grad():
             return torch.zeros_like(project_key(self.scoring, values)), values
@@ -63,7 +64,7 @@ class SelfAttention(nn.Module):
     def forward(
         self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
     ) -> Tensor:
-        """Output ``(B, L, E)`` of hidden states ``(B, L, E)``; the cache then holds them too."""
+        """Output ``(B, L, E)`` of hidden states ``(B, L, E)``, which are appended to the cache."""
         past = 0 if cache is None else cache.length
         slots = torch.arange(past + hidden.shape[1], device=hidden.device)
         where = slots[None, past:]
@@ -92,7 +93,7 @@ class SelfAttention(nn.Module):
         return output
 
     def _masking(self, queries: Tensor, keys: Tensor, real: Tensor | None) -> dict[str, Any]:
-        """Which of the keys' slots the queries' see, and how far they are, as ``attend`` asks."""
+        """The arguments of ``attend`` for causality, window, padding and bias by distance."""
         distance = queries[:, None] - keys
         bias = self.positions.bias(distance)
         if real is None and bias is None and self.window is None:

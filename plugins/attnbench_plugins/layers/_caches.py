@@ -1,7 +1,7 @@
-"""What a layer keeps of the tokens it has seen: keys and values, in three kinds of storage.
+"""Caches of keys and values of earlier tokens, in three kinds of storage.
 
-Each gives the keys to attend to, in the order of their slots, and the slot of the first of them.
-Writes are out of place where a gradient is recorded, so that gradients reach the kept tokens.
+Each returns the keys to attend to in the order of their slots, and the slot of the first one.
+Writes are out of place while autograd records, so that gradients reach the cached tokens.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["GROWING", "GrowingCache", "RotatingCache", "StaticCache", "bounded"]
 
 
 class GrowingCache:
-    """All tokens, in tensors that grow with them.
+    """A cache of all tokens, in tensors that grow.
 
     Args:
-        keys, values: ``(B, H, 0, E)``, of the sizes that a token takes.
+        keys, values: ``(B, H, 0, E)``, empty, with the other sizes of the tokens to come.
     """
 
     fields: ClassVar[tuple[str, ...]] = ("keys", "values")
@@ -29,18 +29,18 @@ class GrowingCache:
         self.keys, self.values, self.length = keys, values, 0
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Keep ``(B, H, L, E)`` more; gives all keys and values, and the first one's slot."""
+        """Append ``(B, H, L, E)``; returns all keys and values, and the first one's slot."""
         self.keys = torch.cat([self.keys.to(keys.dtype), keys], -2)
         self.values = torch.cat([self.values.to(values.dtype), values], -2)
         self.length += keys.shape[-2]
         return self.keys, self.values, 0
 
     def select(self, index: Tensor) -> None:
-        """Keep the rows of an index, in its order."""
+        """Keep the batch rows that an index selects, in its order."""
         self.keys, self.values = self.keys[index], self.values[index]
 
     def crop(self, length: int) -> None:
-        """Keep the first slots."""
+        """Keep the first ``length`` slots."""
         self.keys, self.values = self.keys[..., :length, :], self.values[..., :length, :]
         self.length = length
 
@@ -51,14 +51,14 @@ class GrowingCache:
 
 
 class StaticCache(GrowingCache):
-    """All tokens, in buffers that are as large from the start as they may become.
+    """A cache of all tokens, in buffers of fixed size.
 
     Args:
         keys, values: ``(B, H, capacity, E)``.
     """
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Keep ``(B, H, L, E)`` more; gives the filled part of the buffers, and 0."""
+        """Append ``(B, H, L, E)``; returns the filled part of the buffers, and 0."""
         first, self.length = self.length, self.length + keys.shape[-2]
         if self.length > self.keys.shape[-2]:
             raise IndexError(f"{self.length} tokens, but the cache holds {self.keys.shape[-2]}.")
@@ -67,12 +67,12 @@ class StaticCache(GrowingCache):
         return self.keys[..., : self.length, :], self.values[..., : self.length, :], 0
 
     def crop(self, length: int) -> None:
-        """Keep the first slots; what later ones hold is written over."""
+        """Keep the first ``length`` slots; later ones are overwritten."""
         self.length = length
 
 
 class RotatingCache(GrowingCache):
-    """The latest tokens only: token ``i`` lies at ``i`` modulo the window.
+    """A cache of the latest tokens only; token ``i`` is stored at ``i`` modulo the window.
 
     Args:
         keys, values: ``(B, H, window, E)``.
@@ -80,10 +80,10 @@ class RotatingCache(GrowingCache):
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__(keys, values)
-        self.first = 0  # the oldest token that is held
+        self.first = 0  # the oldest stored token
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Keep ``(B, H, L, E)`` more; gives those held before and the new, and the first's slot."""
+        """Append ``(B, H, L, E)``; returns stored and new keys and values, and the first's slot."""
         window, old, first = self.keys.shape[-2], self.length, self.first
         self.length = old + keys.shape[-2]
         self.first = max(first, self.length - window)
@@ -97,10 +97,10 @@ class RotatingCache(GrowingCache):
         return given[0], given[1], first
 
     def crop(self, length: int) -> None:
-        """Keep the first slots.
+        """Keep the first ``length`` slots.
 
         Raises:
-            NotImplementedError: a token that the next one sees was written over.
+            NotImplementedError: a token that the next one sees has been overwritten.
         """
         if self.first > max(0, length + 1 - self.keys.shape[-2]):
             raise NotImplementedError(
@@ -110,7 +110,7 @@ class RotatingCache(GrowingCache):
 
 
 def _write(buffer: Tensor, new: Tensor, slots: Any) -> Tensor:
-    """The buffer ``(B, H, S, E)`` with ``new`` in some slots; another one under autograd."""
+    """Write ``new`` to some slots of a buffer ``(B, H, S, E)``; returns a copy under autograd."""
     buffer = buffer.to(new.dtype)
     buffer = buffer.clone() if torch.is_grad_enabled() else buffer
     buffer[..., slots, :] = new
@@ -128,9 +128,9 @@ def _spec(kind: type[GrowingCache], slots: int, capacity: int | None) -> CacheSp
 
 
 GROWING = _spec(GrowingCache, 0, None)
-"""Holds any number of tokens."""
+"""A cache for any number of tokens."""
 
 
 def bounded(kind: type[GrowingCache], slots: int) -> CacheSpec:
-    """A cache in a buffer of some slots; a static one ends with them, a rotating one does not."""
+    """A cache in a buffer of ``slots``, which are the capacity of a static, not a rotating one."""
     return _spec(kind, slots, slots if kind is StaticCache else None)

@@ -1,6 +1,6 @@
-"""How a layer knows where a token is: by nothing, a learned vector, a rotation, or a distance.
+"""Positions of a layer: none, a learned vector, a rotation, or a penalty on distance.
 
-Positions are counted from a sequence's first real token, so padding on its left moves none.
+Positions count from a sequence's first real token, so padding on the left does not move them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ __all__ = ["Alibi", "Learned", "Positions", "Rotary"]
 
 
 class Positions(nn.Module):
-    """No positions: what is hidden alone tells tokens apart (Haviv et al. 2022, 2203.16634).
+    """No positions: only the causal mask distinguishes tokens (Haviv et al. 2022, 2203.16634).
 
     Args:
         size: E of the hidden states.
-        heads: how many heads there are.
+        heads: number of heads.
     """
 
     def __init__(self, size: int, heads: int) -> None:
@@ -24,23 +24,24 @@ class Positions(nn.Module):
         self.heads = heads
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        """Hidden states ``(B, L, E)`` that know their positions ``(B or 1, L)``."""
+        """Add positions ``(B or 1, L)`` to hidden states ``(B, L, E)``."""
         return hidden
 
     def turn(self, tensor: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys ``(B, H, L, D)`` that know their positions."""
+        """Rotate queries or keys ``(B, H, L, D)`` by their positions ``(B or 1, L)``."""
         return tensor
 
     def bias(self, distance: Tensor) -> Tensor | None:
-        """What is added to scores ``(H, L, S)`` at distances ``(L, S)``, in float32."""
+        """The bias ``(H, L, S)`` of scores at distances ``(L, S)``, in float32; ``None`` for 0."""
         return None
 
 
 class Learned(Positions):
-    """A learned vector a position, added to the hidden state (Gehring et al. 2017, 1705.03122).
+    """A learned vector per position, added to the hidden state (Gehring et al. 2017, 1705.03122).
 
     Args:
-        most: how many positions there are.
+        size, heads: as of :class:`Positions`.
+        most: number of positions.
     """
 
     def __init__(self, size: int, heads: int, most: int = 4096) -> None:
@@ -49,7 +50,7 @@ class Learned(Positions):
         nn.init.normal_(self.table, std=0.5)
 
     def embed(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        """Hidden states plus the vectors of their positions.
+        """Add the vectors of positions ``(B or 1, L)`` to hidden states ``(B, L, E)``.
 
         Raises:
             IndexError: a position is beyond the table.
@@ -58,12 +59,12 @@ class Learned(Positions):
 
 
 class Rotary(Positions):
-    """Pairs of features turned by an angle that grows with the position (Su et al. 2021)."""
+    """Rotate pairs of features by an angle that grows with the position (Su et al. 2021)."""
 
     base = 10000.0
 
     def turn(self, tensor: Tensor, positions: Tensor) -> Tensor:
-        """The first half of the features is turned into the second; in float32 at least."""
+        """Rotate feature i with feature i + D / 2, in float32 or wider."""
         wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
         half = tensor.shape[-1] // 2
         steps = torch.arange(half, dtype=wide.dtype, device=wide.device) / half
@@ -77,6 +78,6 @@ class Alibi(Positions):
     """A penalty that grows with the distance, faster in the first heads (Press et al. 2021)."""
 
     def bias(self, distance: Tensor) -> Tensor:
-        """Minus the distance times a slope a head, ``2^(-8 i / H)``."""
+        """The bias ``(H, L, S)``: minus the distance times head i's slope, ``2^(-8 i / H)``."""
         heads = torch.arange(1, self.heads + 1, device=distance.device, dtype=torch.float32)
         return -distance * torch.exp2(-8 * heads / self.heads)[:, None, None]

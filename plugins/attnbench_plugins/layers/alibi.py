@@ -1,4 +1,4 @@
-"""Causal self-attention with a penalty for distance.
+"""Causal self-attention with a penalty on distance (ALiBi).
 
 Source: Press et al. 2021, arXiv:2108.12409.
 """
@@ -16,7 +16,7 @@ __all__ = ["AlibiAttention"]
 
 
 class AlibiAttention(SelfAttention):
-    """Attend to all tokens so far, less to distant ones."""
+    """Attend to the current and all earlier tokens, less to distant ones."""
 
     positioned = Alibi
 

@@ -1,4 +1,4 @@
-"""Causal self-attention without positions: the mask alone tells the tokens apart.
+"""Causal self-attention without positions: only the causal mask distinguishes tokens.
 
 Source: Haviv et al. 2022, arXiv:2203.16634; grouped heads: Ainslie et al. 2023, arXiv:2305.13245.
 """
@@ -15,7 +15,7 @@ __all__ = ["CausalAttention"]
 
 
 class CausalAttention(SelfAttention):
-    """Attend to all tokens so far, wherever they are."""
+    """Attend to the current and all earlier tokens, whatever their positions."""
 
     causal = True
 

@@ -1,4 +1,4 @@
-"""Self-attention of all tokens to all, as in an encoder.
+"""Self-attention of every token to all tokens, as in an encoder.
 
 Source: Vaswani et al. 2017, arXiv:1706.03762.
 """
@@ -14,7 +14,7 @@ __all__ = ["EncoderAttention"]
 
 
 class EncoderAttention(SelfAttention):
-    """Attend to all tokens, before and after."""
+    """Attend to all tokens, earlier and later."""
 
     causal = False
 

@@ -1,4 +1,4 @@
-"""Causal self-attention over hidden states with learned vectors of their positions.
+"""Causal self-attention over hidden states with learned position vectors.
 
 Source: Gehring et al. 2017, arXiv:1705.03122; Radford et al. 2019.
 """
@@ -16,7 +16,7 @@ __all__ = ["LearnedPositionsAttention"]
 
 
 class LearnedPositionsAttention(SelfAttention):
-    """Attend to all tokens so far, each with the vector of its position."""
+    """Attend to the current and all earlier tokens, each with the vector of its position."""
 
     positioned = Learned
 

@@ -1,9 +1,9 @@
-"""Causal self-attention whose queries and keys are turned by their positions.
+"""Causal self-attention whose queries and keys are rotated by their positions.
 
 Source: Su et al. 2021, arXiv:2104.09864.
 
-Only where the score stays the same when both are turned alike (law ``rotation_invariant``) is the
-position a relative one.
+Positions are relative only if rotating query and key alike leaves the score unchanged (law
+``rotation_invariant``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["RotaryAttention"]
 
 
 class RotaryAttention(SelfAttention):
-    """Attend to all tokens so far, turned by their positions."""
+    """Attend to the current and all earlier tokens, rotated by their positions."""
 
     positioned = Rotary
 

@@ -1,4 +1,4 @@
-"""Causal self-attention over the latest tokens only, whose cache holds no more than those.
+"""Causal self-attention over the latest tokens only; the cache stores just these.
 
 Source: Beltagy et al. 2020, arXiv:2004.05150; ALiBi: Press et al. 2021, arXiv:2108.12409.
 """
@@ -16,7 +16,7 @@ __all__ = ["SlidingWindowAttention"]
 
 
 class SlidingWindowAttention(SelfAttention):
-    """Attend to the latest eight tokens, the current one among them."""
+    """Attend to the latest eight tokens, including the current one."""
 
     positioned = Alibi
     window = 8

@@ -16,7 +16,7 @@ __all__ = ["StaticAttention"]
 
 
 class StaticAttention(SelfAttention):
-    """Attend to all tokens so far, out of a buffer."""
+    """Attend to the current and all earlier tokens, stored in a buffer."""
 
     capacity = 64
     positioned = Rotary

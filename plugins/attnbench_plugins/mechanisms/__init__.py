@@ -1,1 +1,1 @@
-"""Built-in mechanisms, one a file."""
+"""Built-in mechanisms, one per file."""

@@ -1,4 +1,4 @@
-"""Python floats for ``local_predictive``."""
+"""The reference of ``local_predictive`` in Python floats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _sigmoid(x: float) -> float:
 
 
 def predictive(module: Any, query: Rows, key: Rows, value: Rows, allowed: list[list[bool]]) -> Rows:
-    """The output's rows: the predicted position, its window, the softmax, the Gaussian."""
+    """The rows of the output, by predicted position, window, softmax and Gaussian."""
     score = pair_score(module.scoring)
     weight, vector = module.position_proj.weight.tolist(), module.position_vector.tolist()
     output = []

@@ -1,8 +1,7 @@
-"""Ranks: processes of one group of ``torch.distributed`` that work for this process.
+"""Ranks: processes of one ``torch.distributed`` group that work for this process.
 
-They are started at first use and kept; each ends itself as soon as its connection to this process
-is closed, however this process ends. They stay in its process group, so that whoever kills that
-group kills them too.
+They are started at first use and kept. Each exits as soon as its connection to this process is
+closed, however this process ends. They stay in its process group, so killing the group ends them.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ from attnbench_plugins.mechanisms import _ring
 __all__ = ["Ranks", "ranks"]
 
 _WITHIN_S = 2.0
-"""Where a rank has raised, the others answer within this time, or wait for it in vain."""
+"""Seconds that the other ranks get to answer after one raised; later, they wait for it in vain."""
 
 
 def _store(port: int, count: int) -> Any:
-    """Where the ranks find each other: a port of this machine, a new one for 0."""
+    """The store in which the ranks find each other, on a port of this machine (0: a new one)."""
     master = port == 0
     store: Any = dist.TCPStore  # type: ignore[attr-defined]  # torch names it in its docs only
     return store("127.0.0.1", port, count, is_master=master, wait_for_workers=False)
 
 
 class Ranks:
-    """Processes of one group.
+    """The processes of one group.
 
     Args:
-        count: how many.
-        device: type of the device that they compute on; with a GPU for each they talk by nccl,
-            else by gloo.
+        count: number of ranks.
+        device: type of the device on which they compute; they communicate by nccl if there is a
+            GPU for each, else by gloo.
     """
 
     def __init__(self, count: int, device: str) -> None:
@@ -72,11 +71,11 @@ class Ranks:
 
     @property
     def alive(self) -> bool:
-        """Whether all of them are there."""
+        """Whether all ranks are running."""
         return bool(self.processes) and all(one.poll() is None for one in self.processes)
 
     def run(self, function: str, messages: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What each rank gives for its message, in the order of the ranks.
+        """Send each rank a message and return the results in the order of the ranks.
 
         Raises:
             RuntimeError: a rank raised, or has ended.
@@ -88,7 +87,7 @@ class Ranks:
             waiting: float | None = None
             while left := [c for c in self._connections if c not in answers]:
                 ready = wait(left, waiting)
-                if not ready:  # the others wait for the one that raised
+                if not ready:  # these wait for the one that raised
                     self.end()
                     break
                 for one in (c for c in left if c in ready):
@@ -106,7 +105,7 @@ class Ranks:
         return [answers[one][0] for one in self._connections]
 
     def end(self) -> None:
-        """End them."""
+        """End all ranks."""
         for one in self._connections:
             one.close()
         for process in self.processes:
@@ -119,7 +118,7 @@ _OF_PROCESS: dict[tuple[int, int, str], Ranks] = {}
 
 
 def ranks(count: int, device: str) -> Ranks:
-    """The ranks of this process, which are started if they are not there."""
+    """The ranks of this process; starts them if they are not running."""
     key = os.getpid(), count, device
     if key not in _OF_PROCESS or not _OF_PROCESS[key].alive:
         if key in _OF_PROCESS:
@@ -160,11 +159,11 @@ def _read(connection: Connection[Any, Any], messages: queue.SimpleQueue[bytes]) 
         while True:
             messages.put(connection.recv_bytes())
     except (OSError, EOFError):
-        os._exit(0)  # the process that it works for is gone
+        os._exit(0)  # the process that started this rank has ended
 
 
 def _main(number: int, rank: int, count: int, port: int, device: str) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that it works for
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     connection: Connection[Any, Any] = Connection(number)
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, messages), daemon=True).start()

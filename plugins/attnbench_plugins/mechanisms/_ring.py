@@ -1,12 +1,12 @@
-"""Ring attention on one rank: its own queries, and keys and values that pass by.
+"""Ring attention on one rank: its own queries, with keys and values that circulate.
 
 Rank r of N holds a part of the queries and a part of the keys and values. In N - 1 steps each rank
-hands the keys and values that it has to the next one, and joins what it finds for each part by the
-log-sum-exp of its scores. In the backward pass the gradients of keys and values travel behind them
-and arrive at home with the last hop. A rank sends ``(N - 1) / N · S · (Ek + Ev)`` numbers an item
-forward, and twice as many backward (beside the gradients of the scoring function's parameters,
-which are added up over the ranks): each rank needs every key once, and each key's gradient is a sum
-over all ranks. Scores are made for 64 queries at once, so that memory grows as S / N.
+passes its current keys and values to the next rank, and combines the results for the parts by the
+log-sum-exp of their scores. In the backward pass the gradients of keys and values follow them and
+reach their own rank with the last step. A rank sends ``(N - 1) / N · S · (Ek + Ev)`` numbers per
+item forward, and twice as many backward, plus the gradients of the scoring function's parameters,
+which are summed over the ranks: each rank needs every key once, and each key's gradient is a sum
+over all ranks. Scores are computed for 64 queries at once, so that memory grows as S / N.
 Source: Liu, Zaharia and Abbeel 2023, arXiv:2310.01889.
 """
 
@@ -29,7 +29,7 @@ _ROWS = 64
 
 
 def bounds(length: int, ranks: int) -> list[tuple[int, int]]:
-    """First and last + 1 of each rank's part, as :func:`torch.tensor_split` cuts."""
+    """Start and stop of each rank's part, as :func:`torch.tensor_split` cuts."""
     least, rest = divmod(length, ranks)
     ends = [least * rank + min(rank, rest) for rank in range(ranks + 1)]
     return list(itertools.pairwise(ends))
@@ -37,14 +37,14 @@ def bounds(length: int, ranks: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Shard:
-    """What a rank holds of a call; sizes are those of all ranks together.
+    """A rank's part of a call.
 
     Args:
         query: ``(..., L_r, Eq)``.
         key, value: ``(..., S_r, Ek)`` and ``(..., S_r, Ev)``.
-        allowed, bias: its rows of the mask, ``(..., L_r or 1, S)``.
-        is_causal: hide the future, aligned to the bottom right.
-        q_len, kv_len: L and S.
+        allowed, bias: the rank's rows of the mask, ``(..., L_r or 1, S)``.
+        is_causal: whether to hide the future, aligned to the bottom right.
+        q_len, kv_len: L and S of all ranks together.
     """
 
     query: Tensor
@@ -57,12 +57,12 @@ class Shard:
     kv_len: int
 
     def chunks(self) -> Iterator[slice]:
-        """Slices of the rank's queries that are scored at once."""
+        """Yield slices of the rank's queries to score at once."""
         for start in range(0, self.query.shape[-2], _ROWS):
             yield slice(start, min(start + _ROWS, self.query.shape[-2]))
 
     def hidden(self, rows: slice, cols: slice) -> Tensor | None:
-        """What the mask hides, of some of its queries and of some of all keys."""
+        """The pairs that the mask hides, for some of the rank's queries and some of all keys."""
         hidden = None if self.allowed is None else ~_part(self.allowed, rows, cols)
         if not self.is_causal:
             return hidden
@@ -81,7 +81,7 @@ class Shard:
         bias: Tensor | None,
         hidden: Tensor | None,
     ) -> Tensor:
-        """Masked scores, float32 or float64; those that are hidden are ``-inf``."""
+        """Masked scores in float32 or float64; hidden ones are ``-inf``."""
         scores = _wide(scores_of(module, query, key))
         scores = scores if bias is None else scores + bias.to(scores.dtype)
         return scores if hidden is None else scores.masked_fill(hidden, float("-inf"))
@@ -92,12 +92,12 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _part(mask: Tensor, rows: slice, cols: slice) -> Tensor:
-    """Rows and columns of a mask, one of whose rows may stand for all."""
+    """Rows and columns of a mask, which may have a single row for all queries."""
     return (mask if mask.shape[-2] == 1 else mask[..., rows, :])[..., cols]
 
 
 def _shift(tensors: tuple[Tensor, ...], length: int) -> tuple[Tensor, ...]:
-    """Hand tensors to the next rank, and take those of the one before, whose keys are so many."""
+    """Send tensors to the next rank, and receive those of the previous, with ``length`` keys."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     received = tuple(t.new_empty(*t.shape[:-2], length, t.shape[-1]) for t in tensors)
     turns = [dist.P2POp(dist.isend, t.contiguous(), (rank + 1) % ranks) for t in tensors]
@@ -109,10 +109,10 @@ def _shift(tensors: tuple[Tensor, ...], length: int) -> tuple[Tensor, ...]:
 
 
 def forward(module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
-    """The rank's output ``(..., L_r, Ev)`` and statistics ``(..., L_r, 2)``, wide.
+    """The rank's output ``(..., L_r, Ev)`` and statistics ``(..., L_r, 2)``, in a wide dtype.
 
     The statistics are each row's largest score m and Σ exp(score − m). Their log-sum-exp is
-    m + log Σ; as one number it would round off what weights of huge scores differ by.
+    m + log Σ; as one number, it would round away the differences between huge scores.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     parts = bounds(shard.kv_len, ranks)
@@ -142,20 +142,22 @@ def forward(module: nn.Module, shard: Shard) -> tuple[Tensor, Tensor]:
 
 
 def _finite(largest: Tensor) -> Tensor:
-    """Each row's largest score, 0 where it has no key, whose weights are then exp(-inf)."""
+    """Each row's largest score, or 0 for a row without keys, so that its weights are exp(-inf)."""
     return largest.masked_fill(largest == float("-inf"), 0.0)
 
 
 def backward(
     module: nn.Module, shard: Shard, output: Tensor, statistics: Tensor, grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of the rank's query, key, value, bias, and of all parameters, wide.
+    """The gradients of the rank's query, key, value and bias, and of all parameters.
+
+    They are in a wide dtype.
 
     Args:
         module: the scoring function.
         shard: as in :func:`forward`.
-        output, statistics: what that gave.
-        grad: of the output.
+        output, statistics: results of :func:`forward`.
+        grad: gradient of the output.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     parts = bounds(shard.kv_len, ranks)
@@ -165,7 +167,7 @@ def backward(
     )
     key, value = shard.key, shard.value
     slopes: tuple[Tensor, ...] = ()
-    for step in range(1, ranks):  # its own keys come last, when their gradients have come home
+    for step in range(1, ranks):  # its own keys come last, with their gradients
         cols = slice(*parts[(rank - step) % ranks])
         key, value = _shift((key, value), cols.stop - cols.start)
         slopes = _shift(slopes, cols.stop - cols.start) if slopes else _zeros(key, value)
@@ -184,7 +186,7 @@ def _zeros(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Gradients:
-    """The gradients that a rank adds up, of one part of the keys after the other."""
+    """The gradients that a rank sums over the parts of the keys."""
 
     def __init__(
         self,
@@ -205,7 +207,7 @@ class _Gradients:
     def add(
         self, cols: slice, key: Tensor, value: Tensor, key_slope: Tensor, value_slope: Tensor
     ) -> None:
-        """Add what the rank's queries give of a part of the keys; the slopes are changed."""
+        """Add the contributions of a part of the keys; changes both slopes in place."""
         shard = self.shard
         for rows in shard.chunks() if cols.stop > cols.start else ():
             hidden = shard.hidden(rows, cols)

@@ -1,7 +1,7 @@
 """Parallel forms of the monotonic recursion: its expectation over the keys, and its hard choice.
 
-Both are exact and only multiply and add what is positive; none divides by a product of
-probabilities, as the textbook form does, which underflows after some dozens of keys.
+Both are exact and only multiply and add positive numbers. Neither divides by a product of
+probabilities as the textbook form does, which underflows after some dozens of keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["carried", "expected", "forward_choice"]
 def carried(stay: Tensor, enter: Tensor) -> Tensor:
     r"""All :math:`x_j = \text{stay}_j x_{j-1} + \text{enter}_j` over the last dimension.
 
-    By doubling: after k rounds an entry has met those up to 2^k before it, so it takes log2(S).
+    By doubling: after k rounds an entry includes the 2^k before it, so it takes log2(S) rounds.
     """
     step = 1
     while step < enter.shape[-1]:
@@ -27,15 +27,15 @@ def carried(stay: Tensor, enter: Tensor) -> Tensor:
 
 
 def expected(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """The probability ``(..., L, S)`` that a query attends to a key, with stops at sigmoid(score).
+    """The probability ``(..., L, S)`` that a query stops at a key, by p(stop) = sigmoid(score).
 
-    Each query goes on from where the one before it stopped; a key that is hidden is passed, and a
-    query without keys leaves the position as it is. All keys of a row are computed at once.
+    Each query continues from where the previous one stopped. Hidden keys are skipped, and a query
+    without keys leaves the position unchanged. All keys of a row are computed at once.
     """
     stop, go = scores.sigmoid(), (-scores).sigmoid()
     if allowed is not None:
         stop, go = stop.masked_fill(~allowed, 0.0), go.masked_fill(~allowed, 1.0)
-    # a query meets key j if it stood there, or went on from key j - 1
+    # a query reaches key j if it started there or continued from key j - 1
     go = pad(go[..., :-1], (1, 0))
     alive = None
     if allowed is not None:
@@ -46,16 +46,16 @@ def expected(scores: Tensor, allowed: Tensor | None) -> Tensor:
     for row in range(stop.shape[-2]):
         weights = stop[..., row, :] * carried(go[..., row, :], standing)
         rows.append(weights)
-        # where a query has no keys, the position stays as it was
+        # a query without keys leaves the position unchanged
         standing = weights if alive is None else weights.where(alive[..., row, :], standing)
     return torch.stack(rows, -2)
 
 
 def forward_choice(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """The slot ``(..., L)`` that each query stops at; S where it and all after it find none.
+    """The slot ``(..., L)`` at which each query stops; S if it and all later queries stop nowhere.
 
-    A query stops at the first key with a positive score, from where the one before it stopped: a
-    map from slots to slots. The maps are composed by doubling, in log2(L) rounds.
+    A query stops at the first key with a positive score, starting where the previous one stopped:
+    a map from slots to slots. The maps are composed by doubling, in log2(L) rounds.
     """
     kv_len = scores.shape[-1]
     stops = scores > 0
@@ -64,7 +64,7 @@ def forward_choice(scores: Tensor, allowed: Tensor | None) -> Tensor:
     slots = torch.arange(kv_len, device=scores.device)
     here = torch.where(stops, slots, kv_len)
     jump = pad(here.flip(-1).cummin(-1).values.flip(-1), (0, 1), value=kv_len)
-    if allowed is not None:  # a query without keys leaves the position as it is
+    if allowed is not None:  # a query without keys leaves the position unchanged
         every = torch.arange(kv_len + 1, device=scores.device)
         jump = torch.where(allowed.any(-1, keepdim=True), jump, every)
     step = 1

@@ -2,7 +2,7 @@ r"""Attention as sequence-to-sequence tutorials teach it: weights straight from 
 
 :math:`\alpha = \mathrm{softmax}(W_a [q; k] + b_a)` over a fixed number of slots, then
 :math:`W_c [q; \alpha V] + b_c`. The query holds [q; k], a decoder's state and its embedded input;
-the key is ignored. Weights go by a slot's number alone, so that every key keeps its place.
+the key is ignored. A weight depends on the number of its slot, so keys cannot be moved.
 Source: encoder-decoder tutorials, after Bahdanau et al. 2015, arXiv:1409.0473.
 """
 
@@ -27,12 +27,12 @@ class ConcatCombineAttention(nn.Module):
     """Weigh numbered slots by state and input.
 
     Args:
-        query_size: Eq, of [q; k] together.
+        query_size: Eq, the size of [q; k].
         key_size: Ek, ignored.
         value_size: Ev.
         slots: the largest S.
-        state_size: how many of the query's features are q; half of them by default.
-        output_size: of the output; Ev by default.
+        state_size: number of the query's features that are q; by default half of them.
+        output_size: size of the output; by default Ev.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ConcatCombineAttention(nn.Module):
         if min(slots, output_size) < 1 or not 0 < self.state_size <= query_size:
             raise OptionError(
                 f"concat_combine: slots={slots}, output_size={output_size} and "
-                f"state_size={self.state_size}; all are at least 1, and state_size at most "
+                f"state_size={self.state_size}; all must be at least 1, and state_size at most "
                 f"query_size={query_size}."
             )
         self.slot_proj = nn.Linear(query_size, slots)
@@ -72,7 +72,7 @@ class ConcatCombineAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The output ``(..., L, Ev)``, and on request the weights ``(..., L, S)``.
 
-        With S below the number of slots, the last ones are left out.
+        If S is below the number of slots, the last slots are not used.
         """
         call = prepare(self, query, key, value, attn_mask, valid_lens, is_causal, dropout_p)
         kv_len = key.shape[-2]
@@ -82,7 +82,7 @@ class ConcatCombineAttention(nn.Module):
                 f"with slots={kv_len}."
             )
         scores = self.slot_proj(query)[..., :kv_len]
-        scores = scores + key[..., :0].sum(-1).unsqueeze(-2)  # the key's graph: exactly 0
+        scores = scores + key[..., :0].sum(-1).unsqueeze(-2)  # 0, keeps the key in the graph
         weights = softmax_weights(scores, call.mask)
         read = pool(weights, call.value, dropout_p=dropout_p if self.training else 0.0)
         both = torch.cat([query[..., : self.state_size], read.to(query.dtype)], -1)

@@ -1,6 +1,6 @@
 r"""Monotonic attention: the attended position never moves back from one query to the next.
 
-Query i walks on from where query i - 1 stopped, and stops at key j with probability
+Query i continues from where query i - 1 stopped, and stops at key j with probability
 :math:`p_{ij} = \sigma(a(q_i, k_j) + r)`. Training uses the expectation,
 :math:`\alpha_{ij} = p_{ij} \sum_{m \le j} \alpha_{i-1,m} \prod_{n=m}^{j-1} (1 - p_{in})`,
 evaluation the first key with :math:`p \ge \tfrac12`. Rows sum to at most 1: a query that stops
@@ -29,13 +29,13 @@ _SCORING = "additive"
 
 
 class ForcedForwardAttention(nn.Module):
-    """Attend to one key a query, never before the last one.
+    """Attend to one key per query, never before that of the previous query.
 
     Args:
         query_size, key_size, value_size: Eq, Ek and Ev.
         scoring: address of a scoring function.
-        offset: initial value of the learned r; the lower, the further a query looks ahead.
-        noise: deviation of what is added to the scores in training, which teaches certainty.
+        offset: initial value of the learned r; lower values make queries look further ahead.
+        noise: standard deviation of noise added to scores in training, which rewards certainty.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ForcedForwardAttention(nn.Module):
     ) -> None:
         super().__init__()
         if noise < 0:
-            raise OptionError(f"forced_forward: noise={noise}, but a deviation is at least 0.")
+            raise OptionError(f"forced_forward: noise={noise}, but must be at least 0.")
         self.scoring = make_scoring(scoring, query_size, key_size)
         self.offset = nn.Parameter(torch.tensor(float(offset)))
         self.noise = noise

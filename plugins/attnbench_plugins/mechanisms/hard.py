@@ -1,8 +1,8 @@
-r"""Hard attention: one key a query, the most likely in evaluation, sampled in training.
+r"""Hard attention: one key per query, the most likely in evaluation, sampled in training.
 
 Source: Xu et al. 2015, arXiv:1502.03044. The weights are one-hot; their gradient is that of the
-soft weights they were chosen by (straight-through). For a score-function loss the log-probability
-of a sample is kept: ``(module.log_prob * reward).sum()``.
+soft weights from which they were chosen (straight-through). For a score-function loss the module
+stores the log-probability of a sample: ``(module.log_prob * reward).sum()``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _SCORING = "additive"
 
 
 class HardAttention(nn.Module):
-    """Attend to one key.
+    """Attend to one key per query.
 
     Args:
         query_size, key_size, value_size: Eq, Ek and Ev.
         scoring: address of a scoring function.
 
     Attributes:
-        log_prob: ``(..., L)``, of the keys that the last call in training sampled; 0 for a query
-            without keys; ``None`` before, and after a call in evaluation.
+        log_prob: ``(..., L)``, log-probability of the keys sampled by the last call, 0 for a query
+            without keys; ``None`` before any call and after a call in evaluation mode.
     """
 
     log_prob: Tensor | None
@@ -47,7 +47,7 @@ class HardAttention(nn.Module):
         self.log_prob = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # what a call left in a graph can neither be copied nor pickled, and is not state
+        # a tensor in a graph can be neither copied nor pickled, and is not state
         return {**self.__dict__, "log_prob": None}
 
     def forward(
@@ -87,21 +87,21 @@ class HardAttention(nn.Module):
 
 
 def _sample(soft: Tensor) -> Tensor:
-    """A key by weight: of exponential clocks at rates w, the first to ring."""
+    """Sample a key by its weight: the first of exponential clocks with rates w to ring."""
     return (soft / torch.empty_like(soft).exponential_()).argmax(-1, keepdim=True)
 
 
 def _likeliest(scores: Tensor, mask: Mask) -> Tensor:
-    """The key of the highest score, the first of those that differ by rounding alone.
+    """The key with the highest score, or the first of those that differ by rounding only.
 
-    Weights would not do: softmax rounds away differences of scores that are small beside 1.
+    Weights cannot decide this: softmax rounds away differences of scores that are small beside 1.
     """
     total = scores if mask.bias is None else scores + mask.bias.to(scores.dtype)
     hidden = torch.zeros_like(total, dtype=torch.bool) if mask.allowed is None else ~mask.allowed
     size = scores.masked_fill(hidden, 0.0).abs().amax(-1, keepdim=True)
     total = total.masked_fill(hidden, float("-inf"))
     top = total.amax(-1, keepdim=True)
-    # what a mask adds to other keys, however much, does not round the highest
+    # the bias of other keys, however large, does not round the highest score
     slack = 4 * torch.finfo(total.dtype).eps * torch.maximum(size, top.abs())
     return (total >= top - slack).to(torch.uint8).argmax(-1, keepdim=True)
 
@@ -117,7 +117,7 @@ def _reference(
     for q, may in zip(query, allowed, strict=True):
         scores = {slot: score(q, k) for slot, k in enumerate(key) if may[slot]}
         slack = 4 * sys.float_info.epsilon * max(map(abs, scores.values()), default=0.0)
-        # of keys that differ by rounding alone the first, as the module takes it
+        # the first of the keys that differ by rounding only, as in the module
         least = max(scores.values(), default=0.0) - slack
         slot = next((slot for slot, found in scores.items() if found >= least), None)
         rows.append([0.0] * len(value[0]) if slot is None else value[slot])

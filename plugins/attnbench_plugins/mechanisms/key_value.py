@@ -1,6 +1,6 @@
 r"""Key-value attention of a sequence over its own last W states, strictly before each.
 
-Each state is split in a key and a value. With the default score, over the last W keys,
+Each state is split into a key and a value. With the default score, over the last W keys,
 :math:`M = \tanh(W_Y K + (W_h k_t) 1^\top), \alpha = \mathrm{softmax}(w^\top M)`; then
 :math:`r = V \alpha^\top` and :math:`h^*_t = \tanh(W_r r + W_x v_t)`. Query ``(..., L, Eq)`` holds
 the :math:`k_t`, L = S. Source: Daniluk et al. 2017, arXiv:1702.04521. Time and memory are O(L·W).
@@ -32,7 +32,7 @@ class KeyValueAttention(nn.Module):
     Args:
         query_size, key_size, value_size: Eq, Ek and Ev.
         scoring: address of a scoring function; the paper's is ``additive``.
-        window: W, how many earlier states a state sees.
+        window: W, number of earlier states that a state sees.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class KeyValueAttention(nn.Module):
     def edges(
         self, query: Tensor, _kv_len: int, _seen: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """First and last slot ``(L,)`` that each state sees, which may lie before the first."""
+        """The first and last slot ``(L,)`` that each state sees; they may be before slot 0."""
         now = torch.arange(query.shape[-2], device=query.device)
         return now - self.window, now - 1
 
@@ -75,10 +75,10 @@ class KeyValueAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The output ``(..., L, Ev)``, and on request the weights ``(..., L, S)``.
 
-        A query whose keys a mask hides all gives zeros; one that has no earlier state in its
-        window, tanh(W_x v_t).
+        A query whose keys are all hidden by a mask gives zeros; a query without an earlier state in
+        its window gives tanh(W_x v_t).
         """
-        # it is causal anyhow, but with a mask that decides which slots no query sees
+        # it is always causal; with a mask, causality decides which slots no query sees
         masked = attn_mask is not None or (valid_lens is not None and valid_lens.dim() > 1)
         call = prepare(
             self, query, key, value, attn_mask, valid_lens, is_causal and masked, dropout_p

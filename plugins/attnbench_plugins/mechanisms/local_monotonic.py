@@ -1,6 +1,6 @@
 r"""Local attention in step with the query: softmax over the keys in :math:`[t - D, t + D]`.
 
-Source: Luong, Pham and Manning 2015, arXiv:1508.04025 (local-m). Query i of L stands at
+Source: Luong, Pham and Manning 2015, arXiv:1508.04025 (local-m). Query i of L is at
 :math:`t = \lfloor (i + \tfrac12) S / L \rfloor`, which is i when L = S. Query ``(..., L, Eq)``, key
 ``(..., S, Ek)``, value ``(..., S, Ev)`` give ``(..., L, Ev)``, in time and memory O(L·D).
 """
@@ -29,7 +29,7 @@ class LocalMonotonicAttention(nn.Module):
     Args:
         query_size, key_size, value_size: Eq, Ek and Ev.
         scoring: address of a scoring function.
-        window: D, keys on either side; 0 leaves one key.
+        window: D, number of keys on either side; 0 leaves one key.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LocalMonotonicAttention(nn.Module):
     def edges(
         self, query: Tensor, kv_len: int, _seen: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """First and last slot ``(L,)`` of each query's window, which may lie outside the keys."""
+        """The first and last slot ``(L,)`` of each query's window; they may be outside the keys."""
         q_len = query.shape[-2]
         steps = 2 * torch.arange(q_len, device=query.device) + 1
         t = steps * kv_len // (2 * max(q_len, 1))

@@ -2,8 +2,8 @@ r"""Local attention around a predicted position, :math:`p = S \cdot \sigma(v_p^\
 
 Softmax over the keys in :math:`[p - D, p + D]`, times :math:`\exp(-(s - p)^2 / 2\sigma^2)` with
 :math:`\sigma = D / 2`: rows sum to less than 1. Source: Luong, Pham and Manning 2015,
-arXiv:1508.04025 (local-p). S counts the slots up to the last that the query may attend to, so that
-padding behind them moves nothing. Time and memory are O(L·D).
+arXiv:1508.04025 (local-p). S counts the slots up to the last one that the query may attend to, so
+that padding after it changes nothing. Time and memory are O(L·D).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LocalPredictiveAttention(nn.Module):
     Args:
         query_size, key_size, value_size: Eq, Ek and Ev.
         scoring: address of a scoring function.
-        window: D, at least 1: σ is half of it.
-        hidden_size: h of the predicting network.
+        window: D, at least 1, since σ is half of it.
+        hidden_size: h, hidden units of the network that predicts the position.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class LocalPredictiveAttention(nn.Module):
     def position(self, query: Tensor, slots: Tensor) -> Tensor:
         """The predicted position ``(..., L)`` among ``slots`` keys, in float64.
 
-        The window's edge is a jump; in float64 every dtype sees it at the same place.
+        The window's edge is a discontinuity; in float64 it is at the same place for every dtype.
         """
         hidden = (query.double() @ self.position_proj.weight.double().mT).tanh()
         return slots * (hidden @ self.position_vector.double()).sigmoid()
 
     def edges(self, query: Tensor, _kv_len: int, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """First and last slot ``(..., L)`` of each window, which may lie outside the keys."""
+        """The first and last slot ``(..., L)`` of each window; they may be outside the keys."""
         p = self.position(query.detach(), seen).detach()
         return (p - self.window).ceil(), (p + self.window).floor()
 
@@ -84,7 +84,7 @@ class LocalPredictiveAttention(nn.Module):
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The output ``(..., L, Ev)``, and on request the weights ``(..., L, S)``."""
-        dense = is_causal and attn_mask is not None  # else causality is a bound, never a matrix
+        dense = is_causal and attn_mask is not None  # otherwise causality is a bound, not a matrix
         call = prepare(self, query, key, value, attn_mask, valid_lens, dense, dropout_p)
         bound = is_causal and not dense
         seen = last_slots(call, bound)

@@ -1,6 +1,6 @@
 r"""Multi-head attention over any scoring function, with projections in and out.
 
-Head i attends with :math:`W_q^i q, W_k^i k, W_v^i v`; the heads' outputs, set end to end, are
+Head i attends with :math:`W_q^i q, W_k^i k, W_v^i v`; the concatenated outputs of the heads are
 projected by :math:`W_o`. Source: Vaswani et al. 2017, arXiv:1706.03762; grouped heads: Ainslie et
 al. 2023, arXiv:2305.13245. The heads share the scoring function and differ by their projections.
 No projection has a bias, so that a query without keys gets zeros.
@@ -27,8 +27,8 @@ _HEADS = 2
 def _check_heads(query_size: int, heads: int, kv_heads: int) -> None:
     if heads < 1 or kv_heads < 1 or heads % kv_heads:
         raise OptionError(
-            f"multi_head: heads={heads} and kv_heads={kv_heads}, but both are at least 1 and "
-            "kv_heads divides heads."
+            f"multi_head: heads={heads} and kv_heads={kv_heads}, but both must be at least 1 and "
+            "kv_heads must divide heads."
         )
     if query_size % heads:
         few = "fewer features than heads" if query_size < heads else "a rest"
@@ -42,10 +42,11 @@ class MultiHeadAttention(nn.Module):
     """Attend in several heads at once.
 
     Args:
-        query_size, key_size, value_size: Eq, a multiple of ``heads``, Ek and Ev.
-        scoring: address of a scoring function; it scores heads of Eq / heads features.
-        heads: how many.
-        kv_heads: how many of key and value, shared by groups of queries' heads; all by default.
+        query_size, key_size, value_size: Eq (a multiple of ``heads``), Ek and Ev.
+        scoring: address of a scoring function, applied to heads of Eq / heads features.
+        heads: number of query heads.
+        kv_heads: number of key and value heads, each shared by a group of query heads; by default
+            ``heads``.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the projections anew; each keeps a variance of 1."""
+        """Initialise the projections, each of which keeps a variance of 1."""
         for proj in (self.query_proj, self.key_proj, self.value_proj, self.out_proj):
             nn.init.normal_(proj.weight, std=proj.in_features**-0.5)
 
@@ -104,7 +105,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def _split(tensor: Tensor, heads: int) -> Tensor:
-    """``(..., length, heads * size)`` as ``(..., heads, length, size)``."""
+    """Reshape ``(..., length, heads * size)`` to ``(..., heads, length, size)``."""
     return tensor.reshape(*tensor.shape[:-1], heads, tensor.shape[-1] // heads).transpose(-3, -2)
 
 

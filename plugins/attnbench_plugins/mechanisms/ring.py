@@ -1,4 +1,4 @@
-r"""Ring attention: keys are split over ranks, whose parts are joined by their log-sum-exp.
+r"""Ring attention: keys are split over ranks, and their results combined by log-sum-exp.
 
 :math:`o_i = \sum_r e^{\ell_{ir} - \ell_i} o_{ir}, \; \ell_{ir} = \log \sum_{j \in r} e^{a(q_i,
 k_j)}, \; \ell_i = \log \sum_r e^{\ell_{ir}}`. Source: Liu, Zaharia and Abbeel 2023,
@@ -27,12 +27,12 @@ _SCORING, _RANKS = "scaled_dot", 2
 
 
 class RingAttention(nn.Module):
-    """Softmax over all keys, of which each rank holds a part.
+    """Softmax over all keys; each rank holds a part of them.
 
     Args:
         query_size, key_size, value_size: Eq, Ek and Ev.
         scoring: address of a scoring function.
-        ranks: processes that share the work.
+        ranks: number of processes that share the work.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class RingAttention(nn.Module):
 
 
 def _split(tensor: Tensor, count: int) -> list[Tensor]:
-    """The rows of each rank."""
+    """Split a tensor into the rows of each rank."""
     return [part.clone() for part in tensor.cpu().tensor_split(count, -2)]
 
 
 def _split_mask(mask: Tensor | None, count: int) -> Sequence[Tensor | None]:
-    """The rows of each rank; one that stands for all goes to each."""
+    """Split a mask into the rows of each rank; a single row for all queries goes to every rank."""
     if mask is None or mask.shape[-2] > 1:
         return [None] * count if mask is None else _split(mask, count)
     return [mask.cpu().contiguous()] * count
 
 
 class _OnRanks(torch.autograd.Function):
-    """The call on the ranks: rows go out, and come back."""
+    """The call on the ranks: sends them their rows and collects the results."""
 
     @staticmethod
     def forward(
@@ -127,7 +127,7 @@ class _OnRanks(torch.autograd.Function):
 
 
 def _run(ctx: Any, function: str, tensors: Any, *more: Tensor) -> list[list[Any]]:
-    """What the ranks give, as a list over ranks for each of its tensors."""
+    """Run a function on the ranks; for each returned tensor, a list over ranks."""
     module, query, key = ctx.module, tensors[0], tensors[1]
     count = module.ranks
     made = {

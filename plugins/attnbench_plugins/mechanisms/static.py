@@ -1,8 +1,8 @@
 r"""Static attention: one weighting for every output step, from the mean of the queries.
 
 :math:`\bar q = \tfrac1L \sum_i q_i, \; \alpha_j = \mathrm{softmax}_j(a(\bar q, k_j))`: all L rows
-are equal where their masks are. Source: Hermann et al. 2015, arXiv:1506.03340, whose reader weighs
-a document once for a whole question. Scores cost O(S), not O(L·S).
+with equal masks are equal. Source: Hermann et al. 2015, arXiv:1506.03340, whose reader weights a
+document once for a whole question. Scores cost O(S), not O(L·S).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCORING = "additive"
 
 
 class StaticAttention(nn.Module):
-    """Weigh the keys once for all queries.
+    """Compute one row of weights for all queries.
 
     Args:
         query_size, key_size, value_size: Eq, Ek and Ev.

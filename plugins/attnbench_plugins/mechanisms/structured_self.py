@@ -29,7 +29,7 @@ _ROWS = 3
 def orthonormality_penalty(weights: Tensor) -> Tensor:
     r""":math:`\lVert A A^\top - I \rVert_F^2` of weights ``(..., r, S)``, one number an item.
 
-    It is 0 exactly when the rows are orthonormal: each on one key of its own.
+    It is 0 if and only if the rows are orthonormal: each puts all weight on a key of its own.
     """
     gram = weights @ weights.mT
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
@@ -37,12 +37,12 @@ def orthonormality_penalty(weights: Tensor) -> Tensor:
 
 
 class StructuredSelfAttention(nn.Module):
-    """Weigh the states in r learned ways.
+    """Weight the states in r learned ways.
 
     Args:
         query_size: Eq, ignored.
         key_size, value_size: Ek and Ev.
-        rows: r; the query has as many rows, whatever they hold.
+        rows: r; the query must have as many rows, but their values are ignored.
         hidden_size: h, the number of hidden units.
     """
 
@@ -58,7 +58,7 @@ class StructuredSelfAttention(nn.Module):
         super().__init__()
         if rows < 1 or hidden_size < 1:
             raise OptionError(
-                f"structured_self: rows={rows}, hidden_size={hidden_size}; both are at least 1."
+                f"structured_self: rows={rows}, hidden_size={hidden_size}; each is at least 1."
             )
         self.key_proj = Projection(key_size, hidden_size)
         self.row_vectors = nn.Parameter(torch.empty(rows, hidden_size))
@@ -68,7 +68,7 @@ class StructuredSelfAttention(nn.Module):
 
     @staticmethod
     def penalty(weights: Tensor) -> Tensor:
-        """The penalty of weights that a call handed back, one number an item."""
+        """The penalty of weights ``(..., r, S)`` that a call returned, one number per item."""
         return orthonormality_penalty(weights)
 
     def forward(
@@ -93,7 +93,7 @@ class StructuredSelfAttention(nn.Module):
             )
         keys, proj, vectors = widen(call.key, self.key_proj.weight, self.row_vectors)
         scores = vectors @ (keys @ proj.mT).tanh().mT
-        scores = scores + query[..., :0].sum(-1, keepdim=True).to(scores.dtype)  # its graph: 0
+        scores = scores + query[..., :0].sum(-1, keepdim=True).to(scores.dtype)  # 0, in its graph
         weights = softmax_weights(scores, call.mask)
         output = pool(weights, call.value, dropout_p=dropout_p if self.training else 0.0)
         output = output.to(query.dtype)

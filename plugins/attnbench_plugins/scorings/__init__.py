@@ -1,1 +1,1 @@
-"""Built-in scoring functions, one a file."""
+"""Built-in scoring functions, one per file."""

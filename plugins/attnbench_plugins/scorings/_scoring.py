@@ -1,4 +1,4 @@
-"""The option ``scoring=`` of a mechanism: an address of any registered scoring function."""
+"""The option ``scoring=`` of a mechanism: the address of a registered scoring function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["legal_sizes", "pair_score"]
 
 
 def legal_sizes(sizes: Sizes, scoring: str) -> Sizes:
-    """Sizes at which a scoring function can serve."""
+    """The nearest sizes that a scoring function supports."""
     subject = resolve(scoring)[0]
     if subject.maker.equal_sizes:
         sizes = sizes.replace(key_size=sizes.query_size)
@@ -22,10 +22,10 @@ def legal_sizes(sizes: Sizes, scoring: str) -> Sizes:
 
 
 def pair_score(module: nn.Module) -> Callable[[list[float], list[float]], float]:
-    """The score of one query and one key as Python floats.
+    """A function that scores one query and one key, given as lists of Python floats.
 
-    From the scoring function's own reference; from its module where it has none, or is not
-    registered, as in a mechanism over a score that is still being written.
+    It is the scoring function's own reference. If that has none or is not registered, as in a
+    mechanism over a score that is still being written, its module is used.
     """
     spec = scoring_of(module)
     reference = None if spec is None else spec.reference

@@ -1,8 +1,9 @@
-r"""The second moment of tanh, which the scores with a hidden layer are scaled by.
+r"""The second moment of tanh, by which scores with a hidden layer are scaled.
 
 For a pre-activation :math:`z \sim N(0, 1)`, :math:`E[\tanh^2 z] = 0.3943`. At small sizes the
-pre-activation is a sum of a few products of normals, not normal itself, and the moment is smaller:
-the variance would be 0.82 at E = 1 with the constant. :func:`tanh_moment` integrates the true one.
+pre-activation is a sum of a few products of normals, which is not normal, and the moment is
+smaller: with the constant, the variance would be 0.82 at E = 1. :func:`tanh_moment` integrates the
+exact one.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ __all__ = ["tanh_moment"]
 
 @functools.cache
 def tanh_moment(*terms: tuple[int, float]) -> float:
-    r""":math:`E[\tanh^2 z]` of a sum of products of normals.
+    r""":math:`E[\tanh^2 z]` for a sum z of products of normals.
 
     Args:
         terms: pairs (number of features E, variance v): each adds the product of E standard normal
-            features with E normal weights of variance v / E.
+            features and E normal weights of variance v / E.
 
-    Given the weights, z is normal, with a variance that is a sum of scaled chi-squared ones. With
+    Given the weights, z is normal, with a variance that is a sum of scaled chi-squared terms. With
     :math:`1 - \operatorname{sech}^2` written by its Fourier transform, only the characteristic
     function of z is left: :math:`\prod (1 + v t^2 / E)^{-E/2}`.
     """

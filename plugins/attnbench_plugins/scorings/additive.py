@@ -1,6 +1,6 @@
 r"""Additive score: a network with one hidden layer, :math:`w_v^\top \tanh(W_q q + W_k k)`.
 
-Source: Bahdanau, Cho and Bengio 2015, arXiv:1409.0473. Written out, as here, it makes a tensor
+Source: Bahdanau, Cho and Bengio 2015, arXiv:1409.0473. This plain form needs a tensor
 ``(..., L, S, h)``; the kernel ``additive/factorised`` computes the same without it.
 """
 
@@ -40,7 +40,7 @@ class AdditiveScoring(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, so that scores of standard normal inputs have variance 1."""
+        """Initialise all parameters so that scores of standard normal inputs have variance 1."""
         sizes = self.query_proj.in_features, self.key_proj.in_features
         for proj, size in zip((self.query_proj, self.key_proj), sizes, strict=True):
             nn.init.normal_(proj.weight, std=(2 * size) ** -0.5)
@@ -52,7 +52,7 @@ class AdditiveScoring(nn.Module):
         return self.score_projected(query, self.project_key(key))
 
     def project_key(self, key: Tensor) -> Tensor:
-        """What a decoder keeps of a key: ``W_k k``, ``(..., S, h)``."""
+        """The part of the score that a decoder caches per key: ``W_k k``, ``(..., S, h)``."""
         key, w_k = widen(key, self.key_proj.weight)
         return key @ w_k.mT
 

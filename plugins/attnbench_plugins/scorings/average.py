@@ -1,4 +1,4 @@
-"""Average pooling: every key that is left gets the same weight, the baseline for all others."""
+"""Average pooling: all allowed keys get the same weight; the baseline for all other scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AverageScoring"]
 
 
 class AverageScoring(nn.Module):
-    """Score every pair 0, so that the weights are equal."""
+    """Score every pair with 0, so that all weights are equal."""
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores ``(..., L, S)``, all 0, of query ``(..., L, Eq)`` and key ``(..., S, Ek)``."""

@@ -1,7 +1,7 @@
 r"""Bilinear, "general", "multiplicative" score :math:`q^\top W k / (E_q E_k)^{1/4}`.
 
-Source: Luong et al. 2015, arXiv:1508.04025. With ``W ~ N(0, 1)``, as one would write it, the fourth
-root is the wrong scale (the variance would be √(Eq·Ek)); with a standard deviation of
+Source: Luong et al. 2015, arXiv:1508.04025. With the obvious ``W ~ N(0, 1)`` the fourth root is the
+wrong scale, and the variance would be √(Eq·Ek); with a standard deviation of
 :math:`(E_q E_k)^{-1/4}` the variance is 1.
 """
 
@@ -35,7 +35,7 @@ class BilinearScoring(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the matrix anew, so that scores of standard normal inputs have variance 1."""
+        """Initialise the matrix so that scores of standard normal inputs have variance 1."""
         nn.init.normal_(self.weight, std=self.scale)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:

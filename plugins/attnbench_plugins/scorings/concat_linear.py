@@ -1,7 +1,7 @@
-r"""Linear score of query and key set end to end: :math:`w^\top [q; k] + b`, one number a pair.
+r"""Linear score of the concatenated query and key: :math:`w^\top [q; k] + b`.
 
-It equals ``vector_sum`` with a bias, and softmax removes the query's term and the bias, which are
-the same for every key: the weights do not depend on the query. No pair is ever written out.
+It equals ``vector_sum`` with a bias. Softmax removes the query's term and the bias, which are the
+same for every key, so the weights do not depend on the query. No concatenation is materialised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConcatLinearScoring(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew; query and key each add a variance of 1/2, the bias none."""
+        """Initialise the weight; query and key each add a variance of 1/2, and the bias is 0."""
         weight = self.weight.detach()
         for part in (weight[: self.query_size], weight[self.query_size :]):
             nn.init.normal_(part, std=(2 * len(part)) ** -0.5)
@@ -46,7 +46,7 @@ class ConcatLinearScoring(nn.Module):
         return self.score_projected(query, self.project_key(key))
 
     def project_key(self, key: Tensor) -> Tensor:
-        """What a decoder keeps of a key: its part of the sum, ``(..., S, 1)``."""
+        """The part of the score that a decoder caches per key: its term, ``(..., S, 1)``."""
         key, weight = widen(key, self.weight)
         return (key @ weight[self.query_size :]).unsqueeze(-1)
 

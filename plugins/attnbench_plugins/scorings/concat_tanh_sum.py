@@ -1,7 +1,7 @@
-r"""Sum of tanh units over query and key set end to end: :math:`c \sum_h \tanh(W[q; k] + b)_h`.
+r"""Sum of tanh units over the concatenated query and key: :math:`c \sum_h \tanh(W[q; k] + b)_h`.
 
 It is the additive score (Bahdanau et al. 2015, arXiv:1409.0473) with its last vector fixed to ones,
-a bias, and a constant scale c for variance 1. The concatenation itself is never written out.
+a bias, and a constant scale c for variance 1. No concatenation is materialised.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ConcatTanhSumScoring(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew; query and key each add 1/2 to a unit's variance, the bias none."""
+        """Initialise the weight; query and key each add 1/2 to a unit's variance; the bias is 0."""
         weight = self.weight.detach()
         for part in (weight[:, : self.query_size], weight[:, self.query_size :]):
             nn.init.normal_(part, std=(2 * part.shape[1]) ** -0.5)
@@ -54,7 +54,7 @@ class ConcatTanhSumScoring(nn.Module):
         return self.score_projected(query, self.project_key(key))
 
     def project_key(self, key: Tensor) -> Tensor:
-        """What a decoder keeps of a key: its part of the hidden layer, ``(..., S, h)``."""
+        """The part that a decoder caches per key: its term of the hidden layer, ``(..., S, h)``."""
         key, weight = widen(key, self.weight)
         return key @ weight[:, self.query_size :].mT
 

@@ -1,6 +1,6 @@
 r"""Dot product: :math:`q^\top k`, unscaled (Luong et al. 2015, arXiv:1508.04025).
 
-Its variance is E: the counter-example that the scale of ``scaled_dot`` exists for.
+Its variance is E, which is what the scale of ``scaled_dot`` is for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 r"""Gaussian kernel: :math:`-\tfrac12 \lVert (q - k) \circ w \rVert^2` with a learned bandwidth w.
 
-Sources: Nadaraya 1964, Watson 1964: with scalars it is their kernel regression. For standard normal
-q and k, half of the squared distance is chi-squared with E degrees, of variance 2E; a bandwidth of
-:math:`(2E)^{-1/4}` gives variance 1.
+Sources: Nadaraya 1964, Watson 1964, whose kernel regression it is for scalars. For standard normal
+q and k, half the squared distance is chi-squared with E degrees of freedom and variance 2E; a
+bandwidth of :math:`(2E)^{-1/4}` gives variance 1.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class GaussianScoring(nn.Module):
 
     Args:
         query_size: E.
-        key_size: E too.
-        per_feature: one bandwidth a feature, instead of one for all.
+        key_size: E, equal to ``query_size``.
+        per_feature: learn one bandwidth per feature instead of one for all.
     """
 
     def __init__(self, query_size: int, key_size: int, *, per_feature: bool = False) -> None:
@@ -35,7 +35,7 @@ class GaussianScoring(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set every bandwidth to the one that gives variance 1."""
+        """Set every bandwidth to the value that gives variance 1."""
         nn.init.constant_(self.bandwidth, self.initial)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:

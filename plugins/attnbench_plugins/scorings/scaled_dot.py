@@ -15,9 +15,9 @@ __all__ = ["ScaledDotScoring"]
 
 
 class ScaledDotScoring(nn.Module):
-    """Score with the dot product over the root of the size.
+    """Score with the dot product divided by the square root of the size.
 
-    The query is scaled before the product: after it, float16 would have overflowed.
+    The query is scaled before the product, since the unscaled product could overflow float16.
     """
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 r"""Self-attention without a query: a hidden layer of the key alone, :math:`v_a^\top \tanh(W_a k)`.
 
-Source: Lin et al. 2017, arXiv:1703.03130 (one row of theirs); the weights do not depend on the
-query, so one row of scores ``(..., S)`` serves every query.
+Source: Lin et al. 2017, arXiv:1703.03130 (a single row of their weights). The weights do not depend
+on the query, so one row of scores ``(..., S)`` serves every query.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SelfAdditiveScoring(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew, so that scores of standard normal keys have variance 1."""
+        """Initialise all parameters so that scores of standard normal keys have variance 1."""
         size = self.key_proj.in_features
         nn.init.normal_(self.key_proj.weight, std=size**-0.5)
         moment = tanh_moment((size, 1.0))
@@ -53,12 +53,12 @@ class SelfAdditiveScoring(nn.Module):
         return self.score_projected(query, self.project_key(key))
 
     def project_key(self, key: Tensor) -> Tensor:
-        """What a decoder keeps of a key: its score, ``(..., S, 1)``."""
+        """The part that a decoder caches per key: its score, ``(..., S, 1)``."""
         wide, weight, vector = widen(key, self.key_proj.weight, self.score_vector)
         return ((wide @ weight.mT).tanh() @ vector).unsqueeze(-1)
 
     def score_projected(self, query: Tensor, projected: Tensor) -> Tensor:
-        """Scores ``(..., L, S)`` of queries ``(..., L, Eq)``, all alike, and ``(..., S, 1)``."""
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` from key scores ``(..., S, 1)``."""
         return for_every_query(projected.squeeze(-1), query)
 
 

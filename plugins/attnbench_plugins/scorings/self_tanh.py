@@ -1,7 +1,7 @@
 r"""Self-attention without a query: one tanh unit of the key alone, :math:`\tanh(w^\top k + b)`.
 
-Bounded by 1, so no weight is more than e² times another; its variance is that of a tanh, below 1,
-and it does not declare ``unit_variance``. The weights do not depend on the query.
+It is bounded by 1, so no weight is more than e² times another. Its variance is that of a tanh,
+below 1, so it does not declare ``unit_variance``. The weights do not depend on the query.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SelfTanhScoring(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew, so that the unit sees variance 1; the bias starts at 0."""
+        """Initialise the weight so that the unit's input has variance 1; the bias starts at 0."""
         nn.init.normal_(self.weight, std=len(self.weight) ** -0.5)
         nn.init.zeros_(self.bias)
 
@@ -45,12 +45,12 @@ class SelfTanhScoring(nn.Module):
         return self.score_projected(query, self.project_key(key))
 
     def project_key(self, key: Tensor) -> Tensor:
-        """What a decoder keeps of a key: its score, ``(..., S, 1)``."""
+        """The part that a decoder caches per key: its score, ``(..., S, 1)``."""
         wide, weight, bias = widen(key, self.weight, self.bias)
         return (wide @ weight + bias).tanh().unsqueeze(-1)
 
     def score_projected(self, query: Tensor, projected: Tensor) -> Tensor:
-        """Scores ``(..., L, S)`` of queries ``(..., L, Eq)``, all alike, and ``(..., S, 1)``."""
+        """Scores ``(..., L, S)`` of query ``(..., L, Eq)`` from key scores ``(..., S, 1)``."""
         return for_every_query(projected.squeeze(-1), query)
 
 

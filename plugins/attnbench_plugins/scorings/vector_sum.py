@@ -1,7 +1,7 @@
-r"""Vector sum: :math:`w_q^\top q + w_k^\top k`, one number a query and one a key.
+r"""Vector sum: :math:`w_q^\top q + w_k^\top k`, one number per query and one per key.
 
-The query's term is the same for every key, so softmax removes it: the weights do not depend on the
-query. That is the known weakness of this score, and a law that it declares.
+The query's term is the same for every key, so softmax removes it and the weights do not depend on
+the query. This is the known weakness of the score, and a law that it declares.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class VectorSumScoring(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw both vectors anew; each term has variance 1/2 for standard normal inputs."""
+        """Initialise both vectors; each term has variance 1/2 for standard normal inputs."""
         nn.init.normal_(self.query_vector, std=(2 * self.query_vector.numel()) ** -0.5)
         nn.init.normal_(self.key_vector, std=(2 * self.key_vector.numel()) ** -0.5)
 
@@ -42,7 +42,7 @@ class VectorSumScoring(nn.Module):
         return self.score_projected(query, self.project_key(key))
 
     def project_key(self, key: Tensor) -> Tensor:
-        """What a decoder keeps of a key: its term of the sum, ``(..., S, 1)``."""
+        """The part that a decoder caches per key: its term of the sum, ``(..., S, 1)``."""
         key, w_k = widen(key, self.key_vector)
         return (key @ w_k).unsqueeze(-1)
 

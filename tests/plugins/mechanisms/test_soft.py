@@ -154,7 +154,7 @@ def test_a_copy_gives_the_same_output() -> None:
         ({"heads": 8}, OptionError, "fewer features than heads"),
         ({"heads": 4}, OptionError, "choose heads that divide it"),
         ({"heads": 0}, OptionError, "at least 1"),
-        ({"heads": 6, "kv_heads": 4}, OptionError, "kv_heads divides heads"),
+        ({"heads": 6, "kv_heads": 4}, OptionError, "kv_heads must divide heads"),
         ({"head": 2}, OptionError, "Did you mean 'heads'"),
         ({"scoring": "additiv"}, UnknownNameError, "'additive'"),
         ({"scoring": "multi_head"}, OptionError, "is not a scoring function"),
