@@ -4,17 +4,16 @@
 ``nn.MultiheadAttention`` and its kind, ``flex(score_mod, mask_mod)`` for FlexAttention, ``keras``
 for Keras' layers, ``varlen`` and ``paged`` for functions of packed documents and of paged keys as
 flash-attention has them, ``array`` for libraries whose autograd is not torch's, ``layer(make)`` for
-modules on
-hidden states, and ``transformers(config)`` for tiny random models of that library with its own
-caches. What they return is checked and measured like any other spec::
+modules on hidden states, and ``transformers(config)`` for tiny random models of that library with
+its own caches. The specs that they return are checked and measured like any others::
 
     from attnbench.adapters import layer
 
     SPEC = layer(lambda size: Block(size, heads=4), sizes=lambda size: max(4, size // 4 * 4))
 
-All but the last two take fields of the spec (``name``, ``conventions`` ...) as keywords, in
-place of what they know. Importing this module imports torch, but none of the libraries that it
-adapts.
+All of them accept fields of the spec (``name``, ``conventions`` ...) as keywords, which override
+what they find out themselves. Importing this module imports torch, but none of the libraries that
+it adapts.
 """
 
 from attnbench.subject.styles.arrays import array

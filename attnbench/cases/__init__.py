@@ -1,1 +1,1 @@
-"""Cases: where a subject is looked at, the schedule of them, and the strategies that draw them."""
+"""Cases at which subjects are checked, their schedule, and the strategies that draw them."""

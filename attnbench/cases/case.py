@@ -1,7 +1,7 @@
-"""Cases: the points at which a subject is looked at.
+"""Cases: the points at which a subject is checked or measured.
 
-A case is plain data, so that it can be drawn by Hypothesis, listed by a benchmark, printed in a
-counterexample and read back from its id. :mod:`attnbench.subject.tensors` makes tensors of it.
+A case is plain data, so that Hypothesis can draw it, a benchmark can list it, and a counterexample
+can print it and read it back from its id. :mod:`attnbench.subject.tensors` makes its tensors.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MASKS = {
     "window": "boolean (L, S), a window around the diagonal",
     "empty_row": "boolean (..., L, S), with a query that has no key left",
 }
-"""Kinds of mask. In all but ``empty_row`` every query has a key left."""
+"""Kinds of mask. In all but ``empty_row`` every query has an allowed key."""
 
 LAYER_MASKS = {
     "none": "no mask",
     "padding": "boolean (B, L), padding at the right",
     "left_padding": "boolean (B, L), padding at the left",
 }
-"""Kinds of mask of a case of a layer; the second and third have an item without a real token."""
+"""Kinds of mask of a layer case; the second and third have an item without a real token."""
 
 LAYOUTS = {
     "contiguous": "contiguous",
@@ -65,10 +65,10 @@ REGIMES = {
 
 @dataclass(frozen=True)
 class Case:
-    """One point at which a subject is looked at.
+    """One point at which a subject is checked or measured.
 
     Args:
-        lead: leading sizes (batch, heads), may be ``()``.
+        lead: leading sizes (batch, heads), possibly ``()``.
         q_len, kv_len: L and S.
         query_size, key_size, value_size: Eq, Ek and Ev.
         dtype: name of a torch dtype.
@@ -76,7 +76,7 @@ class Case:
         mask: a key of :data:`MASKS` (in a call of ``attend``: none, boolean, floating or causal).
         layout: a key of :data:`LAYOUTS`.
         regime: a key of :data:`REGIMES`.
-        seed: of the parameters and of all tensors.
+        seed: seed of the parameters and of all tensors.
     """
 
     lead: tuple[int, ...] = (2,)
@@ -94,7 +94,7 @@ class Case:
 
     @property
     def id(self) -> str:
-        """A stable text that names the case, and can be read back by :meth:`from_id`."""
+        """Stable id of the case, which :meth:`from_id` reads back."""
         lead = "x".join(map(str, self.lead)) or "0d"
         return (
             f"b{lead}-L{self.q_len}-S{self.kv_len}-Eq{self.query_size}-Ek{self.key_size}"
@@ -104,10 +104,10 @@ class Case:
 
     @staticmethod
     def from_id(text: str) -> Case:
-        """The case of an id; a :class:`Trial` if the id names variants.
+        """Parse the id of a case; gives a :class:`Trial` if it names variants.
 
         Raises:
-            UsageError: it is not one.
+            UsageError: the text is not the id of a case.
         """
         match = _ID.fullmatch(text)
         if match is None:
@@ -130,22 +130,22 @@ class Case:
         return Trial(**values, variants=tuple(chosen.items()))
 
     def variant(self, name: str, default: Option) -> Option:
-        """Which variant of a property is tried here.
+        """The chosen variant of a property.
 
         Args:
-            name: as the strategy declares it, ``cases(subject, variants={name: options})``.
-            default: the answer of a case for which nothing was chosen, such as one of a test.
+            name: name declared by the strategy, ``cases(subject, variants={name: options})``.
+            default: returned if the case has no such variant, as in a test of one's own.
         """
         chosen: dict[str, Any] = dict(getattr(self, "variants", ()))
         return chosen.get(name, default)  # type: ignore[no-any-return]
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes alone."""
+        """The feature sizes of the case."""
         return Sizes(*map(self.__dict__.__getitem__, _SIZES))
 
     def with_sizes(self, sizes: Sizes) -> Case:
-        """The same case with other sizes."""
+        """The same case with other feature sizes."""
         if sizes == self.sizes:
             return self
         return replace(self, **{name: getattr(sizes, name) for name in _SIZES})
@@ -156,7 +156,7 @@ class Case:
 
     @property
     def mistake(self) -> str | None:
-        """What no subject has: an unknown name or a size below 0; ``None`` if all can be."""
+        """A message about an unknown name or a negative size; ``None`` if the case is valid."""
         for field, known in (("mask", MASKS), ("layout", LAYOUTS), ("regime", REGIMES)):
             name = getattr(self, field)
             if name not in known:
@@ -164,7 +164,7 @@ class Case:
         for name, size in vars(self.sizes).items():
             least = min(size, default=0) if isinstance(size, tuple) else size
             if least < 0:
-                return f"{name} = {size}, but a size is at least 0"
+                return f"{name} = {size}, but must be at least 0"
         return None
 
     def legal(self) -> Case:
@@ -183,19 +183,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Trial(Case):
-    """A case, and which variants of a property are tried at it.
+    """A case with chosen variants of a property.
 
-    A variant is drawn, and shrinks, by itself: the values of the tensors do not depend on it.
+    Variants are drawn and shrink on their own: the values of the tensors do not depend on them.
 
     Args:
-        variants: names and chosen options, each a word, an integer or a boolean.
+        variants: names and chosen options, each option a word, an integer or a boolean.
     """
 
     variants: tuple[tuple[str, str | int | bool], ...] = ()
 
     @property
     def id(self) -> str:
-        """That of the case, and each variant as ``+name=option``."""
+        """The id of the case, followed by ``+name=option`` for each variant."""
         return super().id + "".join(f"+{name}={option}" for name, option in self.variants)
 
 

@@ -1,4 +1,4 @@
-"""Domains: which cases an invariant can say something of."""
+"""Domains: the cases at which an invariant applies."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ __all__ = ["Domain", "Taker"]
 
 
 class Taker(Protocol):
-    """What a space of cases asks of a subject."""
+    """The interface of a subject that a space of cases uses."""
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Names of the dtypes that it supports."""
+        """The names of the supported dtypes."""
 
     def legal(self, case: Case) -> Case:
-        """The nearest case that is legal for it."""
+        """The nearest case that the subject supports."""
 
     def takes_mask(self, kind: str) -> bool:
-        """Whether it runs some case of a kind of mask."""
+        """Whether the subject supports some case with this kind of mask."""
 
 
 @dataclass(frozen=True)
 class Domain:
-    """The cases at which an invariant can say something.
+    """The cases at which an invariant applies.
 
     Args:
-        dtypes, masks, layouts, regimes: the names that it may have.
-        leads: how many leading dimensions.
-        max_len: the largest scheduled L and S, and the largest that is drawn unless ``drawn_len``
-            says more.
-        beyond: scheduled cases that may be longer, or have more features; they come as they are,
-            where mask and dtype fit.
-        max_features: the same for Eq, Ek and Ev.
-        min_kv_len: the smallest S.
-        min_q_len: the smallest L.
-        devices: of the run.
-        drawn_len: the largest L and S that thorough draws; 64 or ``max_len`` by default.
-        variants: of the property, names to options; a case is drawn with one option of each.
+        dtypes, masks, layouts, regimes: allowed names.
+        leads: allowed numbers of leading dimensions.
+        max_len: largest scheduled L and S, and largest drawn ones unless ``drawn_len`` is larger.
+        beyond: scheduled cases that may exceed ``max_len`` and ``max_features``; used unchanged if
+            their mask and dtype are allowed.
+        max_features: largest Eq, Ek and Ev.
+        min_kv_len: smallest S.
+        min_q_len: smallest L.
+        devices: devices of the run.
+        drawn_len: largest L and S that the profile thorough draws; by default 64 or ``max_len``.
+        variants: variants of the property, names to options; a case has one option of each.
     """
 
     dtypes: tuple[str, ...] = DTYPES
@@ -62,12 +61,12 @@ class Domain:
 
     @property
     def longest_drawn(self) -> int:
-        """The largest L and S that is drawn."""
+        """The largest L and S of drawn cases."""
         return self.drawn_len or min(self.max_len, 64)
 
     @functools.cached_property
     def longest(self) -> int:
-        """The largest L and S of all."""
+        """The largest L and S of all cases."""
         return max(
             [
                 self.max_len,
@@ -78,7 +77,7 @@ class Domain:
 
     @functools.cached_property
     def widest(self) -> int:
-        """The largest Eq, Ek and Ev of all."""
+        """The largest Eq, Ek and Ev of all cases."""
         return max([self.max_features, *(_features(case) for case in self.beyond)])
 
     def __contains__(self, case: object) -> bool:

@@ -1,8 +1,8 @@
-"""Hypothesis strategies of cases that know their own schedule, and how to look below a case.
+"""Hypothesis strategies of cases that know their schedule and how to search for smaller cases.
 
-Structure is drawn here; values come from the case's seed. A :class:`CaseSpace` is what ``cases()``
-and ``listed()`` give. It stays one when it is filtered, mapped or joined, so that what is scheduled
-is filtered and mapped as what is drawn is.
+These strategies draw the structure of a case; values come from its seed. ``cases()`` and
+``listed()`` return a :class:`CaseSpace`. Filtering, mapping or joining one gives another, so that
+scheduled cases are filtered and mapped like drawn ones.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
 _LEAD = (1, 2, 3)
 _SEEDS = range(2**12)
 _LARGEST_LEAD = 1024
-_LARGEST_SEED = 2**63 - 2  # of a range of integers, Python tells no larger size
+_LARGEST_SEED = 2**63 - 2  # len() of a range cannot be larger
 _WORDS = (*MASKS, *LAYOUTS, *REGIMES, "float32", "float64", "bfloat16", "float16")
 _PLACES = {word: place for place, word in enumerate(_WORDS)}
-"""Where a word comes in shrinking; those of layers alone come last."""
+"""The order of words in shrinking; words that only layers use come last."""
 
 Step = Callable[[Case], Case | None]
 Way = Callable[[Case], Case]
 
 
 class NoCaseError(Exception):
-    """No case of a space is of the dtypes that were asked for."""
+    """A space has no case with the requested dtypes."""
 
 
 class _Choices(st.SearchStrategy[Any]):
-    """What is made of one element of each of some sequences.
+    """A function of one element drawn from each of several sequences.
 
-    As ``st.tuples`` of ``st.sampled_from``, mapped, which would take several times as long.
+    It is equivalent to ``st.tuples`` of ``st.sampled_from``, mapped, but several times faster.
 
     Args:
         groups: the sequences.
-        made: of a list with an element of each.
-        last: take the last elements only.
+        made: function of a list with one element of each.
+        last: whether to take only the last element of each.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class _Choices(st.SearchStrategy[Any]):
         self.groups = [(group, end if last else 0, end) for group, end in ends]
 
     def do_draw(self, data: ConjectureData) -> Any:
-        """Draws a number for each."""
+        """Draw an index for each sequence."""
         return self.made([group[data.draw_integer(low, high)] for group, low, high in self.groups])
 
 
 class CaseSpace(st.SearchStrategy[Case]):
-    """A strategy of cases that remembers what it was made of.
+    """A strategy of cases that keeps its parts.
 
-    A *raw* case is one before the steps of its part; Hypothesis draws and shrinks raw ones.
+    A *raw* case is a case before the steps of its part; Hypothesis draws and shrinks raw cases.
 
     Args:
         parts: the spaces that it joins.
@@ -83,7 +83,7 @@ class CaseSpace(st.SearchStrategy[Case]):
         return " | ".join(map(repr, self.parts))
 
     def filter(self, condition: Callable[[Case], Any]) -> CaseSpace:  # type: ignore[override]
-        """The same space without some cases."""
+        """The same space, restricted to cases that satisfy a condition."""
         return self._with(lambda case: case if condition(case) else None)
 
     def map(self, pack: Callable[[Case], Any]) -> Any:
@@ -94,7 +94,7 @@ class CaseSpace(st.SearchStrategy[Case]):
         return CaseSpace(*(replace(part, steps=(*part.steps, step)) for part in self.parts))
 
     def changed(self, *ways: Way) -> CaseSpace:
-        """The same space, where one of some changes is drawn and made to each drawn case."""
+        """The same space, with one of several changes drawn and applied to each drawn case."""
         return CaseSpace(
             *(replace(p, ways=ways) if isinstance(p, Space) else p for p in self.parts)
         )
@@ -104,10 +104,10 @@ class CaseSpace(st.SearchStrategy[Case]):
         return super().__or__(other) if joined is None else CaseSpace(*self.parts, *joined.parts)
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> CaseSpace:
-        """Those of the parts that have one of the dtypes, on a device.
+        """The parts that have one of the dtypes, on a device.
 
         Raises:
-            NoCaseError: none has.
+            NoCaseError: no part has any of the dtypes.
         """
         on_it = (part.on(device, dtypes) for part in self.parts)
         found = [part for part in on_it if part is not None]
@@ -118,7 +118,7 @@ class CaseSpace(st.SearchStrategy[Case]):
         return CaseSpace(*found)
 
     def do_draw(self, data: ConjectureData) -> Case:
-        """What Hypothesis draws where the strategy is used by itself."""
+        """Draw a case when the strategy is used on its own."""
         drawn = st.one_of([part.raw() for part in self.parts])
         made = drawn.map(lambda found: found[1] and found[0].finished(found[1]))
         return data.draw(made.filter(lambda case: case is not None))  # type: ignore[return-value]
@@ -126,11 +126,11 @@ class CaseSpace(st.SearchStrategy[Case]):
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """What a space keeps when it is filtered and mapped.
+    """The state of a space that was filtered and mapped.
 
     Args:
-        steps: what it was filtered and mapped with, in order.
-        enough: how many cases must have said something; 0 for the profile's quota.
+        steps: filters and maps in order.
+        enough: number of cases that must give a verdict; 0 for the profile's quota.
     """
 
     _: KW_ONLY
@@ -138,7 +138,7 @@ class _Kept:
     enough: int = 0
 
     def finished(self, case: Case) -> Case | None:
-        """A raw case after every step; ``None`` where a filter leaves it out."""
+        """Apply all steps to a raw case; ``None`` if a filter rejects it."""
         found: Case | None = case
         for step in self.steps:
             found = None if found is None else step(found)
@@ -147,12 +147,12 @@ class _Kept:
 
 @dataclass(frozen=True, eq=False)
 class Space(_Kept):
-    """Cases of a domain that are legal for a subject.
+    """The cases of a domain that a subject supports.
 
     Args:
-        subject: its sizes and dtypes are respected.
+        subject: subject whose sizes and dtypes are respected.
         domain: bounds of the cases.
-        ways: one of them is drawn, and changes the drawn case; scheduled ones stay as they are.
+        ways: changes, one of which is drawn and applied to a drawn case, but not to scheduled ones.
     """
 
     subject: Taker
@@ -160,20 +160,20 @@ class Space(_Kept):
     ways: tuple[Way, ...] = ()
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> Space | None:
-        """The same space on a device, of these dtypes only; ``None`` where there are none."""
+        """The same space on a device, with these dtypes only; ``None`` if it has none of them."""
         wanted = tuple(d for d in self.domain.dtypes if dtypes is None or d in dtypes)
         domain = replace(self.domain, devices=(device,), dtypes=wanted)
         return replace(self, domain=domain) if wanted else None
 
     def scheduled(self, seed: int, *, brief: bool) -> list[Case]:
-        """The raw cases that are looked at first, in order: the schedule, made legal."""
+        """The raw cases that run first, in order: the schedule, made legal for the subject."""
         cases = map(self.subject.legal, schedule(self.domain, seed=seed, brief=brief))
         return [case for case in cases if case in self.domain]
 
     def raw(self, *, wide: bool = False) -> st.SearchStrategy[tuple[Part, Case | None]]:
-        """Draws cases, with ``None`` for what is not in the space; ``wide``: longer ones too.
+        """Draw raw cases (``wide``: longer ones too), or ``None`` for cases outside the space.
 
-        No field has more than some hundred choices: of many, Hypothesis prefers the first ones.
+        No field has more than some hundred choices, since Hypothesis prefers the first of many.
         """
         domain = self.domain
         most = domain.longest_drawn if wide else min(domain.max_len, _SMALL)
@@ -194,7 +194,7 @@ class Space(_Kept):
         return _Choices(groups, drawn)
 
     def choices(self, case: Case | None) -> list[Sequence[Any]]:
-        """What each field of a raw case may be, the simplest first, and that of the case last."""
+        """The choices for each field of a raw case, the simplest first and the case's own last."""
         domain, lens, sizes = self.domain, (self.domain.longest,) * 2, (self.domain.widest,) * 3
         own = case or Case((_LARGEST_LEAD,) * max(domain.leads), *lens, *sizes, seed=_LARGEST_SEED)
         ranks = sorted({*domain.leads, len(own.lead)})
@@ -217,13 +217,13 @@ class Space(_Kept):
         ]
 
     def made(self, chosen: Sequence[Any]) -> Case | None:
-        """The nearest legal case with these fields, where ``None`` is what is tied to another."""
+        """The nearest legal case with these fields; a ``None`` copies the field it is tied to."""
         domain, count = self.domain, len(self.domain.variants)
         rank, *leading = chosen[: -10 - count]
         q_len, kv_len, *options = chosen[-10 - count : -8]
         mask, layout, regime, dtype, query, key, value, seed = chosen[-8:]
         kv_len = kv_len or max(q_len, domain.min_kv_len)
-        if mask.startswith("causal") and q_len > kv_len:  # some queries would have no key
+        if mask.startswith("causal") and q_len > kv_len:  # otherwise some queries have no key
             q_len, kv_len = kv_len, q_len
         lead = tuple(size or min(q_len, 4) for size in leading[:rank])
         sizes = (q_len, kv_len, query, key or query, value or query)
@@ -235,32 +235,32 @@ class Space(_Kept):
 
 @dataclass(frozen=True, eq=False)
 class Listing(_Kept):
-    """Exactly some cases, for an invariant of which one case costs or says much.
+    """A fixed list of cases, for an invariant whose cases are expensive or hand-picked.
 
     Args:
-        cases: in order, each once.
-        variants: of the property; the cases take one option of each in turn.
+        cases: the cases in order, without repetition.
+        variants: variants of the property; the cases take the options of each in turn.
     """
 
     cases: tuple[Case, ...]
     variants: Mapping[str, Sequence[Any]]
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> Listing:
-        """The same cases on a device; one of another dtype gets the first of these."""
+        """The same cases on a device; other dtypes are replaced by the first of ``dtypes``."""
         taken = {d: d if not dtypes or d in dtypes else dtypes[0] for d in DTYPES}
         kept = {case.replace(device=device, dtype=taken[case.dtype]): None for case in self.cases}
         return replace(self, cases=tuple(kept), enough=min(self.enough, len(kept)))
 
     def scheduled(self, seed: int, *, brief: bool) -> list[Case]:
-        """The cases, with other values for another seed."""
+        """The cases; another seed gives other values."""
         return [self.made((number, seed)) for number in range(len(self.cases))]
 
     def raw(self, *, wide: bool = False) -> st.SearchStrategy[tuple[Part, Case | None]]:
-        """Any of the cases."""
+        """Draw any of the cases."""
         return _Choices([self.scheduled(0, brief=False)], lambda chosen: (self, *chosen))
 
     def choices(self, case: Case | None) -> list[Sequence[Any]]:
-        """The number of a case, and what was added to its seed."""
+        """The choices for the index of a case and for the number added to its seed."""
         number, raised = len(self.cases) - 1, _LARGEST_SEED
         if case is not None:
             places = ((number, case.seed - one.seed) for number, one in enumerate(self.cases))
@@ -268,7 +268,7 @@ class Listing(_Kept):
         return [range(number + 1), range(raised + 1)]
 
     def made(self, chosen: Sequence[Any]) -> Case:
-        """The case of a number, with so much added to its seed."""
+        """The case with an index, with a number added to its seed."""
         number, raised = chosen
         case = self.cases[number]
         return varied(case.replace(seed=case.seed + raised), self.variants, number + raised)
@@ -278,7 +278,7 @@ Part = Space | Listing
 
 
 def space_of(strategy: st.SearchStrategy[Any]) -> CaseSpace | None:
-    """The space that a strategy is or joins; ``None`` for any other strategy."""
+    """The space of a strategy, or of the strategies that it joins; ``None`` if it is no space."""
     if isinstance(strategy, CaseSpace):
         return strategy
     joined = [space_of(part) for part in getattr(strategy, "original_strategies", ())]
@@ -289,12 +289,12 @@ def space_of(strategy: st.SearchStrategy[Any]) -> CaseSpace | None:
 
 
 def below(part: Part, case: Case | None, *, only: bool = False) -> st.SearchStrategy[Case | None]:
-    """Raw cases no larger than one; for ``None`` all that may be drawn or scheduled.
+    """Draw raw cases that are no larger than a given one, to search for smaller failures.
 
     Args:
-        part: the space that they are of.
-        case: a raw one.
-        only: that case alone, by the choices with which it is drawn among the others.
+        part: space of the cases.
+        case: a raw case; ``None`` for all that may be drawn or scheduled.
+        only: draw just this case, by the choices that draw it among the others.
     """
     groups = part.choices(case)
     ends = [group[-1] for group in groups]
@@ -306,7 +306,7 @@ def below(part: Part, case: Case | None, *, only: bool = False) -> st.SearchStra
 
 
 def _tied(sizes: Sequence[int]) -> list[int | None]:
-    """Some sizes, and in every fourth case that of another field: ``None``."""
+    """Some sizes and, for about every fourth draw, ``None``: the size of another field."""
     return [*sizes, *[None] * max(1, len(sizes) // 3)]
 
 

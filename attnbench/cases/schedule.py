@@ -1,4 +1,4 @@
-"""The schedule: cases that chance does not find, which every run looks at first."""
+"""The schedule: cases that random draws rarely find, which every run checks first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnbench.cases.domain import Domain
 __all__ = ["schedule", "varied"]
 
 _SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
-    # lead, L, S, Eq, Ek, Ev: each row is a shape that chance does not find
+    # lead, L, S, Eq, Ek, Ev: shapes that random draws rarely find
     ((2,), 3, 5, 4, 4, 4),
     ((3,), 3, 3, 5, 5, 5),  # L == S == B, so that a mixed-up axis still fits
     ((2, 3), 4, 6, 8, 6, 5),  # heads; all sizes differ
@@ -34,7 +34,7 @@ _SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
     ((2,), 3, 5, 257, 257, 4),
 )
 _ODD = (
-    # one key more than whole blocks, for which _LONG has rows that are faster
+    # one key more than whole blocks; _LONG has faster rows for this
     ((1,), 31, 33, 32, 32, 32),
     ((1,), 63, 65, 64, 64, 8),
     ((1,), 127, 129, 16, 16, 16),
@@ -43,41 +43,41 @@ _ODD = (
 
 
 _LONG = (
-    # long in one size, and else so plain that no mask and no regime hides what is wrong with it
+    # long in one size and otherwise plain, so that no mask or regime hides an error
     Case((1,), 2, 1025),  # one more than some blocks of a power of two
     Case((1,), 257, 2),
-    Case((1,), 2, 257, regime="huge"),  # where one block's largest score is far above the last's
+    Case((1,), 2, 257, regime="huge"),  # the largest scores of blocks differ widely
     Case((1,), 2, 3, 257, 257),
-    Case((1,), 1, 961),  # a decoder's step after many: one more than blocks of 48, 80, 96 or 160
+    Case((1,), 1, 961),  # a late step of a decoder: one more than blocks of 48, 80, 96 or 160
     Case((1,), 960, 2),
-    Case((1,), 1, 960),  # nothing but whole blocks of 24, 40, 48, 80, 96 or 160
+    Case((1,), 1, 960),  # only whole blocks of 24, 40, 48, 80, 96 or 160
     Case((1,), 2, 3, value_size=257),
-    Case((1,), 130, 258, mask="window"),  # whole blocks of keys are hidden, first ones and last
+    Case((1,), 130, 258, mask="window"),  # whole blocks of keys are hidden, at both ends
     Case((1,), 130, 130),
-    Case((1,), 40, 65, mask="causal"),  # the diagonal meets blocks of keys in their midst,
+    Case((1,), 40, 65, mask="causal"),  # the diagonal cuts through blocks of keys,
     Case((1,), 140, 300, mask="causal"),  # and blocks of queries
-    Case((600,), 1, 3),  # more items than a grid has in one direction
-    Case((16,), 2, 257, mask="padding"),  # so many lengths that one needs a second byte
-    Case((640,), 1, 3),  # nothing but whole chunks of items
+    Case((600,), 1, 3),  # more items than one dimension of a GPU grid
+    Case((16,), 2, 257, mask="padding"),  # lengths that need a second byte
+    Case((640,), 1, 3),  # only whole chunks of items
 )
 _NARROW = (
-    Case((1,), 259, 259, dtype="bfloat16", mask="causal"),  # positions that it cannot tell apart
+    Case((1,), 259, 259, dtype="bfloat16", mask="causal"),  # it cannot represent all positions
     Case((2,), 1, 9, 64, 64, 8, dtype="float16", regime="near_overflow"),  # a decoder's scores
 )
-"""Where a narrow dtype has its limits."""
+"""Cases at the limits of narrow dtypes."""
 
 
 def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[Case]:
-    """Cases that chance does not find, in an order in which a prefix covers most.
+    """Yield the scheduled cases of a domain, ordered so that a prefix covers as much as possible.
 
-    Every shape meets a mask, a layout, a regime and a dtype; long ones come plain too. Every mask
-    comes on two small shapes, and every layout and regime on one. Only cases of the domain come.
+    Every shape has some mask, layout, regime and dtype; long shapes also come plain. Every mask
+    comes with two small shapes, every layout and regime with one.
 
     Args:
         domain: bounds of the cases.
-        seed: of the first case; each has the next one.
-        brief: without the shapes of one key more than whole blocks; every mask on one of the small
-            shapes only, every second one where all sizes agree; what is long in one of two dtypes.
+        seed: seed of the first case; each case has the next one.
+        brief: leave out the shapes with one key more than whole blocks, use only one small shape
+            per mask (alternately one with equal sizes), and one of two dtypes per long shape.
     """
     seen: set[Case] = set()
     bounds = replace(domain, beyond=(), drawn_len=None)
@@ -92,9 +92,9 @@ def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[
 
 
 def varied(case: Case, variants: Mapping[str, Sequence[str | int | bool]], number: int) -> Case:
-    """The case with one option of each variant, so that running numbers meet all combinations.
+    """Choose one option per variant by a number; consecutive numbers cover all combinations.
 
-    Options that the case names already are kept.
+    Options that the case already has are kept.
     """
     chosen = {}
     for name, options in variants.items():

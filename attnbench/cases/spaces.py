@@ -1,4 +1,4 @@
-"""The spaces that invariants draw from; Hypothesis is imported only where one is made."""
+"""The spaces from which invariants draw; Hypothesis is imported only when one is created."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ __all__ = ["cases", "changed", "domain_of", "listed", "listed_of"]
 
 
 def cases(subject: Taker, **narrowed: Any) -> CaseSpace:
-    """Cases that are legal for a subject.
+    """A strategy of the cases that a subject supports.
 
-    The strategy can be filtered, mapped and joined by ``|``: what is scheduled is filtered and
-    mapped too, and ``--dtype`` and the quotas of the profile stay in force.
+    The strategy can be filtered, mapped and joined by ``|``. This applies to scheduled cases as
+    well, and ``--dtype`` and the quotas of the profile stay in force.
 
     Args:
-        subject: its sizes and dtypes are respected.
-        narrowed: fields of :class:`attnbench.cases.domain.Domain`, for an invariant that has
-            something to say of some cases only: ``masks=("causal",)``, ``dtypes=("float64",)``,
-            ``max_len=16``. ``variants={"side": ("left", "right")}`` draws which variant of a
-            property is tried; ``case.variant("side", "left")`` tells the check.
+        subject: subject whose sizes and dtypes are respected.
+        narrowed: fields of :class:`attnbench.cases.domain.Domain`, for an invariant that applies
+            to some cases only: ``masks=("causal",)``, ``dtypes=("float64",)``, ``max_len=16``.
+            ``variants={"side": ("left", "right")}`` draws a variant of the property; in the check,
+            ``case.variant("side", "left")`` returns it.
 
     Returns:
         A Hypothesis strategy of cases.
 
     Raises:
-        UsageError: there is no such field, no mask, layout or regime of a name, or the id of a
-            case could not name a variant.
+        UsageError: a field, mask, layout or regime does not exist, or the id of a case cannot
+            contain the name of a variant.
     """
-    from attnbench.cases.drawing import CaseSpace, Space  # 0.3 s listing subjects need not pay
+    from attnbench.cases.drawing import CaseSpace, Space  # saves 0.3 s when listing subjects
 
     _check_names(narrowed)
     domain = replace(Domain(dtypes=subject.dtypes), **narrowed)
@@ -60,25 +60,25 @@ def _check_names(narrowed: Mapping[str, Any]) -> None:
         for name in value if field in _NAMES else ():
             if name not in _NAMES[field]:
                 raise UsageError(
-                    f"cases({field}=...) got {name!r}, which is none. "
+                    f"cases({field}=...) got the unknown name {name!r}. "
                     f"{nearest(str(name), _NAMES[field])}"
                 )
     _check_variants(narrowed.get("variants", {}))
 
 
 def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
-    """Hold names and options to what the id of a case can name and be read back from."""
+    """Check that names and options can be written in the id of a case and read back."""
     for name, options in variants.items():
         for word in (name, *options):
             if not re.fullmatch(r"\w+", str(word)):
                 raise UsageError(
-                    f"variants={{{name!r}: ...}} has {word!r}, but the id of a case holds letters, "
-                    "digits and underscores only."
+                    f"variants={{{name!r}: ...}} has {word!r}, but the id of a case may contain "
+                    "only letters, digits and underscores."
                 )
 
 
 def _least_size(subject: Taker) -> int:
-    """The smallest E of a layer, which may be made for one size alone; 1 of all else."""
+    """The smallest E of a layer, which may support one size only; 1 for other subjects."""
     if getattr(subject, "kind", None) != "layer":
         return 1
     return subject.legal(Case((1,), 1, 1, 1, 1, 1)).query_size
@@ -89,12 +89,12 @@ def listed(
     enough: int | None = None,
     variants: Mapping[str, Sequence[str | int | bool]] | None = None,
 ) -> CaseSpace:
-    """Exactly these cases, once each: for an invariant of which one case costs or says much.
+    """A strategy of exactly these cases, for an invariant whose cases are expensive or hand-picked.
 
     Args:
-        cases: legal ones; equal ones are run once.
-        enough: how many of them must have said something; all by default.
-        variants: as of :func:`cases`; the cases take the options in turn.
+        cases: cases that the subject supports; equal ones run once.
+        enough: number of cases that must give a verdict; by default all.
+        variants: as for :func:`cases`; the cases take the options in turn.
     """
     from attnbench.cases.drawing import CaseSpace, Listing
 
@@ -104,27 +104,27 @@ def listed(
 
 
 def changed(strategy: SearchStrategy[Case], *ways: Callable[[Case], Case]) -> SearchStrategy[Case]:
-    """A strategy of :func:`cases`, where one of some changes is drawn and made to each drawn case.
+    """A strategy of :func:`cases` with one of several changes applied to each drawn case.
 
-    Scheduled cases are left as they are; ``map`` changes those too.
+    Scheduled cases stay unchanged; ``map`` changes these as well.
     """
     changed: SearchStrategy[Case] = strategy.changed(*ways)  # type: ignore[attr-defined]
     return changed
 
 
 def domain_of(strategy: SearchStrategy[Case]) -> Domain | None:
-    """The bounds of a strategy; ``None`` for one that was not made by :func:`cases`."""
+    """The bounds of a strategy made by :func:`cases`; ``None`` for any other strategy."""
     return getattr(_only(strategy), "domain", None)
 
 
 def listed_of(strategy: SearchStrategy[Case]) -> tuple[list[Case], int] | None:
-    """The cases of :func:`listed` and how many are enough; ``None`` for any other strategy."""
+    """The cases and ``enough`` of a strategy made by :func:`listed`; ``None`` for any other."""
     part = _only(strategy)
     cases = getattr(part, "cases", None)
     return None if cases is None else (list(cases), part.enough)
 
 
 def _only(strategy: SearchStrategy[Case]) -> Any:
-    """What a strategy joins, if it is a single space."""
+    """The only part of a strategy; ``None`` if it is not a single space."""
     parts: Sequence[Any] = getattr(strategy, "parts", ())
     return parts[0] if len(parts) == 1 else None

@@ -1,1 +1,1 @@
-"""What the output should be, by two references, and how far off it may be."""
+"""The expected output, by two references, and the error budget."""

@@ -1,7 +1,7 @@
-"""What the output should be, and how far off it may be.
+"""The expected output and its error budget.
 
-An :class:`Oracle` is a reference with a budget: an output may be off by 4 times what moving inputs
-and parameters by one unit in the last place changes.
+An :class:`Oracle` is a reference with a budget: the allowed error is 4 times the change that moving
+inputs and parameters by one unit in the last place makes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from attnbench.subject.tensors import Inputs
 __all__ = ["Oracle"]
 
 _STEP = 2.0**-24
-"""Smallest relative move: below it, float64's own rounding would drown what the move changes."""
+"""Smallest relative move; the effect of a smaller one would vanish in float64's rounding."""
 _SURE_DRAWS = 128
-"""Random directions that are tried before a subject is accused."""
+"""Number of random directions that are tried before a subject fails."""
 _SHORT_SUM = 8.0
-"""Root of the number of keys up to which a sum over them is as good as one rounding."""
+"""Square root of the number of keys up to which a sum counts as a single rounding."""
 
 
 class Oracle(Reference):
-    """What the output of one case should be, and how far off it may be.
+    """The expected output of one case and its error budget.
 
     Args:
-        subject, module, inputs: as of the reference.
+        subject, module, inputs: as of :class:`Reference`.
     """
 
     def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:
@@ -43,14 +43,14 @@ class Oracle(Reference):
         self.tiny = torch.finfo(inputs.query.dtype).smallest_normal * self.eps
 
     def budget(self, *, units: float = 4.0, eps: float | None = None, sure: bool = False) -> Tensor:
-        """What an output may be off by, element by element: ``(*lead, L, Ev)``.
+        """The allowed error of each element of the output, ``(*lead, L, Ev)``.
 
         Args:
-            units: how many units in the last place inputs, parameters and values may move.
-            eps: one such unit, relative; that of the dtype under test by default.
-            sure: try many random directions instead of few, and for a mechanism, of which nothing
-                but the output is seen, round each step of its own at random too. Few directions
-                acquit; before a subject is accused, all is tried.
+            units: units in the last place by which inputs, parameters and values may move.
+            eps: one such unit, relative; by default that of the dtype under test.
+            sure: try many random directions instead of few, and, for a mechanism, of which only
+                the output is known, also round each of its operations at random. Few directions
+                suffice for a subject to pass; before it fails, use ``sure``.
         """
         eps = self.eps if eps is None else eps
         draws = _SURE_DRAWS if sure else 4
@@ -59,19 +59,19 @@ class Oracle(Reference):
             return widest
         log = self.log_weights
         weights, move = log.exp(), units * self._score_move(eps, draws)
-        # within ± move of each score, a weight lies within these bounds whatever the others do
+        # if each score moves by at most ± move, a weight stays within these bounds
         least = torch.logsumexp(log - move, -1, keepdim=True)
         most = torch.logsumexp(log + move, -1, keepdim=True)
         up = torch.exp((log + move - least).clamp_max(0.0)) - weights
         down = weights - torch.exp(log - move - most)
         up, down = (t.nan_to_num(0.0).clamp_min(0.0) for t in (up, down))
-        down = torch.minimum(down, up.sum(-1, keepdim=True) - up)  # what one loses, others gain
+        down = torch.minimum(down, up.sum(-1, keepdim=True) - up)  # one's loss is others' gain
         slack = torch.maximum(up, down)
         spread = (self._value.unsqueeze(-3) - self.output.unsqueeze(-2)).abs()
         return (slack.unsqueeze(-2) @ spread).squeeze(-2) + self.floor(units=units, eps=eps)
 
     def sure_budgets(self, *, units: float = 4.0, eps: float | None = None) -> Iterator[Tensor]:
-        """Wider and wider ones up to ``budget(sure=True)``, which for a mechanism takes seconds."""
+        """Yield increasing budgets up to ``budget(sure=True)``, which takes a mechanism seconds."""
         if self._is_mechanism:
             eps = self.eps if eps is None else eps
             yield from self._mechanism_budgets(units, eps, _SURE_DRAWS, rounded=True)
@@ -79,9 +79,9 @@ class Oracle(Reference):
             yield self.budget(units=units, eps=eps, sure=True)
 
     def floor(self, *, units: float = 4.0, eps: float | None = None) -> Tensor:
-        """The part of the budget that takes no further run; broadcasts to ``(*lead, L, Ev)``.
+        """The part of the budget that needs no further run; broadcasts to ``(*lead, L, Ev)``.
 
-        It is for rounding the values, the weights and the output, and not for the scores.
+        It covers the rounding of values, weights and output, but not that of the scores.
         """
         eps = self._summed(self.eps if eps is None else eps)
         if self._is_mechanism:
@@ -92,20 +92,20 @@ class Oracle(Reference):
         return units * (eps * (self.log_weights.exp() @ size) + flushed)
 
     def _summed(self, eps: float) -> float:
-        """What adding up the values of all keys may be off by, relative to their absolute sum.
+        """The allowed error of the sum over all keys, relative to the sum of absolute values.
 
-        The roundings of a long sum walk at random, with the root of its length; half types are
-        added up in float32.
+        Rounding errors of a long sum are a random walk and grow with the square root of its length;
+        half types are summed in float32.
         """
         walk = math.sqrt(self.allowed.shape[-1]) / _SHORT_SUM
         return eps + max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
 
     def score_budget(self, *, units: float = 4.0) -> Tensor:
-        """What a score may be off by, ``(*lead, L, S)``: what moving all by some units moves it."""
+        """The allowed error of each score, ``(*lead, L, S)``, if everything moves by ``units``."""
         return units * self._score_move(self.eps, 8)
 
     def _score_move(self, eps: float, draws: int) -> Tensor:
-        """``(*lead, L, S)``: how far a move of all by one unit moves each score."""
+        """``(*lead, L, S)``: the change of each score when everything moves by one unit."""
         step = max(eps, _STEP)
         total = torch.zeros_like(self.scores)
         for module, inputs in self.moved(step, draws):
@@ -118,17 +118,17 @@ class Oracle(Reference):
                 total += (module(inputs.query, key) + bias - self.scores).square()
         size = torch.maximum((self.scores - self.bias).abs(), self.bias.abs())
         move = (total / draws).sqrt() * (eps / step)
-        # a score may always be rounded itself, also where all directions happened to cancel
+        # the score itself may always be rounded, even if the changes happen to cancel
         move = torch.maximum(move, eps * size) + self.tiny
         return move.masked_fill(~self.allowed, 0.0)
 
     def _mechanism_budgets(
         self, units: float, eps: float, draws: int, *, rounded: bool
     ) -> Iterator[Tensor]:
-        """Of 4 directions, of 8 and so on; each at least as wide as the one before."""
+        """Yield the budgets of 4 directions, of 8 and so on; none is narrower than the previous."""
         largest = torch.zeros_like(self.output)
         floor = self.floor(units=units, eps=eps)
-        # one unit, times the units, where the output is smooth; all of them at once near a jump
+        # one unit, scaled up, where the output is smooth; all units at once near a discontinuity
         steps = (max(eps, _STEP), units * eps)
         modes = [_RandomRounding(step) if rounded else contextlib.nullcontext() for step in steps]
         moved = zip(*(self.moved(step, draws) for step in steps), strict=True)
@@ -142,7 +142,7 @@ class Oracle(Reference):
                 yield largest.amax(-1, keepdim=True) + floor
 
     def moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
-        """Module and inputs, moved by one step up or down at random, as often as asked for."""
+        """Yield module and inputs ``draws`` times, each element moved up or down at random."""
         generator = torch.Generator().manual_seed(0)
         steps: dict[int, Tensor] = {}
 
@@ -164,7 +164,7 @@ class Oracle(Reference):
         ]
         mask = self.inputs.attn_mask
         for _ in range(draws):
-            with torch.no_grad():  # not around the yield: who takes no further one would stay in it
+            with torch.no_grad():  # not around the yield, which may be the last
                 for near, true in state:
                     near.copy_(moved(true))
                 inputs = self.inputs.map(moved)
@@ -174,15 +174,15 @@ class Oracle(Reference):
 
 
 def _step_of(tensor: Tensor, step: float, tiny: float) -> Tensor:
-    """How far each element is moved; what is not finite stays where it is."""
+    """The distance by which each element moves; 0 for elements that are not finite."""
     size = tensor.detach().abs().mul_(step).add_(tiny)
     return size.masked_fill_(~tensor.isfinite(), 0.0)
 
 
 class _RandomRounding(OperationMode):
-    """Rounds each result of each operation up or down at random, to some precision.
+    """Round every result of every operation up or down at random to a precision.
 
-    Results that the precision holds exactly (positions, counts, ones and zeros) stay as they are.
+    Results that are exact in this precision (positions, counts, ones and zeros) are not changed.
     """
 
     def __init__(self, eps: float) -> None:
@@ -192,7 +192,7 @@ class _RandomRounding(OperationMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, tuple):  # of a higher-order operator, the first is the output
+        if isinstance(result, tuple):  # of a higher-order operator
             return tuple(map(self._rounded, result))
         return result if getattr(func, "is_view", False) else self._rounded(result)
 

@@ -1,7 +1,7 @@
-"""References: what the output should be, computed twice by code that shares nothing.
+"""References: the expected output, computed in two ways that share no code.
 
-A :class:`Reference` computes the output of one case vectorised in float64 and, from the spec's
-``reference``, in Python floats, neither with the masks' folding or the softmax that subjects use.
+A :class:`Reference` computes the output of one case vectorised in float64 and, with the spec's
+``reference``, in Python floats. Neither uses the mask folding or the softmax of the subjects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """``(*lead, L, S)`` each: which keys are left, and what is added, by definition, on the CPU."""
+    """The allowed keys and the bias, ``(*lead, L, S)`` each, on the CPU, from the definitions."""
     query, key = inputs.query, inputs.key
     lead, q_len, kv_len = query.shape[:-2], query.shape[-2], key.shape[-2]
     allowed = torch.ones(*lead, q_len, kv_len, dtype=torch.bool)
@@ -68,7 +68,7 @@ def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
 
 
 def widened(module: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
-    """Module and inputs in float64 on the CPU; the values are those of the narrower dtype."""
+    """Convert module and inputs to float64 on the CPU, with the values of the narrower dtype."""
 
     def widen(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or not tensor.is_floating_point():
@@ -85,23 +85,25 @@ def float64_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tenso
 
 
 def scalar_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor | None:
-    """The same by Python floats, from ``spec.reference``; ``None`` if there is no reference."""
+    """The output ``(*lead, L, Ev)`` by ``spec.reference``; ``None`` without such a reference."""
     reference = Reference(subject, module, inputs)
     return reference.scalar(reference.rows()) if reference.has_scalar else None
 
 
 class NoReferenceError(Exception):
-    """A subject that supports no float64 cannot be run in it either: nothing can be its judge."""
+    """A subject does not support float64 and fails in it, so there is no reference for it."""
 
 
 class Reference:
-    """What the output of one case should be.
+    """The expected output of one case.
+
+    For a scoring function or kernel, the scores of the scoring module are combined with a softmax
+    and pooling written out here. A mechanism is its own reference in float64.
 
     Args:
-        subject: for a scoring function or a kernel, the scoring module's scores are taken, and
-            softmax and pooling are written out here; a mechanism is its own reference in float64.
-        module: in the dtype under test.
-        inputs: likewise.
+        subject: subject under test.
+        module: its module, in the dtype under test.
+        inputs: inputs, in the dtype under test.
     """
 
     def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:
@@ -110,7 +112,7 @@ class Reference:
         self.allowed, self.bias = allowed_and_bias(self.inputs)
         self._is_mechanism = isinstance(subject.spec, MechanismSpec | LayerSpec)
         if not self._is_mechanism:
-            # a slot that every query is kept from may hold NaN, which 0 times it would spread
+            # a slot hidden from every query may hold NaN, and 0 times NaN is NaN
             seen = self.allowed.any(-2).unsqueeze(-1)
             self._key, self._value = (
                 torch.where(seen, tensor, torch.zeros_like(tensor))
@@ -141,13 +143,13 @@ class Reference:
             if "float64" in self.subject.dtypes:
                 raise
             raise NoReferenceError(
-                f"float64 is not supported, and a run in it, as a reference, raised "
+                f"it does not support float64, and the reference run in float64 raised "
                 f"{type(error).__name__}: {error}"
             ) from error
 
     @functools.cached_property
     def log_weights(self) -> Tensor:
-        """Logarithms of the weights ``(*lead, L, S)``; ``-inf`` where a key is hidden."""
+        """Logarithms of the weights ``(*lead, L, S)``; ``-inf`` for hidden keys."""
         scores = self.scores.masked_fill(~self.allowed, -math.inf)
         top = scores.amax(-1, keepdim=True)
         top = top.masked_fill(top == -math.inf, 0.0)
@@ -160,15 +162,15 @@ class Reference:
         """Whether there is a reference in Python floats that can compute this case."""
         if self.subject.maker.reference is None:
             return False
-        # a mechanism's reference is told which keys are left, and nothing of what is added
+        # a mechanism's reference gets the allowed keys, but no bias
         return not (self._is_mechanism and bool((self.bias != 0).any()))
 
     def rows(self, pairs: int | None = None) -> list[tuple[int, int]]:
-        """Some rows of the output, as (item, query), the last one and others spread over all.
+        """Choose rows of the output, as pairs (item, query): the last, and others spread evenly.
 
         Args:
-            pairs: about how many pairs of query and key they should hold; ``None`` for all. For a
-                mechanism, whose reference computes whole items, all rows of some items are taken.
+            pairs: approximate number of query-key pairs in these rows; ``None`` for all rows. For
+                a mechanism, whose reference computes whole items, all rows of some items.
         """
         q_len, kv_len = self.allowed.shape[-2:]
         count = self.allowed[..., 0].numel()
@@ -181,7 +183,7 @@ class Reference:
         return [divmod(row, q_len) for row in _spread(max(least, pairs // kv_len), count)]
 
     def scalar(self, rows: list[tuple[int, int]]) -> Tensor:
-        """Rows of the output ``(len(rows), Ev)`` by Python floats."""
+        """Compute rows of the output in Python floats: ``(len(rows), Ev)``."""
         reference: Callable[..., Any] | None = self.subject.maker.reference
         assert reference is not None
         tensors = (*(getattr(self.inputs, name) for name in ("query", "key", "value")),)
@@ -202,13 +204,13 @@ class Reference:
         return torch.tensor(found, dtype=torch.float64)
 
     def select(self, tensor: Tensor, rows: list[tuple[int, int]]) -> Tensor:
-        """Some rows of an output ``(*lead, L, Ev)``: ``(len(rows), Ev)``."""
+        """Select rows of an output ``(*lead, L, Ev)``: ``(len(rows), Ev)``."""
         flat = tensor.reshape(-1, *tensor.shape[-2:])
         items, queries = zip(*rows, strict=True)
         return flat[list(items), list(queries)]
 
     def with_scalar(self, rows: list[tuple[int, int]]) -> Tensor:
-        """The output ``(*lead, L, Ev)`` with some rows by Python floats instead."""
+        """The output ``(*lead, L, Ev)``, with these rows computed in Python floats."""
         flat = self.output.reshape(-1, *self.output.shape[-2:]).clone()
         items, queries = zip(*rows, strict=True)
         flat[list(items), list(queries)] = self.scalar(rows)
@@ -216,7 +218,7 @@ class Reference:
 
 
 def _spread(some: int, count: int) -> list[int]:
-    """Up to so many of ``0 .. count - 1``, evenly, the last one always."""
+    """At most ``some`` of ``0 .. count - 1``, evenly spread, always including the last."""
     if some >= count:
         return list(range(count))
     return sorted({count - 1, *(round(i * (count - 1) / (some - 1)) for i in range(some - 1))})
@@ -229,7 +231,7 @@ def _pooled(
     allowed: list[bool],
     bias: list[float],
 ) -> list[float]:
-    """One row of the output: softmax over the keys that are left, and the mean of their values."""
+    """One row of the output: softmax over the allowed keys, and the weighted mean of values."""
     slots = [s for s, yes in enumerate(allowed) if yes]
     scores = [score(key[s]) + bias[s] for s in slots]
     top = max(scores, default=0.0)

@@ -1,7 +1,7 @@
-"""Textbook attention in float64, one stage a field: softmax(q·k·scale) v with every option.
+"""Textbook attention in float64, stage by stage: softmax(q·k·scale) v with every option.
 
-It judges the options that a mechanism accepts, and tells what it would give if it made a known
-mistake.
+It is the reference for the options that a mechanism accepts; with a stage replaced, it shows what a
+known mistake would give.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OFF = 1e-3
 
 @dataclass(frozen=True)
 class Stages:
-    """What attention computes on the way from its inputs to its output, all on the CPU.
+    """The stages of attention from its inputs to its output, all on the CPU.
 
     Args:
         scores: ``(*lead, L, S)``, scaled, without bias.
         value: ``(*lead, S, Ev)``.
         allowed: ``(*lead, L, S)``, boolean: which keys each query may attend to.
-        bias: ``(*lead, L, S)``, what is added to the scores.
-        sinks: ``(H, 1, 1)``, the score of one more key, which has no value; ``None`` for none.
+        bias: ``(*lead, L, S)``, added to the scores.
+        sinks: ``(H, 1, 1)``, score of an extra key without a value; ``None`` for none.
     """
 
     scores: Tensor
@@ -43,12 +43,12 @@ class Stages:
     sinks: Tensor | None = None
 
     def replace(self, **changes: Any) -> Stages:
-        """The same stages with some changed."""
+        """The same stages with some replaced."""
         return replace(self, **changes)
 
     @property
     def weights(self) -> Tensor:
-        """``(*lead, L, S)``: softmax over the keys that are left; a row without any is zeros."""
+        """``(*lead, L, S)``: softmax over the allowed keys; zeros in a row without any."""
         scores = (self.scores + self.bias).masked_fill(~self.allowed, -math.inf)
         top = scores.amax(-1, keepdim=True)
         if self.sinks is not None:
@@ -62,25 +62,26 @@ class Stages:
 
     @property
     def output(self) -> Tensor:
-        """``(*lead, L, Ev)``."""
+        """The output, ``(*lead, L, Ev)``."""
         return self.weights @ self.finite_value
 
     @property
     def finite_value(self) -> Tensor:
-        """The value, with zeros for NaN and infinity, which only slots that no query sees hold."""
+        """The value with NaN and infinity, which occur only in hidden slots, replaced by zeros."""
         return torch.where(self.value.isfinite(), self.value, 0.0)
 
 
 def stages_of(inputs: Inputs) -> Stages:
-    """The stages of some inputs, each option with its textbook meaning.
+    """Compute the stages of attention, each option with its textbook meaning.
 
-    ``scale`` s makes the scores s·q·k, of either sign; ``softcap`` c makes a score x c·tanh(x / c),
-    before any mask or bias; ``alibi_slopes`` m take m·|i + S - L - j| from the score of query i and
-    key j; ``window_size`` (b, a) leaves the keys i + S - L - b to i + S - L + a; ``sinks`` are the
-    scores of one more key a head, which has no value. Grouped heads are repeated in place.
+    ``scale`` s, of either sign, gives the scores s·q·k. ``softcap`` c replaces a score x by
+    c·tanh(x / c), before any mask or bias. ``alibi_slopes`` m subtract m·|i + S - L - j| from the
+    score of query i and key j. ``window_size`` (b, a) allows the keys i + S - L - b to
+    i + S - L + a. ``sinks`` are the scores of one extra key per head, which has no value. Grouped
+    heads are repeated in place.
 
     Args:
-        inputs: on any device; gradients reach them.
+        inputs: inputs on any device; gradients reach them.
     """
     query, key, value = (t.cpu().double() for t in (inputs.query, inputs.key, inputs.value))
     if inputs.enable_gqa:
@@ -101,9 +102,9 @@ def textbook_output(inputs: Inputs) -> Tensor:
 
 
 def is_textbook(subject: Subject) -> bool:
-    """Whether a mechanism is scaled dot-product attention, where no option is given.
+    """Whether a mechanism without options computes scaled dot-product attention.
 
-    Its reference says so, or where it declares none, its own output.
+    This is decided by its reference or, if it declares none, by its own output.
     """
     if not isinstance(subject.spec, MechanismSpec):
         return False
@@ -121,6 +122,6 @@ def is_textbook(subject: Subject) -> bool:
                 )
             rows = reference.rows()
             found = reference.scalar(rows)
-    except (Exception, SystemExit):  # what breaks here is told by the invariants
+    except (Exception, SystemExit):  # the invariants report such errors
         return False
     return torch.allclose(found, reference.select(right, rows), rtol=_OFF, atol=_OFF)

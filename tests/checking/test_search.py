@@ -330,13 +330,13 @@ def test_a_strategy_that_draws_illegal_cases_gets_a_clear_error(
 @pytest.mark.parametrize(
     ("strategy", "told"),
     [
-        (lambda s: st.just(Case(q_len=-3)), "q_len = -3, but a size is at least 0"),
-        (lambda s: st.just(Case(lead=(2, -1))), "lead = (2, -1), but a size is at least 0"),
+        (lambda s: st.just(Case(q_len=-3)), "q_len = -3, but must be at least 0"),
+        (lambda s: st.just(Case(lead=(2, -1))), "lead = (2, -1), but must be at least 0"),
         (lambda s: st.just(Case(mask="causl")), "mask 'causl' is unknown. Did you mean 'causal'"),
         (lambda s: cases(s).map(lambda case: case.replace(layout="spiral")), "layout 'spiral'"),
         (lambda s: listed(Case(regime="mad")), "regime 'mad' is unknown"),
         (lambda s: listed(Case(query_size=3)), "not legal for dot; the nearest legal case is"),
-        (lambda s: cases(s, regimes=("hug",)), "got 'hug', which is none. Did you mean 'huge'"),
+        (lambda s: cases(s, regimes=("hug",)), "got the unknown name 'hug'. Did you mean 'huge'"),
         (lambda s: cases(s, regime=("huge",)), "cases() takes no 'regime'. Did you mean 'regimes'"),
     ],
 )

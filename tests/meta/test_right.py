@@ -58,7 +58,7 @@ def test_what_takes_half_types_only_is_not_run_in_float64(name: str) -> None:
         outcome = run_invariant(subject, invariant, PROFILES["quick"])
     assert outcome.status == "skipped"
     assert outcome.reason == (
-        "float64 is not supported, and a run in it, as a reference, raised TypeError: "
+        "it does not support float64, and the reference run in float64 raised TypeError: "
         "float16 and bfloat16 only, not torch.float64"
     )
 
