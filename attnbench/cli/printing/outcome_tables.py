@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from attnbench.checking.evidence.diagnosis import diagnosed
 from attnbench.checking.outcomes import STATUSES, CheckReport, Outcome, failure_text, finding_text
-from attnbench.cli.printing.tables import print_line
+from attnbench.cli.printing.tables import print_line, screen_width
 
 __all__ = ["Screen", "junit_xml"]
 
@@ -64,14 +65,15 @@ class Screen:
 
     def _line(self, outcome: Outcome) -> None:
         name = f"{outcome.subject:{self._subject_width}}  " if self._named else ""
-        line = f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant:{self._width}}"
+        head = f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant}"
+        column = _STATUS_WIDTH + 2 + len(name) + self._width
         cases = "case" if outcome.cases == 1 else "cases"
         told = f"{outcome.seconds:6.2f} s  {outcome.cases:3} {cases}"
         if outcome.status == "passed":
             told += f": {outcome.reason}"
         elif outcome.status == "skipped":
             told = _first_line(outcome)
-        print_line(f"{line}  {told}".rstrip(), outcome.status)
+        print_line(_fitted(head, column, told), outcome.status)
 
     def _subject(self, subject: str, found: Sequence[Outcome]) -> None:
         bad = [outcome for outcome in diagnosed(found) if outcome.status not in _GOOD]
@@ -84,11 +86,24 @@ class Screen:
         told = ", ".join(f"{count} {status}" for status, count in counts.items())
         seconds = sum(outcome.seconds for outcome in found)
         cases = sum(outcome.cases for outcome in found)
-        print_line(
-            f"{'see above' if bad else 'ok':9}  {subject:{self._subject_width}}  {seconds:6.1f} s  "
-            f"{cases} cases: {told}",
-            "failed" if bad else "passed",
-        )
+        head, column = f"{'see above' if bad else 'ok':9}  {subject}", 11 + self._subject_width
+        told = f"{seconds:6.1f} s  {cases} cases: {told}"
+        print_line(_fitted(head, column, told), "failed" if bad else "passed")
+
+
+def _fitted(head: str, column: int, told: str) -> str:
+    """A line whose second part starts at a column; wrapped if the terminal is too narrow."""
+    line, width = f"{head:{column}}  {told}".rstrip(), screen_width()
+    if width is None or len(line) <= width:
+        return line
+    text, indent = f"{head}  {' '.join(told.split())}", " " * 4
+    return textwrap.fill(
+        text,
+        max(width, 20),
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _first_line(outcome: Outcome) -> str:

@@ -81,6 +81,13 @@ def _is_unicode(encoding: str | None) -> bool:
     return (encoding or "").lower().replace("-", "").startswith("utf")
 
 
+def screen_width() -> int | None:
+    """Columns of standard output, a terminal's or ``COLUMNS``; ``None`` for a pipe or a file."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return int(console().width)
+    return None
+
+
 def print_line(text: str, status: str = "") -> None:
     """Print text, in the colour of a status on a terminal; a long line is the terminal's to wrap.
 
