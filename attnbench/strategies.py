@@ -49,7 +49,8 @@ class Drawn:
 
     def strategy(self) -> CaseSpace:
         """The strategy that draws this."""
-        from attnbench.cases.drawing import CaseSpace, Space  # 0.3 s listing need not pay
+        from attnbench.cases.drawing import CaseSpace  # 0.3 s listing need not pay
+        from attnbench.cases.parts import Space
 
         return CaseSpace(Space(self.subject, self.domain, (self._changed,) if self.changes else ()))
 

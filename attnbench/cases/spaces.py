@@ -39,7 +39,8 @@ def cases(subject: Taker, **narrowed: Any) -> CaseSpace:
         UsageError: a field, mask, layout or regime does not exist, or the id of a case cannot
             contain the name of a variant.
     """
-    from attnbench.cases.drawing import CaseSpace, Space  # saves 0.3 s when listing subjects
+    from attnbench.cases.drawing import CaseSpace  # saves 0.3 s when listing subjects
+    from attnbench.cases.parts import Space
 
     _check_names(narrowed)
     domain = replace(Domain(dtypes=subject.dtypes), **narrowed)
@@ -96,7 +97,8 @@ def listed(
         enough: number of cases that must give a verdict; by default all.
         variants: as for :func:`cases`; the cases take the options in turn.
     """
-    from attnbench.cases.drawing import CaseSpace, Listing
+    from attnbench.cases.drawing import CaseSpace
+    from attnbench.cases.parts import Listing
 
     _check_variants(variants or {})
     distinct = tuple(dict.fromkeys(cases))

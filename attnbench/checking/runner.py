@@ -18,10 +18,11 @@ from attnbench.cases.drawing import NoCaseError, space_of
 from attnbench.cases.spaces import cases
 from attnbench.checking.answer_faults import fault_at, raised_text
 from attnbench.checking.call_cost import calls_at
-from attnbench.checking.executions import IllegalCaseError, Run, SpaceRun, UnjudgedError
+from attnbench.checking.executions import IllegalCaseError, Run, UnjudgedError
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.profiles import PROFILE, PROFILES, Profile
 from attnbench.checking.search import EFFORT, Effort, database, phases
+from attnbench.checking.space_runs import SpaceRun
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -33,7 +34,12 @@ def subject_fault(subject: Subject, error: BaseException) -> bool:
     """Whether an exception was raised inside the subject's own code, or about what it returned."""
     if isinstance(error, AttnbenchError):
         return True
-    core = ("attnbench.invariants", "attnbench.checking.executions", "hypothesis")
+    core = (
+        "attnbench.invariants",
+        "attnbench.checking.executions",
+        "attnbench.checking.space_runs",
+        "hypothesis",
+    )
     modules = [
         frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
     ]

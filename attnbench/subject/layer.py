@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.errors import DtypeError, ShapeError
 from attnbench.specs import LayerSpec
+from attnbench.subject.result_form import held
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, lay_out
 
@@ -215,7 +216,7 @@ class LayerSubject(Subject):
             result, given = result
             cache = given if cache is not None and given is not None else cache
         inputs = LayerInputs(hidden)
-        return self._held(result, inputs, hidden.shape[-1]), cache
+        return held(result, self.name, inputs, hidden.shape[-1]), cache
 
     def new_cache(self, module: nn.Module, batch_size: int) -> Any:
         """An empty cache."""

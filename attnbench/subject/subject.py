@@ -6,7 +6,6 @@ or a mechanism, together with its options. :mod:`attnbench.subject.lookup` finds
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import shlex
@@ -19,18 +18,15 @@ from torch import Tensor, nn
 
 from attnbench.attention.attend import attend, scores_of
 from attnbench.cases.case import Case
-from attnbench.errors import (
-    DeviceError,
-    DtypeError,
-    RefusalError,
-    ShapeError,
-    UsageError,
-)
+from attnbench.errors import DtypeError, RefusalError
 from attnbench.registry.address import format_options
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions, format_conventions
+from attnbench.subject.constant_parameters import constant_names, unsettle
 from attnbench.subject.invocation import arguments, refused
+from attnbench.subject.result_form import held
+from attnbench.subject.shown_weights import shown_weights
 from attnbench.subject.tensors import Inputs, make_inputs
 
 __all__ = ["Inputs", "Subject"]
@@ -185,22 +181,11 @@ class Subject:
         sizes = self.legal(Case()).sizes
         with torch.random.fork_rng(devices=[]):
             module = self.make(sizes.query_size, sizes.key_size, sizes.value_size)
-        if not isinstance(module, nn.Module):
-            return ()
-        return tuple(
-            name
-            for name, p in module.named_parameters()
-            if not nn.parameter.is_lazy(p)
-            and p.is_floating_point()
-            and bool((p == (p.flatten()[0] if p.numel() > 1 else 0)).all())
-        )
+        return constant_names(module) if isinstance(module, nn.Module) else ()
 
     def unsettle(self, module: nn.Module) -> None:
         """Move parameters off the one number they begin as, which would hide how they are used."""
-        with torch.no_grad():
-            for parameter in map(module.get_parameter, self.constant_parameters):
-                steps = torch.arange(1.0, parameter.numel() + 1)
-                parameter.add_(steps.sin().view(parameter.shape) / 4)
+        unsettle(module, self.constant_parameters)
 
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
         """The module and the inputs of a case, from its seed; seeds torch's global generator.
@@ -241,7 +226,7 @@ class Subject:
         if isinstance(self.spec, MechanismSpec):
             result = self._call(module, inputs, return_weights=False)
             output = result[0] if isinstance(result, tuple) else result
-            return self._held(output, inputs, inputs.value.shape[-1])
+            return held(output, self.name, inputs, inputs.value.shape[-1])
         output = attend(
             module,
             inputs.query,
@@ -254,36 +239,7 @@ class Subject:
             enable_gqa=inputs.enable_gqa,
             kernel=self._kernel,
         )
-        return self._held(output, inputs, inputs.value.shape[-1])
-
-    def _held(self, result: Any, inputs: Inputs, width: int, what: str = "output") -> Tensor:
-        """An output or weights, held to the type, shape, dtype and device of the contract."""
-        query = inputs.query
-        if not isinstance(result, Tensor):
-            raise DtypeError(
-                f"{self.name} returned {type(result).__name__} for its {what}, but should return a "
-                "tensor."
-            )
-        wanted = (*query.shape[:-1], width)
-        if tuple(result.shape) != wanted:
-            raise ShapeError(
-                f"{self.name} returned {what} of shape {tuple(result.shape)} for query "
-                f"{tuple(query.shape)}, key {tuple(inputs.key.shape)} and value "
-                f"{tuple(inputs.value.shape)}, but should return {wanted}."
-            )
-        # under autocast the caller has asked for another dtype
-        free = what != "output" or torch.is_autocast_enabled(query.device.type)
-        if result.dtype != query.dtype and not free:
-            raise DtypeError(
-                f"{self.name} returned {what} in {result.dtype}, but should return the query's "
-                f"{query.dtype}."
-            )
-        if result.device != query.device:
-            raise DeviceError(
-                f"{self.name} returned {what} on {result.device}, but should return it on the "
-                f"query's {query.device}."
-            )
-        return result
+        return held(output, self.name, inputs, inputs.value.shape[-1])
 
     @property
     def _kernel(self) -> Any:
@@ -305,7 +261,7 @@ class Subject:
             return self.output_and_weights(module, inputs)[1]
         if "pools_values" not in self.laws:
             return None
-        return self._shown_weights(module, inputs)
+        return shown_weights(self, module, inputs)
 
     def output_and_weights(self, module: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """What a subject that accepts ``return_weights`` hands back when it is asked for both."""
@@ -329,29 +285,12 @@ class Subject:
                 f"{self.name} accepts return_weights, but gave {type(result).__name__} "
                 "instead of (output, weights)."
             )
-        output = self._held(result[0], inputs, inputs.value.shape[-1])
+        output = held(result[0], self.name, inputs, inputs.value.shape[-1])
         if result[1] is None:
             return output, None
         kv_len, own = inputs.key.shape[-2], self.conventions.extra_keys
-        weights = self._held(result[1], inputs, kv_len + own if own else kv_len, "weights")
+        weights = held(result[1], self.name, inputs, kv_len + own if own else kv_len, "weights")
         return output, weights[..., :kv_len]
-
-    def _shown_weights(self, module: nn.Module, inputs: Inputs) -> Tensor:
-        """The output for the identity as value, in blocks as wide as the value was if need be."""
-        width, kv_len = inputs.value.shape[-1], inputs.key.shape[-2]
-        eye = torch.eye(kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
-        if self.kind == "kernel":
-            value = eye.expand(*inputs.key.shape[:-1], kv_len)
-            with contextlib.suppress(UsageError):  # it says that it cannot run so wide a value
-                return self.output(module, inputs.replace(value=value))
-        blocks = []
-        for start in range(0, kv_len, width):
-            block = nn.functional.pad(
-                eye[:, start : start + width], (0, max(0, start + width - kv_len))
-            )
-            value = block.expand(*inputs.key.shape[:-2], kv_len, width)
-            blocks.append(self.output(module, inputs.replace(value=value)))
-        return torch.cat(blocks, -1)[..., :kv_len]
 
     def _call(self, module: nn.Module, inputs: Inputs, *, return_weights: bool) -> Any:
         """Call a mechanism with what it accepts; the rest is folded into its ``attn_mask``."""

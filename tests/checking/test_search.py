@@ -16,7 +16,8 @@ from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
 from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject
-from attnbench.cases.drawing import Part, space_of
+from attnbench.cases.drawing import space_of
+from attnbench.cases.parts import Part
 from attnbench.checking.outcomes import failure_text
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.runner import run_invariant, seeded

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.checking.evidence.hypotheses import Call, mistaken
+from attnbench.checking.evidence.hypotheses import mistaken
+from attnbench.checking.evidence.textbook_call import Call
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.specs import LayerSpec, MechanismSpec

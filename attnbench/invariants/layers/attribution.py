@@ -8,7 +8,8 @@ from dataclasses import replace
 from attnbench.errors import AttnbenchError
 from attnbench.invariants.layers.cache_programs import Program, Step, legalised
 from attnbench.invariants.layers.cache_properties import PROPERTIES, operations
-from attnbench.invariants.layers.program_comparison import TOKENS, FoundError, Player, Stage
+from attnbench.invariants.layers.program_comparison import Player
+from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage
 
 __all__ = ["is_of_another", "played", "restricted"]
 

@@ -15,8 +15,8 @@ from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.layers.cache_properties import PROPERTIES
 from attnbench.invariants.layers.explanations import explanation
-from attnbench.invariants.layers.program_comparison import Stage
 from attnbench.invariants.layers.program_lines import lines_of
+from attnbench.invariants.layers.program_stage import Stage
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject

@@ -12,7 +12,7 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.layers.other_causes import sees_beyond_window, sees_the_future
-from attnbench.invariants.layers.program_comparison import TOKENS
+from attnbench.invariants.layers.program_stage import TOKENS
 from attnbench.invariants.layers.rounding import floor_of, rounding_of
 from attnbench.invariants.layers.uncached_calls import Look, has_gradients, layer_cases
 from attnbench.invariants.toolkit.comparisons import differentiate, reject

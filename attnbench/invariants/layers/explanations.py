@@ -7,7 +7,7 @@ import copy
 import torch
 
 from attnbench.invariants.layers.attribution import played
-from attnbench.invariants.layers.program_comparison import FoundError, Stage
+from attnbench.invariants.layers.program_stage import FoundError, Stage
 from attnbench.invariants.layers.rounding import floor_of, worst_place
 
 __all__ = ["explanation"]

@@ -12,85 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.cache_programs import MOST_ROWS, Program, Step, in_words
+from attnbench.invariants.layers.cache_programs import Step, in_words
+from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage
 from attnbench.invariants.layers.rounding import floor_of, rounding_of, worst_place
-from attnbench.subject.layer import LayerSubject
 
-__all__ = ["TOKENS", "FoundError", "Player", "Stage"]
-
-TOKENS = 192
-"""Columns of the tokens that the chunks are cut from."""
-
-
-class FoundError(Exception):
-    """What a program showed to be wrong.
-
-    Args:
-        program: up to the step that showed it.
-        message: what was found, in a sentence.
-        place: row, slot from the end and feature of the last output; ``None`` where it was no
-            output that was wrong.
-        values: what is there and what should be.
-        tolerance: what is allowed.
-        error: how far off, as a multiple of that.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        message: str,
-        place: tuple[int, ...] | None = None,
-        values: tuple[float, float] = (0.0, 0.0),
-        tolerance: float = 0.0,
-    ) -> None:
-        super().__init__(message)
-        self.program, self.message, self.place = program, message, place
-        self.values, self.tolerance = values, tolerance
-        gap = abs(values[0] - values[1])
-        self.error = gap / tolerance if place is not None and tolerance else None
-
-
-class Stage:
-    """What all programs of one case share: a module as it was made, and tokens.
-
-    Args:
-        subject: a layer with a cache.
-        case: its seed gives the parameters and the tokens.
-        narrow_masks: calls with a cache get the mask of the new tokens alone.
-    """
-
-    def __init__(self, subject: LayerSubject, case: Case, *, narrow_masks: bool = False) -> None:
-        self.subject, self.case, self.narrow_masks = subject, case, narrow_masks
-        self._module, _ = subject.build(case.replace(lead=(1,), q_len=1, kv_len=1, mask="none"))
-        generator = torch.Generator().manual_seed(case.seed)
-        shape = (MOST_ROWS, TOKENS, case.query_size)
-        tokens = torch.randn(shape, generator=generator, dtype=torch.float64)
-        self.tokens = tokens.to(getattr(torch, case.dtype)).to(case.device)
-
-    def wide(self) -> Stage:
-        """The same stage in float32, if the layer supports that and the case is in a half type."""
-        half = self.case.dtype in ("bfloat16", "float16") and "float32" in self.subject.dtypes
-        return Stage(self.subject, self.case.replace(dtype="float32")) if half else self
-
-    def module(self) -> nn.Module:
-        """A module that no call was made with."""
-        try:
-            return copy.deepcopy(self._module)
-        except Exception:  # which copies_agree tells of
-            case = self.case.replace(lead=(1,), q_len=1, kv_len=1, mask="none")
-            return self.subject.build(case)[0]
-
-    def one_call(
-        self, module: nn.Module, hidden: Tensor, padding_mask: Tensor | None = None
-    ) -> Tensor:
-        """The outputs of one call without a cache."""
-        with torch.no_grad():
-            return self.subject.call(module, hidden, padding_mask)[0]
+__all__ = ["Player"]
 
 
 @dataclass

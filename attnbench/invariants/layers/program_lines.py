@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnbench.cases.case import Case
 from attnbench.checking.evidence.untaped import unsettling
 from attnbench.invariants.layers.cache_programs import MOST_ROWS, Step
-from attnbench.invariants.layers.program_comparison import TOKENS, FoundError
+from attnbench.invariants.layers.program_stage import TOKENS, FoundError
 from attnbench.subject.layer import LayerSubject
 
 __all__ = ["lines_of"]

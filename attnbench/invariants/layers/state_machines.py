@@ -26,7 +26,8 @@ from attnbench.invariants.layers.attribution import is_of_another, played, restr
 from attnbench.invariants.layers.cache_programs import MOST_TRACKS, Program, Step, legalised
 from attnbench.invariants.layers.cache_properties import PROPERTIES, operations
 from attnbench.invariants.layers.program_choices import keep, shrunk, stored
-from attnbench.invariants.layers.program_comparison import TOKENS, FoundError, Player, Stage
+from attnbench.invariants.layers.program_comparison import Player
+from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage
 
 __all__ = ["explore"]
 

@@ -1,0 +1,146 @@
+"""Mistakes about which keys a query sees: masks, causality, lengths, and rows without keys."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnbench.checking.evidence.textbook_call import Call, Named, Topic
+from attnbench.oracle.textbook import stages_of
+
+__all__ = ["TOPICS"]
+
+
+def _masks(call: Call) -> Named:
+    mask = call.inputs.attn_mask
+    if mask is None:
+        return
+    yield "mask_ignored", call.masked(attn_mask=None)
+    if mask.dtype == torch.bool:
+        yield "mask_inverted", call.masked(attn_mask=~mask)
+        yield "mask_added", call.masked(attn_mask=mask.double())
+        yield "mask_scores_zeroed", _zeroed(call, mask)
+    else:
+        hidden = mask == -math.inf
+        yield "bias_ignored", call.masked(attn_mask=~hidden)
+        yield "bias_subtracted", call.masked(attn_mask=(-mask).masked_fill(hidden, -math.inf))
+        scale = call.inputs.query.shape[-1] ** -0.5
+        yield "bias_scaled", call.masked(attn_mask=mask * scale)
+        yield "bias_clipped", call.masked(attn_mask=mask.clamp_min(-5.0))
+        if hidden.any():
+            yield "bias_hides_nothing", call.masked(attn_mask=mask.masked_fill(hidden, 0.0))
+
+
+def _all_masks(call: Call) -> Named:
+    """Masks, lengths and causality alike."""
+    allowed = call.stages.allowed
+    if not bool(allowed.all()):
+        every = call.stages.replace(allowed=torch.ones_like(allowed))
+        yield "all_masks_ignored", every.output
+        yield "mask_after_softmax", call.pooled(every.weights * allowed)
+
+
+def _zeroed(call: Call, mask: Tensor) -> Tensor:
+    """Hidden scores are 0, as a mask that is multiplied in leaves them."""
+    rest = stages_of(call.inputs.replace(attn_mask=None))
+    scores = call.stages.scores * mask.cpu()
+    return call.stages.replace(scores=scores, allowed=rest.allowed, bias=rest.bias).output
+
+
+def _places(call: Call) -> Named:
+    """Masks laid over other items, heads, queries or keys."""
+    allowed, (q_len, kv_len) = call.stages.allowed, call.lengths
+    inputs = call.inputs
+    if bool(allowed.all()) or (inputs.attn_mask is None and inputs.valid_lens is None):
+        return
+    what = "lengths" if inputs.attn_mask is None else "mask"
+    yield f"{what}_laid_of_first_query", call.left(allowed[..., :1, :])
+    yield f"{what}_laid_of_last_query", call.left(allowed[..., -1:, :])
+    yield f"{what}_laid_of_any_query", call.left(allowed.any(-2, keepdim=True))
+    if q_len == kv_len:
+        yield f"{what}_laid_transposed", call.left(allowed.mT)
+        yield f"{what}_laid_of_keys_for_queries", call.left(allowed[..., :1, :].mT)
+    for axis in range(allowed.dim() - 2):
+        yield f"{what}_laid_of_first_item", call.left(allowed.narrow(axis, 0, 1))
+    if allowed.dim() == 3 and allowed.shape[0] == q_len:
+        yield f"{what}_laid_of_items_for_queries", call.left(allowed.transpose(0, 1))
+    if allowed.dim() == 4:
+        items, heads = allowed.shape[:2]
+        tiled = allowed.flatten(0, 1)[torch.arange(items * heads) % items * heads]
+        yield f"{what}_laid_tiled_over_heads", call.left(tiled.reshape(allowed.shape))
+        first = torch.arange(heads).reshape(-1, 1, 1) == 0
+        yield f"{what}_laid_of_first_head", call.left(allowed | ~first)
+        if items == heads:
+            yield f"{what}_laid_of_items_for_heads", call.left(allowed.transpose(0, 1))
+
+
+def _causality(call: Call) -> Named:
+    inputs, (q_len, kv_len) = call.inputs, call.lengths
+    if not inputs.is_causal:
+        return
+    rest = stages_of(inputs.replace(is_causal=False, causal="bottom_right")).allowed
+    ones, shift = torch.ones(q_len, kv_len, dtype=torch.bool), kv_len - q_len
+    beside = inputs.attn_mask is not None or inputs.valid_lens is not None
+    yield ("causality_lost_beside_a_mask" if beside else "causality_ignored"), call.left(rest)
+    diagonals = {"top_left": 0, "bottom_right": shift, "of_the_lengths_difference": -shift}
+    for name, diagonal in diagonals.items():
+        if inputs.causal != name:
+            yield f"causality_{name}", call.left(rest & ones.tril(diagonal))
+    right = 0 if inputs.causal == "top_left" else shift
+    yield "causality_strict", call.left(rest & ones.tril(right - 1))
+    yield "causality_one_ahead", call.left(rest & ones.tril(right + 1))
+    yield "causality_reversed", call.left(rest & ones.triu(right))
+    if inputs.attn_mask is not None:
+        yield "mask_lost_beside_causality", call.masked(attn_mask=None)
+
+
+def _lengths(call: Call) -> Named:
+    lens, kv_len = call.inputs.valid_lens, call.lengths[1]
+    if lens is None:
+        return
+    wide = lens.long()
+    beside = call.inputs.is_causal or call.inputs.attn_mask is not None
+    yield (
+        ("lengths_lost_beside_a_mask" if beside else "lengths_ignored"),
+        call.masked(valid_lens=None),
+    )
+    yield "length_one_too_long", call.masked(valid_lens=(wide + 1).clamp_max(kv_len))
+    yield "length_one_too_short", call.masked(valid_lens=wide - 1)
+    yield "lengths_counted_from_the_end", call.left(_from_the_end(call, wide))
+    if lens.dim() == 2:
+        for name, one in {
+            "first": wide[:, :1],
+            "last": wide[:, -1:],
+            "longest": wide.amax(-1, keepdim=True),
+        }.items():
+            yield f"lengths_of_{name}_query", call.masked(valid_lens=one.expand_as(wide))
+
+
+def _from_the_end(call: Call, lens: Tensor) -> Tensor:
+    rest = stages_of(call.inputs.replace(valid_lens=None)).allowed
+    kept = stages_of(call.inputs.replace(is_causal=False, attn_mask=None)).allowed
+    return rest & kept.flip(-1)
+
+
+def _rows(call: Call) -> Named:
+    dead = ~call.stages.allowed.any(-1, keepdim=True)
+    if not bool(dead.any()):
+        return
+    value, right = call.stages.value, call.stages.output
+    fills = {
+        "nan": torch.full_like(right, math.nan),
+        "mean": value.mean(-2, keepdim=True),
+        "first_value": value[..., :1, :],
+        "unmasked": stages_of(
+            call.inputs.replace(attn_mask=None, valid_lens=None, is_causal=False)
+        ).output
+        if call.scaled
+        else right,
+    }
+    for name, fill in fills.items():
+        yield f"empty_rows_{name}", torch.where(dead, fill, right)
+
+
+TOPICS: tuple[Topic, ...] = (_masks, _all_masks, _places, _causality, _lengths, _rows)

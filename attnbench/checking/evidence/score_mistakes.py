@@ -1,0 +1,128 @@
+"""Mistakes about what is computed of the keys seen: scores, softmax, pooling, and heads."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from attnbench.checking.evidence.textbook_call import Call, Named, Topic
+from attnbench.oracle.textbook import textbook_output
+
+__all__ = ["TOPICS"]
+
+_BLOCKS = (8, 16, 32, 40, 48, 64, 80, 96, 128, 160, 256)
+_ENDS = (*(2**n for n in range(3, 11)), 100, 127, 255, 1000)
+
+
+def _keys(call: Call) -> Named:
+    kv_len = call.lengths[1]
+    slots, allowed = torch.arange(kv_len), call.stages.allowed
+    ends = {f"keys_lost_beyond_{end}": end for end in _ENDS}
+    ends |= {f"keys_lost_after_blocks_{block}": kv_len // block * block for block in _BLOCKS}
+    for name, end in {**ends, "last_key_lost": kv_len - 1}.items():
+        if 0 < end < kv_len:
+            yield name, call.left(allowed & (slots < end))
+    yield "first_key_lost", call.left(allowed & (slots > 0))
+    last = (allowed * (slots + 1)).amax(-1, keepdim=True) - 1
+    alone = allowed.sum(-1, keepdim=True) < 2
+    yield "last_open_key_lost", call.left(allowed & ((slots != last) | alone))
+
+
+def _axes(call: Call) -> Named:
+    stages = call.stages
+    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
+    for axis in range(scores.dim() - 1):
+        weights = scores.softmax(axis).nan_to_num(0.0).masked_fill(~stages.allowed, 0.0)
+        yield f"softmax_over_dimension_{axis}", call.pooled(weights)
+        if axis == scores.dim() - 2:
+            yield "softmax_over_the_queries", call.pooled(weights)
+
+
+def _softmax(call: Call) -> Named:
+    stages = call.stages
+    weights = stages.weights
+    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
+    top = scores.amax(-1, keepdim=True)
+    top = top.masked_fill(top == -math.inf, 0.0)
+    powers = (scores - top).exp()
+    yield "softmax_twice", stages.replace(scores=weights, bias=stages.bias * 0).output
+    yield (
+        "softmax_of_base_two",
+        stages.replace(scores=stages.scores * math.log(2), bias=stages.bias * math.log(2)).output,
+    )
+    yield "softmax_with_a_sink", call.pooled(powers / (powers.sum(-1, keepdim=True) + (-top).exp()))
+    yield "softmax_with_a_sink", call.pooled(powers / (powers.sum(-1, keepdim=True) + 1))
+    for epsilon in (1e-2, 1e-3):
+        yield "softmax_with_epsilon", call.pooled(powers / (powers.sum(-1, keepdim=True) + epsilon))
+    yield "weights_not_normalised", call.pooled(powers)
+    logs = (weights.clamp_min(1e-300)).log().masked_fill(~stages.allowed, 0.0)
+    yield "softmax_is_log_softmax", call.pooled(logs)
+
+
+def _scores(call: Call) -> Named:
+    right, (q_len, kv_len) = call.stages.scores, call.lengths
+    size = call.inputs.query.shape[-1]
+    yield "scores_negative", call.scored(-right)
+    yield "scores_absolute", call.scored(right.abs())
+    if q_len == kv_len > 1:
+        yield "scores_transposed", call.scored(right.mT)
+        yield "scores_symmetrised", call.scored((right + right.mT) / 2)
+    for limit in (5.0, 10.0, 50.0):
+        yield "scores_clipped", call.scored(right.clamp(-limit, limit))
+    if not call.scaled or call.inputs.scale is not None:
+        return
+    root = math.sqrt(size)
+    factors = {
+        "scale_missing": root,
+        "scale_applied_twice": 1 / root,
+        "scale_zero": 0.0,
+        "scale_of_the_queries": root / math.sqrt(q_len),
+        "scale_of_the_keys": root / math.sqrt(kv_len),
+        "scale_of_a_padded_size": root / math.sqrt(-(-size // 8) * 8),
+        "scale_of_the_value": root / math.sqrt(call.inputs.value.shape[-1]),
+    }
+    for name, factor in factors.items():
+        yield name, call.scored(right * factor)
+    weights = call.stages.weights / root
+    yield "scale_after_softmax", call.pooled(weights)
+
+
+def _scale(call: Call) -> Named:
+    given, usual = call.inputs.scale, call.inputs.query.shape[-1] ** -0.5
+    if not call.scaled or given is None:
+        return
+    others = {
+        "scale_argument_ignored": usual,
+        "scale_argument_on_top": given * usual,
+        "scale_argument_absolute": abs(given),
+        "scale_argument_divides": 1 / given if given else 1.0,
+    }
+    for name, scale in others.items():
+        beside_groups = "_for_groups" if call.inputs.enable_gqa else ""
+        yield name + beside_groups, textbook_output(call.inputs.replace(scale=scale))
+
+
+def _values(call: Call) -> Named:
+    value, weights = call.stages.value, call.stages.weights
+    if call.scaled and call.inputs.key.shape == value.shape:  # for groups, the values are expanded
+        yield "keys_pooled", weights @ call.inputs.key.cpu().double()
+    yield "values_reversed", weights @ value.flip(-2)
+    if value.dim() > 2 and value.shape[0] > 1:
+        yield "values_of_another_item", weights @ value.roll(1, 0)
+        yield "values_of_first_item", weights @ value[:1]
+
+
+def _groups(call: Call) -> Named:
+    inputs = call.inputs
+    if not inputs.enable_gqa or not call.scaled:
+        return
+    count, own = inputs.query.shape[-3], inputs.key.shape[-3]
+    orders = {"tiled": torch.arange(count) % own, "of_the_first": torch.zeros(count).long()}
+    for name, order in orders.items():
+        key, value = (t.index_select(-3, order) for t in (inputs.key, inputs.value))
+        other = inputs.replace(key=key, value=value, enable_gqa=False)
+        yield f"groups_{name}", textbook_output(other)
+
+
+TOPICS: tuple[Topic, ...] = (_keys, _axes, _softmax, _scores, _scale, _values, _groups)

@@ -1,0 +1,32 @@
+"""Parameters that begin as one number throughout, such as a bias of zeros, and how to move them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+__all__ = ["constant_names", "unsettle"]
+
+
+def constant_names(module: nn.Module) -> tuple[str, ...]:
+    """Names of the parameters of a new module that are one number throughout.
+
+    A single number counts if it is 0: a gate that begins closed hides what it lets through.
+    """
+    return tuple(
+        name
+        for name, p in module.named_parameters()
+        if not nn.parameter.is_lazy(p)
+        and p.is_floating_point()
+        and bool((p == (p.flatten()[0] if p.numel() > 1 else 0)).all())
+    )
+
+
+def unsettle(module: nn.Module, names: Iterable[str]) -> None:
+    """Move parameters off the one number they begin as, which would hide how they are used."""
+    with torch.no_grad():
+        for parameter in map(module.get_parameter, names):
+            steps = torch.arange(1.0, parameter.numel() + 1)
+            parameter.add_(steps.sin().view(parameter.shape) / 4)

@@ -1,0 +1,53 @@
+"""The form of what a subject gives: the type, shape, dtype and device that the contract says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.errors import DeviceError, DtypeError, ShapeError
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["held"]
+
+
+def held(result: Any, name: str, inputs: Inputs, width: int, what: str = "output") -> Tensor:
+    """An output or weights, held to the contract.
+
+    Args:
+        result: what was given.
+        name: of the subject that gave it.
+        inputs: for which.
+        width: of its last dimension.
+        what: what it is.
+
+    Raises:
+        DtypeError, ShapeError, DeviceError: it is not what the contract says.
+    """
+    query = inputs.query
+    if not isinstance(result, Tensor):
+        raise DtypeError(
+            f"{name} returned {type(result).__name__} for its {what}, but should return a tensor."
+        )
+    wanted = (*query.shape[:-1], width)
+    if tuple(result.shape) != wanted:
+        raise ShapeError(
+            f"{name} returned {what} of shape {tuple(result.shape)} for query "
+            f"{tuple(query.shape)}, key {tuple(inputs.key.shape)} and value "
+            f"{tuple(inputs.value.shape)}, but should return {wanted}."
+        )
+    # under autocast the caller has asked for another dtype
+    free = what != "output" or torch.is_autocast_enabled(query.device.type)
+    if result.dtype != query.dtype and not free:
+        raise DtypeError(
+            f"{name} returned {what} in {result.dtype}, but should return the query's "
+            f"{query.dtype}."
+        )
+    if result.device != query.device:
+        raise DeviceError(
+            f"{name} returned {what} on {result.device}, but should return it on the query's "
+            f"{query.device}."
+        )
+    return result
