@@ -24,7 +24,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MARKS = {
     "meta": "mutants",
-    "invariants/test_compiling.py": "compile",
+    "invariants/calls/test_compiling.py": "compile",
     "plugins/kernels": "compile",
     "benchmark/comparing": "slow",
     "benchmark/measuring": "slow",

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import attnbench
+from tests.conftest import MARKS
 
 
 def run(code: str) -> str:
@@ -148,6 +149,10 @@ def test_a_module_that_is_named_in_a_string_is_there() -> None:
     for module, attribute in found:
         loaded = importlib.import_module(module)
         assert not attribute or hasattr(loaded, attribute), f"{module}:{attribute}"
+
+
+def test_a_place_whose_tests_get_a_mark_is_there() -> None:
+    assert [place for place in MARKS if not (ROOT / place).exists()] == []
 
 
 def test_an_entry_point_names_a_module_that_is_there() -> None:
