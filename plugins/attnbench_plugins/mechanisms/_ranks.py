@@ -27,6 +27,7 @@ from torch import nn
 
 from attnbench.testing import make_scoring
 from attnbench_plugins.mechanisms import _ring
+from attnbench_plugins.mechanisms._messages import pickled
 
 __all__ = ["Ranks", "ranks"]
 
@@ -82,7 +83,7 @@ class Ranks:
         """
         try:
             for one, message in zip(self._connections, messages, strict=True):
-                one.send_bytes(pickle.dumps((function, message)))
+                one.send_bytes(pickled((function, message)))
             answers: dict[Any, tuple[Any, str | None]] = {}
             waiting: float | None = None
             while left := [c for c in self._connections if c not in answers]:
@@ -181,7 +182,7 @@ def _main(number: int, rank: int, count: int, port: int, device: str) -> None:
             answer, fault = _answer(function, message, place), None
         except Exception:
             answer, fault = None, traceback.format_exc()
-        connection.send_bytes(pickle.dumps((answer, fault)))
+        connection.send_bytes(pickled((answer, fault)))
 
 
 if __name__ == "__main__":

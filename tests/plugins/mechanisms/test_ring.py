@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from attnbench_plugins.mechanisms._messages import pickled
 from attnbench_plugins.mechanisms._ranks import ranks
 
 import attnbench
@@ -69,6 +71,27 @@ def test_ranks_may_have_nothing_or_many_rows(q_len: int, kv_len: int) -> None:
     torch.testing.assert_close(
         both("ring", ranks=3)(*given), both("soft", scoring="scaled_dot")(*given)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.bool])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.rand(()),
+        lambda: torch.rand(2, 0, 3),
+        lambda: torch.rand(1, 1).expand(4, 1),
+        lambda: torch.rand(1)[None].expand(1, 1).mT,
+        lambda: torch.rand(3, 4, requires_grad=True).mT,
+        lambda: torch.rand(6)[::2],
+        lambda: torch.rand(1).as_strided((1,), (0,)),
+    ],
+)
+def test_a_tensor_arrives_as_it_was_sent(make: Any, dtype: torch.dtype) -> None:
+    sent = make().to(dtype)
+    name, (got,) = pickle.loads(pickled(("name", [sent])))
+    assert (name, got.dtype, got.shape) == ("name", sent.dtype, sent.shape)
+    assert torch.equal(got, sent.detach())
+    got += True  # it may be written to
 
 
 def test_weights_of_huge_scores_are_joined_without_rounding() -> None:
