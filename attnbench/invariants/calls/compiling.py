@@ -13,7 +13,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -164,10 +164,13 @@ def _exported(subject: Subject, case: Case) -> None:
     base.expect(got.detach(), "exported, output", "the call as it is")
 
 
-@transformed(
-    "torch.func.vmap",
-    lambda: ["got = torch.func.vmap(call, in_dims=-3, out_dims=-3)(query, key, value)"],
-)
+def mapped(call: nn.Module, *tensors: Tensor, dims: Any = -3, axis: int = -3) -> Tensor:
+    """The output of a call mapped over items or heads."""
+    output: torch.Tensor = torch.func.vmap(call, in_dims=dims, out_dims=axis)(*tensors)
+    return output
+
+
+@transformed("torch.func.vmap", lambda: sourced(mapped))
 def _vmapped(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     call = _Call(base)
@@ -182,7 +185,7 @@ def _vmapped(subject: Subject, case: Case) -> None:
             reject("a length alone is no batch of lengths")
         dims.append(axis if whole else None)
     with _told("torch.func.vmap"):
-        got = torch.func.vmap(call, in_dims=tuple(dims), out_dims=axis)(*_tensors(base))
+        got = mapped(call, *_tensors(base), dims=tuple(dims), axis=axis)
     base.expect(got.detach(), "under vmap over items or heads, output", "the call as it is")
 
 

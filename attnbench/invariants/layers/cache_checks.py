@@ -15,7 +15,7 @@ from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.layers.cache_properties import PROPERTIES
 from attnbench.invariants.layers.explanations import explanation
-from attnbench.invariants.layers.program_lines import lines_of
+from attnbench.invariants.layers.program_lines import script_of
 from attnbench.invariants.layers.program_stage import Stage
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
@@ -115,7 +115,7 @@ def cache_invariant(
         found = explore(stage, judged, drawn, effort.kept, effort.shrink)
         if found is not None:
             told = found.message + explanation(stage, judged, found)
-            compared = {"lines": lines_of(subject, case, found)}
+            compared = {"lines": script_of(subject, case, found.lines)}
             raise InvariantViolation(told, error=found.error, compared=compared)
 
     return Invariant(

@@ -8,7 +8,6 @@ wrong output, the cause lies in how calls are cut, and not in what else was done
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,30 +16,11 @@ from torch import Tensor
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError
 from attnbench.invariants.layers.cache_programs import Step, in_words
-from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage
+from attnbench.invariants.layers.program_lines import ProgramLines
+from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage, Track
 from attnbench.invariants.layers.rounding import floor_of, rounding_of, worst_place
 
 __all__ = ["Player"]
-
-
-@dataclass
-class _Track:
-    """One sequence with its cache."""
-
-    cache: Any
-    seen: Tensor
-    pads: tuple[int, ...]
-    cuts: list[int] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
-
-    @property
-    def mask(self) -> Tensor | None:
-        """``(B, length)``, True for a real token; ``None`` without padding."""
-        if not self.pads:
-            return None
-        pads = torch.tensor(self.pads, device=self.seen.device)
-        slots = torch.arange(self.seen.shape[1], device=self.seen.device)
-        return slots >= pads[:, None]
 
 
 class Player:
@@ -56,8 +36,9 @@ class Player:
     def __init__(self, stage: Stage, judged: str) -> None:
         self.stage, self.subject, self.judged = stage, stage.subject, judged
         self.module, self._reference = stage.module(), stage.module()
-        self.tracks: list[_Track] = []
+        self.tracks: list[Track] = []
         self.program: list[Step] = []
+        self.lines = ProgramLines(joined=judged == "split")
         self.over = False
         self._next = 0
         self._refused: list[str] = []
@@ -67,6 +48,7 @@ class Player:
         if self.over:
             return
         self.program.append(step)
+        self.lines.next_step()
         with torch.no_grad():
             try:
                 self._play(step)
@@ -77,7 +59,9 @@ class Player:
                     self.over = True
                     return
                 told = raised_text(self.subject, error)
-                raise FoundError(tuple(self.program), f"{told}{self._after()}") from error
+                raise FoundError(
+                    tuple(self.program), f"{told}{self._after()}", lines=self.lines.raised()
+                ) from error
 
     def _raises_anyway(self, step: Step) -> bool:
         """Whether the same calls raise where nothing was done that the property is about."""
@@ -94,9 +78,10 @@ class Player:
 
     def _play(self, step: Step) -> None:
         if step.kind == "begin":
-            seen = self.stage.tokens[: step.count, :0]
+            number, seen = len(self.tracks), self.stage.tokens[: step.count, :0]
+            self.lines.begin(number, step.count, step.rows)
             cache = self.subject.new_cache(self.module, step.count)
-            self.tracks.append(_Track(cache, seen, step.rows))
+            self.tracks.append(Track(number, cache, seen, step.rows))
             return
         if step.kind == "without":
             self._without(step)
@@ -105,8 +90,10 @@ class Player:
         if step.kind == "append":
             self._append(step, track)
         elif step.kind == "fork":
+            number = len(self.tracks)
+            self.lines.fork(track.number, number, bool(track.pads))
             other = copy.deepcopy(track.cache)
-            self.tracks.append(_Track(other, track.seen, track.pads, list(track.cuts)))
+            self.tracks.append(Track(number, other, track.seen, track.pads, list(track.cuts)))
         elif step.kind == "select":
             self._select(step, track)
         elif step.kind == "crop":
@@ -119,12 +106,14 @@ class Player:
         if self._next + count > TOKENS:
             self._next = 0
         start, self._next = self._next, self._next + count
+        self.lines.chunk(rows, start, self._next)
         return self.stage.tokens[:rows, start : start + count].clone()
 
-    def _append(self, step: Step, track: _Track) -> None:
+    def _append(self, step: Step, track: Track) -> None:
         if track.seen.shape[1] + step.count > self.subject.capacity:
             return  # a crop was refused
         hidden = self.chunk(track.seen.shape[0], step.count)
+        self.lines.append(track.number, bool(track.pads))
         track.seen = torch.cat([track.seen, hidden], 1)
         track.cuts.append(step.count)
         mask = track.mask
@@ -136,26 +125,30 @@ class Player:
         elif self.judged != "ledger":
             self._judge(track, got)
 
-    def _select(self, step: Step, track: _Track) -> None:
+    def _select(self, step: Step, track: Track) -> None:
         if max(step.rows) >= track.seen.shape[0]:
             return  # a selection was refused
         index = torch.tensor(step.rows, device=track.seen.device)
+        self.lines.select(track.number, step.rows)
         try:
             track.cache = self.subject.select(track.cache, index)
         except NotImplementedError:
             self._refused.append(str(step))
             return
+        self.lines.selected(track.number, step.rows, bool(track.pads))
         track.seen = track.seen[index]
         track.pads = tuple(track.pads[row] for row in step.rows) if track.pads else ()
 
-    def _crop(self, step: Step, track: _Track) -> None:
+    def _crop(self, step: Step, track: Track) -> None:
         if step.count > track.seen.shape[1]:
             return
+        self.lines.crop(track.number, step.count)
         try:
             track.cache = self.subject.crop(track.cache, step.count)
         except NotImplementedError:
             self._refused.append(str(step))
             return
+        self.lines.cropped(track.number, step.count)
         track.seen = track.seen[:, : step.count]
         kept, cuts = step.count, []
         for cut in track.cuts:
@@ -165,6 +158,7 @@ class Player:
 
     def _without(self, step: Step) -> None:
         hidden = self.chunk(2, step.count)
+        self.lines.without()
         got = self.stage.one_call(self.module, hidden)
         expected = self.stage.one_call(self.stage.module(), hidden)
         real = torch.ones(got.shape, dtype=torch.bool)
@@ -175,9 +169,10 @@ class Player:
             real,
             "the output of the call without a cache",
             "the same call on a new module",
+            "hidden",
         )
 
-    def _count(self, track: _Track) -> None:
+    def _count(self, track: Track) -> None:
         spec = self.subject.spec.cache
         assert spec is not None
         assert spec.length is not None
@@ -187,9 +182,10 @@ class Player:
                 tuple(self.program),
                 f"length(cache) = {said!r}, but should be {held}: the slots appended and not "
                 f"cropped{self._after()}",
+                lines=self.lines.counted(track.number),
             )
 
-    def _judge(self, track: _Track, got: Tensor) -> None:
+    def _judge(self, track: Track, got: Tensor) -> None:
         """Hold an output, of calls that are cut all so far, against one call on the sequences."""
         if self.judged == "split":
             track.outputs.append(got)
@@ -219,9 +215,11 @@ class Player:
                 return
             if worst_place(twin, fresh, allowed(), real) is not None:
                 fresh = twin
-        self._compare(got, fresh, allowed, real, "output", "one call on the same sequences")
+        given = f"seen_{track.number}"
+        given += f", None, mask_{track.number}" if track.pads else ""
+        self._compare(got, fresh, allowed, real, "output", "one call on the same sequences", given)
 
-    def _twin(self, track: _Track, seen: Tensor, mask: Tensor | None) -> Tensor | None:
+    def _twin(self, track: Track, seen: Tensor, mask: Tensor | None) -> Tensor | None:
         """The last output of the same chunks through a cache to which nothing else was done."""
         module, start = self.stage.module(), 0
         output = None
@@ -236,7 +234,7 @@ class Player:
             return None
         return output
 
-    def _judge_alone(self, track: _Track, got: Tensor) -> None:
+    def _judge_alone(self, track: Track, got: Tensor) -> None:
         """Hold each row of a padded batch against the row alone, without padding."""
         count, total = got.shape[1], track.seen.shape[1]
         for row, pad in enumerate(track.pads or (0,) * track.seen.shape[0]):
@@ -263,6 +261,7 @@ class Player:
                 real,
                 f"output of row {row}",
                 "the row alone, without padding",
+                f"seen_{track.number}[{row}:{row + 1}, {pad}:]",
                 row=row,
             )
 
@@ -274,6 +273,7 @@ class Player:
         real: Tensor,
         what: str,
         other: str,
+        given: str,
         row: int = 0,
     ) -> None:
         if worst_place(got, expected, floor_of(self.subject, expected), real) is None:
@@ -292,4 +292,5 @@ class Player:
             at,
             values,
             tolerance,
+            self.lines.compared(given, at, (place[0], *at[1:]), tolerance),
         )

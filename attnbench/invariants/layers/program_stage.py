@@ -6,6 +6,9 @@ What a program showed to be wrong there is a :class:`FoundError`.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +17,7 @@ from attnbench.cases.case import Case
 from attnbench.invariants.layers.cache_programs import MOST_ROWS, Program
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["TOKENS", "FoundError", "Stage"]
+__all__ = ["TOKENS", "FoundError", "Stage", "Track"]
 
 TOKENS = 192
 """Columns of the tokens that the chunks are cut from."""
@@ -30,6 +33,7 @@ class FoundError(Exception):
             output that was wrong.
         values: what is there and what should be.
         tolerance: what is allowed.
+        lines: of plain torch that show it again.
         error: how far off, as a multiple of that.
     """
 
@@ -40,10 +44,11 @@ class FoundError(Exception):
         place: tuple[int, ...] | None = None,
         values: tuple[float, float] = (0.0, 0.0),
         tolerance: float = 0.0,
+        lines: Sequence[str] = (),
     ) -> None:
         super().__init__(message)
         self.program, self.message, self.place = program, message, place
-        self.values, self.tolerance = values, tolerance
+        self.values, self.tolerance, self.lines = values, tolerance, lines
         gap = abs(values[0] - values[1])
         self.error = gap / tolerance if place is not None and tolerance else None
 
@@ -84,3 +89,33 @@ class Stage:
         """The outputs of one call without a cache."""
         with torch.no_grad():
             return self.subject.call(module, hidden, padding_mask)[0]
+
+
+@dataclass
+class Track:
+    """One sequence with its cache.
+
+    Args:
+        number: in the order in which they began.
+        cache: of its tokens.
+        seen: its tokens so far.
+        pads: padded slots at the left of each row; empty without padding.
+        cuts: lengths of the chunks that it was given in.
+        outputs: of each of them.
+    """
+
+    number: int
+    cache: Any
+    seen: Tensor
+    pads: tuple[int, ...]
+    cuts: list[int] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+
+    @property
+    def mask(self) -> Tensor | None:
+        """``(B, length)``, True for a real token; ``None`` without padding."""
+        if not self.pads:
+            return None
+        pads = torch.tensor(self.pads, device=self.seen.device)
+        slots = torch.arange(self.seen.shape[1], device=self.seen.device)
+        return slots >= pads[:, None]
