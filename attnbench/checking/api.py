@@ -12,7 +12,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.evidence.diagnosis import diagnosed
 from attnbench.checking.evidence.reproduction import with_evidence
-from attnbench.checking.outcomes import COMPILING, CONTRACT, CheckReport, Outcome
+from attnbench.checking.outcomes import COMPILING, CONTRACT, CheckReport, Outcome, notes_of
 from attnbench.checking.runner import PROFILES, Profile, run_invariant, seeded, skip_reason
 from attnbench.errors import (
     DuplicateNameError,
@@ -203,7 +203,8 @@ def check_subject(
     outcomes = outcomes_of(
         subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed
     )
-    return CheckReport(diagnosed(outcomes), profile, seed, about=subject.about)
+    found = diagnosed(outcomes)
+    return CheckReport(found, profile, seed, notes_of(found), subject.about)
 
 
 def outcomes_of(

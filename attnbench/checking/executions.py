@@ -47,6 +47,7 @@ class Run:
         self.failing: Case | None = None
         self.error: BaseException | None = None
         self.shrunk = False
+        self.note = ""
         self._nothing: str | None = None
         self._key = f"attnbench {subject.name} {invariant.name}"
         self._left = _SHRINKING

@@ -24,6 +24,7 @@ __all__ = [
     "failure_text",
     "filled",
     "finding_text",
+    "notes_of",
 ]
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
@@ -57,6 +58,7 @@ class Outcome:
         explained: mistakes that make just what the subject gets wrong, the likeliest first.
         seed: of the drawn cases; ``None`` draws the same every time.
         shrunk: whether the counterexample is the smallest that was found.
+        note: a line about the run itself, such as that its failures could not be kept.
     """
 
     subject: str
@@ -72,6 +74,7 @@ class Outcome:
     explained: tuple[str, ...] = ()
     seed: int | None = None
     shrunk: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,13 +119,14 @@ class CheckReport:
         return pd.DataFrame([asdict(outcome) for outcome in self.outcomes], columns=columns)
 
     def to_json(self) -> str:
-        """JSON text: profile, seed, counts and outcomes."""
+        """JSON text: profile, seed, counts, notes and outcomes."""
         content: dict[str, Any] = {
             "profile": self.profile,
             "seed": self.seed,
             "ok": self.ok,
             "counts": self.counts,
             "about": list(self.about),
+            "notes": list(self.notes),
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
         }
         return json.dumps(content, indent=2, ensure_ascii=False)
@@ -154,7 +158,7 @@ class CheckReport:
         lines = list(self.about)
         for subject in dict.fromkeys(outcome.subject for outcome in self._bad()):
             lines.append(finding_text([o for o in self._bad() if o.subject == subject]) + "\n")
-        return "\n".join([*lines, self._counted()])
+        return "\n".join([*lines, self._counted(), *self.notes])
 
     def _bad(self) -> list[Outcome]:
         return [o for o in self.outcomes if o.status not in ("passed", "skipped")]
@@ -162,6 +166,11 @@ class CheckReport:
     def _counted(self) -> str:
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
         return counts or "nothing checked"
+
+
+def notes_of(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """What outcomes say about the run itself, each once."""
+    return tuple(dict.fromkeys(outcome.note for outcome in outcomes if outcome.note))
 
 
 def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = None) -> str:

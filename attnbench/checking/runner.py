@@ -21,7 +21,7 @@ from attnbench.checking.call_cost import calls_at
 from attnbench.checking.executions import IllegalCaseError, Run, UnjudgedError
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.profiles import PROFILE, PROFILES, Profile
-from attnbench.checking.search import EFFORT, Effort, database, phases
+from attnbench.checking.search import EFFORT, CarefulDatabase, Effort, database, phases
 from attnbench.checking.space_runs import SpaceRun
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
@@ -115,7 +115,7 @@ def _run(
     if space is None:
         plain = Run(subject, invariant, profile)
         plain.explore(strategy, device, wanted, seed, kept, shrink=shrink)
-        return plain
+        return _noted(plain, kept)
     run = SpaceRun(subject, invariant, profile, space.on(device, dtypes and wanted))
     run.reuse(kept)
     if run.error is None:
@@ -126,6 +126,12 @@ def _run(
         if shrink:
             run.shrink()
         run.keep(kept)
+    return _noted(run, kept)
+
+
+def _noted(run: Run, kept: CarefulDatabase | None) -> Run:
+    """The run, with what there is to say of the database."""
+    run.note = kept.trouble if kept is not None else ""
     return run
 
 
@@ -144,9 +150,10 @@ def _told(run: Run) -> tuple[str, str, dict[str, Any]]:
     """Status, reason, and what else the outcome says."""
     cases = run.seen["scheduled"] + run.seen["drawn"]
     if run.error is None:
-        return *(run.ruled_out() or _verdict(run)), {"cases": cases}
+        return *(run.ruled_out() or _verdict(run)), {"cases": cases, "note": run.note}
     more = {
         "cases": cases or 1,
+        "note": run.note,
         "counterexample": run.failing.id if run.failing else None,
         "shrunk": run.shrunk,
         "error": getattr(run.error, "error", None),

@@ -15,13 +15,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import SkipTest
 
+import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
-__all__ = ["EFFORT", "Beginning", "Effort", "database", "drawn_count", "phases", "search"]
+__all__ = [
+    "EFFORT",
+    "Beginning",
+    "CarefulDatabase",
+    "Effort",
+    "database",
+    "drawn_count",
+    "phases",
+    "search",
+]
 
 T = TypeVar("T")
 
@@ -127,34 +137,70 @@ def drawn_count(usual: int) -> int:
     return usual if chosen == _USUAL_EXAMPLES else chosen
 
 
-def database() -> ExampleDatabase | None:
+def database() -> CarefulDatabase | None:
     """The example database of the loaded settings profile; it never raises."""
     given = _loaded().database
     if given is None:
         return None
     if settings.get_current_profile_name() == "default":  # whose folder was chosen at import
         given = DirectoryBasedExampleDatabase(Path(".hypothesis", "examples").absolute())
-    return _Careful(given)
+    return CarefulDatabase(given)
 
 
-class _Careful(ExampleDatabase):
-    """A database that forgets where it cannot read or write: an aid, and no part of the verdict."""
+class CarefulDatabase(ExampleDatabase):
+    """A database that goes on where it cannot read or write: an aid, and no part of the verdict.
+
+    What cannot be read is left as it is, where Hypothesis would delete it.
+
+    Attributes:
+        trouble: the first that there was, in a line; ``""`` for none.
+    """
 
     def __init__(self, inner: ExampleDatabase) -> None:
         super().__init__()
         self.inner = inner
+        self.trouble = ""
+
+    @property
+    def _place(self) -> str:
+        return str(getattr(self.inner, "path", "")) or f"the {type(self.inner).__name__}"
+
+    def _tell(self, what: str) -> None:
+        self.trouble = self.trouble or what
+
+    def _entries(self, key: bytes) -> list[bytes]:
+        try:
+            return list(self.inner.fetch(key))
+        except Exception as error:
+            self._tell(
+                f"{self._place} cannot be read ({_first_line(error)}): what failed before is not "
+                "tried first"
+            )
+            return []
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
-        """What was kept under a key."""
-        found: list[bytes] = []
-        with contextlib.suppress(Exception):
-            found.extend(self.inner.fetch(key))
-        return found
+        """What was kept under a key, as far as it can be read."""
+        entries = self._entries(key)
+        readable = [entry for entry in entries if _is_whole(entry)]
+        if len(readable) < len(entries):
+            self._tell(
+                f"{self._place} holds failures that Hypothesis {hypothesis.__version__} cannot "
+                "read, damaged or of another version: they are left there, and not tried first"
+            )
+        return readable
 
     def save(self, key: bytes, value: bytes) -> None:
         """Keep a value."""
-        with contextlib.suppress(Exception):
-            self.inner.save(key, value)
+        told = "what was is not there"
+        for _ in range(2):
+            try:
+                self.inner.save(key, value)
+            except Exception as error:
+                told = _first_line(error)
+            if value in self._entries(key):  # a folder says nothing where it cannot be written
+                return
+            self.delete(key, value)  # what is damaged has its name
+        self._tell(f"{self._place} cannot be written ({told}): what fails is not kept")
 
     def delete(self, key: bytes, value: bytes) -> None:
         """Forget a value."""
@@ -165,6 +211,23 @@ class _Careful(ExampleDatabase):
         """Keep a value under another key."""
         with contextlib.suppress(Exception):
             self.inner.move(src, dest, value)
+
+
+def _is_whole(entry: bytes) -> bool:
+    """Whether this version of Hypothesis would have written an entry as it is."""
+    kept = hypothesis.database
+    if not hasattr(kept, "choices_from_bytes"):  # older ones read any bytes
+        return True
+    try:
+        choices = kept.choices_from_bytes(entry)
+        return choices is not None and kept.choices_to_bytes(choices) == entry
+    except Exception:  # what is no choice
+        return False
+
+
+def _first_line(error: Exception) -> str:
+    said = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 class Beginning(ExampleDatabase):

@@ -85,7 +85,7 @@ def command(
     from attnbench.checking.evidence.diagnosis import diagnosed
     from attnbench.checking.journal import Journal
     from attnbench.checking.longer_profiles import default_profile
-    from attnbench.checking.outcomes import COMPILING, CheckReport, Outcome
+    from attnbench.checking.outcomes import COMPILING, CheckReport, Outcome, notes_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing.outcome_tables import Screen, junit_xml
     from attnbench.cli.printing.tables import print_json, print_line, progress
@@ -146,14 +146,14 @@ def command(
                 advance(1, f"{outcome.subject}: {outcome.invariant}")
     except KeyboardInterrupt:
         interrupted = True
+    notes = [*notes_of(found)]
     found = parallel.over_seeds(found)
     found.sort(key=lambda found: (labels.index(found.subject), names.index(found.invariant)))
     if screen is not None and seeds is not None:
         for outcome in found:
             screen.add(outcome)
-    notes = []
     if interrupted:
-        notes.append(f"interrupted after {len(found)} outcomes")
+        notes.insert(0, f"interrupted after {len(found)} outcomes")
     report = CheckReport(diagnosed(found), profile, seed, tuple(notes), tuple(plan["about"]))
     elapsed = time.monotonic() - started
     if screen is None:

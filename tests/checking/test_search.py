@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from hypothesis import Phase, settings
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
-from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject
+from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject, check
 from attnbench.cases.drawing import space_of
 from attnbench.cases.parts import Part
 from attnbench.checking.outcomes import failure_text
@@ -163,24 +166,115 @@ def test_a_stored_case_of_a_strategy_of_ones_own_is_tried_first(kept: Path) -> N
     assert found(run(one, seed=3)) == asked[0] == first
 
 
-@pytest.mark.parametrize("damage", ["garbage", "file", "read_only", "foreign"])
-def test_a_database_that_cannot_be_used_changes_nothing(
-    kept: Path, damage: str, capfd: pytest.CaptureFixture[str]
+def entries(kept: Path) -> dict[Path, bytes]:
+    """What every file of a database holds."""
+    return {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+
+
+UNREADABLE = [b"\xff" * 40, b"0123456789" * 9, b"pickled once"]
+
+
+@pytest.mark.parametrize("damage", UNREADABLE)
+def test_what_cannot_be_read_in_the_database_is_told_in_a_line_and_left_there(
+    kept: Path, damage: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one, _ = invariant(lambda case: case.kv_len == 7)
+    one, asked = invariant(lambda case: case.kv_len == 7)
     expected = found(run(one))
+    before = entries(kept)
+    foreign = {path.with_name("of another version"): damage for path in before}
+    for path, held in foreign.items():
+        path.write_bytes(held)
+    asked.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outcome = run(one)
+    assert outcome.note == (
+        f"{kept} holds failures that Hypothesis {hypothesis.__version__} cannot read, damaged "
+        "or of another version: they are left there, and not tried first"
+    )
+    assert (asked[0], found(outcome)) == (expected, expected)
+    assert entries(kept) == {**before, **foreign}
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("damage", UNREADABLE)
+def test_a_failure_whose_entry_was_damaged_is_kept_anew(kept: Path, damage: bytes) -> None:
+    one, asked = invariant(lambda case: case.kv_len == 7)
+    expected = found(run(one))
+    before = entries(kept)
+    for path in before:
+        path.write_bytes(damage)
+    outcome = run(one)
+    assert found(outcome) == expected
+    assert "they are left there, and not tried first" in outcome.note
+    asked.clear()
+    again = run(one)
+    assert (asked[0], found(again), again.note) == (expected, expected, "")
+
+
+@pytest.mark.parametrize("damage", ["file", "read_only"])
+def test_a_database_that_cannot_be_written_is_told_in_a_line(kept: Path, damage: str) -> None:
+    one, _ = invariant(lambda case: case.kv_len == 7)
     if damage == "file":
-        kept.rename(kept.with_name("other"))
+        kept.parent.mkdir()
         kept.write_text("no folder")
-    for file in [path for path in kept.rglob("*") if path.is_file()] if kept.is_dir() else ():
-        file.write_bytes(b"\xff" * 40 if damage == "garbage" else b"0123456789" * 9)
-    if damage == "read_only":
+    else:
+        kept.mkdir(parents=True)
         kept.chmod(0o500)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert found(run(one)) == expected
-    printed = capfd.readouterr()
-    assert len((printed.out + printed.err).splitlines()) <= 1
+        outcome = run(one)
+    assert found(outcome).kv_len == 7
+    told = f"{kept} cannot be written (what was is not there): what fails is not kept"
+    assert outcome.note == ("" if os.access(kept, os.W_OK) and kept.is_dir() else told)
+    holds, _ = invariant(lambda case: False)
+    assert run(holds).note == ""
+
+
+class Refusing(InMemoryExampleDatabase):
+    """A database of a settings profile that some of its methods break."""
+
+    def __init__(self, *broken: str) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        if "fetch" in self.broken:
+            raise PermissionError("who goes there?")
+        return super().fetch(key)
+
+    def save(self, key: bytes, value: bytes) -> None:
+        if "save" in self.broken:
+            raise OSError("the disk is full\nand so on")
+        super().save(key, value)
+
+
+def test_what_a_database_of_ones_own_raises_is_told_and_stops_nothing(kept: Path) -> None:
+    one, _ = invariant(lambda case: case.kv_len == 7)
+    notes = {}
+    for broken in ("fetch", "save"):
+        settings.register_profile("own", database=Refusing(broken))
+        settings.load_profile("own")
+        outcome = run(one)
+        assert found(outcome).kv_len == 7
+        notes[broken] = outcome.note
+    assert notes == {
+        "fetch": "the Refusing cannot be read (PermissionError: who goes there?): what failed "
+        "before is not tried first",
+        "save": "the Refusing cannot be written (OSError: the disk is full): what fails is not "
+        "kept",
+    }
+
+
+def test_a_report_tells_of_the_database_once(kept: Path) -> None:
+    kept.parent.mkdir()
+    kept.write_text("no folder")
+    names = ["equal_keys_get_equal_weight", "keys_permute_freely"]
+    report = check(ScoringSpec(name="placed", make=Placed), profile="quick", invariants=names)
+    assert len(report.of("failed")) == 2
+    assert len(report.notes) == 1
+    assert json.loads(report.to_json())["notes"] == list(report.notes)
+    assert str(report).splitlines()[-1] == report.notes[0]
 
 
 def test_a_settings_profile_says_how_much_is_drawn_and_where_failures_are_kept(
@@ -369,6 +463,17 @@ def test_the_profile_of_a_run_is_gone_after_it() -> None:
     one, _ = invariant(lambda case: False)
     run(one, Profile("unheard", 5))
     assert current_profile() is before
+
+
+class Placed(nn.Module):
+    """Scores that depend on where a key stands."""
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scores = query.sum(-1, keepdim=True) * key.sum(-1, keepdim=True).mT
+        return scores + torch.arange(key.shape[-2]).to(scores)
 
 
 class Loops(nn.Module):

@@ -61,7 +61,9 @@ class Screen:
             if len(found) < self._expected[subject]:
                 self._subject(subject, found)
         counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
-        print_line("; ".join([f"{counts or 'nothing checked'} in {seconds:.0f} s", *report.notes]))
+        print_line(f"{counts or 'nothing checked'} in {seconds:.0f} s")
+        for note in report.notes:
+            print_line(note)
 
     def _line(self, outcome: Outcome) -> None:
         name = f"{outcome.subject:{self._subject_width}}  " if self._named else ""
