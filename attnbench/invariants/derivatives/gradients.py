@@ -18,7 +18,7 @@ from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
 from attnbench.oracle.references import widened
-from attnbench.specs import Invariant
+from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -186,6 +186,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="gradients_are_right",
         statement="Gradients are the slopes that finite differences in float64 show.",
         check=_right,
+        kinds=KINDS,
         cases=lambda subject: benign(
             subject,
             dtypes=("float64",),

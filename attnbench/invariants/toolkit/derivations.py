@@ -171,7 +171,7 @@ def select_keys(inputs: Inputs, slots: Tensor) -> Inputs:
 def leaves_of(module: nn.Module, inputs: Inputs) -> tuple[Inputs, dict[str, Tensor]]:
     """Inputs that require gradients, and all that a gradient may be taken by, with names."""
     given = inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    named: dict[str, Tensor] = {name: getattr(given, name) for name in ("query", "key", "value")}
+    named: dict[str, Tensor] = {name: getattr(given, name) for name in given.floating}
     named |= {f"parameter {n}": p for n, p in module.named_parameters() if p.requires_grad}
     return given, named
 

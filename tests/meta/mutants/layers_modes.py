@@ -146,6 +146,16 @@ class KeysOfThePastHaveNoGraph(Layer):
         return super().attend(query, key, value, allowed, bias)
 
 
+@_growing("own", killers=("gradients_are_right",))
+class KeysHaveNoGraph(Layer):
+    """The keys are detached, as for a cache, in the call without one, too."""
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        return super().attend(query, key.detach(), value, allowed, bias)
+
+
 @_growing("transformers#28056", killers=("cached_gradients_are_right_or_stopped",))
 class RecomputationAppendsAgain(Layer):
     """Blocks are recomputed for the backward pass, which appends their keys again."""
