@@ -1,9 +1,9 @@
-"""The command line: one module a command, imported when that command is run.
+"""The command line: one module per command, imported when that command runs.
 
-A command is a line in :data:`COMMANDS` and a module of this package with a function ``command``,
-written as for ``typer``: its parameters are the options, its docstring is the help. At its top the
-module imports only the standard library, typer and the light modules of attnbench (``--help``
-imports them all), and imports torch, pandas or hypothesis inside its functions::
+A command is an entry of :data:`COMMANDS` and a module of this package with a function ``command``,
+written as for ``typer``: its parameters are the options, its docstring is the help. At module level
+it imports only the standard library, typer and the light modules of attnbench, since ``--help``
+imports all commands; torch, pandas and hypothesis are imported inside its functions::
 
     def command(
         targets: Annotated[list[str] | None, typer.Argument(help="Addresses.")] = None,
@@ -13,8 +13,8 @@ imports them all), and imports torch, pandas or hypothesis inside its functions:
         ...
         return exit_code(statuses)  # cli/exit_codes.py: the exit code is what the function returns
 
-An :class:`~attnbench.errors.AttnbenchError` raised inside ends the command with one message and
-exit code 2; Ctrl-C with exit code 130, so a command only has to keep what it has recorded.
+If the function raises an :class:`~attnbench.errors.AttnbenchError`, the command prints its message
+and exits with code 2. On Ctrl-C it exits with code 130; it only has to save its results so far.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ COMMANDS = {
     "heatmap": "heatmap",
     "new": "new",
 }
-"""Commands in the order of ``--help``, and the modules of this package that hold them."""
+"""The commands in the order of ``--help``, and their modules in this package."""
 
 
 class _Commands(TyperGroup):
-    """A group whose commands are imported when they are asked for."""
+    """A group that imports a command when it is needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -65,12 +65,12 @@ class _Commands(TyperGroup):
         return typer.main.get_command(single)
 
     def invoke(self, ctx: Any) -> None:
-        """Run the command; what it returns is the exit code."""
+        """Run the command and exit with the code that it returns."""
         raise typer.Exit(super().invoke(ctx) or 0)
 
 
 def _typer(**settings: Any) -> typer.Typer:
-    # a traceback of rich's shows values of locals by the page, and hides what went wrong
+    # rich's tracebacks print pages of local variables and hide the error
     return typer.Typer(add_completion=False, pretty_exceptions_enable=False, **settings)
 
 
@@ -96,10 +96,10 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; gives its exit code.
+    """Run a command and return its exit code.
 
     Args:
-        arguments: of the command line, by default this process's.
+        arguments: arguments of the command line; by default those of this process.
     """
     prepare_streams()
     command = typer.main.get_command(_app)
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AttnbenchError as error:
         print(f"attnbench: {error}", file=sys.stderr)
         return getattr(error, "exit_code", USAGE)
-    except KeyboardInterrupt:  # while starting; typer turns a later one into the same code
+    except KeyboardInterrupt:  # during startup; typer handles a later one in the same way
         return INTERRUPTED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0

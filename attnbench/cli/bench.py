@@ -1,4 +1,4 @@
-"""``attnbench bench``: time, memory and error of subjects at named cases, recorded."""
+"""``attnbench bench``: measure and record time, memory and error of subjects at named cases."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def command(
         str | None,
         typer.Option(
             "--set",
-            help="Named set of cases: smoke, default or full. It is default unless --workload or "
-            "--inputs is given.",
+            help="Named set of cases: smoke, default or full. Without this option it is default, "
+            "or none if --workload or --inputs is given.",
             show_default=False,
         ),
     ] = None,
@@ -53,13 +53,13 @@ def command(
         list[str] | None,
         typer.Option(
             "--device",
-            help="A torch device; may be repeated. The CPU and any accelerator by default.",
+            help="A torch device; may be repeated. By default the CPU and the accelerator, if any.",
             show_default=False,
         ),
     ] = None,
     dtype: Annotated[
         list[str] | None,
-        typer.Option("--dtype", help="A dtype instead of those of the set; may be repeated."),
+        typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
     cache: Annotated[
@@ -71,8 +71,8 @@ def command(
         typer.Option(
             "--processes",
             min=1,
-            help="Processes that take every subject and case; a verdict of 'attnbench compare' on "
-            "recorded runs needs at least 5 a side.",
+            help="Processes that measure every subject and case. To compare recorded runs, "
+            "'attnbench compare' needs at least 5 in each.",
         ),
     ] = 3,
     budget: Annotated[
@@ -80,16 +80,16 @@ def command(
         typer.Option(
             "--budget",
             min=0.0,
-            help="Seconds within which further processes are started for narrower intervals.",
+            help="Seconds during which further processes may start, for narrower intervals.",
         ),
     ] = 0.0,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", min=0.1, help="Seconds that one row may take in a process."),
+        typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process."),
     ] = 120.0,
     retries: Annotated[
         int | None,
-        typer.Option("--retries", min=0, hidden=True, help="Without effect: nothing is void."),
+        typer.Option("--retries", min=0, hidden=True, help="Has no effect; deprecated."),
     ] = None,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
     run: Annotated[
@@ -105,12 +105,12 @@ def command(
 ) -> int:
     """Measure time, memory and error of subjects, each in turn with a baseline.
 
-    It is scaled_dot, and of layers causal_attention; these are measured at prefill and decode.
+    The baseline is scaled_dot; for layers, measured at prefill and decode, it is causal_attention.
 
-    Each of several processes measures all rows in random order; the intervals come from these
+    Several processes measure all rows, each in random order; the intervals are computed over the
     processes.
-    Every row is recorded as it comes, so that a run that was ended can be resumed. On a cluster
-    every machine measures all rows, one at a time, and records them in a file of its own.
+    Results are saved as they come, so that an interrupted run can be resumed. On a cluster every
+    machine measures all rows, one at a time, and records them in its own file.
     """
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.cli import machine_runs, recorded_run
@@ -120,8 +120,8 @@ def command(
 
     if retries is not None:
         typer.echo(
-            "warning: --retries has no effect and will be removed in 0.3: a busy machine makes no "
-            "measurement void.",
+            "warning: --retries has no effect and will be removed in 0.3: measurements on a busy "
+            "machine are no longer discarded.",
             err=True,
         )
     targets = styled_targets(targets, style, convention)

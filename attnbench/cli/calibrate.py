@@ -1,4 +1,4 @@
-"""``attnbench calibrate``: how much pairs of the same code scatter on this machine."""
+"""``attnbench calibrate``: the scatter of pairs of the same code on this machine."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ def command(
         typer.Option("--workload", help="A real workload instead of a set; may be repeated."),
     ] = None,
     dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", help="Instead of those of the set.")
+        list[str] | None,
+        typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="A torch device.")] = "cpu",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
     pairs: Annotated[int, typer.Option("--pairs", min=2, help="Pairs of the same code.")] = 15,
     as_json: AsJson = False,
 ) -> int:
-    """Measure the same code on both sides, to see what 'attnbench compare' can see here.
+    """Measure the same code on both sides, to find out what 'attnbench compare' can detect here.
 
-    The subject is scaled_dot by default. Run it while the machine is as busy as it will be when you
+    The default subject is scaled_dot. Run it while the machine is as busy as it will be when you
     compare.
     """
     from attnbench.benchmark.comparing.duel import Duel
@@ -69,8 +70,8 @@ def command(
         load = duel.load
         if load:
             typer.echo(
-                f"{duel.row_s:.2f} s for a row in a pair; others kept {load['others_cores']:.1f} "
-                f"of {load['cores']:.0f} cores busy."
+                f"{duel.row_s:.2f} s per row and pair; other processes kept "
+                f"{load['others_cores']:.1f} of {load['cores']:.0f} cores busy."
             )
     if interrupted:
         return INTERRUPTED
@@ -78,10 +79,10 @@ def command(
 
 
 _LEGEND = """\
-spread_%   standard deviation of a pair's value, the same code on both sides
-seen_15_%  smallest slowdown that a row alone shows in 95 of 100 after 15 pairs, seen_30_% and
-           seen_60_% likewise; where it is below the --margin of 'attnbench compare', 3 % by
-           default, that margin is what counts"""
+spread_%   standard deviation of a pair's value, with the same code on both sides
+seen_15_%  smallest slowdown that a single row detects in 95 of 100 comparisons after 15 pairs
+           (seen_30_%, seen_60_%: after 30 and 60). If it is below the --margin of
+           'attnbench compare' (3 % by default), that margin is the limit"""
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``attnbench check``: hold subjects to every invariant that applies to them."""
+"""``attnbench check``: check subjects against every invariant that applies to them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command(
         Path | None,
         typer.Option(
             "--resume",
-            help="A file to which outcomes are added as they come. Checks in it are not run again.",
+            help="A file to which outcomes are saved as they come. Checks in it do not run again.",
         ),
     ] = None,
     dtype: Annotated[
@@ -63,23 +63,24 @@ def command(
         typer.Option(
             "--timeout",
             min=0.1,
-            help="Seconds that an invariant may take on a subject; 120, 240 or 900 by profile.",
+            help="Most seconds for an invariant on a subject; by default 120, 240 or 900, by "
+            "profile.",
         ),
     ] = None,
     memory: Memory = MEMORY_GIB,
     junit: Annotated[
-        Path | None, typer.Option("--junit", help="Write the outcomes as JUnit XML, too.")
+        Path | None, typer.Option("--junit", help="Also write the outcomes as JUnit XML.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Show every outcome, of every subject.")
+        bool, typer.Option("-v", "--verbose", help="Show every outcome of every subject.")
     ] = False,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
-    """Hold subjects to every invariant that applies to them.
+    """Check subjects against every invariant that applies to them.
 
-    Each subject runs in a process of its own. If one hangs or dies, that is its outcome, and the
-    others go on.
+    Each subject runs in its own process. If that hangs or dies, it is recorded as the outcome, and
+    the other subjects go on.
     """
     from attnbench.checking import parallel
     from attnbench.checking.evidence.diagnosis import diagnosed
@@ -169,5 +170,5 @@ def command(
         return INTERRUPTED
     statuses = [outcome.status for outcome in found]
     if "passed" not in statuses:
-        statuses.append("inconclusive")  # all skipped: nothing is known of any subject
+        statuses.append("inconclusive")  # all skipped: nothing was checked
     return exit_code(statuses, plugin_failed=any(row["status"] == "failed" for row in plugins))

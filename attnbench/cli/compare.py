@@ -1,4 +1,4 @@
-"""``attnbench compare``: is B faster or slower than A, with intervals that hold for the table."""
+"""``attnbench compare``: whether B is faster or slower than A, with simultaneous intervals."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def command(
         list[str],
         typer.Argument(
             metavar="REVISION [REVISION] [SUBJECTS]",
-            help="A revision against the working tree, or two; and the subjects, by default those "
-            "of this repository. Or two subjects, such as two files or distributions. Or two "
-            "recorded runs, files or folders. What comes second is judged.",
+            help="One revision to compare with the working tree, or two revisions, and the "
+            "subjects (by default all of this repository). Or two subjects, such as two files or "
+            "distributions. Or two recorded runs, files or folders. The verdict is on the second.",
         ),
     ],
     set_name: Annotated[str, typer.Option("--set", help="Named set of cases.")] = "compare",
@@ -43,23 +43,25 @@ def command(
         typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
     ] = None,
     dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", help="Instead of those of the set.")
+        list[str] | None,
+        typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="A torch device.")] = "cpu",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
     budget: Annotated[
         float,
-        typer.Option("--budget", min=0.0, help="Seconds after which no further pair begins."),
+        typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts."),
     ] = 600.0,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Seconds that a block of a row may take.")
+        float, typer.Option("--timeout", min=0.1, help="Most seconds for one block of a row.")
     ] = 120.0,
     margin: Annotated[
         float | None,
         typer.Option(
             "--margin",
             min=0.0,
-            help="A change below this many percent counts as same: 3, or 5 for recorded runs.",
+            help="Changes below this many percent count as same: by default 3, or 5 for recorded "
+            "runs.",
             show_default=False,
         ),
     ] = None,
@@ -68,11 +70,11 @@ def command(
     ),
     as_json: AsJson = False,
 ) -> int:
-    """Say of each case whether B is faster or slower than A, the same, or ambiguous.
+    """Decide for each case whether B is faster or slower than A, the same, or ambiguous.
 
-    Both sides of a revision or a subject are measured here, in pairs that take turns on one core:
-    15 of them, then 30 and 60 for what is not decided. Exits with 1 if something is slower, and
-    with 4 if something is ambiguous.
+    Revisions and subjects are measured here in pairs, with both sides taking turns on one core: 15
+    pairs, then up to 30 and 60 for undecided rows. Exits with 1 if a row is slower, and with 4 if a
+    row is ambiguous.
     """
     from attnbench.cli.comparing import asked
 
@@ -93,7 +95,7 @@ def command(
 
 
 def _measured(found: Asked, cases: list[BenchCase], as_json: bool, **options: Any) -> int:
-    """Compare by measuring; what was decided is shown after Ctrl-C, too."""
+    """Compare by measuring; the verdicts so far are shown even after Ctrl-C."""
     from attnbench.cli.comparing import duel
     from attnbench.cli.printing.tables import progress
 
@@ -149,14 +151,14 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
         f"{told}.\nThe change of B against A lies between 'from' and 'to' in all rows at once; an "
         f"unchanged table has a row called by chance\nin {sum(duel.looks.values()):.1%} of cases "
         f"({shares} pairs). same: within ±{100 * duel.margin:g} %. spread: of a pair.\n"
-        f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s for a row in a pair; "
-        f"others kept {load.get('others_cores', 0.0):.1f} of {load.get('cores', 0.0):.0f} cores "
-        "busy."
+        f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s per row and pair; other "
+        f"processes kept {load.get('others_cores', 0.0):.1f} of {load.get('cores', 0.0):.0f} "
+        "cores busy."
     )
     for note in plan.notes:
         typer.echo(f"Note: {note}")
     if interrupted:
-        typer.echo(f"Interrupted after {duel.pairs} pairs: what is not decided stays ambiguous.")
+        typer.echo(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
 
 
 def _duel_row(row: Row) -> dict[str, Any]:
@@ -251,7 +253,7 @@ def _row(verdict: Verdict, example: Record) -> dict[str, Any]:
 
 
 def _without_constants(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows without the columns that tell none of them apart."""
+    """The rows without the columns that are the same in all rows."""
     names = ("dtype", "device", "mask", "direction", "cache")
     same = {name for name in names if len({row[name] for row in rows}) == 1}
     return [{k: v for k, v in row.items() if k not in same} for row in rows]
@@ -263,10 +265,10 @@ def _explained(verdicts: list[Verdict], margin: float) -> str:
         for name in ("slower", "faster", "same", "ambiguous")
     ]
     return (
-        f"{', '.join(counts)}.\nTimes are geometric means of process medians. The change of B "
-        "against A lies between 'from' and 'to' in all rows at once (95 %; 99 % for each row "
-        f"alone); same: within ±{margin:g} % for sure. 'would see' is the smallest slowdown that "
-        "this comparison would have called slower in 95 of 100."
+        f"{', '.join(counts)}.\nTimes are geometric means over processes. The change of B against "
+        "A is between 'from' and 'to', for all rows at once (95 %; 99 % for each row alone). same: "
+        f"surely within ±{margin:g} %. 'would see': the smallest slowdown that would have been "
+        "called slower in 95 of 100 such comparisons."
     )
 
 

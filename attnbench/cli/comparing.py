@@ -1,4 +1,4 @@
-"""What ``attnbench compare`` does: tell runs, revisions and subjects apart, and plan a duel."""
+"""Parts of ``attnbench compare``: classify its arguments, and plan a duel."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Asked", "Plan", "alike", "asked", "duel"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the arguments of ``compare`` name.
+    """The classified arguments of ``compare``.
 
     Args:
         runs: recorded runs, two or none.
-        revisions: two at most.
-        subjects: addresses.
+        revisions: revisions, at most two.
+        subjects: addresses of subjects.
     """
 
     runs: tuple[str, ...] = ()
@@ -38,11 +38,11 @@ class Asked:
 
 
 def asked(arguments: Sequence[str], results: Path) -> Asked:
-    """Tell the arguments apart.
+    """Classify the arguments as runs, revisions and subjects.
 
     Raises:
-        UsageError: one is both a run and a revision, or they do not go together.
-        UnknownNameError: one is neither.
+        UsageError: an argument is both a run and a revision, or they cannot be combined.
+        UnknownNameError: an argument is none of these.
     """
     runs, revisions, subjects = [], [], []
     known: list[str] | None = None
@@ -61,7 +61,7 @@ def asked(arguments: Sequence[str], results: Path) -> Asked:
             subjects.append(text)
         elif run and revision:
             raise UsageError(
-                f"{text!r} is a recorded run and a revision. Name the run by its file, "
+                f"{text!r} is both a recorded run and a revision. Name the run by its file, "
                 f"{run_path(results, text)}, or the revision by its hash."
             )
         elif run:
@@ -84,11 +84,11 @@ def _fitting(found: Asked) -> Asked:
     if found.runs and (found.revisions or found.subjects or len(found.runs) != 2):
         others = ", ".join((*found.revisions, *found.subjects)) or "nothing else"
         raise UsageError(
-            f"recorded runs are compared two at a time and alone; got {', '.join(found.runs)} and "
-            f"{others}."
+            f"recorded runs are compared in twos, and with nothing else; got "
+            f"{', '.join(found.runs)} and {others}."
         )
     if len(found.revisions) > 2:
-        raise UsageError(f"two revisions at most; got {', '.join(found.revisions)}.")
+        raise UsageError(f"at most two revisions can be named; got {', '.join(found.revisions)}.")
     if not found.runs and not found.revisions and len(found.subjects) != 2:
         raise UsageError(
             f"got {', '.join(found.subjects) or 'nothing'}: name one or two revisions and the "
@@ -102,7 +102,7 @@ def _names() -> list[str]:
         warm_up_children()
         return [row["subject"] for row in ask("subject_rows", targets=None)]
     except AttnbenchError:
-        return []  # a plugin of the working tree may be what is broken
+        return []  # a plugin of the working tree may be broken
 
 
 @dataclass
@@ -111,8 +111,8 @@ class Plan:
 
     Args:
         a, b: names of the sides.
-        duel: of them.
-        notes: what a reader should know beside the table.
+        duel: the duel.
+        notes: remarks to print with the table.
     """
 
     a: str
@@ -130,22 +130,22 @@ def duel(
     timeout_s: float = 120.0,
     **more: Any,
 ) -> Iterator[Plan]:
-    """Set both sides up, and take them down whatever happens.
+    """Set up both sides of a duel, and always clean up at the end.
 
     Args:
         found: revisions and subjects.
-        cases: at which each subject is compared.
-        threads: of torch.
-        timeout_s: longest time for anything that a side is asked for.
+        cases: cases at which each subject is compared.
+        threads: torch's threads within an operator.
+        timeout_s: most seconds that one answer of a side may take.
         more: further fields of :class:`~attnbench.benchmark.comparing.duel.Duel`.
 
     Raises:
-        UsageError: a side cannot be made, or nothing is left to compare.
+        UsageError: a side cannot be built, or there is nothing to compare.
     """
     core = quiet_core()
     notes = []
     if core is None:
-        notes.append("This system does not let a process choose its core; both sides moved freely.")
+        notes.append("Both sides ran on any core: this system does not let a process choose one.")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
         inputs = _write_inputs(cases, folder)
@@ -172,12 +172,12 @@ def duel(
 def alike(
     targets: Sequence[str], cases: Sequence[BenchCase], *, threads: int = 1
 ) -> Iterator[tuple[Exchange, list[Row]]]:
-    """Set up two sides of the same code.
+    """Set up two sides with the same code.
 
     Args:
-        targets: addresses.
-        cases: at which each is measured.
-        threads: of torch.
+        targets: addresses of subjects.
+        cases: cases at which each is measured.
+        threads: torch's threads within an operator.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
@@ -219,7 +219,7 @@ def _is_file(text: str) -> bool:
 
 
 def _subjects(found: Asked, exchange: Exchange, notes: list[str]) -> list[tuple[str, str]]:
-    """What is compared: the address of each side."""
+    """The subjects to compare, as the address on each side."""
     if not found.revisions:
         return [(found.subjects[0], found.subjects[1])]
     if found.subjects:
@@ -240,7 +240,7 @@ def _subjects(found: Asked, exchange: Exchange, notes: list[str]) -> list[tuple[
 
 
 def _expanded(subjects: Sequence[str], exchange: Exchange) -> list[str]:
-    """Addresses of one subject each: a file's attribute may hold several."""
+    """Expand addresses so that each names one subject: a file's attribute may have several."""
     return [one for text in subjects for one in exchange.expanded(text, _row(text))]
 
 
@@ -249,7 +249,7 @@ def _shown(pair: tuple[str, str]) -> str:
 
 
 def _row(text: str) -> dict[str, Any]:
-    """An address as the driver of slots takes it: ``FILE:ATTRIBUTE#NAME`` is one of several."""
+    """An address as the slot server needs it; ``FILE:ATTRIBUTE#NAME`` selects one of several."""
     text, _, subject = text.partition("#")
     address = parse_address(text)
     name = address.name + (f"/{address.kernel}" if address.kernel else "")

@@ -10,7 +10,7 @@ OK = 0
 VIOLATED = 1
 """An invariant is violated, or a benchmark regressed."""
 USAGE = 2
-"""Wrong usage; raise an :class:`~attnbench.errors.AttnbenchError` for it."""
+"""Wrong usage: the command raised an :class:`~attnbench.errors.AttnbenchError`."""
 FAILED_PLUGIN = 3
 """A plugin failed to load, crashed or timed out."""
 INCONCLUSIVE = 4
@@ -28,10 +28,10 @@ _CODES = {
 
 
 def exit_code(statuses: Iterable[str], *, plugin_failed: bool = False) -> int:
-    """The exit code of a command.
+    """Choose the exit code of a command.
 
     Args:
-        statuses: of the outcomes, records or verdicts that it gave.
+        statuses: statuses of its outcomes, records or verdicts.
         plugin_failed: whether a plugin failed to load.
     """
     codes = {_CODES.get(status, OK) for status in statuses}

@@ -1,4 +1,4 @@
-"""``attnbench heatmap``: weights of several subjects on the same query and keys, one picture."""
+"""``attnbench heatmap``: a picture of several subjects' weights on the same query and keys."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def command(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Addresses; 'additive(hidden_size=8)' and scaled_dot by default.",
+            help="Addresses of subjects; by default 'additive(hidden_size=8)' and scaled_dot.",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The picture: .png, .svg or .pdf.")
+        Path, typer.Option("-o", "--output", help="Picture to write: .png, .svg or .pdf.")
     ] = Path("heatmap.png"),
-    q_len: Annotated[int, typer.Option("--q-len", min=1, help="L, how many queries.")] = 2,
-    kv_len: Annotated[int, typer.Option("--kv-len", min=1, help="S, how many keys.")] = 10,
+    q_len: Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")] = 2,
+    kv_len: Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")] = 10,
     size: Annotated[int, typer.Option("--size", min=1, help="E, features of each.")] = 20,
     seed: Annotated[int, typer.Option("--seed", help="Seed of query, keys and parameters.")] = 0,
     inputs: Annotated[
@@ -48,8 +48,8 @@ def command(
 ) -> int:
     """Draw the weights of several subjects on the same query and keys.
 
-    Each panel is a subject, each row a query, each column a key; all panels share one scale. A
-    subject that fails is left out, and named.
+    Each panel is a subject, each row a query, each column a key; all panels share one colour scale.
+    Subjects that fail are left out, with a message.
     """
     from attnbench.cli.plugin_loading import load_plugins
 
@@ -93,7 +93,7 @@ def _item(text: str | None) -> list[int] | None:
 def _weights(
     targets: list[str], **arguments: Any
 ) -> tuple[dict[str, list[list[float]]], dict[str, str]]:
-    """Weights by subject, and why a target has none; each target in a process of its own."""
+    """Weights by subject, and errors by target; each target runs in its own process."""
     from attnbench.processes.pool import Task, Workers
 
     found: dict[str, dict[str, list[list[float]]]] = {}
@@ -116,7 +116,7 @@ def _weights(
 
 
 def _strange(found: dict[str, list[list[float]]]) -> Iterator[str]:
-    """A line for each subject with weights that are no numbers, which are drawn grey."""
+    """A message for each subject with weights that are not finite, which are drawn grey."""
     for name, rows in found.items():
         count = sum(not math.isfinite(value) for row in rows for value in row)
         if count:

@@ -1,4 +1,4 @@
-"""``attnbench list``: the subjects that are there."""
+"""``attnbench list``: the installed subjects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CASE = Case((8, 8), 256, 256, 64, 64, 64)
 def command(
     targets: Targets = None,
     case: Annotated[
-        str, typer.Option("--case", help="Id of the case that the kernels have to support.")
+        str, typer.Option("--case", help="Id of the case for which kernels are chosen.")
     ] = _CASE.id,
     invariants: Annotated[
         bool, typer.Option("--invariants", help="List the invariants and laws instead.")
@@ -28,16 +28,16 @@ def command(
 ) -> int:
     """List the subjects: scoring functions, kernels, mechanisms and layers.
 
-    The column auto is what attend(kernel="auto") runs on one case: the kernel of highest priority
-    that supports it, or the plain path. With addresses, each subject is shown whole.
+    The column auto shows what attend(kernel="auto") runs for the case: the kernel with the highest
+    priority that supports it, or the plain path. With addresses, all details of each are shown.
     """
     from attnbench.cli.plugin_loading import ask, load_plugins
 
     Case.from_id(case)
     if invariants and targets:
         raise UsageError(
-            f"--invariants lists what every subject is held to, but {targets[0]} was named too; "
-            f"'attnbench check {targets[0]} --verbose' says which apply to it."
+            f"--invariants lists the invariants of all subjects, but {targets[0]} is named, too. "
+            f"'attnbench check {targets[0]} --verbose' shows which of them apply to it."
         )
     plugins = load_plugins(strict=strict)
     if invariants:

@@ -1,4 +1,4 @@
-"""Runs that measure here or on the machines of a cluster, each recorded in a file of its own."""
+"""Runs on this machine or on the machines of a cluster, each recorded in its own file."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["machines_of", "measure", "plan", "start"]
 def machines_of(
     cluster: str | None, devices: Sequence[str] | None, *preload: str
 ) -> Iterator[Machines | None]:
-    """The machines of a cluster; ``None`` without one.
+    """Connect to the machines of a cluster; ``None`` without one.
 
     Args:
-        cluster: where it is.
-        devices: that are to be measured; an accelerator needs workers with a ``GPU``.
-        preload: modules that the workers' children find imported, besides those of measuring.
+        cluster: address or kind of the cluster.
+        devices: devices to measure on; an accelerator needs workers with the resource ``GPU``.
+        preload: modules to import in the workers' children, besides those for measuring.
 
     Raises:
         UsageError: see :class:`ClusterWorkers`.
@@ -61,10 +61,10 @@ def start(
     resume: bool = False,
     **asked: Any,
 ) -> list[tuple[Machine | None, Place]]:
-    """Where each machine records; see :func:`recorded_run.start`.
+    """Prepare the run of each machine; see :func:`recorded_run.start`.
 
-    Of a cluster the run of a machine is called by both names, and one that was not in the cluster
-    begins when the others are resumed.
+    In a cluster, the id of a run consists of the names of the run and the machine. If a run is
+    resumed, a machine that is new in the cluster starts its own.
 
     Raises:
         AttnbenchError: as of :func:`recorded_run.start`.
@@ -77,7 +77,7 @@ def start(
         there = [name for name in names.values() if _exists(results, f"{run}-{name}")]
         if not there:
             raise UsageError(
-                f"there is no run {run!r} of {', '.join(names)} in {results}; leave --resume out."
+                f"there is no run {run!r} of {', '.join(names)} in {results}; omit --resume."
             )
     run = run or store.new_run()
     found: list[tuple[Machine | None, Place]] = []
@@ -111,14 +111,14 @@ def plan(places: Sequence[tuple[Machine | None, Place]], **asked: Any) -> list[R
 
 
 def measure(runs: Sequence[Running], into: list[Record]) -> list[MachineLostError]:
-    """Measure and record, all machines at once; gives those that were lost.
+    """Measure and record on all machines at once; returns the errors of machines that were lost.
 
-    Takes are kept beside the records until a session is complete, so that a run that was ended goes
-    on where it was.
+    Takes are stored next to the records until a session is complete, so that an interrupted run can
+    continue where it stopped.
 
     Args:
-        runs: one here, or one a machine of a cluster.
-        into: the newest record of each row.
+        runs: one run here, or one per machine of a cluster.
+        into: list that receives the newest record of each row.
     """
     found = {(record.run, *record.key): record for run in runs for record in run.place.done}
     into[:] = found.values()
@@ -144,7 +144,7 @@ def measure(runs: Sequence[Running], into: list[Record]) -> list[MachineLostErro
 def _together(
     runs: Sequence[Running],
 ) -> Iterator[tuple[Running, Taken | Record | MachineLostError | None]]:
-    """The events of all runs as they come, and ``None`` or how its machine was lost behind each."""
+    """Yield the events of all runs as they come; each run ends with ``None`` or a lost machine."""
     if all(run.session.machine is None for run in runs):
         yield from ((run, event) for run in runs for event in itertools.chain(run.events(), [None]))
         return

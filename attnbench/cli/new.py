@@ -1,4 +1,4 @@
-"""``attnbench new``: write a third-party plugin distribution that installs and passes as it is."""
+"""``attnbench new``: write a plugin distribution that installs and passes its checks unchanged."""
 
 from __future__ import annotations
 
@@ -29,42 +29,40 @@ def command(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Name of the distribution, such as my-scores; of the file with --from.",
+            help="Name of the distribution, such as my-scores; with --from, of the file.",
             show_default=False,
         ),
     ] = None,
     scoring: Annotated[
         str | None,
-        typer.Option("--scoring", help="Name of its scoring function; the module's by default."),
+        typer.Option("--scoring", help="Name of its scoring function; by default the module's."),
     ] = None,
     layer: Annotated[
-        bool, typer.Option("--layer", help="Write a layer with a cache, not a scoring function.")
+        bool, typer.Option("--layer", help="Write a layer with a cache instead.")
     ] = False,
     source: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="TARGET",
-            help="Write the spec of a function, module or class instead: path/to/file.py:NAME or "
-            "package.module:NAME.",
+            help="Write the spec of an existing function, module or class instead: "
+            "path/to/file.py:NAME or package.module:NAME.",
         ),
     ] = None,
     style: Style = None,
-    into: Annotated[
-        Path, typer.Option("--into", help="Folder in which the distribution is made.")
-    ] = Path(),
+    into: Annotated[Path, typer.Option("--into", help="Folder in which to create it.")] = Path(),
 ) -> int:
-    """Write a plugin distribution, or with --from the spec of what is there, to be edited."""
+    """Write a plugin distribution to edit or, with --from, the spec of existing code."""
     if source is not None:
         if layer or scoring is not None:
-            raise UsageError("--from writes one spec; leave --layer and --scoring out.")
+            raise UsageError("--from writes a single spec; omit --layer and --scoring.")
         file = write_spec(source, style, into, name)
         typer.echo(f"Wrote {file}. Edit it, then:\n  attnbench check {shlex.quote(str(file))}:SPEC")
         return 0
     if style is not None:
-        raise UsageError("--as says how the target of --from is called: name it.")
+        raise UsageError("--as describes how the target of --from is called; add --from.")
     if name is None:
-        raise UsageError("name the distribution: attnbench new my-scores.")
+        raise UsageError("name the distribution, as in: attnbench new my-scores.")
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot name a distribution: use letters, digits, '-', '_' and '.', "
@@ -77,10 +75,10 @@ def command(
             f"{scoring!r} cannot name a scoring function: use letters, digits and '_'."
         )
     if layer and scoring != module:
-        raise UsageError("--layer writes no scoring function; leave --scoring out.")
+        raise UsageError("--layer writes no scoring function; omit --scoring.")
     target = into / name
     if target.exists():
-        raise UsageError(f"{target} is there already; choose another name, or --into a folder.")
+        raise UsageError(f"{target} already exists; choose another name, or a folder with --into.")
     _refuse_taken(name, module, scoring)
     values = {
         "distribution": name,
@@ -104,10 +102,10 @@ def command(
 
 
 def _refuse_taken(name: str, module: str, scoring: str) -> None:
-    """Names that something else has: its package would hide, or be hidden by, the new one.
+    """Refuse names in use: an existing package would hide, or be hidden by, the new one.
 
     Raises:
-        UsageError: the distribution, its module or its scoring function is there already.
+        UsageError: the distribution, its module or its scoring function already exists.
     """
     if keyword.iskeyword(module) or module in sys.stdlib_module_names:
         raise UsageError(
@@ -120,20 +118,20 @@ def _refuse_taken(name: str, module: str, scoring: str) -> None:
     found = importlib.util.find_spec(module)
     if found is not None and found.origin is not None:
         raise UsageError(
-            f"{name!r} would be the module {module!r}, which is installed here "
+            f"{name!r} would become the module {module!r}, which is already installed here "
             f"({found.origin}); choose another name."
         )
     load_plugins(warn=False)
     subjects = {row["subject"]: row["kind"] for row in ask("subject_rows", targets=None)}
     if scoring in subjects:
         kind = {"scoring": "scoring function"}.get(subjects[scoring], subjects[scoring])
-        raise UsageError(f"a {kind} is called {scoring!r} already; name yours with --scoring NAME.")
+        raise UsageError(f"there already is a {kind} {scoring!r}; name yours with --scoring NAME.")
 
 
 def _requirement() -> str:
-    """What pip is told to install this very attnbench, where it came from; never a stranger's."""
+    """The requirement by which pip installs this attnbench from its origin, not a namesake."""
     installed = metadata.distribution("attnbench")
-    text = installed.read_text("direct_url.json")  # PEP 610: of what came from no index
+    text = installed.read_text("direct_url.json")  # PEP 610: if it came from no index
     if text is None:
         return f"attnbench=={installed.version}"
     origin = json.loads(text)

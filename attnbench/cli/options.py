@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are spelt and explained alike."""
+"""Options that several commands share, so that names and help texts agree."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = [
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Addresses: additive, additive/factorised, 'multi_head(scoring=additive)', "
-        "path/to/file.py:SPEC. All that are installed by default.",
+        help="Addresses of subjects, such as additive, additive/factorised, "
+        "'multi_head(scoring=additive)' or path/to/file.py:SPEC. By default all installed ones.",
         show_default=False,
     ),
 ]
@@ -45,28 +45,26 @@ Cluster = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="A torch device, such as cpu or cuda.")]
 Jobs = Annotated[
-    int, typer.Option("-j", "--jobs", min=0, help="Processes at once; 0 for one per core.")
+    int, typer.Option("-j", "--jobs", min=0, help="Number of processes; 0 for one per core.")
 ]
 Memory = Annotated[
     float,
-    typer.Option(
-        "--memory", min=0.1, help="GiB that a subject's process may take before it is ended."
-    ),
+    typer.Option("--memory", min=0.1, help="Most GiB of memory for the process of a subject."),
 ]
 Profile = Annotated[
-    str, typer.Option("--profile", help="How hard to look: quick, default or thorough.")
+    str, typer.Option("--profile", help="Number of cases to check: quick, default or thorough.")
 ]
 Timing = Annotated[
     str,
     typer.Option(
         "--timing",
-        help="call, as a user calls it, or device: on a CUDA device by a replayed graph, without "
-        "the time that Python takes.",
+        help="call: time a call as a user makes it. device: on a CUDA device, time a replayed "
+        "graph, without the overhead of Python.",
     ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", help="Seed of the drawn cases; the same every time by default."),
+    typer.Option("--seed", help="Seed of the drawn cases; by default the same every time."),
 ]
 Strict = Annotated[
     bool, typer.Option("--strict-plugins", help="Stop at once if any plugin fails to load.")
@@ -76,7 +74,7 @@ Style = Annotated[
     typer.Option(
         "--as",
         metavar="STYLE",
-        help="How the target is called, if it is a function, module or class: sdpa, flash, flex, "
+        help="Style of call of a target that is a function, module or class: sdpa, flash, flex, "
         "interface, keras, multihead, paged or varlen.",
     ),
 ]
@@ -93,13 +91,13 @@ Convention = Annotated[
 def styled_targets(
     targets: list[str] | None, style: str | None, conventions: list[str] | None
 ) -> list[str] | None:
-    """The addresses with the style and conventions that were given for all of them.
+    """Add the style and conventions to all addresses.
 
     Raises:
-        UsageError: there is no target that they could be for.
+        UsageError: a style or convention is given without a target.
     """
     if style is None and not conventions:
         return targets
     if not targets:
-        raise UsageError("--as and --convention describe a target, and none is named: add one.")
+        raise UsageError("--as and --convention describe a target, but none is named; add one.")
     return [styled(target, style, conventions or ()) for target in targets]

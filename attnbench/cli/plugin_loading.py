@@ -1,4 +1,4 @@
-"""Loading plugins in a child process, so that none of them can take the command down."""
+"""Loading of plugins in a child process, so that none of them can crash the command."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class StrictError(AttnbenchError):
 
 
 def ask(function: str, **arguments: Any) -> Any:
-    """The value of a function of :mod:`attnbench.checking.tasks`.
+    """Call a function of :mod:`attnbench.checking.tasks` in a child process.
 
     Raises:
-        AttnbenchError: the one it raised.
+        AttnbenchError: the function raised it.
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("this command needs torch, which is not installed: pip install torch.")
@@ -39,13 +39,12 @@ def ask(function: str, **arguments: Any) -> Any:
 
 
 def check_options(targets: Sequence[str]) -> None:
-    """Make the subjects whose addresses have options, each in a child, for a value that is wrong.
+    """Build the subjects whose addresses have options, each in a child, to find wrong options.
 
-    A child that hangs, dies or raises anything else is left to the command, which says so of that
-    subject alone.
+    If a child hangs, dies or raises anything else, the command itself reports it for that subject.
 
     Raises:
-        AttnbenchError: an option is unknown, or a name that is its value.
+        AttnbenchError: an option, or a name given as its value, is unknown.
     """
     for target in targets:
         if target.rstrip().endswith(")"):
@@ -54,7 +53,7 @@ def check_options(targets: Sequence[str]) -> None:
 
 
 def with_plugins(*modules: str) -> tuple[str, ...]:
-    """Modules, and those of the built-in plugins; another's plugin could end who imports it."""
+    """Add the modules of the built-in plugins; third-party plugins might crash the importer."""
     found = [
         p for p in discovery.discover() if p.distribution == "attnbench" and p.status == "found"
     ]
@@ -62,20 +61,20 @@ def with_plugins(*modules: str) -> tuple[str, ...]:
 
 
 def warm_up_children(*modules: str) -> None:
-    """Start the server of child processes; it imports modules and the built-in plugins once."""
+    """Start the server of child processes, which imports modules and built-in plugins once."""
     warm_up(*with_plugins(*modules))
 
 
 def load_plugins(
     *, strict: bool = False, warn: bool = True, preload: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Every plugin, loaded in a child; warns of those that failed, on standard error.
+    """Load every plugin in a child, and warn on standard error about those that failed.
 
-    One that ends the process which imports it is found by loading each alone, and is blocked for
-    the rest of this command.
+    A plugin that kills the process that imports it is found by loading each alone; it is blocked
+    for the rest of this command.
 
     Raises:
-        StrictError: one failed, and ``strict`` is set.
+        StrictError: a plugin failed and ``strict`` is set.
     """
     warm_up_children(*preload)
     task = Task("plugins", f"{_INSIDE}:loaded_plugins", timeout_s=_LOAD_S)
@@ -97,7 +96,7 @@ def load_plugins(
 
 
 def _deadly() -> dict[str, dict[str, Any]]:
-    """The plugins that end the process which imports them; they are blocked from here on."""
+    """Find the plugins that kill the process that imports them, and block them."""
     variable = discovery.DISABLED_VARIABLE
     given = os.environ.get(variable, "")
     names = [plugin.name for plugin in discovery.discover() if plugin.status == "found"]
@@ -127,7 +126,7 @@ def _deadly() -> dict[str, dict[str, Any]]:
 
 
 def _warn_of(failures: list[dict[str, Any]]) -> None:
-    """Say on standard error which plugins failed to load."""
+    """Warn on standard error about plugins that failed to load."""
     for row in failures:
         where = f"{row['plugin']!r} ({row['distribution']} {row['version']})"
         print(f"warning: plugin {where} failed to load: {row['message']}", file=sys.stderr)

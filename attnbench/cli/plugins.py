@@ -1,4 +1,4 @@
-"""``attnbench plugins``: what is installed, from metadata alone; with ``--load``, what works."""
+"""``attnbench plugins``: the installed plugins by metadata only; with ``--load``, imported."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from attnbench.cli.printing.tables import print_json, print_table
 
 def command(
     load: Annotated[
-        bool, typer.Option("--load", help="Import each plugin and show what it brings.")
+        bool, typer.Option("--load", help="Import each plugin and show what it registers.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
     """List the installed plugins.
 
-    This reads their metadata and imports none of them. With --load it imports each, and shows the
-    traceback of one that fails.
+    Without options, only metadata is read and no plugin is imported. With --load, each is imported,
+    and tracebacks of failing ones are shown.
     """
     rows = _loaded() if load else _found()
     failed = [row for row in rows if row["status"] == "failed"]

@@ -1,4 +1,4 @@
-"""A run of the commands that measure: where it is recorded, what it takes, and how it goes on."""
+"""A run of the commands that measure: where it is recorded, its plan, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["PRELOAD", "Place", "Running", "look", "plan", "start"]
 
 _MEASURING = "attnbench.benchmark.measuring.measurement"
 PRELOAD = ("torch.fx.experimental.symbolic_shapes", _MEASURING)
-"""What measuring imports, 1 s together; the first is what torch imports for a gradient."""
+"""Imports of measuring that take 1 s together; torch imports the first one for a gradient."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Place:
     """Where a run is recorded.
 
     Args:
-        path: of its file.
-        run: its id.
-        done: what it recorded before, if it is resumed.
-        claim: keeps other processes from the file.
+        path: file of the run.
+        run: id of the run.
+        done: earlier records, if the run is resumed.
+        claim: lock that keeps other processes from the file.
     """
 
     path: Path
@@ -50,11 +50,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Running:
-    """A session and where it is recorded.
+    """A session and the place of its records.
 
     Args:
-        session: what is measured.
-        place: of the records.
+        session: the session.
+        place: place of the records.
         left_out: installed subjects that are not measured.
     """
 
@@ -64,15 +64,15 @@ class Running:
 
     @property
     def machine(self) -> str:
-        """The name of the machine of a cluster that measures; empty for this one."""
+        """The name of the machine in its cluster; empty for this machine."""
         return "" if self.session.machine is None else self.session.machine.name
 
     def events(self) -> Iterator[Taken | Record]:
-        """What is measured, as it comes, behind what the run has already."""
+        """Measure; yields takes and records that the run does not have yet, as they come."""
         return self.session.events(self.place.done, unfinished.read(self.place.path))
 
     def end(self) -> None:
-        """Remove what only a run that goes on needs."""
+        """Remove the file that only an unfinished run needs, and release the lock."""
         unfinished.remove(self.place.path)
         if self.place.claim is not None:
             store.release(self.place.claim)
@@ -89,18 +89,18 @@ def start(
     resume: bool = False,
     preload: Sequence[str] = (),
 ) -> Place:
-    """Look at what needs no torch, then start the process that measuring ones are forked from.
+    """Check all arguments that need no torch, then start the server of measuring processes.
 
     Args:
-        set_name, workloads, inputs, dtypes: as of :func:`plan`.
-        results: the folder of records.
-        run: its name.
-        resume: go on with that run.
-        preload: modules that the process is to import besides those that measuring needs.
+        set_name, workloads, inputs, dtypes: as for :func:`plan`.
+        results: folder of records.
+        run: name of the run.
+        resume: whether to resume that run.
+        preload: modules that the server imports besides those that measuring needs.
 
     Raises:
-        AttnbenchError: a name is unknown, there is no such file of inputs, the folder of records
-            cannot be written to, or there is no such run to resume.
+        AttnbenchError: a name is unknown, the file of inputs does not exist, the folder of records
+            is not writable, or there is no such run to resume.
     """
     look(set_name=set_name, workloads=workloads, inputs=inputs, dtypes=dtypes)
     place = _place(results, run, resume=resume)
@@ -118,10 +118,10 @@ def look(
     inputs: Path | None = None,
     dtypes: Sequence[str] | None = None,
 ) -> None:
-    """Look at what is asked for, as :func:`start` does.
+    """Check names and inputs, as :func:`start` does.
 
     Raises:
-        AttnbenchError: a name is unknown, or there is no such file of inputs.
+        AttnbenchError: a name is unknown, or the file of inputs does not exist.
     """
     cases_of(name=set_name, workload_names=workloads, dtypes=dtypes)
     if inputs is not None and not inputs.is_file():
@@ -144,20 +144,20 @@ def plan(
     """Plan a session: find subjects, devices and cases.
 
     Args:
-        place: from :func:`start`.
-        targets: addresses; all installed subjects if there is none.
-        set_name: the named set of cases, if one is wanted.
-        workloads: names.
-        inputs: a file of saved ones.
-        devices: all that are there by default.
-        dtypes: instead of those of the set.
-        with_options: whether subjects with options are measured too, if all are.
-        machine: of a cluster, where it is measured instead of here.
+        place: result of :func:`start`.
+        targets: addresses; by default all installed subjects.
+        set_name: name of a set of cases, if any.
+        workloads: names of workloads.
+        inputs: file of saved inputs.
+        devices: devices to measure on; by default all that are available.
+        dtypes: dtypes that replace those of the set.
+        with_options: whether to include subjects with options, if there are no ``targets``.
+        machine: machine of a cluster that measures instead of this one.
         more: further fields of :class:`~attnbench.benchmark.measuring.session.Session`.
 
     Raises:
-        AttnbenchError: a subject is unknown, a file of inputs is damaged, a device is not there,
-            or the run cannot be resumed here.
+        AttnbenchError: a subject is unknown, a file of inputs is damaged, a device is not
+            available, or the run cannot be resumed here.
     """
     there = call if machine is None else machine.call
     if machine is not None and not machine.has_accelerator:
@@ -167,8 +167,8 @@ def plan(
     )
     if more["contract"].timing == "device" and not any(d.startswith("cuda") for d in found):
         raise UsageError(
-            f"--timing device replays CUDA graphs, and what is measured on is {', '.join(found)}; "
-            "leave it out, or name a CUDA device with --device."
+            f"--timing device replays CUDA graphs, but the devices are {', '.join(found)}; "
+            "omit it, or name a CUDA device with --device."
         )
     cases = cases_of(
         name=set_name, workload_names=workloads, devices=found, dtypes=dtypes, layers=True
@@ -189,9 +189,8 @@ def plan(
     without = [name for name in without if name != LAYER_BASELINE] or without
     if targets and without:
         raise UsageError(
-            f"{', '.join(without)}: a layer is measured at prefill and decode, and what was asked "
-            "for has query, key and value; name a set, such as --set default, instead of "
-            "--workload or --inputs."
+            f"{', '.join(without)}: a layer is measured at prefill and decode, but --workload and "
+            "--inputs have a query, key and value. Name a set instead, such as --set default."
         )
     session = Session(subjects=subjects, cases=cases, setting=setting, machine=machine, **more)
     done = tuple(record for record in place.done if session.holds(record))
@@ -212,14 +211,14 @@ def _saved(
 
 
 def _subjects(targets: Sequence[str] | None) -> list[Planned]:
-    """The subjects asked for, their baselines, and the scoring functions of kernels."""
+    """The requested subjects, their baselines, and the scoring functions of kernels."""
     rows = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
     names = {row["subject"] for row in rows}
     kernels = [row for row in rows if row["kind"] == "kernel" and row["target"] == row["subject"]]
     baselines = (baseline_of(row["kind"]) for row in rows)
     needed = dict.fromkeys((*baselines, *(scoring_of(row["subject"]) for row in kernels)))
     for name in reversed([name for name in needed if targets and name not in names]):
-        with contextlib.suppress(UnknownNameError):  # without built-in plugins there is none
+        with contextlib.suppress(UnknownNameError):  # no baseline without the built-in plugins
             rows = [*ask("subject_rows", targets=[name], size=LAYER_SIZE), *rows]
     planned = [
         Planned(row["target"], row["subject"], row["kind"], (row["layer"] or {}).get("size"))
@@ -230,34 +229,34 @@ def _subjects(targets: Sequence[str] | None) -> list[Planned]:
 
 def _place(results: Path, run: str | None, *, resume: bool) -> Place:
     if run is not None and not re.fullmatch(r"\w[\w.-]*", run):
-        raise UsageError(f"--run {run}: it names a file; use letters, digits, '_', '-' and '.'.")
+        raise UsageError(f"--run {run} names a file: use letters, digits, '_', '-' and '.' only.")
     if not resume:
         run = run or store.new_run()
         path = store.run_path(results, run)
         if unfinished.exists(path) or path.exists():
-            raise UsageError(f"run {run!r} is there already: add --resume, or choose another name.")
+            raise UsageError(f"run {run!r} already exists: add --resume, or choose another name.")
         return Place(path, run)
     if run is None:
         files = (*results.glob("*.jsonl"), *unfinished.files(results))
         runs = sorted(files, key=lambda path: path.stat().st_mtime)
         if not runs:
-            raise UsageError(f"there is no run to resume in {results}; leave --resume out.")
+            raise UsageError(f"there is no run to resume in {results}; omit --resume.")
         run = runs[-1].stem
     path = store.run_path(results, run)
     if not path.exists() and not unfinished.exists(path):
-        raise UsageError(f"there is no run {run!r} in {results}; leave --resume out.")
+        raise UsageError(f"there is no run {run!r} in {results}; omit --resume.")
     return Place(path, run, tuple(store.read(path)) if path.exists() else ())
 
 
 def _same_setting(run: str, first: Record, now: Setting) -> None:
-    """A run has one setting: what was measured elsewhere, or of other code, is another run's."""
+    """Refuse to resume a run in another setting: on another machine or with other code."""
     pairs: list[tuple[str, Any, Any]] = [("commit", first.commit, now.commit)]
     pairs += [(n, first.machine.get(n), now.machine.get(n)) for n in ("node", "processor")]
     pairs += [(name, first.versions.get(name), value) for name, value in now.versions.items()]
     for what, then, current in pairs:
         if then != current:
             raise UsageError(
-                f"run {run!r} began with {what} {then or 'none'}, and now it is "
-                f"{current or 'none'}: its numbers would not be comparable. Start another run "
+                f"run {run!r} began with {what} {then or 'none'}, but now it is "
+                f"{current or 'none'}, so its numbers would not be comparable. Start another run "
                 "without --resume."
             )

@@ -15,21 +15,21 @@ from attnbench.errors import AttnbenchError, RecordError, UsageError
 def command(
     sources: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files of records, or folders of them; results/attnbench by default."),
+        typer.Argument(help="Files or folders of records; by default results/attnbench."),
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path(
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML page to write.")] = Path(
         "report.html"
     ),
     outcomes: Annotated[
         list[Path] | None,
-        typer.Option("--outcomes", help="What 'attnbench check --json' printed; may be repeated."),
+        typer.Option("--outcomes", help="Output of 'attnbench check --json'; may be repeated."),
     ] = None,
     title: Annotated[str, typer.Option("--title", help="Title of the page.")] = "attnbench report",
     heat_maps: Annotated[
         bool, typer.Option(help="Show the weights of the recorded scoring functions.")
     ] = True,
 ) -> int:
-    """Write one HTML page of recorded runs: it needs neither network nor server."""
+    """Write one HTML page of recorded runs, which needs neither network nor server."""
     from attnbench.benchmark.records import store
     from attnbench.report.page import load_outcomes, render
 
@@ -44,7 +44,7 @@ def command(
     check_writable(output, "--output")
     records = [record for path in paths for record in store.read(path)]
     if not records:
-        raise RecordError(f"{', '.join(map(str, paths))} hold no records yet.")
+        raise RecordError(f"there are no records in {', '.join(map(str, paths))}.")
     beside = [p.with_suffix(".checks.json") for p in paths]
     found = [
         outcome
@@ -67,7 +67,7 @@ def command(
 
 
 def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
-    """Formula and source of the subjects that are installed here; no recorded file is run."""
+    """Formula and source of installed subjects; subjects of recorded files are not imported."""
     from attnbench.cli.plugin_loading import ask, load_plugins
 
     try:
@@ -77,12 +77,12 @@ def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
         print(f"warning: the page is without formulas: {error}", file=sys.stderr)
         return {}
     known = {row["subject"]: (row["formula"], row["source"]) for row in rows if row["formula"]}
-    bare = {name: name.partition("(")[0] for name in subjects}  # options change no formula
+    bare = {name: name.partition("(")[0] for name in subjects}  # options do not change the formula
     return {name: known[bare[name]] for name in subjects if bare[name] in known}
 
 
 def _weights(subjects: list[str]) -> Any:
-    """Weights of the scoring functions that are installed here; none where that cannot be had."""
+    """Weights of the installed scoring functions; none if they cannot be computed."""
     from attnbench.processes.pool import Task, call
 
     function = "attnbench.report.heatmaps:example_weights"
@@ -98,8 +98,6 @@ def _files(sources: list[Path]) -> list[Path]:
     for source in sources:
         files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
         if not source.exists() or not files:
-            raise RecordError(
-                f"there are no records at {source}; 'attnbench run' and 'bench' make some."
-            )
+            raise RecordError(f"there are no records at {source}; 'attnbench run' writes some.")
         found += files
     return found

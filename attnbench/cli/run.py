@@ -1,4 +1,4 @@
-"""``attnbench run``: find the subjects, check them, measure them, and print one table."""
+"""``attnbench run``: find the subjects, check and measure them, and print one table."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def command(
         typer.Option(
             "--inputs",
             help="A safetensors file with your own query, key, value and optional attn_mask, after "
-            "projection and head split, to measure at instead of the small grid.",
+            "projection and head split; used for the measurements instead of the small grid.",
         ),
     ] = None,
     device: Annotated[
         list[str] | None,
         typer.Option(
             "--device",
-            help="A torch device to measure on; may be repeated. The CPU and any accelerator by "
-            "default.",
+            help="A torch device to measure on; may be repeated. By default the CPU and the "
+            "accelerator, if any.",
             show_default=False,
         ),
     ] = None,
@@ -62,7 +62,7 @@ def command(
         typer.Option(
             "--check-seconds",
             min=0.0,
-            help="Seconds for the checks; those that do not fit are shown as not run.",
+            help="Seconds for the checks; those for which there is no time are shown as not run.",
         ),
     ] = _CHECKS_S,
     seconds: Annotated[
@@ -70,7 +70,7 @@ def command(
         typer.Option(
             "--seconds",
             min=0.0,
-            help="Seconds for the measurements; each row is measured in three processes anyway.",
+            help="Seconds for the measurements; each row is measured in at least three processes.",
         ),
     ] = _MEASURING_S,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
@@ -78,10 +78,10 @@ def command(
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
-    """Check every subject, measure it on a small grid, and show all on one screen.
+    """Check every subject, measure it on a small grid, and show everything on one screen.
 
-    The checks are those of 'attnbench check --profile quick', and the times those of 'attnbench
-    bench --set run'; both commands show more. Other work on the machine widens the intervals. On a
+    This runs the checks of 'attnbench check --profile quick' and the measurements of 'attnbench
+    bench --set run'; these commands show more. Other work on the machine widens the intervals. On a
     cluster the checks are split over all workers, and every machine measures all rows.
     """
     from attnbench.benchmark.measuring.contract import Contract
@@ -163,10 +163,10 @@ def _check(
     into: list[Outcome],
     cluster: ClusterWorkers | None,
 ) -> None:
-    """Run the checks until the time is up; every outcome goes to the list as it comes.
+    """Run checks until the time is up; outcomes are appended to a list as they come.
 
-    All subjects are held to some invariants before any is held to the next ones, so that the time
-    is shared alike.
+    All subjects are checked against a few invariants before any is checked against the next ones,
+    so that subjects share the time equally.
     """
     from attnbench.checking import parallel
     from attnbench.checking.outcomes import CONTRACT
@@ -174,7 +174,7 @@ def _check(
     from attnbench.processes.pool import MEMORY_GIB
 
     names = tuple(dict(planned["invariants"]))
-    first = names[:1] if names[:1] == (CONTRACT,) else ()  # where it fails, no other is asked
+    first = names[:1] if names[:1] == (CONTRACT,) else ()  # if it fails, no other is run
     works = [
         work
         for start in range(0, len(names), _AT_ONCE)

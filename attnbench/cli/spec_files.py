@@ -16,11 +16,11 @@ __all__ = ["write_spec"]
 
 
 def write_spec(target: str, style: str | None, into: Path, name: str | None) -> Path:
-    """Write a spec with all that its adapter knows of a target, and give the file.
+    """Write a spec with everything that the adapter knows about a target, and return its file.
 
     Raises:
-        AttnbenchError: the target, or how it is called, is wrong.
-        UsageError: the file is there already.
+        AttnbenchError: the target or its style of call is wrong.
+        UsageError: the file already exists.
     """
     load_plugins(warn=False)
     told: dict[str, Any] = ask("adapted_fields", target=target, style=style)
@@ -28,7 +28,7 @@ def write_spec(target: str, style: str | None, into: Path, name: str | None) -> 
     if not file.stem.isidentifier():
         raise UsageError(f"{file.name} could not be imported: use letters, digits and '_'.")
     if file.exists():
-        raise UsageError(f"{file} is there already; choose another name, or --into a folder.")
+        raise UsageError(f"{file} already exists; choose another name, or a folder with --into.")
     imports = [f"from attnbench.adapters import {told['style']}"]
     if told["file"] is None:
         imports.append(f"from {told['module']} import {told['attribute']}")

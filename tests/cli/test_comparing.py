@@ -109,7 +109,7 @@ def test_another_answer_is_not_timed_and_exits_with_4(repository: Path) -> None:
         (("quick", "broken", "scores.py:SPEC"), "No module named 'no_such_module_at_all'"),
         (("quick", "slow"), "has no pyproject.toml or setup.py"),
         (("scores.py:SPEC",), "two subjects, or two recorded runs"),
-        (("quick", "slow", "other"), "two revisions at most"),
+        (("quick", "slow", "other"), "at most two revisions"),
     ],
 )
 def test_bad_input_is_one_clear_error(
@@ -129,7 +129,7 @@ def test_a_name_that_is_a_run_and_a_revision_is_refused(repository: Path) -> Non
     (results / "quick.jsonl").write_text("")
     done = compare(repository, "quick", "scores.py:SPEC")
     assert done.returncode == 2
-    assert "'quick' is a recorded run and a revision" in done.stderr
+    assert "'quick' is both a recorded run and a revision" in done.stderr
 
 
 def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> None:

@@ -54,7 +54,7 @@ def test_list_shows_every_invariant_and_law_with_its_statement() -> None:
     assert "statement" in run("list", "--invariants").out
     named = run("list", "--invariants", "soft")
     assert (named.code, named.out) == (2, "")
-    assert "but soft was named too" in named.err
+    assert "but soft is named, too" in named.err
 
 
 def test_what_list_does_needs_neither_hypothesis_nor_the_compiler() -> None:

@@ -109,7 +109,7 @@ def test_nothing_that_is_there_is_overwritten(
 ) -> None:
     (here / "mine").mkdir()
     assert main(["new", "mine"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(
     [
         (["torch"], "torch 2"),
         (["attnbench"], "is installed here"),
-        (["attnbench-plugins"], "would be the module 'attnbench_plugins'"),
+        (["attnbench-plugins"], "would become the module 'attnbench_plugins'"),
         (["json"], "is a keyword or a standard module of Python"),
         (["class"], "is a keyword or a standard module of Python"),
         (["mine", "--scoring", "scaled_dot"], "a scoring function is called 'scaled_dot' already"),

@@ -196,7 +196,7 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None
         (["bench", "dot", "--results", "damaged.safetensors"], "cannot write to"),
         (["bench", "dot", "--resume"], "there is no run to resume"),
         (["bench", "dot", "--resume", "--run", "absent"], "there is no run 'absent'"),
-        (["bench", "dot", "--run", "../up"], "it names a file"),
+        (["bench", "dot", "--run", "../up"], "names a file"),
     ],
 )
 def test_a_wrong_command_is_one_clear_error(tmp_path: Path, arguments: Any, complaint: Any) -> None:

@@ -67,7 +67,7 @@ def test_a_file_in_another_folder_finds_the_function(folder: Path) -> None:
         (("--from", "library.py:NUMBER", "--as", "sdpa"), "not callable"),
         (("--from", "library.py:atention", "--as", "sdpa"), "no attribute 'atention'"),
         (("--from", "scaled_dot"), "is declared already"),
-        (("library", "--from", "library.py:attention", "--as", "sdpa"), "is there already"),
+        (("library", "--from", "library.py:attention", "--as", "sdpa"), "already exists"),
         (("--as", "sdpa"), "name it"),
         ((), "name the distribution"),
     ],

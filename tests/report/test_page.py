@@ -365,7 +365,7 @@ def test_a_recorded_subject_that_breaks_on_import_costs_the_page_only_heat_maps(
         (["nowhere"], "there are no records at nowhere"),
         (["bad.jsonl"], "bad.jsonl"),
         (["--outcomes", "bad.jsonl"], "holds no outcomes"),
-        (["-o", "results"], "--output results: that is a folder"),
+        (["-o", "results"], "--output results: this is a folder"),
         (["-o", "bad.jsonl/page.html"], "cannot make the folder bad.jsonl: "),
     ],
 )

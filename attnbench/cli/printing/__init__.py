@@ -1,1 +1,1 @@
-"""What commands print and write: tables, outcomes, the first screen of a run, and files."""
+"""Output of commands: tables, outcomes, the first screen of a run, and files."""

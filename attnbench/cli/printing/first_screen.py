@@ -1,4 +1,4 @@
-"""The first screen of ``attnbench run``: what is wrong, the grid, and what to do next."""
+"""The first screen of ``attnbench run``: failures, the grid, and what to do next."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["content", "show"]
 
 _OVERHEAD_SIGN = "°"
 _LAYER_LEGEND = """\
-Layers: × is time over that of causal_attention; prefill takes S tokens in one call, decode the last
-  of S with a cache of the others; tok/s: tokens a second; B/tok: bytes of that cache a token"""
+Layers: × is time over that of causal_attention; prefill computes S tokens in one call, decode the
+  last of S with a cache of the others; tok/s: tokens per second; B/tok: bytes of cache per token"""
 _SIGNS = {
     "unsupported": "–",
     "unverified": "wrong",
@@ -36,7 +36,7 @@ _SIGNS = {
 def checks_of(
     outcomes: Iterable[Outcome], invariants: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """For each subject how many invariants hold, of how many that apply, and which do not."""
+    """For each subject, the number of invariants that hold and that apply, and those violated."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     wrong: dict[str, list[str]] = defaultdict(list)
     for outcome in outcomes:
@@ -59,7 +59,7 @@ def wrong_lines(
     records: Iterable[Record],
     addresses: Mapping[str, str],
 ) -> list[str]:
-    """What is wrong, a line a subject."""
+    """The failures, one line per subject."""
     found = []
     for subject, row in checks.items():
         if row["wrong"]:
@@ -75,7 +75,7 @@ def wrong_lines(
 
 
 def left_out(subjects: Sequence[str], unchecked: int, *, own_inputs: bool) -> list[dict[str, str]]:
-    """What a run leaves out, and the command that does it."""
+    """The parts that a run leaves out, each with the command that runs it."""
     found = []
     if subjects:
         found.append(
@@ -87,7 +87,7 @@ def left_out(subjects: Sequence[str], unchecked: int, *, own_inputs: bool) -> li
     if unchecked:
         found.append(
             {
-                "what": f"{unchecked} checks that did not fit into the time",
+                "what": f"{unchecked} checks for which there was no time",
                 "command": "attnbench run --check-seconds 600",
             }
         )
@@ -101,14 +101,14 @@ def left_out(subjects: Sequence[str], unchecked: int, *, own_inputs: bool) -> li
 
 
 def _check(subject: str, addresses: Mapping[str, str]) -> str:
-    """The command that checks a subject; one of a file is not found by its name."""
+    """The command that checks a subject, by its address, as a file's subject has no global name."""
     return f"attnbench check {shlex.quote(addresses.get(subject, subject))}"
 
 
 def next_commands(
     wrong: Sequence[str], records: Sequence[Record], addresses: Mapping[str, str]
 ) -> list[str]:
-    """What to try next."""
+    """Commands to try next."""
     if wrong:
         return [_check(wrong[0].partition(":")[0].partition(" at ")[0], addresses)]
     named = [
@@ -131,14 +131,14 @@ def content(
     own_inputs: bool,
     addresses: Mapping[str, str],
 ) -> dict[str, Any]:
-    """All that the screen says, as plain data.
+    """The content of the screen as plain data.
 
     Args:
-        records, outcomes: of the run.
-        invariants: names of those that apply, by subject.
+        records, outcomes: records and outcomes of the run.
+        invariants: names of the invariants that apply, by subject.
         options_left_out: subjects with options that were not measured.
-        own_inputs: whether it was measured on the user's own inputs.
-        addresses: by subject, the address by which a command finds it.
+        own_inputs: whether the user's own inputs were used.
+        addresses: address by which a command finds a subject, by subject.
     """
     checks = checks_of(outcomes, invariants)
     wrong = wrong_lines(checks, records, addresses)
@@ -156,9 +156,9 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
     """Print the screen.
 
     Args:
-        told: from :func:`content`.
-        records: the newest of each row.
-        subjects: all that were to be measured, for those without a record.
+        told: result of :func:`content`.
+        records: newest record of each row.
+        subjects: all subjects to measure, some of which may have no record.
     """
     out = console()
     wrong = told["wrong"]
@@ -188,7 +188,7 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
         "× dot: time of a forward call over that of scaled_dot, in turn in the same process;\n"
         f"  ± half its 95 % interval, from {counts} processes\n"
         "gain: how many times faster a kernel is than its scoring function\n"
-        "MiB: memory during the call beyond inputs and parameters\n"
+        "MiB: peak memory of the call beyond inputs and parameters\n"
         "checks: invariants that hold, of those that apply; + not run\n"
         f"{_OVERHEAD_SIGN} overhead is at least a fifth of the call: {_overhead(records)}"
     )
@@ -242,7 +242,7 @@ def _print_grid(found: Grid, checks: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _short(count: float) -> str:
-    """A number with three digits, in thousands or millions if it has more."""
+    """A number with three digits, in thousands or millions if needed."""
     for factor, sign in ((1e6, "M"), (1e3, "k")):
         if count >= 0.9995 * factor:
             return f"{count / factor:.3g}{sign}"
@@ -262,13 +262,13 @@ def _checks_cell(row: Mapping[str, Any] | None) -> str:
 
 
 def _columns(found: Grid) -> list[tuple[str, ...]]:
-    """The columns that each case has."""
+    """The columns of each case."""
     examples = zip(*(line.cells for line in found.lines), strict=True)
     return [tuple(_cells(next(cell for cell in cells if cell))) for cells in examples]
 
 
 def _cells(record: Record) -> dict[str, str]:
-    """What a line shows of a record, by column: its ratio, half its width, and more."""
+    """The cells of a record by column: its ratio, the half width of the interval, and more."""
     layer = record.kind == "layer"
     memory = "" if record.peak_bytes is None else f"{record.peak_bytes / 2**20:.3g}"
     own = {"gain": "", "MiB": memory}

@@ -1,4 +1,4 @@
-"""How the outcomes of a check are shown: as they come, failures whole, and as JUnit XML."""
+"""Output of the outcomes of a check: on the terminal as they come, and as JUnit XML."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _STATUS_WIDTH = max(map(len, STATUSES))
 class Screen:
     """Prints outcomes as they come.
 
-    Of one subject, each outcome is a line at once; of several, each subject that is through is one.
-    What is wrong with a subject is explained behind its last outcome, when the likely cause is
-    known: the failure that shows it best whole, and the others by name.
+    With one subject, each outcome is a line; with several, each finished subject is a line. The
+    failures of a subject are explained after its last outcome, when the likely cause is known: the
+    failure that shows it best in full, and the others by name.
 
     Args:
-        subjects: how many outcomes each will have, by its label.
-        statements: of the invariants, by name.
-        verbose: show every outcome of every subject, also laws that it does not declare, and every
-            failure whole.
+        subjects: expected number of outcomes by label of the subject.
+        statements: statements of the invariants by name.
+        verbose: show every outcome of every subject, including laws that it does not declare, and
+            every failure in full.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Screen:
             self._subject(outcome.subject, found)
 
     def end(self, report: CheckReport, seconds: float) -> None:
-        """Show what only the whole report says: subjects cut short, and the counts."""
+        """Show the subjects that were cut short, and the counts of the whole report."""
         for subject, found in self._found.items():
             if len(found) < self._expected[subject]:
                 self._subject(subject, found)
@@ -113,7 +113,7 @@ def _first_line(outcome: Outcome) -> str:
 
 
 def junit_xml(report: CheckReport) -> bytes:
-    """A report as JUnit XML: a suite a subject, a test case an invariant."""
+    """A report as JUnit XML: one suite per subject, one test case per invariant."""
     root = ElementTree.Element("testsuites", name="attnbench")
     for subject, group in itertools.groupby(report.outcomes, key=lambda o: o.subject):
         outcomes = list(group)
@@ -150,5 +150,5 @@ def junit_xml(report: CheckReport) -> bytes:
 
 
 def _legal(text: str) -> str:
-    """Text without the control characters that XML cannot hold."""
+    """Replace the control characters that XML does not allow."""
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)

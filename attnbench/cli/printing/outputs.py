@@ -1,4 +1,4 @@
-"""Files that commands write: tried before the work begins, and no empty file left behind."""
+"""Files that commands write: checked before the work begins, and never left incomplete."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["check_writable", "write_file"]
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Make sure that a file can be written, before much is done for it.
+    """Check that a file can be written, before the work for it begins.
 
     Args:
-        path: of the file, which need not be there.
-        option: that names it, for the message.
+        path: path of the file, which need not exist.
+        option: option that named it, for the message.
 
     Raises:
-        UsageError: there is no such folder, or it may not be written to.
+        UsageError: the folder does not exist or is not writable.
     """
     folder = path.resolve().parent
     if not folder.is_dir():
         raise UsageError(f"{option} {path}: there is no folder {folder}.")
     if path.is_dir():
-        raise UsageError(f"{option} {path}: that is a folder; name a file in it.")
+        raise UsageError(f"{option} {path}: this is a folder; name a file in it.")
     is_new = not path.exists()
     try:
         with path.open("ab"):
@@ -35,10 +35,10 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def write_file(path: Path, content: bytes, option: str) -> None:
-    """Write a file; a new one that could not be written whole is removed.
+    """Write a file; a new file is removed if it could not be written completely.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     is_new = not path.exists()
     try:

@@ -1,4 +1,4 @@
-"""Records as tables: a case and its contract, ranked rows, and why others are not ranked."""
+"""Records as tables: the case and its contract, ranked rows, and why others are not ranked."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _MEANINGS = {
     "× dot": "time over that of scaled_dot, measured in turn in the same processes",
     "× causal": "time over that of causal_attention, measured in turn in the same processes",
     "±": "half the width of its 95 % interval, from processes",
-    "gain": "of a kernel: how many times faster than its scoring function",
-    "tokens/s": "tokens a second: of a call, those of all its items",
-    "cache_B": "bytes of the cache a token that it was given, after that call",
-    "time_ms": "a low quantile of a call's times, the median over processes",
-    "peak_MiB": "most memory during a call beyond inputs and parameters",
-    "error": "largest error against float64 as a multiple of what is allowed: up to 1 is agreement",
+    "gain": "for a kernel: how many times faster it is than its scoring function",
+    "tokens/s": "tokens of a call, over all items, per second",
+    "cache_B": "bytes of the cache per token given to it, after that call",
+    "time_ms": "time of a call: a low quantile in each process, the median over processes",
+    "peak_MiB": "peak memory of a call beyond inputs and parameters",
+    "error": "largest error against float64 as a multiple of the allowed error; fine up to 1",
     "roof_%": "the least time in which this machine could move inputs and results and do the\n"
-    "          matrix products, of the time it took",
-    "first_ms": "first call in a process, with whatever it compiles",
+    "          matrix products, as a share of the measured time",
+    "first_ms": "first call in a process, including compilation",
 }
 
 
 def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
-    """What the columns of some tables mean, each once."""
+    """Explain the columns of some tables, each once."""
     shown = {name for table in tables for row in table for name in row}
     lines = [f"{name:10}{text}" for name, text in _MEANINGS.items() if name in shown]
     return "\n".join(
-        [*lines, "Only rows with status ok are ranked, fastest first; the others say why below."]
+        [*lines, "Only rows with status ok are ranked, fastest first; reasons for others follow."]
     )
 
 
 def titled(record: Record) -> str:
-    """One line about a case and its contract, above its table."""
+    """The title of a table: a line about the case and the contract."""
     where = f"{record.dtype}, mask {record.mask}, on {record.where or record.device}"
     if record.kind == "layer":
         what = _CALLS[record.direction].format(length=record.kv_len, batch=record.lead[0])
@@ -67,13 +67,13 @@ def titled(record: Record) -> str:
 
 _CALLS = {
     "prefill": "prefill of layers: a batch of {batch} with {length} tokens each, no cache",
-    "decode": "decode with layers: the last of {length} tokens beside the cache of the others, "
+    "decode": "decode with layers: the last of {length} tokens with a cache of the others, "
     "a batch of {batch}",
 }
 
 
 def ranked(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Rows to print for each case and machine: the ranked ones first, fastest first."""
+    """The rows to print for each case and machine: ranked ones first, fastest first."""
     tables: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows(records):
         tables[row.record.case, row.record.machine_name].append(_cells(row))
@@ -104,7 +104,7 @@ def _cells(row: Row) -> dict[str, Any]:
 
 
 def percent(share: float | None) -> str:
-    """A share in percent, as short as it can be told."""
+    """A share in percent, as short as possible."""
     if share is None:
         return "-"
     return f"{share:.1%}" if share < 0.0995 else f"{min(share, 9.99):.0%}"
@@ -129,7 +129,7 @@ def reasons(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def busy_line(records: Iterable[Record]) -> str:
-    """How busy the machine was, in a sentence."""
+    """A sentence about the load of the machine."""
     records = list(records)
     machines = list(dict.fromkeys(record.machine_name for record in records))
     if len(machines) > 1:
@@ -139,7 +139,7 @@ def busy_line(records: Iterable[Record]) -> str:
     if not load:
         return ""
     line = (
-        f"Others kept {load['others_cores']:.1f} of {load['cores']:.0f} cores busy meanwhile, and "
+        f"Other processes kept {load['others_cores']:.1f} of {load['cores']:.0f} cores busy, and "
         f"{load.get('disturbed_share', 0.0):.0%} of the slots were disturbed"
     )
     if load.get("stolen_share", 0.0) >= 0.005:
@@ -148,7 +148,7 @@ def busy_line(records: Iterable[Record]) -> str:
 
 
 def statuses_of(records: Iterable[Record]) -> list[str]:
-    """Statuses for the exit code: a subject that is wrong has failed."""
+    """The statuses for the exit code; a subject that is wrong counts as failed."""
     return [
         "failed"
         if record.status == "unverified" and (record.error_ratio or 0) > 1

@@ -1,4 +1,4 @@
-"""What commands print: tables on a terminal or in a file, JSON, and progress."""
+"""Output of commands: tables on a terminal or in a file, JSON, and progress."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 _WIDTH = 120
-"""Columns of what is written into a pipe or a file."""
+"""Width of output in a pipe or a file, in columns."""
 
 _LEAST = 12
-"""Characters of a cell that a column shows in a line at least, if it has as many."""
+"""Least width of a column whose cells have at least as many characters."""
 
 _FIRST = 30
 """The same for the first column, which names the row."""
@@ -60,15 +60,15 @@ def console(*, stderr: bool = False) -> Any:
 
 
 def prepare_streams() -> None:
-    """Open standard streams that are closed, and have a narrow encoding write a sign's number.
+    """Open closed standard streams, and make narrow encodings escape unknown characters.
 
-    A file or pipe that is opened while one of them is closed would take its place.
+    Otherwise, the next file or pipe to be opened would take the place of the closed stream.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            # takes the lowest free number, which is this one; children need it as well
+            # open() takes the lowest free descriptor, this one; children need it as well
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
@@ -89,9 +89,9 @@ def screen_width() -> int | None:
 
 
 def print_line(text: str, status: str = "") -> None:
-    """Print text, in the colour of a status on a terminal; a long line is the terminal's to wrap.
+    """Print text, on a terminal in the colour of a status; the terminal wraps long lines.
 
-    It goes through ``sys.stdout``, which a progress bar redirects while it is shown.
+    The text goes through ``sys.stdout``, which a progress bar redirects while it is shown.
     """
     style = _STYLES.get(status)
     if style and sys.stdout.isatty():
@@ -109,7 +109,7 @@ def print_json(content: object) -> None:
 
 
 def _with_null(content: Any) -> Any:
-    """The same with ``None`` for NaN and infinities, which JSON cannot hold."""
+    """Replace NaN and infinities, which JSON does not allow, by ``None``."""
     if isinstance(content, float):
         return content if math.isfinite(content) else None
     if isinstance(content, Mapping):
@@ -127,16 +127,16 @@ def print_table(
     title: str | None = None,
     empty: str = "Nothing to show.",
 ) -> None:
-    """Print rows as a table, whose columns are the first row's keys.
+    """Print rows as a table, whose columns are the keys of the first row.
 
-    Where the columns would be too narrow to read, each row is a block of lines instead.
+    If the columns would be too narrow to read, each row is printed as a block of lines instead.
 
     Args:
-        rows: what to print; a float is shown with three significant digits.
+        rows: rows to print; floats are shown with three significant digits.
         hide: columns to leave out.
-        right: columns of text to set to the right; numbers are anyway.
-        title: above the table.
-        empty: printed if there is no row.
+        right: columns of text to align to the right; numbers always are.
+        title: title above the table.
+        empty: text to print if there are no rows.
     """
     from rich import box
     from rich.table import Table
@@ -163,7 +163,7 @@ def print_table(
 
 
 def _least_width(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> int:
-    """The width at which each column shows its name, and whole what is short."""
+    """The width at which each column shows its name, and short cells in full."""
     return sum(_least(rows, name, columns[0]) for name in columns) + 3 * len(columns)
 
 
@@ -211,15 +211,15 @@ def _cell(value: object) -> str:
 def progress(
     total: int, what: str, *, after_s: float = 2.0
 ) -> Iterator[Callable[[int, str], None]]:
-    """A progress bar on standard error: only on a terminal, only of what takes over two seconds.
+    """Show a progress bar on standard error: only on a terminal, and not for short work.
 
     Args:
-        total: steps in all.
-        what: what is done, before the bar.
-        after_s: how long it may take without a bar.
+        total: total number of steps.
+        what: text before the bar.
+        after_s: seconds after which the bar appears.
 
     Yields:
-        ``advance(steps, text)``: more steps are done, and what is done now.
+        ``advance(steps, text)``: call it when steps are done, with a text about the current step.
     """
     if not sys.stderr.isatty():
         yield lambda steps, text: None
@@ -233,7 +233,7 @@ def progress(
         TimeElapsedColumn(),
         TextColumn("{task.fields[now]}"),
     )
-    # lines that are printed meanwhile go above the bar; those of a pipe stay in the pipe
+    # lines printed meanwhile go above the bar, unless they go to a pipe
     shared = sys.stdout.isatty()
     bar = Progress(
         *columns,
