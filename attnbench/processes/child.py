@@ -1,4 +1,4 @@
-"""The child's side of a task: run its function, and send what it gives."""
+"""The child's side of a task: run its function and send the results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Descriptor", "serve"]
 
 _KEPT = 2**16
-"""Characters of a text written to standard error that are kept: the end is what is shown."""
+"""Characters kept of each text written to standard error; only its end is shown."""
 
 
 class Descriptor:
-    """A file descriptor that survives the way into a child."""
+    """A file descriptor that can be passed to a child."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -47,14 +47,14 @@ class Descriptor:
 def serve(
     sender: connection.Connection, log: Descriptor, task: Task, variables: Mapping[str, str]
 ) -> None:
-    """What a child does: run the function, and send what it gives."""
-    gc.freeze()  # what the server has imported is no garbage; to look through it takes 0.1 s
+    """Run the function of a task in this child, and send its results."""
+    gc.freeze()  # scanning the server's imports for garbage would take 0.1 s
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpgid(0, 0)
     _detach(log.number)
     for name in [name for name in os.environ if name.startswith("ATTNBENCH_")]:
         del os.environ[name]
-    # inductor's compile processes would outlive a child that is ended
+    # inductor's compile processes would outlive a killed child
     os.environ.update(variables, TORCHINDUCTOR_COMPILE_THREADS="1")
     try:
         for value in _values(task):
@@ -68,12 +68,12 @@ def serve(
         sender.send(("raised", (text, error if own else None)))
     finally:
         sender.close()
-        # threads that a subject started, or its atexit functions, are not waited for
+        # do not wait for threads or atexit functions of a subject
         os._exit(0)
 
 
 def _values(task: Task) -> Iterator[Any]:
-    with contextlib.suppress(ImportError):  # plugins can be loaded without it, if only to fail
+    with contextlib.suppress(ImportError):  # plugins can be loaded without torch, if only to fail
         import torch
 
         torch.set_num_threads(task.threads)
@@ -87,7 +87,7 @@ def _values(task: Task) -> Iterator[Any]:
 
 
 def _detach(log: int) -> None:
-    """Write what a subject prints to the log, and end with the process that started this one."""
+    """Redirect the subject's output to the log, and exit when the parent process exits."""
     import faulthandler
 
     null = os.open(os.devnull, os.O_RDWR)
@@ -102,11 +102,11 @@ def _detach(log: int) -> None:
 
 
 class _Brief(io.TextIOWrapper):
-    """A standard stream that keeps the end of each text: to encode a gigabyte takes two more.
+    """A standard stream that writes only the end of each text, since encoding 1 GB takes 2 GB more.
 
     Args:
-        number: of the file descriptor.
-        keep: characters of a text that are written.
+        number: number of the file descriptor.
+        keep: most characters of a text that are written.
     """
 
     def __init__(self, number: int, *, keep: int) -> None:
@@ -115,7 +115,7 @@ class _Brief(io.TextIOWrapper):
         self._keep = keep
 
     def write(self, text: str) -> int:
-        """Write the end of the text; the number of its characters, as if all were written."""
+        """Write the end of a text; returns its full number of characters."""
         if self._keep:
             super().write(text[-self._keep :])
             self.flush()

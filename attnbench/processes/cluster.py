@@ -1,8 +1,8 @@
-"""Running tasks on a cluster, behind the same face as child processes on this machine.
+"""Tasks on a cluster, with the same interface as child processes on this machine.
 
-Dask schedules: :class:`ClusterWorkers` submits each task under a name of its own, and a worker that
-is lost has its tasks run again elsewhere, as often as the scheduler allows (three times by
-default). Only JSON crosses the network.
+Dask schedules the tasks: :class:`ClusterWorkers` submits each under a unique name. If a worker is
+lost, its tasks run again elsewhere, as often as the scheduler allows (three times by default). Only
+JSON crosses the network.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class UnencryptedWarning(UserWarning):
 
 
 class ClusterWorkers:
-    """Workers of a cluster that work off submitted tasks.
+    """Workers of a cluster that run submitted tasks.
 
     Args:
-        where: the address of a scheduler, ``local:N``, ``slurm``, or a TOML file whose ``kind`` is
+        where: address of a scheduler, ``local:N``, ``slurm``, or a TOML file whose ``kind`` is
             ``local`` or ``slurm`` and whose other entries are arguments of Dask's class.
-        preload: modules that the workers' children find imported.
-        resources: of Dask, what at least one worker has to have; a cluster that is made for this
-            run is waited for until it is complete.
+        preload: modules to import in the workers' children.
+        resources: Dask resources that at least one worker must have; for a cluster that is created
+            for this run, waits until it is complete.
 
     Raises:
-        UsageError: Dask is absent, nothing answers within 10 s, there are no workers, no worker has
-            the resources, or a worker has other versions.
+        UsageError: Dask is not installed, nothing answers within 10 s, there are no workers, no
+            worker has the resources, or a worker has other versions.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ClusterWorkers:
         self._as_completed = distributed.as_completed
 
     def _refuse_others(self, where: str, count: int) -> None:
-        """Hold the workers to having what is wanted, before the first task."""
+        """Check the workers' number, resources and versions before the first task."""
         try:
             self.client.wait_for_workers(count, timeout=_waiting_s(where))
         except TimeoutError:
@@ -116,23 +116,23 @@ class ClusterWorkers:
             )
 
     def workers(self) -> dict[str, Any]:
-        """What the scheduler knows of each worker, by its address, as of now.
+        """What the scheduler knows now about each worker, by the worker's address.
 
         Raises:
             UsageError: the scheduler was lost.
         """
         try:
             return dict(self.client.scheduler_info(n_workers=-1)["workers"])
-        except (OSError, TimeoutError, KeyError) as error:  # of one that is gone it tells nothing
+        except (OSError, TimeoutError, KeyError) as error:  # a lost scheduler reports nothing
             raise _scheduler_lost(error) from error
 
     @property
     def count(self) -> int:
-        """How many tasks the cluster runs at once, as of now."""
+        """The number of tasks that the cluster can run at once now."""
         return sum(int(one["nthreads"]) for one in self.workers().values()) or 1
 
     def submit(self, task: Task) -> None:
-        """Hand a task to the scheduler; also while the events are being read."""
+        """Submit a task to the scheduler; allowed while events are being read."""
         future = self.send(task)
         self._tasks[future.key] = task
         if self._done is None:
@@ -146,12 +146,12 @@ class ClusterWorkers:
         resources: Mapping[str, float] | None = None,
         workers: Sequence[str] | None = None,
     ) -> Any:
-        """The future of a task.
+        """Submit a task and return its future.
 
         Args:
-            task: to be run once.
-            resources: of Dask, that are reserved for it.
-            workers: addresses of those that may run it; all by default.
+            task: task to run once.
+            resources: Dask resources to reserve for it.
+            workers: addresses of the workers that may run it; by default all.
         """
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
         return self.client.submit(
@@ -167,7 +167,7 @@ class ClusterWorkers:
         )
 
     def events(self) -> Iterator[Event]:
-        """What happened to each task, as the tasks end, until none is left."""
+        """Yield the events of each task as the tasks end, until none is left."""
         if self._done is None:
             return
         for future in self._done:
@@ -175,7 +175,7 @@ class ClusterWorkers:
             future.release()
 
     def ended(self, task: Task, future: Any) -> Iterator[Event]:
-        """What happened to a task that has ended."""
+        """Yield the events of a task that has ended."""
         try:
             events = future.result()
         except Exception as error:
@@ -185,7 +185,7 @@ class ClusterWorkers:
             yield event_of(task, data)
 
     def _lost(self, task: Task, error: Exception) -> Event:
-        """What is said of a task that no worker could bring to an end."""
+        """The event of a task that no worker could finish."""
         from distributed import CancelledError, KilledWorker
 
         if isinstance(error, KilledWorker):
@@ -196,7 +196,7 @@ class ClusterWorkers:
         return Event(task, "raised", reason=f"{type(error).__name__}: {error}")
 
     def cancel(self) -> None:
-        """Take back the tasks that have not ended."""
+        """Cancel the tasks that have not ended."""
         with contextlib.suppress(Exception):
             if self._done is not None:
                 self.client.cancel(list(self._done.futures), force=True)
@@ -228,7 +228,7 @@ def _scheduler_lost(error: Exception) -> UsageError:
 
 
 def _waiting_s(where: str) -> float:
-    """Workers of a queue may take minutes to start; those of an address should be there."""
+    """Seconds to wait: workers of a queue may take minutes to start, others should be running."""
     return _ANSWER_S if "://" in where else 600.0
 
 

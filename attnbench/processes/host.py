@@ -1,9 +1,9 @@
 """A process that runs tasks for another one: ``python -m attnbench.processes.host``.
 
-Tasks come, and events go, as lines of JSON. A worker of a cluster may not fork children of
-multiprocessing, being a daemon; so it starts this process once, and this one runs each task in a
-child as the command line does, with the same limits. It ends, and its children with it, when its
-standard input does.
+Tasks are received and events are sent as lines of JSON. A worker of a cluster is a daemon, so it
+cannot start children with multiprocessing. It starts this process once instead, which runs each
+task in a child with the same limits as on the command line. When its standard input is closed, the
+process and its children end.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the tasks that come by standard input; write what happens to standard output."""
+    """Run the tasks from standard input, and write their events to standard output."""
     sink = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what anything else prints is no event
+    os.dup2(2, 1)  # other output is not an event
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     while True:
@@ -41,7 +41,7 @@ def main() -> None:
 def _read(lines: queue.SimpleQueue[str]) -> None:
     for line in sys.stdin:
         lines.put(line)
-    os._exit(0)  # whoever started this process is gone, and children follow it
+    os._exit(0)  # the parent has ended; the children end with this process
 
 
 def _write(sink: Any, data: dict[str, Any]) -> None:

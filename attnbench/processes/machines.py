@@ -1,8 +1,8 @@
-"""The machines of a cluster, each of which runs one task at a time: what a benchmark needs.
+"""The machines of a cluster, each of which runs one task at a time, as benchmarks need it.
 
-A worker that measures has the resource ``machine`` of Dask, and ``GPU`` beside it where an
-accelerator is measured. Workers of one machine share its boot, which containers on it share too;
-its tasks go to one of them, and to another one of the same machine if that is lost.
+A worker that measures has the Dask resource ``machine`` and, to measure an accelerator, ``GPU``.
+Workers belong to one machine if they share its boot id, which its containers share as well. The
+tasks of a machine go to one of its workers, and to another one if that is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attnbench.processes.remote import machine_facts
 __all__ = ["MEASURING", "Machine", "MachineLostError", "Machines", "StoppedError"]
 
 MEASURING = "machine"
-"""The resource of a worker that measures."""
+"""The Dask resource of a worker that measures."""
 
 _LOOK_S = 0.5
 _RETURN_S = 60.0
@@ -32,13 +32,13 @@ _LOSSES = 3
 
 
 class MachineLostError(errors.AttnbenchError):
-    """No worker is left on a machine, and none came back."""
+    """A machine has no worker left, and none came back."""
 
     exit_code = 3
 
 
 class StoppedError(errors.AttnbenchError):
-    """The run that measures ends before its time."""
+    """The run was stopped early."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class _Worker:
     """A worker that measures.
 
     Args:
-        address: of Dask.
-        machine: what tells its machine from others.
-        name: of its machine, for people.
-        resources: of Dask.
+        address: Dask address.
+        machine: identifier of its machine.
+        name: displayed name of its machine.
+        resources: Dask resources.
     """
 
     address: str
@@ -59,14 +59,14 @@ class _Worker:
 
 
 class Machines:
-    """The machines that the measuring workers of a cluster are on.
+    """The machines of a cluster that have workers for measuring.
 
     Args:
-        cluster: whose workers include some that measure.
-        accelerator: whether only those with a ``GPU`` are wanted.
+        cluster: the cluster.
+        accelerator: whether only workers with the resource ``GPU`` are used.
 
     Raises:
-        UsageError: no worker that measures is left.
+        UsageError: there is no worker left for measuring.
     """
 
     def __init__(self, cluster: ClusterWorkers, *, accelerator: bool = False) -> None:
@@ -92,7 +92,7 @@ class Machines:
         ]
 
     def workers(self) -> list[_Worker]:
-        """The workers that measure, as of now."""
+        """The present workers for measuring."""
         with self._lock:
             there = {
                 address: one["resources"]
@@ -100,7 +100,7 @@ class Machines:
                 if self._needed <= {name for name, n in one["resources"].items() if n >= 1}
             }
             new = [address for address in there if address not in self._known]
-            # a worker may go after it was listed, and is then left out
+            # a worker may be lost after it was listed; it is then left out
             ask = {"workers": new, "on_error": "ignore"}
             facts = self.cluster.client.run(machine_facts, **ask) if new else {}
             for address, (machine, name) in facts.items():
@@ -122,15 +122,15 @@ class Machine:
     """One machine of a cluster.
 
     Args:
-        machines: of which it is one.
+        machines: all machines of the cluster.
         worker: one of its workers.
-        name: which no other machine of the cluster has.
+        name: unique name in the cluster.
     """
 
     def __init__(self, machines: Machines, worker: _Worker, name: str) -> None:
         self.name = name
         self._machines, self._worker = machines, worker
-        names = (MEASURING, "GPU")  # all of it: while it measures, it does nothing else
+        names = (MEASURING, "GPU")  # all of them, so that nothing else runs while it measures
         self._resources = {n: worker.resources[n] for n in names if worker.resources.get(n)}
 
     @property
@@ -139,11 +139,11 @@ class Machine:
         return "GPU" in self._resources
 
     def call(self, task: Task) -> Any:
-        """The value of one task; see :func:`attnbench.processes.pool.call`.
+        """Run one task and return its value; see :func:`attnbench.processes.pool.call`.
 
         Raises:
-            AttnbenchError: the one that the function raised, with the machine's name before it, or
-                a ``PluginError`` that says how the process ended.
+            AttnbenchError: the function raised it, and its message begins with the machine's name,
+                or (``PluginError``) the process ended.
         """
         value = None
         for event in self.events(task):
@@ -155,11 +155,11 @@ class Machine:
         return value
 
     def events(self, task: Task) -> Iterator[Event]:
-        """What happened to a task; after a worker was lost it runs on another of this machine.
+        """Run a task and yield its events; if a worker is lost, use another one of this machine.
 
         Raises:
             MachineLostError: no worker of this machine is left.
-            StoppedError: the machines are not used any more.
+            StoppedError: the machines were closed.
             UsageError: the scheduler was lost.
         """
         for lost in itertools.count(1):
@@ -169,7 +169,7 @@ class Machine:
                 while not future.done() and self._is_there(address):
                     if self._machines.stopped.is_set():
                         raise StoppedError
-                    with contextlib.suppress(Exception):  # it is told when the task has ended
+                    with contextlib.suppress(Exception):  # reported when the task has ended
                         future.result(timeout=_LOOK_S)
                 if future.done():
                     yield from self._machines.cluster.ended(task, future)
@@ -185,7 +185,7 @@ class Machine:
         return address in self._machines.cluster.workers()
 
     def _address(self) -> str:
-        """A worker of this machine, with what the first one had."""
+        """The address of a worker of this machine with the resources of the first one."""
         wanted = (self._worker.machine, self._resources)
         until = time.monotonic() + _RETURN_S
         while time.monotonic() < until and not self._machines.stopped.is_set():

@@ -1,4 +1,4 @@
-"""Clusters of Dask's that are made for one run: workers of this machine, or jobs of Slurm."""
+"""Dask clusters that are created for one run: workers on this machine, or Slurm jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMS = "tcp://HOST:PORT, tls://HOST:PORT, local:N, slurm, or a file FILE.toml"
 
 @contextlib.contextmanager
 def made_cluster(where: str) -> Iterator[Any]:
-    """A cluster of Dask's that was made for this run; ``None`` where a scheduler is there."""
+    """Create a Dask cluster for this run; ``None`` if ``where`` is a running scheduler."""
     if "://" in where:
         yield None
         return
@@ -42,7 +42,7 @@ def made_cluster(where: str) -> Iterator[Any]:
 
 
 def _queue(options: Mapping[str, Any]) -> Any:
-    """A cluster whose workers are jobs of Slurm; none is submitted yet."""
+    """A cluster whose workers are Slurm jobs, none of them submitted yet."""
     try:
         from dask_jobqueue import SLURMCluster
     except ImportError:
@@ -56,7 +56,7 @@ def _queue(options: Mapping[str, Any]) -> Any:
 
 
 def _try_submitting(script: str) -> None:
-    """Ask Slurm whether it takes a job: Dask leaves a refusal in a log, and waits for ever."""
+    """Ask Slurm whether it accepts a job; Dask would only log a refusal and wait forever."""
     told = subprocess.run(
         ["sbatch", "--test-only"],  # noqa: S607 -- the sbatch that the user would run
         input=script,
@@ -71,12 +71,12 @@ def _try_submitting(script: str) -> None:
 
 @contextlib.contextmanager
 def _refused(where: str) -> Iterator[None]:
-    """Tell what Dask refuses of a file's entries in one line."""
+    """Convert Dask's errors about the entries of a file to one line."""
     try:
         yield
     except UsageError:
         raise
-    except Exception as error:  # each entry goes to code of its own, which raises what it likes
+    except Exception as error:  # entries are parsed by various code, which may raise anything
         raise UsageError(f"--cluster {where}: {_first_cause(error)}.") from None
 
 
@@ -105,7 +105,7 @@ def _kind_and_options(where: str) -> tuple[str, dict[str, Any]]:
 
 
 def _first_cause(error: BaseException) -> str:
-    """What was raised first, in one line: Dask wraps what a worker did not start for."""
+    """The root cause in one line; Dask wraps the error with which a worker failed to start."""
     while error.__cause__ is not None and str(error.__cause__).strip("'") not in str(error):
         error = error.__cause__
     said = str(error).splitlines()

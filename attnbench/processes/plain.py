@@ -1,7 +1,7 @@
-"""Tasks and events as plain data: what crosses a network is JSON, never a pickle.
+"""Tasks and events as plain data: only JSON crosses a network, never a pickle.
 
-Values that a task gives are numbers, texts, lists and mappings, or dataclasses of attnbench's own,
-which travel as their fields beside their name.
+The values of a task are numbers, strings, lists and mappings, or attnbench's own dataclasses, which
+are encoded as their name and fields.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _CLASS = "attnbench class"
 
 
 def plain_task(task: Task) -> dict[str, Any]:
-    """A task as JSON can hold it."""
+    """Convert a task to plain data for JSON."""
     return {name: _plain(getattr(task, name)) for name in Task.__dataclass_fields__}
 
 
 def task_of(data: dict[str, Any]) -> Task:
-    """The task of :func:`plain_task`."""
+    """Convert the result of :func:`plain_task` back to a task."""
     return Task(**{name: _rebuilt(value) for name, value in data.items()})
 
 
 def plain_event(event: Event) -> dict[str, Any]:
-    """An event as JSON can hold it, without its task; an error as its class and text."""
+    """Convert an event to plain data for JSON, without its task; an error as class and message."""
     error = event.error
     return {
         "kind": event.kind,
@@ -41,7 +41,7 @@ def plain_event(event: Event) -> dict[str, Any]:
 
 
 def event_of(task: Task, data: dict[str, Any]) -> Event:
-    """The event of :func:`plain_event`."""
+    """Convert the result of :func:`plain_event` back to an event of a task."""
     error = data["error"]
     if error is not None:
         error = getattr(errors, error[0], errors.AttnbenchError)(error[1])
@@ -77,7 +77,7 @@ def _rebuilt(value: Any) -> Any:
         raise ValueError(f"{value[_CLASS]!r} is no class of attnbench")
     kind = getattr(importlib.import_module(module), name)
     fields = {key: _rebuilt(item) for key, item in value["fields"].items()}
-    for field in dataclasses.fields(kind):  # JSON has lists alone
+    for field in dataclasses.fields(kind):  # JSON has only lists
         if str(field.type).startswith("tuple") and isinstance(fields[field.name], list):
             fields[field.name] = tuple(fields[field.name])
     return kind(**fields)

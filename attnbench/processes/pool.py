@@ -1,16 +1,15 @@
-"""Running functions in child processes, so that no subject can take the run down with it.
+"""Functions run in child processes, so that no subject can crash the run.
 
-Children are forked from a server process that has torch imported (13 ms instead of 1.5 s each).
-Work is named, not handed over: a function as ``package.module:function`` and plain arguments, so
-that this process imports no torch and no plugin. A function that yields has each value passed on as
-it comes::
+Children are forked from a server process that has imported torch (13 ms instead of 1.5 s each).
+Work is given by name, as ``package.module:function`` with plain arguments, so that this process
+imports neither torch nor plugins. If the function yields, each value is passed on as it comes::
 
     with Workers(jobs=2) as workers:
         workers.submit(Task("additive", "my_package.checks:check_all", {"target": "additive"}))
         for event in workers.events():
             ...
 
-Ctrl-C, or any other way out of the ``with``, ends the children at once.
+Leaving the ``with`` block, also by Ctrl-C, kills the children at once.
 """
 
 from __future__ import annotations
@@ -48,13 +47,14 @@ class Task:
     """A piece of work for a child process.
 
     Args:
-        name: for messages.
-        function: its address, ``package.module:function``; it is called with the arguments, and
-            gives one value, or yields many. Values must be plain data: they are pickled.
+        name: name for messages.
+        function: address of a function, ``package.module:function``. It is called with the
+            arguments, and returns one value or yields several; values must be plain data, since
+            they are pickled.
         arguments: keyword arguments, plain data.
-        timeout_s: longest time to the first value, and from one value to the next.
-        memory_gib: largest resident memory of the process.
-        threads: of torch.
+        timeout_s: most seconds to the first value, and from one value to the next.
+        memory_gib: most resident memory of the process, in GiB.
+        threads: torch's threads within an operator.
     """
 
     name: str
@@ -67,16 +67,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a task; after any but a ``value`` the task is over.
+    """An event of a task; after any event but a ``value`` the task is over.
 
     Args:
-        task: the one it happened to.
-        kind: ``value``; ``done``; ``raised``, with the exception in ``error`` if it was one of
-            attnbench's own; ``timeout``; ``crashed``, which a process over its memory is too.
-        value: what the function gave.
-        reason: what happened, in a sentence, and the end of what the process wrote to its
-            standard error.
-        over_memory: whether a ``crashed`` process was ended because it took too much memory.
+        task: the task.
+        kind: ``value``; ``done``; ``raised``, with the exception in ``error`` if it is one of
+            attnbench's own; ``timeout``; or ``crashed``, also for a process over its memory limit.
+        value: value that the function returned or yielded.
+        reason: what happened, in a sentence, and the end of the process's standard error.
+        over_memory: whether a ``crashed`` process was killed because it used too much memory.
     """
 
     task: Task
@@ -88,10 +87,10 @@ class Event:
 
 
 class Workers:
-    """Child processes that work off submitted tasks.
+    """Child processes that run submitted tasks.
 
     Args:
-        jobs: how many run at once; 0 for one a core.
+        jobs: number of processes at a time; 0 for one per core.
     """
 
     def __init__(self, jobs: int = 1) -> None:
@@ -100,11 +99,11 @@ class Workers:
         self._running: list[_Child] = []
 
     def submit(self, task: Task) -> None:
-        """Put a task at the end of the queue; also while the events are being read."""
+        """Append a task to the queue; allowed while events are being read."""
         self._waiting.append(task)
 
     def events(self) -> Iterator[Event]:
-        """What happens, as it happens, until no task is left."""
+        """Yield events as they happen, until no task is left."""
         while self._waiting or self._running:
             while self._waiting and len(self._running) < self._jobs:
                 self._running.append(_Child(self._waiting.popleft()))
@@ -126,17 +125,16 @@ class Workers:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def call(task: Task) -> Any:
-    """The value of one task.
+    """Run one task and return its value.
 
     Raises:
-        AttnbenchError: the one that the function raised, or a ``PluginError`` that says how the
-            process ended.
+        AttnbenchError: the function raised it, or (``PluginError``) the process ended.
     """
     value = None
     with Workers() as workers:
@@ -150,10 +148,10 @@ def call(task: Task) -> Any:
 
 
 def warm_up(*modules: str) -> None:
-    """Start the server process, which takes as long as importing torch, while more is done here.
+    """Start the server process in the background; it takes as long as importing torch.
 
     Args:
-        modules: that it imports too, so that no child has to; only if it is not running yet.
+        modules: further modules that it imports for its children; ignored if it already runs.
     """
     from multiprocessing import forkserver
 
@@ -163,7 +161,7 @@ def warm_up(*modules: str) -> None:
 
 
 def _context(preload: Sequence[str] = ()) -> Any:
-    """The context of children; a server that is started from now on imports torch and modules."""
+    """The multiprocessing context of children; a new server imports torch and ``preload``."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", *preload])
     return context
@@ -171,9 +169,9 @@ def _context(preload: Sequence[str] = ()) -> Any:
 
 @contextlib.contextmanager
 def _launching() -> Iterator[None]:
-    """Start processes that need nothing of this one's main script, and read source files as UTF-8.
+    """Start processes without this one's main script, and with UTF-8 as default encoding.
 
-    torch reads its own so, whatever the locale; in a locale without it the import fails.
+    Otherwise torch fails to import in a locale without UTF-8, since its sources are UTF-8.
     """
     main, unicode = sys.modules["__main__"], os.environ.get("PYTHONUTF8")
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -195,7 +193,7 @@ class _Child:
         self.log: IO[bytes] = tempfile.TemporaryFile("a+b", prefix="attnbench-")  # noqa: SIM115 -- end()
         context = _context()
         self.receiver, sender = context.Pipe(duplex=False)
-        # the server was started once, so that variables set since then have to travel
+        # pass on variables that were set since the server was started
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
         log = child.Descriptor(self.log.fileno())
         arguments = (sender, log, task, variables)
@@ -206,7 +204,7 @@ class _Child:
         self.since = time.monotonic()
 
     def poll(self) -> Iterator[Event]:
-        """What has happened since the last time."""
+        """Yield the events since the last call."""
         try:
             while self.receiver.poll():
                 kind, content = self.receiver.recv()
@@ -221,7 +219,7 @@ class _Child:
         except (EOFError, OSError):
             yield Event(self.task, "crashed", reason=self._ending())
             return
-        except Exception as error:  # what a dying process wrote need not be a pickle
+        except Exception as error:  # a dying process may have written half a pickle
             reason = f"its process sent something that cannot be read: {error!r}"
             yield Event(self.task, "crashed", reason=reason)
             return
@@ -237,11 +235,11 @@ class _Child:
 
     def _memory(self) -> int:
         if os.fstat(self.log.fileno()).st_size > _LOG_BYTES:
-            self.log.truncate(0)  # it is open for appending: what follows begins anew
+            self.log.truncate(0)  # opened for appending, so writing continues at the start
         try:
             return int(psutil.Process(self.process.pid).memory_info().rss)
         except psutil.Error:
-            return 0  # it has just ended; the pipe says so next time
+            return 0  # it has just ended; the pipe tells next time
 
     def _ending(self) -> str:
         self.process.join(timeout=1.0)
@@ -259,11 +257,11 @@ class _Child:
         return last_words(self.log.read(_LOG_BYTES).decode(errors="replace"))
 
     def end(self) -> None:
-        """End the process, and those that it started."""
+        """Kill the process and its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid or 0, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError, AttributeError):
-            self.process.kill()  # it may not have had the time to make a group of its own
+            self.process.kill()  # it may not have its own process group yet
         self.process.join(timeout=2.0)
         self.receiver.close()
         self.log.close()

@@ -1,4 +1,4 @@
-"""A cluster worker's side: run a task through a host process, and say what is installed."""
+"""The cluster worker's side: run a task through a host process, and report what is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnbench.registry.discovery import discover
 __all__ = ["MACHINE_VARIABLE", "installed_versions", "machine_facts", "run_task"]
 
 MACHINE_VARIABLE = "ATTNBENCH_MACHINE"
-"""Of a worker's environment: what its machine is called, instead of the name of its host."""
+"""Environment variable of a worker with a name for its machine, instead of its host name."""
 
 _OVER = ("done", "raised", "timeout", "crashed")
 _LOOK_S = 0.5
@@ -28,18 +28,18 @@ _HOSTS = threading.local()
 def run_task(
     task: dict[str, Any], preload: Sequence[str], variables: dict[str, str], folder: str
 ) -> Any:
-    """What happened to a task, as a list of plain events; the last one says how it ended.
+    """Run a task and return its events as plain data; the last one says how it ended.
 
     Args:
-        task: as :func:`attnbench.processes.plain.plain_task` gives it.
-        preload: modules that the children of a new host find imported.
-        variables: of the environment, those of the machine that the run was started on.
-        folder: where the run was started; files of users are found from there, if it is shared.
+        task: result of :func:`attnbench.processes.plain.plain_task`.
+        preload: modules to import in the children of a new host.
+        variables: environment variables of the machine on which the run was started.
+        folder: folder in which the run was started; if shared, users' files are found from there.
     """
     wanted = (tuple(preload), tuple(sorted(variables.items())), folder)
     host: subprocess.Popen[str] | None = getattr(_HOSTS, "one", None)
     if host is not None and _HOSTS.wanted != wanted and host.stdin is not None:
-        host.stdin.close()  # it was started for another run, and ends
+        host.stdin.close()  # ends a host that was started for another run
         host = None
     if host is None or host.poll() is not None:
         host = _HOSTS.one = _started(preload, variables, folder)
@@ -66,7 +66,7 @@ def run_task(
 
 
 def _own_task() -> Any:
-    """What the worker knows of the task that it runs in this thread; ``None`` without a worker."""
+    """The worker's state of the task that this thread runs; ``None`` without a worker."""
     from distributed import get_worker
 
     try:
@@ -77,7 +77,7 @@ def _own_task() -> Any:
 
 
 def _end_if_cancelled(task: Any, host: subprocess.Popen[str], over: threading.Event) -> None:
-    """End the process of a task that the scheduler took back: Dask lets its thread run on."""
+    """Kill the process of a task that was cancelled, since Dask does not stop its thread."""
     while task is not None and not over.wait(_LOOK_S):
         if task.state == "cancelled":
             host.terminate()
@@ -102,9 +102,9 @@ def _started(
 
 
 def machine_facts() -> tuple[str, str]:
-    """What tells the machine of a worker from others, and its name.
+    """An identifier of the worker's machine, and its name.
 
-    Hosts may share a name; containers of one host share its boot, and compete for its cores.
+    Host names may be ambiguous. Containers of one host share its boot id and compete for its cores.
     """
     given = os.environ.get(MACHINE_VARIABLE, "")
     try:
@@ -115,7 +115,7 @@ def machine_facts() -> tuple[str, str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """What two machines have to agree on: Python, torch, attnbench, and every plugin's version."""
+    """The versions on which machines must agree: Python, torch, attnbench and all plugins."""
     found = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in ("attnbench", "torch"):
         try:

@@ -1,4 +1,4 @@
-"""What a child process said before it ended: its last lines, and the user's frames of a crash."""
+"""The last output of a child process: its last lines, and the user's frames of a crash."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _LIBRARIES = ("attnbench", "torch", "hypothesis", "pluggy")
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+ in ')
 _LINES = 12
 _WIDTH = 200
-"""Characters of a line that are shown; a subject may write a megabyte without a newline."""
+"""Characters shown of a line, since a subject may write a megabyte without a newline."""
 
 
 @functools.cache
 def _libraries() -> tuple[Path, ...]:
-    """Folders of the packages whose frames say nothing about a subject."""
+    """Folders of packages whose frames are not those of a subject."""
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
     return tuple(Path(spec.origin).resolve().parent for spec in specs if spec and spec.origin)
 
 
 @functools.cache
 def is_own_code(file: str) -> bool:
-    """Whether a frame's file belongs to the user, not to a library or to the standard library.
+    """Whether a frame's file belongs to the user, not to a library or the standard library.
 
-    Folders are compared, not their names: a user's folder may be called ``torch``.
+    Whole paths are compared, since a user's folder may be called ``torch``.
     """
     if file.startswith("<"):
         return False
@@ -42,9 +42,9 @@ def is_own_code(file: str) -> bool:
 
 
 def last_words(text: str) -> str:
-    """The end of what a process wrote to its standard error, each line behind a bar.
+    """The end of a process's standard error, each line prefixed with a bar.
 
-    Of the stack that ``faulthandler`` writes, the innermost frame and the user's own are kept.
+    Of a stack written by ``faulthandler``, the innermost frame and the user's frames are kept.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), len(lines))

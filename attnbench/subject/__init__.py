@@ -1,1 +1,1 @@
-"""Subjects: what is checked and benchmarked, their inputs, and how they are looked up."""
+"""Subjects that are checked and benchmarked, their inputs, and their lookup."""

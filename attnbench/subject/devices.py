@@ -1,4 +1,4 @@
-"""Devices: which there are, and whether one that is asked for is."""
+"""Devices: those available, and a check of a requested one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["available_devices", "check_device"]
 
 
 def available_devices() -> list[str]:
-    """The CPU, and the accelerator if there is one."""
+    """The names of the CPU and of the accelerator, if there is one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return ["cpu", *([accelerator.type] if accelerator is not None else [])]
 
 
 def check_device(name: str) -> None:
-    """Hold the name of a device against those that are there.
+    """Check that a device is available.
 
     Raises:
-        DeviceError: it is not there, or holds no values.
+        DeviceError: it is not available, or stores no values (``meta``).
     """
     try:
         torch.empty(0, device=name)

@@ -1,7 +1,7 @@
 """Saved inputs: a user's own query, key, value and mask, after projection and head split.
 
-The file is a safetensors file with the tensors ``query``, ``key``, ``value`` and, if wanted,
-``attn_mask`` or ``valid_lens``, with the shapes that :func:`attnbench.attend` takes.
+The file is a safetensors file with the tensors ``query``, ``key``, ``value`` and, optionally,
+``attn_mask`` or ``valid_lens``, in the shapes that :func:`attnbench.attend` takes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def save_inputs(
     """Save inputs for ``attnbench run --inputs`` and ``attnbench bench --inputs``.
 
     Args:
-        path: of the file to write.
+        path: file to write.
         query: ``(..., L, Eq)``.
         key: ``(..., S, Ek)``; its heads may divide the query's.
         value: ``(..., S, Ev)``.
@@ -59,10 +59,10 @@ def save_inputs(
 
 
 def load_inputs(path: Path | str) -> Inputs:
-    """The inputs of a file, on the CPU.
+    """Load the inputs of a file to the CPU.
 
     Raises:
-        InputsError: it is missing, damaged, lacks a tensor, or its tensors do not fit each other.
+        InputsError: the file is missing, damaged, lacks a tensor, or its tensors do not fit.
     """
     path = Path(path)
     if not path.is_file():
@@ -90,7 +90,7 @@ def load_inputs(path: Path | str) -> Inputs:
 
 
 def _fitted(where: str, tensors: dict[str, Tensor], is_causal: bool) -> Inputs:
-    """The inputs of named tensors, held to the shapes and dtypes of ``attend``."""
+    """Make inputs of named tensors, after checking shapes and dtypes."""
     query, key, value = (tensors[name] for name in _NEEDED)
     given = ", ".join(f"{name} {tuple(tensors[name].shape)}" for name in _NEEDED)
     grouped = key.shape[:-2] != query.shape[:-2]
@@ -118,7 +118,7 @@ def _fitted(where: str, tensors: dict[str, Tensor], is_causal: bool) -> Inputs:
 
 
 def _fits_in_groups(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the heads of key and value divide the query's, and all else is equal."""
+    """Whether key and value have grouped heads, and all other leading sizes are equal."""
     return (
         query.dim() == key.dim() == value.dim() > 2
         and query.shape[:-3] == key.shape[:-3]

@@ -1,4 +1,4 @@
-"""How a mechanism is called: what it accepts by name, all else as a mask, or not at all."""
+"""The call of a mechanism: accepted options by keyword, others as a mask, or a refusal."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _PASSED_ON = ("window_size", "softcap", "sinks", "alibi_slopes", "scale")
 
 
 def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions) -> dict[str, Any]:
-    """The keywords of a mechanism's ``forward`` for some inputs.
+    """The keyword arguments of a mechanism's ``forward`` for these inputs.
 
     Args:
-        inputs: query, key and value are passed by position.
-        accepts: of its spec.
-        conventions: of its spec; they say which masks it takes.
+        inputs: inputs of the call; query, key and value are passed by position.
+        accepts: ``accepts`` of its spec.
+        conventions: conventions of its spec, which say what masks it takes.
 
     Raises:
-        RefusalError: the inputs ask for something that it says it does not take.
+        RefusalError: the inputs need something that the mechanism does not take.
     """
     forms = conventions.masks
     keywords: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions
         if name in accepts:
             keywords[name] = getattr(inputs, name)
             rest = rest.replace(**{name: None})
-        elif name != "window_size":  # a window is a mask to who knows none
+        elif name != "window_size":  # without it, a window becomes a mask
             raise RefusalError(f"does not accept {name}")
     if conventions.empty_rows == "refused" and not bool(inputs.allowed.any(-1).all()):
         raise RefusalError("rows without keys are refused (convention empty_rows)")
@@ -67,11 +67,11 @@ def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions
 
 
 _BY_KEY = ("key_row", "key_padding", "padding")
-"""Kinds of mask in which all queries have one row."""
+"""Kinds of mask with a single row for all queries."""
 
 
 def refused(case: Case, accepts: Collection[str], conventions: Conventions) -> str | None:
-    """Why a mechanism cannot run a case, as far as its fields tell; ``None`` if it may."""
+    """The reason, by the fields of its spec, why a mechanism cannot run a case; or ``None``."""
     forms, kind = conventions.masks, case.mask
     if conventions.mask_value > -_LEAST and case.regime in _SCORES_FAR_APART and kind != "none":
         return f"{conventions.mask_value:g} for -inf hides nothing from scores as far apart"
@@ -96,7 +96,7 @@ def refused(case: Case, accepts: Collection[str], conventions: Conventions) -> s
 
 _SCORES_FAR_APART = ("huge", "near_overflow", "far")
 _LEAST = 1e6
-"""A finite stand-in for -inf above minus this is within reach of the scores of some regimes."""
+"""Scores of some regimes may reach a finite stand-in for -inf that is above minus this."""
 
 
 def _take_causality(inputs: Inputs, conventions: Conventions) -> None:
@@ -108,7 +108,7 @@ def _take_causality(inputs: Inputs, conventions: Conventions) -> None:
 
 
 def _in_form(mask: Tensor, conventions: Conventions, dtype: torch.dtype) -> Tensor:
-    """A mask in a form that is taken; one made floating is in this dtype."""
+    """Convert a mask to a form that the mechanism takes; a floating one gets this dtype."""
     forms = conventions.masks
     if not set(forms) & {"boolean", "floating"}:
         raise RefusalError("takes no masks" if "lengths" not in forms else "takes lengths only")

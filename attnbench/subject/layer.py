@@ -1,7 +1,7 @@
 """Layers as subjects: modules on hidden states, with padding and perhaps a cache.
 
 A case's first leading size is B, its ``q_len`` is L and its ``query_size`` is E; the other sizes
-follow from these. A cache is used through :class:`attnbench.CacheSpec` alone.
+follow from these. A cache is used only through :class:`attnbench.CacheSpec`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from attnbench.subject.tensors import Inputs, lay_out
 __all__ = ["LONGEST", "LayerInputs", "LayerSubject"]
 
 LONGEST = 64
-"""Longest sequence that a layer is given, unless its cache says that it holds more."""
+"""Length of the longest sequence for a layer, unless its cache declares a larger capacity."""
 
 _REGIMES = ("normal", "equal_keys")
-"""Those in which every intermediate value stays finite; of ``equal_keys`` all tokens are equal.
+"""Regimes in which all intermediate values stay finite; in ``equal_keys`` all tokens are equal.
 
-Not ``tiny``: a norm adds its epsilon, which in ``nn.RMSNorm`` follows the dtype, to the squares.
+``tiny`` is not one of them, since norms add an epsilon, which ``nn.RMSNorm`` takes from the dtype.
 """
 
 
 class LayerInputs(Inputs):
-    """What a layer is called with.
+    """The inputs of a layer.
 
-    Where the invariants that hold for every subject ask for query, key and value, each is
-    ``hidden``.
+    For invariants that use query, key and value, each of these is ``hidden``.
 
     Args:
         hidden: ``(B, L, E)``.
@@ -59,11 +58,11 @@ class LayerInputs(Inputs):
         return self.query
 
     def replace(self, **changes: Any) -> LayerInputs:
-        """The same inputs with some changed."""
+        """The same inputs with some fields replaced."""
         return LayerInputs(**{"hidden": self.hidden, "padding_mask": self.padding_mask, **changes})
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and tensors, those that are there."""
+        """Yield the names and tensors that are not ``None``."""
         yield "hidden", self.hidden
         if self.padding_mask is not None:
             yield "padding_mask", self.padding_mask
@@ -86,23 +85,23 @@ class LayerSubject(Subject):
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Laws that it declares."""
+        """The declared laws."""
         return self.spec.laws
 
     @property
     def accepts(self) -> tuple[str, ...]:
-        """Keyword arguments that it takes beyond ``hidden``."""
+        """The keyword arguments that it takes besides ``hidden``."""
         return self.spec.accepts
 
     @property
     def capacity(self) -> int:
-        """Longest sequence that it may be given."""
+        """The length of the longest sequence that it takes."""
         cache = self.spec.cache
         return LONGEST if cache is None or cache.capacity is None else cache.capacity
 
     @property
     def masks(self) -> tuple[str, ...]:
-        """The kinds of mask that it promises something of."""
+        """The kinds of mask for which it makes promises."""
         if "padding_mask" not in self.accepts:
             return ("none",)
         left = "left_padding_is_inert" in self.laws
@@ -131,7 +130,7 @@ class LayerSubject(Subject):
         """A new module in float32 on the CPU, with parameters from torch's global generator.
 
         Raises:
-            ShapeError: its own ``make`` raises; it is said how to declare which sizes are legal.
+            ShapeError: its ``make`` raised; the message says how to declare the legal sizes.
         """
         try:
             return self.spec.make(query_size, **self.options)
@@ -148,7 +147,7 @@ class LayerSubject(Subject):
 
     @functools.cached_property
     def constant_parameters(self) -> tuple[str, ...]:
-        """As of every subject; none of a layer that cannot be made, which is told elsewhere."""
+        """As for every subject; empty if the layer cannot be made, which is reported elsewhere."""
         try:
             return super().constant_parameters
         except ShapeError:
@@ -170,7 +169,7 @@ class LayerSubject(Subject):
             return None
         batch, length = case.lead[0], case.q_len
         lengths = torch.randint(0, length + 1, (batch,), generator=generator)
-        # of several items one is full and the last may have one token or none
+        # with several items, one is full and the last may have one token or none
         first = int(torch.randint(batch, (), generator=generator))
         lengths[first] = length if batch > 1 else max(1, int(lengths[0]))
         slots = torch.arange(length)
@@ -181,7 +180,7 @@ class LayerSubject(Subject):
     def output(self, module: nn.Module, inputs: Inputs) -> Tensor:
         """The output ``(B, L, E)`` of one call without a cache; zeros at padded slots.
 
-        What a layer gives at padded slots is arbitrary, so that no comparison may see it.
+        A layer's output at padded slots is arbitrary, so comparisons must not see it.
         """
         assert isinstance(inputs, LayerInputs)
         output, _ = self.call(module, inputs.hidden, inputs.padding_mask)
@@ -196,10 +195,10 @@ class LayerSubject(Subject):
         padding_mask: Tensor | None = None,
         cache: object = None,
     ) -> tuple[Tensor, Any]:
-        """One call: the output ``(B, L, E)`` as it comes, and the cache to go on with.
+        """Call the layer; returns its output ``(B, L, E)`` unchanged, and the cache to go on with.
 
         Raises:
-            ShapeError, DtypeError, DeviceError: the output is not what the contract says.
+            ShapeError, DtypeError, DeviceError: the output violates the contract.
         """
         keywords: dict[str, Any] = {}
         if padding_mask is not None:
@@ -219,7 +218,7 @@ class LayerSubject(Subject):
         return held(result, self.name, inputs, hidden.shape[-1]), cache
 
     def new_cache(self, module: nn.Module, batch_size: int) -> Any:
-        """An empty cache."""
+        """Create an empty cache."""
         assert self.spec.cache is not None
         cache = self.spec.cache.new(module, batch_size)
         if cache is None:
@@ -227,7 +226,7 @@ class LayerSubject(Subject):
         return cache
 
     def select(self, cache: Any, index: Tensor) -> Any:
-        """The cache with these rows; the old one is not to be used again."""
+        """Select rows of a cache; the old cache must not be used again."""
         assert self.spec.cache is not None
         if self.spec.cache.select is None:
             raise NotImplementedError("its CacheSpec has no select")
@@ -235,7 +234,7 @@ class LayerSubject(Subject):
         return cache if given is None else given
 
     def crop(self, cache: Any, length: int) -> Any:
-        """The cache with its first slots; the old one is not to be used again."""
+        """Keep the first ``length`` slots of a cache; the old cache must not be used again."""
         assert self.spec.cache is not None
         if self.spec.cache.crop is None:
             raise NotImplementedError("its CacheSpec has no crop")

@@ -1,4 +1,4 @@
-"""From an address or a spec to subjects: installed ones, and those of files and modules."""
+"""Lookup of subjects by address or spec: installed ones, and those of files and modules."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 
 def get(name: str) -> Spec:
-    """The spec of a name, ``scoring/kernel`` or ``distribution:name``.
+    """Look up an installed spec by ``name``, ``scoring/kernel`` or ``distribution:name``.
 
     Raises:
-        UnknownNameError: no loaded plugin brings it; the nearest names are offered.
-        DuplicateNameError: more than one does.
+        UnknownNameError: no loaded plugin registers it; the message suggests the nearest names.
+        DuplicateNameError: several plugins register it.
     """
     return registry().get(name)
 
 
 def subjects() -> list[str]:
-    """Addresses of every installed subject, sorted; those with options that a spec lists too."""
+    """The addresses of all installed subjects, sorted, including variants that specs list."""
     return [subject.name for subject in installed()]
 
 
@@ -72,16 +72,16 @@ def installed(source: Registry | None = None) -> list[Subject]:
 
 
 def resolve(target: Any, style: str | None = None) -> list[Subject]:
-    """The subjects of an address or a spec; more than one where a file's attribute holds many.
+    """Find the subjects of an address or a spec; a file's attribute may give several.
 
     Args:
-        target: an address, a spec, or what a style of call makes a spec of.
-        style: how it is called, if it is no spec; an address may name one itself.
+        target: an address, a spec, or a callable that a style of call can adapt.
+        style: style of call of a target that is not a spec; an address may include it.
 
     Raises:
-        UnknownNameError, DuplicateNameError, AddressError, OptionError: nothing or too much is
-            meant, or an option is unknown.
-        StyleError: it is no spec, and the style does not fit or none is named.
+        UnknownNameError, DuplicateNameError, AddressError, OptionError: the address matches nothing
+            or is ambiguous, or an option is unknown.
+        StyleError: the target is not a spec, and the style does not fit or is missing.
     """
     if style is not None and isinstance(target, str):
         return resolve(styled(target, style, ()))
@@ -108,10 +108,14 @@ def resolve(target: Any, style: str | None = None) -> list[Subject]:
 
 
 def make_scoring(address: str | ScoringSpec, query_size: int, key_size: int) -> nn.Module:
-    """The module of a scoring function, by address with options; what a mechanism's option names.
+    """Make the module of a scoring function, as for the option ``scoring=`` of a mechanism.
+
+    Args:
+        address: address of a scoring function, possibly with options, or its spec.
+        query_size, key_size: Eq and Ek.
 
     Raises:
-        UnknownNameError, OptionError, ShapeError: it is unknown, or cannot be made that way.
+        UnknownNameError, OptionError, ShapeError: it is unknown, or cannot be made like this.
     """
     found = resolve(address)
     if len(found) != 1 or found[0].kind != "scoring":
@@ -181,7 +185,7 @@ def _resolve_attribute(address: Address, target: str) -> list[Subject]:
 
 
 def _specs_in(value: Any, style: str | None, target: str) -> list[Spec]:
-    """The specs that an attribute is, or holds, or that a style makes of it."""
+    """The specs of an attribute: itself, its items, or the spec that a style makes of it."""
     if isinstance(value, _SPECS):
         _is_no_spec(value, style, target)
         return [value]
@@ -205,7 +209,7 @@ def _is_no_spec(spec: Spec, style: str | None, target: str) -> None:
 
 
 def _following(spec: Spec, conventions: Mapping[str, Any]) -> Spec:
-    """The spec with some conventions in place of its own."""
+    """The spec with some conventions replaced."""
     if not conventions:
         return spec
     if not isinstance(spec, MechanismSpec | LayerSpec):
@@ -233,7 +237,7 @@ def _import(name: str, target: str) -> ModuleType:
 
 
 def _failed(target: str, error: BaseException) -> AttnbenchError:
-    """What a module raised while it was imported, as one error that says where."""
+    """Convert an exception raised by an import to one error with its location."""
     if isinstance(error, AttnbenchError):
         return error
     if isinstance(error, SyntaxError):
@@ -256,7 +260,7 @@ def _load_file(text: str) -> ModuleType:
     name = path.stem
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) != str(path):
-        name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"  # another file of that name
+        name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"  # files may share a name
         known = sys.modules.get(name)
     if known is not None:
         return known

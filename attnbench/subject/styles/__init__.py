@@ -1,1 +1,1 @@
-"""Styles of call: what makes a spec of a function, a module or a class that is not one."""
+"""Styles of call: adapters that make specs of functions, modules and classes."""

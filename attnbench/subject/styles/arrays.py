@@ -1,4 +1,4 @@
-"""The adapter of libraries of other arrays than torch's, without autograd here."""
+"""The adapter for libraries with arrays of their own, without torch's autograd."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def array(
     back: Callable[[Any], Tensor],
     **fields: Any,
 ) -> MechanismSpec:
-    """A spec of a function on another library's arrays, forward only.
+    """Make a spec of a function on another library's arrays, forward only.
 
-    It is given arrays ``(B, H, L, E)``, and of the keywords of torch's fused attention those that
-    its signature shows; a boolean mask says True = may attend.
+    The function gets arrays ``(B, H, L, E)``, and those keywords of torch's fused attention that
+    its signature has; in a boolean mask, True = may attend.
 
     Args:
         function: ``function(query, key, value, ...)`` on arrays.
-        to: makes an array of a tensor, which is on the CPU and has no graph.
-        back: makes a tensor of an array.
-        fields: of the spec, in place of what the adapter knows; conventions and exemptions are
+        to: converts a tensor, on the CPU and without a graph, to an array.
+        back: converts an array to a tensor.
+        fields: fields of the spec, which override the adapter's; conventions and exemptions are
             added to its own.
 
     Raises:
-        StyleError: it is not callable, or takes other arguments.
+        StyleError: ``function`` is not callable, or takes other arguments.
     """
     keywords = fitted(function, "sdpa")
     flags = ("is_causal", "scale", "enable_gqa")
@@ -83,6 +83,6 @@ class _Arrays(Callee):
         return unfold(output.to(query.device), lead)
 
     def array(self, tensor: Tensor) -> Any:
-        """A tensor as the library's array; its memory is the array's own."""
+        """Convert a tensor to an array of the library that shares no memory with it."""
         with torch.no_grad():
             return self.settings["to"](tensor.detach().cpu().clone())

@@ -1,4 +1,4 @@
-"""What all adapters share: the spec they give, leading sizes folded, and refusals told."""
+"""Common parts of all adapters: specs, folding of leading sizes, and refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNASKED = dict.fromkeys(
     ),
     _OWN,
 )
-"""Invariants that judge an adapter, run only where they are asked for by name."""
+"""Invariants that would test the adapter; run only if they are named."""
 
 _REFUSAL = re.compile(
     r"not (?:yet |currently )?(?:implemented|supported)|un(?:supported|implemented)"
@@ -66,8 +66,8 @@ class AdaptedSpec(MechanismSpec):
 
     Args:
         style: name of the adapter.
-        callee: what is called.
-        unasked: invariants that judge the adapter: exempt, unless they are asked for by name.
+        callee: the function or module that is called.
+        unasked: invariants that would test the adapter; exempt unless they are named.
     """
 
     style: str
@@ -76,7 +76,7 @@ class AdaptedSpec(MechanismSpec):
 
 
 def name_of(callee: Any) -> str:
-    """A name for a subject: of the function or class, or of a module's class."""
+    """A name for a subject: that of the function or class, or of a module's class."""
     name = getattr(callee, "__name__", None) or getattr(callee, "func", callee)
     text = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
     return re.sub(r"\W", "", text) or "callee"
@@ -85,13 +85,14 @@ def name_of(callee: Any) -> str:
 def spec_of(
     style: str, callee: Any, known: Mapping[str, Any], given: Mapping[str, Any]
 ) -> MechanismSpec:
-    """The spec of an adapter: what it knows, with what its caller says in its place.
+    """Make the spec of an adapter from the fields that it knows and those given by its caller.
 
     Args:
-        style: of the adapter.
-        callee: what is called.
-        known: fields of the spec; ``conventions`` and ``exempt`` are joined with the given ones.
-        given: fields of the spec, from the adapter's caller.
+        style: name of the adapter.
+        callee: the function or module that is called.
+        known: fields that the adapter knows; ``conventions`` and ``exempt`` are merged with the
+            given ones.
+        given: fields from the adapter's caller, which override the known ones.
     """
     fields: dict[str, Any] = {"name": name_of(callee), **known, **given}
     for name in ("conventions", "exempt"):
@@ -102,7 +103,7 @@ def spec_of(
 
 @contextmanager
 def refusals(name: str) -> Iterator[None]:
-    """What a callee raises to say that it does not take a call, as a refusal."""
+    """Convert exceptions by which a callee refuses a call to :class:`RefusalError`."""
     try:
         yield
     except RefusalError:
@@ -119,12 +120,12 @@ def refusals(name: str) -> Iterator[None]:
 
 
 class Callee(nn.Module):
-    """A callee as a mechanism's module; one that is a module itself is copied for each.
+    """The module of a mechanism that calls a callee; a callee that is a module is copied.
 
     Args:
         callee: a function or a module.
-        keywords: of it.
-        settings: what else the adapter has found out about it.
+        keywords: keywords of the callee.
+        settings: further facts that the adapter has found out.
     """
 
     def __init__(self, callee: Callable[..., Any], keywords: Keywords, **settings: Any) -> None:
@@ -133,13 +134,13 @@ class Callee(nn.Module):
         self.told = name_of(callee)
 
     def call(self, *tensors: Tensor, **given: Any) -> Any:
-        """Call it with what is given by meaning; what it refuses is told."""
+        """Call the callee with arguments named by meaning; raises its refusals."""
         with refusals(self.told):
             return self.callee(*tensors, **self.keywords.spelt(given))
 
 
 def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
-    """``(*lead, n, E)`` as ``(B, H, n, E)``; one leading size is a batch, or heads if asked."""
+    """Reshape ``(*lead, n, E)`` to ``(B, H, n, E)``; a single leading size is B, or H if asked."""
     lead = tensor.shape[:-2]
     if len(lead) == 2:
         return tensor
@@ -151,7 +152,7 @@ def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
 
 
 def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """``(B, H, n, E)`` as ``(*lead, n, E)``; what has another number of items is left as it is."""
+    """Reshape ``(B, H, n, E)`` to ``(*lead, n, E)``, or leave it if the numbers of items differ."""
     if not isinstance(tensor, Tensor) or tensor.dim() != 4 or len(lead) == 2:
         return tensor
     wanted = (*lead, *tensor.shape[-2:])
@@ -160,7 +161,7 @@ def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
 
 
 def fold_mask(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Tensor:
-    """A mask that broadcasts to ``(*lead, L, S)``, so that it does to ``(B, H, L, S)``."""
+    """Reshape a mask that broadcasts to ``(*lead, L, S)`` to broadcast to ``(B, H, L, S)``."""
     if mask.dim() == 2 or (len(lead) == 2 and mask.dim() == 4):
         return mask
     mask = mask.reshape(*[1] * (len(lead) + 2 - mask.dim()), *mask.shape)
@@ -173,13 +174,13 @@ def fold_mask(mask: Tensor, lead: tuple[int, ...], *, heads: bool = False) -> Te
 
 
 class Maker:
-    """A spec's ``make`` for a function, or for a module that is there already.
+    """The ``make`` of a spec, for a function or an existing module.
 
     Args:
-        module: is made of the callee.
-        callee: a function; a module is copied for each.
-        keywords: of the callee.
-        settings: what else the module has to know.
+        module: class of the modules to make.
+        callee: a function, or a module, which is copied for each.
+        keywords: keywords of the callee.
+        settings: further arguments of ``module``.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Maker:
         self.__qualname__ = name_of(callee)
 
     def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
-        """A module; whatever sizes are given, those of its tensors count."""
+        """Make a module; the sizes are ignored, since they follow from its tensors."""
         held = isinstance(self.callee, nn.Module)
         callee = copy.deepcopy(self.callee) if held else self.callee
         return self.module(callee, self.keywords, **self.settings)

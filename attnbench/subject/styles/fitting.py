@@ -1,4 +1,4 @@
-"""Which styles of call fit a callee, by the arguments that its signature shows."""
+"""The styles of call that fit a callee, by the arguments in its signature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         "paged": (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
     }
 )
-"""The arguments that a function begins with, each under any of some names."""
+"""The first arguments of a function, each with its possible names."""
 
 _NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -38,16 +38,16 @@ _NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "keras": ("num_heads", "key_dim"),
     }
 )
-"""The arguments that it has anywhere."""
+"""The arguments that a function must have at any place."""
 
 _PASSED: Mapping[str, tuple[str, ...]] = MappingProxyType({"interface": ("scaling", "dropout")})
-"""The arguments that are passed whether or not they have a default."""
+"""The arguments that are always passed, even if they have a default."""
 
 _STYLES = ("sdpa", "flash", "interface", "multihead", "keras", "varlen", "paged")
 
 
 def _missing(keywords: Keywords, style: str) -> str | None:
-    """The argument that is missing for a style, or is one too many; ``None`` if it fits."""
+    """The argument that is missing or superfluous for a style; ``None`` if the style fits."""
     first = _FIRST.get(style, ())
     for place, known in enumerate(first):
         if place >= len(keywords.names) or keywords.names[place] not in known:
@@ -61,7 +61,7 @@ def _missing(keywords: Keywords, style: str) -> str | None:
 
 
 def fits(callee: Any, style: str) -> str | None:
-    """Why a style does not fit a callee; ``None`` if it does."""
+    """The reason why a style does not fit a callee, or ``None`` if it does."""
     if not callable(callee):
         return f"it is {type(callee).__name__} and not callable"
     if inspect.isclass(callee) and style in _FIRST:
@@ -83,7 +83,7 @@ def fitted(callee: Callable[..., Any], style: str) -> Keywords:
     """The keywords of a callee that a style fits.
 
     Raises:
-        StyleError: it does not fit; which argument is missing, and the style that fits.
+        StyleError: the style does not fit; the message names the argument and a style that fits.
     """
     complaint = fits(callee, style)
     if complaint is None:
@@ -95,6 +95,6 @@ def fitted(callee: Callable[..., Any], style: str) -> Keywords:
 
 
 def better(callee: Any) -> str:
-    """A sentence that names the styles that fit a callee, after a blank; empty if none does."""
+    """A sentence, after a space, with the styles that fit a callee; empty if none does."""
     known = fitting(callee) if callable(callee) else []
     return f" {' or '.join(known)} fits." if known else ""

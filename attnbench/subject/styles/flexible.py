@@ -1,4 +1,4 @@
-"""The adapter of torch's FlexAttention, for a change of scores and a mask that one has written."""
+"""The adapter for torch's FlexAttention with a user's score_mod and mask_mod."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def flex(
     mask_mod: Callable[..., Any] | None = None,
     **fields: Any,
 ) -> MechanismSpec:
-    """A spec of FlexAttention with a change of scores, a mask, or both.
+    """Make a spec of FlexAttention with a ``score_mod``, a ``mask_mod``, or both.
 
-    A mask that is given joins them. With either of them, positions are taken to be absolute and
-    parameters to go by head: say ``conventions={"positions": "relative", "per_head": False}`` where
-    more is promised. On a CPU FlexAttention has no backward pass. It runs without its compiler,
-    which takes half a second for each new shape, unless what calls it is compiled.
+    The mask of a call is combined with them. With either, positions are assumed to be absolute and
+    parameters to be per head; pass ``conventions={"positions": "relative", "per_head": False}`` to
+    promise more. On a CPU FlexAttention has no backward pass. It runs without its compiler, which
+    takes half a second for each new shape, unless the caller is compiled.
 
     Args:
         score_mod: ``score_mod(score, batch, head, q_idx, kv_idx)``, as ``flex_attention`` takes it.
         mask_mod: ``mask_mod(batch, head, q_idx, kv_idx)``, True = may attend.
-        fields: of the spec, in place of what the adapter knows.
+        fields: fields of the spec, which override the adapter's.
 
     Raises:
         StyleError: one is not callable, or takes another number of arguments.
@@ -78,12 +78,12 @@ def flex(
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """FlexAttention without its compiler; the values are the same."""
+    """Run FlexAttention without its compiler; the values are the same."""
     if torch.compiler.is_compiling():
         yield
         return
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it says that it is not compiled
+        warnings.simplefilter("ignore", UserWarning)  # it warns that it is not compiled
         yield
 
 
@@ -101,7 +101,7 @@ def _hold(what: str, mod: object, count: int) -> None:
 
 
 class _Mods:
-    """The two changes, as the one callee of a module."""
+    """A score_mod and a mask_mod as one callee."""
 
     def __init__(self, score_mod: Any, mask_mod: Any) -> None:
         self.score_mod, self.mask_mod = score_mod, mask_mod
@@ -145,7 +145,7 @@ class _Flex(Callee):
         return unfold(output, lead)
 
     def changed(self, mask: Tensor | None) -> Callable[..., Tensor] | None:
-        """All changes of scores as one; ``None`` if there is none."""
+        """All changes of scores, including the mask, as one score_mod; ``None`` without any."""
         mods: Any = self.callee
         score_mod, mask_mod = mods.score_mod, mods.mask_mod
         if mask is None and mask_mod is None:

@@ -29,19 +29,20 @@ _FORMULA = "softmax(q·k / √E) v"
 
 
 def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
-    """A spec of a function called as ``torch.nn.functional.scaled_dot_product_attention`` is.
+    """Make a spec of a function like ``torch.nn.functional.scaled_dot_product_attention``.
 
-    It is given ``(B, H, L, E)``, other leading sizes folded, and of the keywords those that its
-    signature shows. ``is_causal`` is aligned to the top left, as torch documents it; a function
-    that takes no mask beside it is given one mask of both. Dropout is asked for in training only.
+    The function gets ``(B, H, L, E)``, with other leading sizes folded, and those keywords that its
+    signature has. ``is_causal`` is aligned to the top left, as torch documents it; if the function
+    does not accept a mask together with it, both are passed as one mask. Dropout is used only in
+    training.
 
     Args:
         function: ``function(query, key, value, ...)``, or a module with such a forward.
-        fields: of the spec, in place of what the adapter knows; conventions and exemptions are
-            added to its own. ``reference=None`` for what is not scaled dot-product attention.
+        fields: fields of the spec, which override the adapter's; conventions and exemptions are
+            added to its own. Pass ``reference=None`` if it is not scaled dot-product attention.
 
     Raises:
-        StyleError: it is not callable, or takes other arguments.
+        StyleError: ``function`` is not callable, or takes other arguments.
     """
     keywords = fitted(function, "sdpa")
     flags = ("is_causal", "dropout_p", "scale", "enable_gqa", *_OPTIONS)
@@ -49,7 +50,7 @@ def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     if "attn_mask" not in keywords:
         conventions["masks"] = ()
     if function is torch.nn.functional.scaled_dot_product_attention:
-        conventions["hidden_slots"] = "finite"  # 0 times NaN is NaN, as in its documentation
+        conventions["hidden_slots"] = "finite"  # 0 times NaN is NaN, as documented
     known = {
         "make": Maker(_Sdpa, function, keywords, one_mask=_takes_one_mask(function, keywords)),
         "formula": _FORMULA,
@@ -63,17 +64,17 @@ def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
 
 def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
-    """A spec of a function of ``(B, L, H, E)`` with ``causal=``, as flash-attention's are.
+    """Make a spec of a function of ``(B, L, H, E)`` with ``causal=``, like flash-attention's.
 
-    Causality is aligned to the bottom right, and a row without keys is zeros, as flash-attention
-    documents since 2.1. Grouped heads are asked for where a small call with them succeeds.
+    Causality is aligned to the bottom right, and a row without keys gives zeros, as flash-attention
+    documents since 2.1. Grouped heads are used if a small call with them succeeds.
 
     Args:
         function: ``function(q, k, v, causal=False, ...)``, or a module with such a forward.
-        fields: of the spec, as for :func:`sdpa`.
+        fields: fields of the spec, as for :func:`sdpa`.
 
     Raises:
-        StyleError: it is not callable, or takes other arguments.
+        StyleError: ``function`` is not callable, or takes other arguments.
     """
     keywords = fitted(function, "flash")
     flags = ("is_causal", "dropout_p", "scale", *_OPTIONS)
@@ -93,17 +94,17 @@ def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
 
 def interface(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
-    """A spec of an attention function of transformers: ``f(module, query, key, value, ...)``.
+    """Make a spec of an attention function of transformers: ``f(module, query, key, value, ...)``.
 
-    It is given ``(B, H, L, E)``, a floating ``attention_mask`` with ``torch.finfo(dtype).min``
-    where a key is hidden, as that library's masks are, and gives ``(B, L, H, E)`` and the weights.
+    The function gets ``(B, H, L, E)`` and, like all of that library, a floating ``attention_mask``
+    with ``torch.finfo(dtype).min`` for hidden keys; it returns ``(B, L, H, E)`` and the weights.
 
     Args:
-        function: of the library's ``ALL_ATTENTION_FUNCTIONS``, or ``eager_attention_forward``.
-        fields: of the spec, as for :func:`sdpa`.
+        function: one of the library's ``ALL_ATTENTION_FUNCTIONS``, or ``eager_attention_forward``.
+        fields: fields of the spec, as for :func:`sdpa`.
 
     Raises:
-        StyleError: it is not callable, or takes other arguments.
+        StyleError: ``function`` is not callable, or takes other arguments.
     """
     keywords = fitted(function, "interface")
     known = {
@@ -118,38 +119,38 @@ def interface(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
             "mask_value": torch.finfo(torch.float32).min,
             "empty_rows": "mean",
             "hidden_slots": "finite",
-            "internal_dtype": "float32",  # of the softmax, whatever it is given
+            "internal_dtype": "float32",  # of the softmax, for any input
         },
     }
     return spec_of("interface", function, known, fields)
 
 
 def _takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
-    """Whether it raises where it is given both a mask and ``is_causal``, as torch's does."""
+    """Whether it raises if given both a mask and ``is_causal``, as torch's function does."""
     if "attn_mask" not in keywords or "is_causal" not in keywords:
         return False
     mask, tensor = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 2, 2)
-    value = torch.zeros(1, 1, 2, 3)  # torch raises on the path that values of this size take
+    value = torch.zeros(1, 1, 2, 3)  # of a size for which torch raises
     both = keywords.spelt({"attn_mask": mask, "is_causal": True})
     try:
         function(tensor, tensor, value, **both)
-    except Exception:  # whatever it says, it does not take both
+    except Exception:  # whatever it raises, it does not take both
         return True
     return False
 
 
 def _takes_groups(make: Maker) -> bool:
-    """Whether a call with fewer heads of key and value than of the query gives an output."""
+    """Whether a call with fewer key and value heads than query heads succeeds."""
     query, key = torch.zeros(1, 2, 2, 4), torch.zeros(1, 1, 3, 4)
     try:
         found = make(4, 4, 4)(query, key, key, enable_gqa=True)
-    except Exception:  # whatever it says, it takes none
+    except Exception:  # whatever it raises, it does not take them
         return False
     return tuple(found.shape) == (1, 2, 2, 4)
 
 
 def _with_causality(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """A mask that hides the future too, aligned to the top left as ``is_causal`` is."""
+    """Combine a mask with causality aligned to the top left, like ``is_causal``."""
     q_len, kv_len = query.shape[-2], key.shape[-2]
     seen = torch.ones(q_len, kv_len, dtype=torch.bool, device=mask.device).tril()
     return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf"))
@@ -220,7 +221,7 @@ class _Flash(Callee):
 
 
 class _Interface(Callee):
-    """A function that is given the layer it is called in."""
+    """A function that takes the layer that calls it."""
 
     def forward(
         self,
@@ -250,7 +251,7 @@ class _Interface(Callee):
         return unfold(output.transpose(1, 2), lead)
 
     def layer(self, groups: int) -> nn.Module:
-        """What such a function asks of its layer."""
+        """A layer with the attributes that such a function reads."""
         layer = nn.Module()
         layer.is_causal, layer.num_key_value_groups = False, groups  # type: ignore[assignment]
         layer.layer_idx = 0  # type: ignore[assignment]

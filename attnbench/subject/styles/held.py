@@ -1,4 +1,4 @@
-"""Caches of modules that know no cache of attnbench's: passed in, handed back, or kept inside."""
+"""Caches of arbitrary modules: passed in, returned, or stored in the module."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from attnbench.specs import CacheSpec
 __all__ = ["KEPT", "TUPLES", "Held", "held_cache"]
 
 KEPT = ("argument", "returned", "module")
-"""Where a module has its cache: in an argument, in what it hands back, or in itself."""
+"""Where a module has its cache: in an argument, in its result, or in itself."""
 
 _OWN = vars(nn.Module()).keys()
 
 
 class Held:
-    """What a module keeps, and of how many tokens.
+    """The cache of a module, and the number of tokens in it.
 
     Args:
-        value: the module's own cache; of ``kept="module"`` the state of its parts.
-        module: the module whose state it is, which copies of the cache share.
+        value: the module's own cache; for ``kept="module"``, the state of its submodules.
+        module: the module that the state belongs to, shared by copies of the cache.
     """
 
     def __init__(self, value: Any, module: nn.Module | None = None) -> None:
@@ -36,7 +36,7 @@ class Held:
         return twin
 
     def take(self, result: Any, returned: bool) -> None:
-        """Go on with the cache that a call handed back, if it did."""
+        """Replace the cache by the one that a call returned, if it did."""
         others = list(result[1:]) if isinstance(result, tuple | list) else []
         named = getattr(result, "past_key_values", None)
         others = others if named is None else [named]
@@ -48,7 +48,7 @@ class Held:
 
     @contextmanager
     def installed(self) -> Iterator[nn.Module]:
-        """Inside, the module has this cache; behind it, what it had before."""
+        """Put this cache into the module within the context, and restore its state afterwards."""
         module = self.module
         assert module is not None
         rest = _state(module)
@@ -65,7 +65,7 @@ def _alike(value: Any, cache: Any) -> bool:
 
 
 def _state(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """What the parts of a module hold beside parameters and parts: buffers and plain attributes."""
+    """The buffers and plain attributes of a module and its submodules."""
     return {
         path: {
             **{k: v for k, v in vars(part).items() if k not in _OWN or k == "_buffers"},
@@ -84,7 +84,7 @@ def _install(module: nn.Module, state: dict[str, dict[str, Any]]) -> None:
 
 
 def _fresh(spec: CacheSpec, module: nn.Module, batch_size: int) -> Held:
-    """The state of a module that is ready for a batch; the module itself stays as it was."""
+    """The state of a module made ready for a batch; the module itself is not changed."""
     held = Held(copy.deepcopy(_state(module)), module)
     with held.installed():
         spec.new(module, batch_size)
@@ -104,11 +104,11 @@ def _crop_tuples(value: Any, length: int) -> Any:
 
 
 TUPLES = CacheSpec(new=lambda module, batch_size: None, select=_select_tuples, crop=_crop_tuples)
-"""Nested tuples or lists of ``(B, ..., slots, features)``; ``None`` at first."""
+"""A cache of nested tuples or lists of ``(B, ..., slots, features)``, initially ``None``."""
 
 
 def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:
-    """The cache of a module as one of a layer."""
+    """Adapt the cache of a module to that of a layer."""
     if spec is None and kept == "returned":
         spec = TUPLES
     if spec is None:

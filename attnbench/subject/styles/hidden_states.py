@@ -1,8 +1,7 @@
-"""Modules on hidden states, as people write them, as layers.
+"""The adapter for modules on hidden states.
 
-What is found out from the signature of ``forward``: which argument takes the padding mask, the
-cache, the positions and the number of tokens seen. What a signature cannot say is an argument of
-:func:`layer`.
+The signature of ``forward`` tells which arguments take the padding mask, the cache, the positions
+and the number of tokens seen. Everything else is an argument of :func:`layer`.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ MASKS = {
     "key_padding_mask": "padding",
     "src_key_padding_mask": "padding",
 }
-"""Names of an argument that takes the padding, in the order they are looked for, and its form."""
+"""Possible names of the argument for the padding, in the order of search, and their forms."""
 
 FORMS = ("boolean", "ones", "padding", "additive")
 """True = real; 1 = real; True = padding; ``(B, 1, 1, S)`` with the lowest number at padding."""
 
 CACHES = ("cache", "past_key_values", "past_key_value", "layer_past", "kv_cache", "past", "state")
-"""Names of an argument that takes the cache."""
+"""Possible names of the argument for the cache."""
 
 OFFSETS = ("start_pos", "offset", "past_length", "position_offset")
-"""Names of an argument that takes the number of tokens seen before."""
+"""Possible names of the argument for the number of earlier tokens."""
 
 SLOTS = ("input_pos", "cache_position")
-"""Names of an argument that takes the slots ``(L,)`` of the new tokens."""
+"""Possible names of the argument for the slots ``(L,)`` of the new tokens."""
 
 
 class HiddenStates(nn.Module):
-    """A module on hidden states, called as a layer is.
+    """A module on hidden states, with the interface of a layer.
 
     Args:
-        module: what is called.
-        mask: name of the argument that takes the padding; ``None`` if it takes none.
+        module: module to call.
+        mask: name of the argument for the padding, or ``None``.
         form: one of :data:`FORMS`.
-        cache: name of the argument that takes the cache; ``None`` if there is none.
+        cache: name of the argument for the cache, or ``None``.
         kept: one of :data:`KEPT`.
-        keywords, cached_keywords: of every call, and of those with a cache.
+        keywords, cached_keywords: further arguments of every call, and of calls with a cache.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class HiddenStates(nn.Module):
     def forward(
         self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Held | None = None
     ) -> Tensor:
-        """Output ``(B, L, E)``; what the module keeps is then in the cache."""
+        """Output ``(B, L, E)``; the cache is updated in place."""
         past = 0 if cache is None else cache.length
         given = {**self.keywords, **self._places(hidden, padding_mask, past)}
         if padding_mask is not None and self.mask is None:
@@ -94,7 +93,7 @@ class HiddenStates(nn.Module):
         return output_of(result, cache, hidden.shape[1])
 
     def _places(self, hidden: Tensor, real: Tensor | None, past: int) -> dict[str, Any]:
-        """Where the new tokens are, under the names that the module has for it."""
+        """The positions of the new tokens, under the module's argument names."""
         slots = torch.arange(past, past + hidden.shape[1], device=hidden.device)
         where = slots.expand(hidden.shape[0], -1)
         if real is not None:
@@ -116,30 +115,30 @@ def layer(
     cached_keywords: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> LayerSpec:
-    """A layer of what makes a module on hidden states ``(B, L, E)``.
+    """Make a layer spec of a module on hidden states ``(B, L, E)``.
 
-    A module may give its output alone, or a tuple or an object of which it is the first element.
+    The module may return its output alone, or a tuple or object whose first element it is.
 
     Args:
-        make: ``make(size)`` gives the module; a module itself is copied, and takes one E only.
-        mask: name of the argument that takes the padding; found by its name where it is not given;
-            ``None`` for a module that takes none.
-        form: how padding is said: ``"boolean"`` (True is real), ``"ones"`` (1 is real),
+        make: ``make(size)`` returns the module; an existing module is copied, and has a single E.
+        mask: name of the argument for the padding; by default found by its usual names; ``None``
+            for a module without one.
+        form: form of the padding: ``"boolean"`` (True is real), ``"ones"`` (1 is real),
             ``"padding"`` (True is padding) or ``"additive"`` (``(B, 1, 1, S)``, the lowest number
-            of the dtype at padding); known for the usual names.
-        cache: how the module's cache is made and changed; see ``kept`` for what its functions get.
-        kept: where the cache is. ``"argument"``: passed in, and changed in place or handed back
-            beside the output. ``"returned"``: what a call hands back is the next one's argument, as
-            with tuples of keys and values, which need no ``cache``. ``"module"``: in the module,
-            whose state is put in and taken out around each call; the functions of ``cache`` get the
+            of the dtype at padding); by default that of the usual names.
+        cache: how to create and change the module's cache; ``kept`` says what its functions get.
+        kept: where the cache is. ``"argument"``: it is passed in, and changed in place or returned
+            with the output. ``"returned"``: the cache returned by a call is the argument of the
+            next, as with tuples of keys and values, which need no ``cache``. ``"module"``: it is in
+            the module, whose state is swapped around each call; the functions of ``cache`` get the
             module, and ``new`` makes it ready for a batch.
-        cache_name: name of the argument that takes the cache, where it is not a usual one.
-        keywords, cached_keywords: what else is given in every call, and in those with a cache.
-        fields: of :class:`attnbench.LayerSpec`, such as ``name``, ``causal`` and ``laws``. A layer
-            with a cache is causal unless it says otherwise.
+        cache_name: name of the argument for the cache, if it is not a usual one.
+        keywords, cached_keywords: further arguments of every call, and of calls with a cache.
+        fields: fields of :class:`attnbench.LayerSpec`, such as ``name``, ``causal`` and ``laws``. A
+            layer with a cache is causal unless ``causal=False`` is given.
 
     Raises:
-        UsageError: an argument of this function does not exist, or says what it cannot.
+        UsageError: an argument has an invalid value.
     """
     if form not in (None, *FORMS) or kept not in KEPT:
         wrong, known = (form, FORMS) if form not in (None, *FORMS) else (kept, KEPT)
@@ -176,7 +175,7 @@ def _known(
     cache: CacheSpec | None,
     fields: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The fields of the spec, those given in the place of those found out."""
+    """The fields of the spec; given ones override those found out."""
     target = template if template is not None else make
     names = _names(target) if isinstance(target, type | nn.Module) else None
     takes = mask is not None and (bool(mask) or names is None or any(n in MASKS for n in names))
@@ -187,12 +186,12 @@ def _known(
 
 
 def _names(target: Any) -> tuple[str, ...]:
-    """Names of the arguments of a module's ``forward``."""
+    """The names of the arguments of a module's ``forward``."""
     return tuple(inspect.signature(getattr(target, "forward", target)).parameters)
 
 
 def _found(module: nn.Module, names: tuple[str, ...], usual: Any, asked: str | None) -> str | None:
-    """The argument that was asked for, or else the first usual one."""
+    """The requested argument, or else the first with a usual name."""
     if asked is None or (asked and asked in names):
         return asked
     if asked:
@@ -203,7 +202,7 @@ def _found(module: nn.Module, names: tuple[str, ...], usual: Any, asked: str | N
 
 
 def _formed(real: Tensor, form: str, hidden: Tensor) -> Tensor:
-    """The padding as a module takes it."""
+    """Convert the padding mask to the form that a module takes."""
     if form == "additive":
         low = torch.finfo(hidden.dtype).min
         return hidden.new_zeros(real.shape).masked_fill(~real, low)[:, None, None]
@@ -211,7 +210,7 @@ def _formed(real: Tensor, form: str, hidden: Tensor) -> Tensor:
 
 
 def output_of(result: Any, cache: Held | None = None, count: int = 0) -> Tensor:
-    """The output of a call, the first of what it gave; counts the tokens that a cache then has."""
+    """The output of a call, first in its result; adds ``count`` tokens to the cache's length."""
     if cache is not None:
         cache.length += count
     if isinstance(result, Tensor):
