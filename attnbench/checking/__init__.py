@@ -1,1 +1,1 @@
-"""Checks: running invariants on subjects, and the outcomes and evidence that they give."""
+"""Checks: runs of invariants on subjects, with their outcomes and evidence."""

@@ -1,4 +1,4 @@
-"""What is wrong with a subject's answer itself, whatever property it is then asked for."""
+"""Faults of a subject's answer itself, whichever property is checked."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Fault", "fault_at", "raised_text", "unusable"]
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with an answer.
+    """A fault of an answer.
 
     Args:
-        kind: ``none`` (it raised, or gave what is no output), ``nan``, ``changes`` (its input) or
-            ``random`` (the second answer is another).
+        kind: ``none`` (it raised, or returned something else than an output), ``nan``, ``changes``
+            (its input) or ``random`` (the second answer differs).
         text: the fault with its values, in a sentence.
     """
 
@@ -52,7 +52,7 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
 
 
 def raised_text(subject: Subject, error: BaseException) -> str:
-    """An exception that a subject raised on a legal input, and where."""
+    """A text about an exception that a subject raised on a legal input, with its location."""
     if isinstance(error, AttnbenchError):
         return str(error)
     said = str(error).strip().split("\n\n")[0]
@@ -94,7 +94,7 @@ def _nan(subject: Subject, output: Tensor, case: Case) -> Fault | None:
 def _random(subject: Subject, first: Tensor, second: Tensor) -> Fault | None:
     if first.numel() == 0:
         return None
-    # a few units in the last place may come from the order of sums on a device
+    # the order of sums on a device may account for a few units in the last place
     scale = first.detach().double().abs().nan_to_num(0.0, 0.0, 0.0).amax()
     gap = (first.detach().double() - second.detach().double()).abs()
     other = (gap > 64 * torch.finfo(first.dtype).eps * scale) & (first != second)
@@ -107,9 +107,9 @@ def _random(subject: Subject, first: Tensor, second: Tensor) -> Fault | None:
 
 
 def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()) -> str | None:
-    """Why a subject gives no usable answer at an ordinary case; ``None`` if it gives one.
+    """The reason why a subject has no usable answer at an ordinary case, or ``None`` if it has.
 
-    Every property asked of such a subject fails, so that asking says nothing more.
+    Every property fails for such a subject, so checking them adds no information.
     """
     for case in _ordinary(subject, device, dtypes):
         if subject.unsupported(case) is not None:

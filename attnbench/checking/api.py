@@ -43,10 +43,10 @@ __all__ = [
 
 
 def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
-    """The registered invariants of these names; all of them for ``None``.
+    """The registered invariants with these names; all of them for ``None``.
 
     Raises:
-        UnknownNameError: no loaded plugin brings one.
+        UnknownNameError: no loaded plugin registers an invariant of a name.
     """
     known = {invariant.name: invariant for invariant in registry().invariants()}
     if names is None:
@@ -59,9 +59,9 @@ def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
 
 
 def all_targets(profile: str) -> list[str]:
-    """The addresses that a run of all that is installed checks, sorted.
+    """The sorted addresses of all installed subjects that a profile checks.
 
-    Quick leaves the options that a spec lists beside its own defaults to the other profiles.
+    The profile quick leaves out the variants that specs list.
 
     Raises:
         UnknownNameError: there is no such profile.
@@ -84,22 +84,22 @@ def check(
 
     Args:
         target: an address or a spec, which need not be registered; or a function, module or class.
-        style: how that is called, as in :mod:`attnbench.adapters`: ``"sdpa"``, ``"flash"`` ...
-        profile: ``quick``, ``default`` or ``thorough``: 25, 100 or 1000 drawn cases an invariant,
-            beyond the scheduled ones.
+        style: style of call of the latter, as in :mod:`attnbench.adapters`: ``"sdpa"`` ...
+        profile: ``quick``, ``default`` or ``thorough``: 12, 100 or 1000 drawn cases per invariant,
+            in addition to the scheduled ones.
         device: name of a torch device.
-        dtypes: names of the dtypes to check; all that the subject supports by default.
-        invariants: names of the invariants to run; all by default.
-        seed: of the drawn cases; ``None`` draws the same every time.
+        dtypes: names of the dtypes to check; by default all that the subject supports.
+        invariants: names of the invariants to run; by default all.
+        seed: seed of the drawn cases; ``None`` draws the same cases every time.
 
     Returns:
         A report; ``report.ok`` says whether every outcome is passed or skipped.
 
     Raises:
         UnknownNameError: the target, the profile, a dtype or an invariant is unknown.
-        StyleError: the target is called in another style, or none is named.
-        SpecError: the spec names a law or an invariant that no plugin brings.
-        DeviceError: the device is not there.
+        StyleError: the style does not fit the target, or is missing.
+        SpecError: the spec names a law or an invariant that no plugin registers.
+        DeviceError: the device is not available.
     """
     found, chosen = planned(
         target, style=style, profile=profile, device=device, dtypes=dtypes, invariants=invariants
@@ -113,9 +113,9 @@ def check(
 
 
 def check_options(subjects: Iterable[Subject]) -> None:
-    """Make the subjects that have options, once: a wrong value is no finding about a subject.
+    """Build the subjects that have options once, so that wrong options raise before the check.
 
-    Whatever else ``make`` raises is left to the check.
+    Any other exception of ``make`` is left to the check.
 
     Raises:
         OptionError, UnknownNameError, DuplicateNameError, UsageError: an option is wrong.
@@ -142,9 +142,9 @@ def planned(
     invariants: Iterable[str] | None = None,
     asked: Sequence[str] | None = None,
 ) -> tuple[list[Subject], list[Invariant]]:
-    """The subjects of a target, and the invariants in the order in which they are to be run.
+    """The subjects of a target, and the invariants in the order of execution.
 
-    What judges an adapter is run where it is asked for by name: in ``invariants``, or ``asked``.
+    Invariants that test an adapter run only if named in ``invariants`` or ``asked``.
 
     Raises:
         UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
@@ -170,12 +170,12 @@ def planned(
 
 
 def _turn(invariant: Invariant) -> tuple[bool, bool]:
-    """A key that sorts the contract first, and last what takes long: first answers come first."""
+    """A sort key that puts the contract first and slow invariants last."""
     return invariant.name != CONTRACT, invariant.name in COMPILING
 
 
 def _asked(subject: Subject, invariants: Iterable[str] | None) -> Subject:
-    """The subject, with what judges its adapter run where it is asked for by name."""
+    """The subject, without exemptions from invariants on its adapter that are named."""
     spec = subject.spec
     if invariants is None or not isinstance(spec, AdaptedSpec):
         return subject
@@ -199,7 +199,7 @@ def check_subject(
     dtypes: Sequence[str] | None = None,
     seed: int | None = None,
 ) -> CheckReport:
-    """Run invariants on one subject; torch's global generator is left as it was."""
+    """Run invariants on one subject; torch's global generator is restored afterwards."""
     outcomes = outcomes_of(
         subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed
     )
@@ -217,11 +217,11 @@ def outcomes_of(
     seed: int | None = None,
     evidence: bool = True,
 ) -> Iterator[Outcome]:
-    """The outcomes of one subject, one after the other as they come, its first failure with proof.
+    """Yield the outcomes of one subject as they come, the first failure with evidence.
 
     Args:
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
-        evidence: look for a script that shows the first failure again, which takes some seconds.
+        evidence: whether to look for a script that reproduces a failure, which takes some seconds.
     """
     invariants = list(invariants)
     found = _outcomes(subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed)
@@ -237,10 +237,10 @@ def _outcomes(
     dtypes: Sequence[str] | None,
     seed: int | None,
 ) -> Iterator[Outcome]:
-    """The outcomes of one subject.
+    """Yield the outcomes of one subject.
 
-    Once a subject broke the contract and gives no usable answer, no other property is put to it:
-    each would fail, and say no more.
+    If a subject violates the contract and has no usable answer, no other property is checked, since
+    each would fail without adding information.
     """
     wanted = tuple(dtypes) if dtypes is not None else None
     not_run: str | None = None

@@ -1,8 +1,7 @@
-"""How much work in Python a subject's calls are: an estimate that does not depend on the machine.
+"""The cost of a subject's calls in Python, estimated independently of the machine.
 
-A subject that loops in Python, or traces itself anew for every shape, would keep a check in one
-process busy for many minutes. The functions that a call enters are counted at two sizes, those of
-torch as ten.
+A subject that loops in Python, or is traced anew for every shape, would keep a check busy for many
+minutes. The functions that a call enters are counted at two sizes; one of torch counts as ten.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from attnbench.subject.subject import Subject
 __all__ = ["affordable", "calls_at", "drawn_limit"]
 
 _USUAL = 25
-"""Drawn cases up to which the limit is the same."""
+"""Number of drawn cases up to which the limit is constant."""
 
 _LIMIT = 2_000_000
-"""Functions entered in one call at each scheduled case, all together; built-ins: up to 300,000."""
+"""Most functions entered by one call at each scheduled case in total; built-ins: up to 300,000."""
 
 _OPERATION = 10
-"""What a call of torch counts as: it takes some microseconds."""
+"""Weight of a call of torch, which takes some microseconds."""
 
 
 def affordable(
     subject: Subject, cases: Sequence[Case], profile: Profile, least: int
 ) -> frozenset[Case]:
-    """The cases that a check has time for: all of them, or the smallest.
+    """The cases for which a check has time: all of them, or the smallest.
 
     Args:
-        subject: what is called.
-        cases: scheduled ones.
-        profile: how hard the check looks.
-        least: how many are kept in any case.
+        subject: the subject.
+        cases: scheduled cases.
+        profile: profile of the check.
+        least: least number of cases to keep.
     """
     left = _limit(profile)
     kept: list[Case] = []
@@ -53,7 +52,7 @@ def affordable(
 
 
 def drawn_limit(subject: Subject, wanted: int, profile: Profile, least: int) -> int:
-    """How many cases a check has time to draw of those that are wanted, and at least some."""
+    """The number of cases that a check has time to draw, from ``least`` to ``wanted``."""
     each = calls_at(subject, Case((2,), 9, 9))
     return wanted if each * wanted <= _limit(profile) else max(least, int(_limit(profile) / each))
 
@@ -63,21 +62,21 @@ def _limit(profile: Profile) -> float:
 
 
 def calls_at(subject: Subject, case: Case) -> float:
-    """About how many functions one call at a case enters, in Python or from it."""
+    """The approximate number of functions that a call at a case enters, in or from Python."""
     fixed, each = _counted(subject)
     return fixed + each * _pairs(case)
 
 
 @functools.lru_cache(maxsize=64)
 def _counted(subject: Subject) -> tuple[float, float]:
-    """What every call enters, and what it enters more for each pair of a query and a key."""
+    """The functions entered by every call, and those added per query-key pair."""
     warm, small, large = (
         subject.legal(Case((1,), size, size, dtype=subject.dtypes[0])) for size in (5, 4, 24)
     )
     try:
         _entered(subject, warm)
         few, many = _entered(subject, small), _entered(subject, large)
-    except (Exception, SystemExit):  # what is wrong with it, the checks tell
+    except (Exception, SystemExit):  # the checks report such errors
         return 0.0, 0.0
     more = _pairs(large) - _pairs(small)
     each = max(0.0, (many - few) / more) if more else 0.0
@@ -104,7 +103,7 @@ def _entered(subject: Subject, case: Case) -> int:
 
 
 class _Operations(TorchFunctionMode):
-    """Counts calls of torch's functions and of methods of tensors."""
+    """Count calls of torch's functions and tensor methods."""
 
     def __init__(self) -> None:
         super().__init__()

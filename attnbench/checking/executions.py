@@ -1,4 +1,4 @@
-"""What one run has seen, and its executions over a strategy of which nothing is known."""
+"""The state of one run, and its executions over an arbitrary strategy."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from attnbench.subject.subject import Subject
 __all__ = ["IllegalCaseError", "Run", "UnjudgedError"]
 
 _SHRINKING = 300
-"""Cases at which a check is run to find a smaller one that fails."""
+"""Most cases at which a check runs to find a smaller one that fails."""
 
 
 class IllegalCaseError(Exception):
-    """A strategy drew what is no legal case of the subject."""
+    """A strategy drew something that is not a legal case of the subject."""
 
 
 class UnjudgedError(SkipTest):
-    """Nothing judges the subject; Hypothesis lets the exceptions that skip a test through."""
+    """There is no reference for the subject. A ``SkipTest``, since Hypothesis passes these on."""
 
 
 class Run:
-    """The state of one run: what was seen, and the failure if there is one."""
+    """The state of one run: the cases seen, and the failure, if any."""
 
     def __init__(self, subject: Subject, invariant: Invariant, profile: Profile) -> None:
         self.subject, self.invariant, self.profile = subject, invariant, profile
@@ -55,7 +55,7 @@ class Run:
         self._counted: set[Case] = set()
 
     def verdict(self, case: Case) -> BaseException | None:
-        """What the check raises at a case, worked out once; a rejection is one too."""
+        """The exception that the check raises at a case, cached; a rejection is one as well."""
         if case not in self._known:
             self._known[case] = self._raised(case)
         return self._known[case]
@@ -72,14 +72,14 @@ class Run:
             return UnsatisfiedAssumption(str(refusal))
         except NoReferenceError as error:
             raise UnjudgedError(str(error)) from None
-        except SystemExit as error:  # it would end the run, which is not the subject's to do
+        except SystemExit as error:  # a subject must not end the run
             return InvariantViolation(f"raised on a legal input: SystemExit: {error}")
         except Exception as error:
             return error
         return None
 
     def fails(self, case: Case, kind: str) -> bool:
-        """Whether the check fails at a case, which is counted if it said something."""
+        """Whether the check fails at a case; the case is counted if it gave a verdict."""
         if self.error is not None or case in self._counted:
             return case == self.failing
         with nearest_misses() as shares:
@@ -97,7 +97,7 @@ class Run:
         return error is not None
 
     def fails_again(self, case: Case) -> bool:
-        """Whether a case fails as the first did; not worked out any more after some cases."""
+        """Whether a case fails like the first failure; gives up after some number of cases."""
         if case not in self._known:
             if self._left <= 0:
                 return False
@@ -105,7 +105,7 @@ class Run:
         return type(self.verdict(case)) is type(self.error)
 
     def finished(self, part: Part, raw: Case | None) -> Case | None:
-        """The case that a space makes of a raw one; ``None`` if it makes none."""
+        """The case that a space makes of a raw one, or ``None``."""
         case = None if raw is None else part.finished(raw)
         if raw is None or case is None:
             return None
@@ -115,7 +115,7 @@ class Run:
         return case
 
     def hold_legal(self, case: Any) -> None:
-        """Raise if a strategy of the invariant gave what is no legal case."""
+        """Raise if the invariant's strategy gave something that is not a legal case."""
         name = self.invariant.name
         if not isinstance(case, Case):
             raise IllegalCaseError(
@@ -124,7 +124,7 @@ class Run:
         if case.mistake is not None:
             raise IllegalCaseError(f"the strategy of {name} drew {case.id}: its {case.mistake}")
         legal = self.subject.legal(case)
-        # what a spec's sizes() changes at each call has no nearest legal case
+        # if a spec's sizes() is not idempotent, there is no nearest legal case
         if legal != case and self.subject.legal(legal) == legal:
             raise IllegalCaseError(
                 f"the strategy of {name} drew {case.id}, which is not legal for "
@@ -134,11 +134,11 @@ class Run:
 
     @property
     def refused(self) -> str:
-        """What the subject said most often that it does not take."""
+        """The most frequent reason of the subject's refusals."""
         return "; ".join(reason for reason, _ in self.refusals.most_common(3))
 
     def ruled_out(self) -> tuple[str, str] | None:
-        """Status and reason where no case could be run; that is no verdict on the contract."""
+        """Status and reason if no case could run; this is no verdict on the contract."""
         told = f"it takes none of its cases: {self.refused}" if self.refusals else self._nothing
         if self.seen or told is None:
             return None
@@ -154,9 +154,9 @@ class Run:
         *,
         shrink: bool,
     ) -> None:
-        """Run the check on what failed the last time, then on drawn cases.
+        """Run the check on stored failures, then on drawn cases.
 
-        Of the strategy nothing is known: Hypothesis draws and shrinks by itself.
+        The strategy is arbitrary, so Hypothesis draws and shrinks on its own.
         """
         others: dict[str, None] = {}
 

@@ -1,7 +1,7 @@
-"""A journal of outcomes: what a long check has found, so that it can be ended and gone on with.
+"""A journal of outcomes, by which a long check can be interrupted and resumed.
 
-The first line says what was asked for and with which versions; each further line is an outcome.
-A run that is killed loses at most the outcome it was writing.
+The first line contains the arguments and versions; each further line is an outcome. A run that is
+killed loses at most the outcome that it was writing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ class Journal:
     """A file of outcomes.
 
     Args:
-        path: where it is, or is to be.
-        asked: what the outcomes depend on beside subject, invariant and seed, as plain data.
+        path: path of the file, which need not exist.
+        asked: everything that outcomes depend on besides subject, invariant and seed, as plain
+            data.
 
     Raises:
-        UsageError: the file cannot be written, is no journal, or is of another question.
+        UsageError: the file cannot be written, is not a journal, or belongs to another check.
     """
 
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
@@ -68,7 +69,7 @@ class Journal:
                 f"--resume {self.path}: it is of another check:\n" + "\n".join(told) + "\n"
                 "Ask for the same, or name another file."
             )
-        if torn:  # it was being written when its run was killed
+        if torn:  # the run was killed while writing it
             self._cut(len(text.encode()) - len(torn.encode()))
 
     def _cut(self, size: int) -> None:
@@ -80,10 +81,10 @@ class Journal:
             file.write(line + "\n")
 
     def add(self, outcome: Outcome) -> None:
-        """Write an outcome.
+        """Append an outcome.
 
         Raises:
-            UsageError: there is no space left; what was written before stays.
+            UsageError: there is no space left; earlier outcomes are kept.
         """
         try:
             self._write(json.dumps(asdict(outcome)))

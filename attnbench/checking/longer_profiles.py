@@ -1,4 +1,4 @@
-"""What a longer profile would add to a quick one, and about how long it would take here."""
+"""What the default profile would add to a quick one, and its approximate time on this machine."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from attnbench.checking.profiles import PROFILES
 __all__ = ["default_profile", "default_seconds"]
 
 _DRAWING = 4.0
-"""How many times as long default takes as quick, for what compiles nothing."""
+"""Time of the profile default over that of quick, for invariants that compile nothing."""
 
 _LONGER = {"compiled_equals_eager": 44.0, "exported_equals_eager": 2.0}
-"""The same for what compiles: quick runs no generated code, and looks at one case instead of two.
+"""The same for invariants that compile: quick runs no generated code, and one case instead of two.
 
 Measured on two cores with an empty compiler cache, over six built-in subjects.
 """
 
 
 def default_seconds(quick: Sequence[Outcome], elapsed_s: float, *, jobs: int) -> float:
-    """About how long the default profile takes for the same subjects and invariants.
+    """Estimate the seconds of the default profile for the same subjects and invariants.
 
     Args:
-        quick: the outcomes of the quick profile.
-        elapsed_s: how long it took, starting processes included.
-        jobs: processes at once.
+        quick: outcomes of the quick profile.
+        elapsed_s: seconds that it took, including the start of processes.
+        jobs: number of processes.
     """
     checked = sum(outcome.seconds for outcome in quick)
     longer = [o.seconds * _LONGER.get(o.invariant, _DRAWING) for o in quick]
@@ -39,8 +39,8 @@ def default_profile(
     """A sentence about the default profile.
 
     Args:
-        quick, elapsed_s, jobs: as of :func:`default_seconds`.
-        left_out: subjects with options that quick leaves out.
+        quick, elapsed_s, jobs: as for :func:`default_seconds`.
+        left_out: number of subjects with options that quick leaves out.
     """
     seconds = default_seconds(quick, elapsed_s, jobs=jobs)
     subjects = len({outcome.subject for outcome in quick})
@@ -56,7 +56,7 @@ def default_profile(
 
 
 def _rounded(seconds: float) -> str:
-    """A time as exact as an estimate is."""
+    """A time rounded to the accuracy of an estimate."""
     if seconds < 90:
         return f"{max(5, 5 * round(seconds / 5))} s"
     return f"{round(seconds / 60)} min"

@@ -1,4 +1,4 @@
-"""Outcomes: what one invariant said of one subject, and the report that collects them."""
+"""Outcomes of invariants on subjects, and the report that collects them."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ __all__ = [
 ]
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
-"""Every status; only the first and ``skipped`` let a report be ok."""
+"""All statuses; a report is ok if it has only ``passed`` and ``skipped``."""
 
 _SHORT = 240
-"""Characters of an object's repr that pytest shows in a failed assertion."""
+"""Characters that pytest shows of an object's repr in a failed assertion."""
 
 CONTRACT = "keeps_the_contract"
-"""The invariant that is run first: where it fails, no other may say anything."""
+"""The invariant that runs first; if it fails, others may be meaningless."""
 
 COMPILING = ("exported_equals_eager", "compiled_equals_eager")
-"""The invariants that are run last: each compiles for seconds."""
+"""The invariants that run last, since each compiles for seconds."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one invariant said of one subject.
+    """The outcome of one invariant on one subject.
 
     Args:
-        subject: its address.
-        invariant: its name.
+        subject: address of the subject.
+        invariant: name of the invariant.
         status: one of :data:`STATUSES`.
         reason: why it was skipped, what was violated, or how many cases of each kind were seen.
-        cases: how many cases it held or failed on.
-        seconds: how long it took.
-        counterexample: id of the case it failed on.
-        reproduce: a script in plain torch, or the command, that shows the failure again.
-        error: how far off, as a multiple of what is allowed.
-        diagnosis: the likely cause of all failures of the subject, at the one that shows it best.
-        explained: mistakes that make just what the subject gets wrong, the likeliest first.
-        seed: of the drawn cases; ``None`` draws the same every time.
+        cases: number of cases on which it held or failed.
+        seconds: seconds that it took.
+        counterexample: id of the case at which it failed.
+        reproduce: a script in plain torch, or a command, that reproduces the failure.
+        error: the error as a multiple of the allowed error.
+        diagnosis: likely cause of all failures of the subject, in the outcome that shows it best.
+        explained: mistakes that reproduce the wrong outputs, the likeliest first.
+        seed: seed of the drawn cases; ``None`` draws the same cases every time.
         shrunk: whether the counterexample is the smallest that was found.
         note: a line about the run itself, such as that its failures could not be kept.
     """
@@ -83,10 +83,10 @@ class CheckReport:
 
     Args:
         outcomes: one for each subject and invariant.
-        profile: how hard the check looked.
-        seed: ``None`` if derandomised.
+        profile: profile of the check.
+        seed: seed of the drawn cases; ``None`` if derandomised.
         notes: further remarks on the run.
-        about: how subjects are called and what they follow; the first lines of the report.
+        about: styles of call and conventions of the subjects; the first lines of the report.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -97,7 +97,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every outcome is passed or skipped, and at least one is passed."""
+        """Whether all outcomes passed or were skipped, and at least one passed."""
         statuses = {outcome.status for outcome in self.outcomes}
         return "passed" in statuses and statuses <= {"passed", "skipped"}
 
@@ -108,18 +108,18 @@ class CheckReport:
         return {status: counter[status] for status in STATUSES if counter[status]}
 
     def of(self, *statuses: str) -> list[Outcome]:
-        """The outcomes of some statuses."""
+        """The outcomes with one of some statuses."""
         return [outcome for outcome in self.outcomes if outcome.status in statuses]
 
     def to_frame(self) -> pd.DataFrame:
-        """A pandas frame, one row an outcome."""
+        """Convert to a pandas frame with one row per outcome."""
         import pandas as pd  # takes 0.5 s to import
 
         columns = list(Outcome.__dataclass_fields__)
         return pd.DataFrame([asdict(outcome) for outcome in self.outcomes], columns=columns)
 
     def to_json(self) -> str:
-        """JSON text: profile, seed, counts, notes and outcomes."""
+        """Convert to JSON text with profile, seed, counts, notes and outcomes."""
         content: dict[str, Any] = {
             "profile": self.profile,
             "seed": self.seed,
@@ -133,7 +133,7 @@ class CheckReport:
 
     @classmethod
     def joined(cls, reports: Iterable[CheckReport]) -> CheckReport:
-        """One report of several of the same profile and seed."""
+        """Join several reports with the same profile and seed."""
         reports = list(reports)
         return cls(
             tuple(outcome for report in reports for outcome in report.outcomes),
@@ -144,7 +144,7 @@ class CheckReport:
         )
 
     def __repr__(self) -> str:
-        """The counts and what is wrong first, short enough for pytest to show it whole."""
+        """The counts and the first failures, short enough for pytest to show in full."""
         text = f"CheckReport({self._counted()}"
         bad = self._bad()
         if bad:
@@ -169,16 +169,16 @@ class CheckReport:
 
 
 def notes_of(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """What outcomes say about the run itself, each once."""
+    """The notes of outcomes, each once."""
     return tuple(dict.fromkeys(outcome.note for outcome in outcomes if outcome.note))
 
 
 def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = None) -> str:
-    """All that is wrong with a subject: the likely cause, what shows it best, and the rest by name.
+    """Describe the failures of a subject: the likely cause, the best failure, the rest by name.
 
     Args:
         bad: outcomes of one subject that are neither passed nor skipped.
-        statements: of the invariants, by name.
+        statements: statements of the invariants by name.
     """
     lead = next((outcome for outcome in bad if outcome.diagnosis), bad[0])
     parts = [f"{lead.subject}: {lead.diagnosis} (likely cause)"] if lead.diagnosis else []
@@ -195,13 +195,13 @@ def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = 
 
 
 def _with_script(lead: Outcome, bad: Sequence[Outcome]) -> Outcome:
-    """The failure with a script that shows one, its own or the first that there is."""
+    """The failure with a script: its own, or the first one of the other failures."""
     scripts = [o.reproduce for o in (lead, *bad) if o.reproduce and "\n" in o.reproduce]
     return replace(lead, reproduce=scripts[0]) if scripts else lead
 
 
 def failure_text(outcome: Outcome, statement: str = "") -> str:
-    """A failure, whole: property, values, counterexample, how to reproduce."""
+    """Describe a failure in full: property, values, counterexample, how to reproduce it."""
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
         lines.append(filled("property: ", statement))
@@ -221,7 +221,7 @@ def failure_text(outcome: Outcome, statement: str = "") -> str:
 
 
 def filled(head: str, text: str) -> str:
-    """A text of several words, indented and broken at 100 columns."""
+    """A text after a head, indented and wrapped at 100 columns."""
     return textwrap.fill(
         head + text,
         width=100,
@@ -233,7 +233,7 @@ def filled(head: str, text: str) -> str:
 
 
 def case_in_words(case_id: str) -> str:
-    """A case in words: its sizes, and what is unusual about it."""
+    """Describe a case in words: its sizes, and everything unusual."""
     case = Case.from_id(case_id)
     lead = "x".join(map(str, case.lead)) or "none"
     parts = [

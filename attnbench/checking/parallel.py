@@ -1,4 +1,4 @@
-"""Running a check's invariants in child processes, one subject a process."""
+"""Run the invariants of a check in child processes, one subject per process."""
 
 from __future__ import annotations
 
@@ -34,43 +34,43 @@ _FIRST = (
     "torch.fx.experimental.symbolic_shapes",
     "attnbench.checking.warmup",
 )
-"""What a check imports, and drawing and modes at first use: 1 to 2 s a child."""
+"""Imports of a check, which take 1 to 2 s per child, including those at the first use."""
 
 PRELOAD = ("torch._dynamo", "torch._inductor.compile_fx", *_FIRST)
-"""The same with the compiler, 2 s more a child."""
+"""The same with the compiler, which takes 2 s more per child."""
 
 _FEW = 2
 
 _PIECES = 4
-"""Pieces of work that a worker of a cluster is given, where there are that many."""
+"""Pieces of work per worker of a cluster, if there are enough."""
 
 _RESTARTS = 1
-"""How often a subject whose process ended is begun again, behind the invariant it ended in."""
+"""How often a subject is restarted, after the invariant in which its process ended."""
 
 
 def preload(subjects: int | None) -> tuple[str, ...]:
-    """What the process that children are forked from imports before the first of them begins.
+    """The imports of the server process, from which children are forked.
 
     Args:
-        subjects: how many addresses were named; ``None`` if all that are installed are checked. For
-            a few the compiler can wait: each of their children imports it when it compiles, last.
+        subjects: number of named addresses; ``None`` if all installed subjects are checked. With
+            few subjects the compiler is left out: their children import it when they compile, last.
     """
     return _FIRST if subjects is not None and subjects <= _FEW else PRELOAD
 
 
 @dataclass(frozen=True)
 class Work:
-    """One subject, and the invariants that are still to be run on it.
+    """One subject, and the invariants that still have to run on it.
 
     Args:
-        target: the address that the child finds it by.
-        subject: its name, since an address may hold several subjects.
-        invariants: names, in order.
-        label: what its outcomes call it.
-        late: names of those that are run when every subject has been through the others.
+        target: address by which the child finds it.
+        subject: name of the subject, since an address may resolve to several.
+        invariants: names of the invariants, in order.
+        label: name of the subject in its outcomes.
+        late: names of invariants that run after the others have run on every subject.
         broken: whether the contract failed.
-        restarts: how often it may be begun again.
-        seed: of what is drawn.
+        restarts: how often it may be restarted.
+        seed: seed of the drawn cases.
     """
 
     target: str
@@ -90,13 +90,13 @@ def works_of(
     *,
     late: Collection[str] = (),
 ) -> list[Work]:
-    """A work for each address and subject; subjects of one name are called by their address too.
+    """Make a work for each address and subject; ambiguous names are labelled with the address.
 
     Args:
         pairs: addresses and names of subjects.
-        invariants: names, in order.
-        of_subject: those that say something of a subject, by its name; all by default.
-        late: those that are left until every subject has been through the others.
+        invariants: names of the invariants, in order.
+        of_subject: names of the invariants that apply to a subject, by its name; by default all.
+        late: names of invariants that run after the others have run on every subject.
     """
     count = Counter(subject for _, subject in pairs)
     works = []
@@ -110,9 +110,9 @@ def works_of(
 
 
 def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
-    """The works, each in parts where there are too few of them to keep all jobs busy.
+    """Split works into parts if there are too few to keep all jobs busy.
 
-    Each part begins with the contract, which tells whether the others are worth running.
+    Each part begins with the contract, which decides whether to run the others.
     """
     parts = (jobs or cores()) // max(1, len(works))
     if parts < 2:
@@ -132,7 +132,7 @@ def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
 
 
 def digests(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """A digest of each file that an address names: its outcomes are those of its content."""
+    """A digest of each addressed file, since outcomes depend on its content."""
     paths = {target.partition(".py:")[0] + ".py" for target, _ in pairs if ".py:" in target}
     return {
         path: hashlib.sha256(Path(path).read_bytes()).hexdigest()
@@ -142,9 +142,9 @@ def digests(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def without(works: Sequence[Work], recorded: Collection[Outcome]) -> list[Work]:
-    """The works without what an earlier run recorded.
+    """The works without the outcomes that an earlier run recorded.
 
-    A contract that failed is run again before whatever is left: its process has to know of it.
+    A contract that failed runs again before the remaining invariants, whose process must know it.
     """
     done = {key_of(outcome): outcome.status for outcome in recorded}
 
@@ -163,7 +163,7 @@ def without(works: Sequence[Work], recorded: Collection[Outcome]) -> list[Work]:
 
 
 def key_of(outcome: Outcome) -> tuple[str, int | None, str]:
-    """What names an outcome in a check: subject, seed and invariant."""
+    """The subject, seed and invariant, which identify an outcome in a check."""
     return outcome.subject, outcome.seed, outcome.invariant
 
 
@@ -177,24 +177,24 @@ def run_checks(
     cluster: str | ClusterWorkers | None = None,
     recorded: Collection[Outcome] = (),
 ) -> Iterator[Outcome]:
-    """The outcomes of all subjects, as they come; one for each subject, invariant and seed.
+    """Run works and yield outcomes as they come, one for each subject, invariant and seed.
 
     Args:
-        works: what to run.
+        works: the works.
         options: further arguments of :func:`attnbench.checking.tasks.outcomes`.
-        jobs: subjects at once; 0 for one a core.
-        timeout_s: longest time that an invariant may take.
-        memory_gib: largest memory of a subject's process.
-        cluster: where to run it instead of here, see :class:`ClusterWorkers`; or one that is open,
-            and stays so.
-        recorded: outcomes of an earlier run; they are neither run nor given again.
+        jobs: number of processes; 0 for one per core.
+        timeout_s: most seconds for an invariant.
+        memory_gib: most memory of a subject's process, in GiB.
+        cluster: cluster to run on instead of this machine, see :class:`ClusterWorkers`; an open one
+            stays open.
+        recorded: outcomes of an earlier run, which are neither run nor yielded again.
     """
     left: dict[str, Work] = {}
     works = without(works, recorded)
     if not works:
         return
     with _workers(cluster, jobs) as workers:
-        if isinstance(workers, ClusterWorkers):  # small pieces: one that is lost costs little
+        if isinstance(workers, ClusterWorkers):  # small pieces, so that losing one costs little
             works = dealt(works, _PIECES * workers.count)
         else:
             works = dealt(works, jobs)
@@ -220,7 +220,7 @@ def run_checks(
             seed = left[event.task.name].seed
             for found in _outcomes(event, left, submit):
                 outcome = replace(found, seed=seed)
-                if key_of(outcome) not in seen:  # each part of a subject tells of the contract
+                if key_of(outcome) not in seen:  # each part of a subject runs the contract
                     yield outcome
                 seen.add(key_of(outcome))
 
@@ -238,10 +238,10 @@ def _workers(cluster: str | ClusterWorkers | None, jobs: int) -> Iterator[Worker
 
 
 def over_seeds(found: Sequence[Outcome]) -> list[Outcome]:
-    """One outcome a subject and invariant, of the outcomes of several seeds.
+    """Merge the outcomes of several seeds to one per subject and invariant.
 
-    The first bad one stands for all seeds, in the order of the seeds; of good ones the cases and
-    seconds are added up.
+    The first bad one, in the order of the seeds, stands for all; for good ones, cases and seconds
+    are summed.
     """
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in found:
@@ -273,7 +273,7 @@ def _outcomes(
         yield _repeatable(replace(outcome, subject=work.label), event.task)
         return
     if event.kind == "done" or not work.invariants:
-        if work.late:  # a new process is told by the contract itself that it is broken
+        if work.late:  # a new process has to run a broken contract again to know it
             again = (CONTRACT, *work.late) if work.broken else work.late
             submit(number, replace(work, invariants=again, late=()))
         return
@@ -296,7 +296,7 @@ def _outcomes(
 
 
 def _repeatable(outcome: Outcome, task: Task) -> Outcome:
-    """The outcome, with the command that shows it again where it has no script."""
+    """Add the command that reproduces an outcome, if it has no script."""
     if outcome.status in ("passed", "skipped") or outcome.reproduce:
         return outcome
     given = task.arguments

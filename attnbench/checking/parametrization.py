@@ -1,4 +1,4 @@
-"""A decorator for one's own test module: each invariant on each subject is a test of its own."""
+"""A decorator for test modules: each invariant on each subject becomes a test."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["Check", "CheckFailedError", "checks_of", "parametrize_with_checks"]
 
 
 class CheckFailedError(AssertionError):
-    """A check whose outcome is neither passed nor skipped; its text is that of the outcome."""
+    """A check neither passed nor was skipped; the message describes the outcome."""
 
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """One invariant, to be run on one subject inside a test.
+    """One invariant, to run on a subject inside a test.
 
     Args:
         invariant: the invariant.
         profile: ``quick``, ``default`` or ``thorough``.
-        seed: of what is drawn; ``None`` draws the same every time.
+        seed: seed of the drawn cases; ``None`` draws the same cases every time.
     """
 
     invariant: Invariant
@@ -38,7 +38,7 @@ class Check:
     seed: int | None = None
 
     def __call__(self, subject: Subject) -> None:
-        """Pass, skip the running test with the reason, or fail it with the outcome's text."""
+        """Pass the running test, skip it with the reason, or fail it with the outcome's text."""
         __tracebackhide__ = True
         import pytest
 
@@ -49,7 +49,7 @@ class Check:
             raise CheckFailedError(self.text(outcome)) from None
 
     def outcome(self, subject: Subject) -> Outcome:
-        """What the invariant says of a subject; one that breaks the contract is not asked more."""
+        """Run the invariant on a subject, unless the subject violates the contract."""
         name = self.invariant.name
         skipped = skip_reason(subject, self.invariant) is not None
         if not skipped and name != CONTRACT and CONTRACT not in subject.exempt:
@@ -57,14 +57,14 @@ class Check:
             if fault is not None:
                 return Outcome(subject.name, name, "skipped", f"not run: {fault}")
         with warnings.catch_warnings():
-            warnings.simplefilter("default")  # a project's filters are not meant for this
+            warnings.simplefilter("default")  # a project's filters must not apply
             (outcome,) = outcomes_of(
                 subject, [self.invariant], profile=self.profile, seed=self.seed
             )
         return outcome
 
     def text(self, outcome: Outcome) -> str:
-        """An outcome as a test's failure shows it."""
+        """The text of an outcome in the failure of a test."""
         return failure_text(outcome, self.invariant.statement)
 
 
@@ -82,7 +82,7 @@ def checks_of(
     seed: int | None = None,
     invariants: Sequence[str] | None = None,
 ) -> list[tuple[Subject, Check]]:
-    """Every pair of a subject and a check, in a stable order.
+    """All pairs of a subject and a check, in a stable order.
 
     Raises:
         AttnbenchError: a target, the profile or an invariant is unknown.
@@ -111,14 +111,14 @@ def parametrize_with_checks(
 
     Args:
         targets: addresses, specs (which need not be registered), functions, modules or classes.
-        style: how the last three are called, as for :func:`attnbench.check`.
-        profile: how hard to look, as in :func:`attnbench.check`.
-        seed: of what is drawn; ``None`` draws the same every time.
-        invariants: names of the invariants to run; all by default.
+        style: style of call of the last three, as for :func:`attnbench.check`.
+        profile: profile of the checks, as in :func:`attnbench.check`.
+        seed: seed of the drawn cases; ``None`` draws the same cases every time.
+        invariants: names of the invariants to run; by default all.
 
     Returns:
-        A decorator for a function of ``subject`` and ``check``; a check that does not apply skips
-        the test with the reason, one that fails shows the outcome's text.
+        A decorator for a function of ``subject`` and ``check``. A check that does not apply skips
+        the test with the reason; a failing one shows the outcome's text.
     """
     import pytest
 

@@ -1,4 +1,4 @@
-"""Profiles: how hard a run looks for a counterexample."""
+"""Profiles: the effort that a run makes to find counterexamples."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["PROFILE", "PROFILES", "Profile", "current_profile", "missed", "neare
 
 @dataclass(frozen=True)
 class Profile:
-    """How hard a check looks.
+    """The effort of a check.
 
     Args:
-        name: of the profile.
-        drawn: cases drawn for an invariant, beyond the scheduled ones.
-        variants: whether a run of all that is installed takes in the options that specs list.
+        name: name of the profile.
+        drawn: number of cases drawn per invariant, in addition to the scheduled ones.
+        variants: whether a run on all installed subjects includes the variants that specs list.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Profile:
 
     @property
     def quota(self) -> int:
-        """Cases that must have said something; with fewer, an invariant is inconclusive."""
+        """Number of cases that must give a verdict; with fewer, an invariant is inconclusive."""
         return max(5, self.drawn // 5)
 
 
@@ -41,7 +41,7 @@ PROFILES = {
 
 
 PROFILE: ContextVar[Profile] = ContextVar("attnbench_profile", default=PROFILES["default"])
-"""That of the run that is going on."""
+"""The profile of the current run."""
 
 
 def current_profile() -> Profile:
@@ -54,7 +54,7 @@ _SHARES: ContextVar[list[float] | None] = ContextVar("attnbench_shares", default
 
 @contextmanager
 def nearest_misses() -> Iterator[list[float]]:
-    """Collects how much of its budget each comparison that held has used."""
+    """Collect the share of its budget that each passed comparison has used."""
     shares: list[float] = []
     token = _SHARES.set(shares)
     try:
@@ -64,7 +64,7 @@ def nearest_misses() -> Iterator[list[float]]:
 
 
 def missed(share: float) -> None:
-    """Tell what share of its budget the error of a comparison that held is."""
+    """Report the error of a passed comparison as a share of its budget."""
     shares = _SHARES.get()
     if shares is not None:
         shares.append(share)

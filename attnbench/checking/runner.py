@@ -1,4 +1,4 @@
-"""Running one invariant on one subject, and what it says of it."""
+"""Run one invariant on one subject, and determine the outcome."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["PROFILES", "Profile", "run_invariant", "seeded", "skip_reason", "sub
 
 
 def subject_fault(subject: Subject, error: BaseException) -> bool:
-    """Whether an exception was raised inside the subject's own code, or about what it returned."""
+    """Whether an exception was raised in the subject's own code, or about its result."""
     if isinstance(error, AttnbenchError):
         return True
     core = (
@@ -62,15 +62,15 @@ def run_invariant(
     seed: int | None = None,
     shrink: bool = True,
 ) -> Outcome:
-    """One invariant on one subject, whatever happens in either.
+    """Run one invariant on one subject; exceptions in either become the outcome.
 
-    Three executions, each of which ends the run where it finds a failure: what failed the last
-    time, the schedule, and drawn cases. The failure is then shrunk, and stored.
+    There are three executions: stored failures, the schedule, and drawn cases. The first failure
+    ends the run, and is then shrunk and stored.
 
     Args:
         subject, invariant, profile, device, dtypes, seed: as in :func:`attnbench.check`.
-        shrink: look for the smallest counterexample, and use the database of failures; whether
-            there is a failure is faster to tell.
+        shrink: whether to look for the smallest counterexample and use the database of failures;
+            without it, the run is faster.
     """
     started = time.monotonic()
     token = PROFILE.set(profile)
@@ -136,7 +136,7 @@ def _noted(run: Run, kept: CarefulDatabase | None) -> Run:
 
 
 def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
-    """Why an invariant is skipped on a subject; ``None`` if it is run."""
+    """The reason why an invariant is skipped on a subject, or ``None`` if it runs."""
     if subject.kind not in invariant.kinds:
         return f"it does not apply to a {subject.kind}"
     if invariant.name in subject.exempt:
@@ -147,7 +147,7 @@ def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
 
 
 def _told(run: Run) -> tuple[str, str, dict[str, Any]]:
-    """Status, reason, and what else the outcome says."""
+    """The status, the reason, and further fields of the outcome."""
     cases = run.seen["scheduled"] + run.seen["drawn"]
     if run.error is None:
         return *(run.ruled_out() or _verdict(run)), {"cases": cases, "note": run.note}
@@ -198,10 +198,10 @@ def _explained(run: Run) -> tuple[str, str]:
 
 
 def _cause(run: Run, text: str) -> str:
-    """What is wrong with the answer itself at the failing case, which explains the failure."""
+    """A fault of the answer itself at the failing case, which explains the failure."""
     try:
         fault = fault_at(run.subject, run.failing) if run.failing is not None else None
-    except RefusalError:  # what was failed is a call derived from one that it does not take
+    except RefusalError:  # the failing call was derived from one that the subject refuses
         return ""
     if fault is None or fault.kind not in ("changes", "random") or fault.text in text:
         return ""
@@ -209,7 +209,7 @@ def _cause(run: Run, text: str) -> str:
 
 
 def _own_fault(invariant: Invariant, error: BaseException) -> str:
-    from attnbench.registry.catalog import registry  # only a broken invariant asks who brought it
+    from attnbench.registry.catalog import registry  # only broken invariants need it
 
     frames = traceback.extract_tb(error.__traceback__)
     last = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
@@ -223,7 +223,7 @@ def _own_fault(invariant: Invariant, error: BaseException) -> str:
 def seeded() -> Iterator[None]:
     """A context that restores torch's global generator, and computes with one thread.
 
-    The tensors of a check are small: a second thread waits for the first.
+    The tensors of a check are so small that a second thread would only wait for the first.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

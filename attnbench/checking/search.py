@@ -1,7 +1,7 @@
-"""Searching with Hypothesis: one execution of its engine over a strategy, under a key of our own.
+"""Search with Hypothesis: one execution of its engine over a strategy, under a key of our own.
 
-Failures are kept in Hypothesis's example database, ``.hypothesis/examples`` where the command runs
-unless a settings profile names another one, or none.
+Failures are stored in Hypothesis's example database: ``.hypothesis/examples`` in the working
+directory, unless a settings profile names another one, or none.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Effort:
-    """What a run does about failures.
+    """How a run treats failures.
 
     Args:
-        kept: where they are kept for the next time.
-        shrink: whether a simpler one is looked for.
+        kept: database that stores them.
+        shrink: whether to look for simpler ones.
     """
 
     kept: ExampleDatabase | None = None
@@ -52,10 +52,10 @@ class Effort:
 _USUAL = Effort()
 
 EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=_USUAL)
-"""That of the run that is going on; for a check that searches by itself."""
+"""The effort of the current run, for checks that search on their own."""
 
 _USUAL_EXAMPLES = 100
-"""What a settings profile has that says nothing of ``max_examples``."""
+"""The default of ``max_examples`` in a settings profile."""
 
 
 def search(
@@ -68,18 +68,18 @@ def search(
     kept: ExampleDatabase | None = None,
     key: str = "",
 ) -> T | None:
-    """The simplest value found at which something fails; ``None`` if none was found.
+    """Find the simplest value for which ``fails`` is true; ``None`` if none was found.
 
-    As :func:`hypothesis.find`, which cannot have both a seed and a database.
+    This is like :func:`hypothesis.find`, which cannot use both a seed and a database.
 
     Args:
-        strategy: of the values.
-        fails: whether a value fails; the same answer for the same value. May reject a value.
-        phases: of Hypothesis, that this execution has.
-        examples: how many values are generated.
-        seed: of what is generated, and of the order in which is shrunk.
-        kept: where failures are kept, and found again by ``Phase.reuse``.
-        key: under which.
+        strategy: strategy of the values.
+        fails: whether a value fails, deterministically; may reject a value.
+        phases: Hypothesis's phases of this execution.
+        examples: number of values to generate.
+        seed: seed of the generated values and of the order of shrinking.
+        kept: database that stores failures, which ``Phase.reuse`` tries again.
+        key: key in the database.
     """
     quiet = _loaded().verbosity in (Verbosity.quiet, Verbosity.normal)
     chosen = settings(
@@ -101,7 +101,7 @@ def search(
             raise _FoundError
 
     number = random.Random(seed).getrandbits(64)  # noqa: S311 -- no secret
-    execute: Any = chosen(seeded(number)(given(strategy)(holds)))  # @seed takes the database away
+    execute: Any = chosen(seeded(number)(given(strategy)(holds)))  # @seed disables the database
     execute._hypothesis_internal_database_key = key.encode()  # as hypothesis.find does it
     try:
         execute()
@@ -116,23 +116,23 @@ def search(
 
 
 class _FoundError(Exception):
-    """A value at which something fails."""
+    """A failing value was found."""
 
 
 def _loaded() -> settings:
-    """The settings profile that is loaded."""
+    """The loaded settings profile."""
     loaded = settings.default
     assert loaded is not None
     return loaded
 
 
 def phases(*wanted: Phase) -> tuple[Phase, ...]:
-    """Those of some phases that the loaded settings profile has."""
+    """The given phases that are also in the loaded settings profile."""
     return tuple(phase for phase in wanted if phase in _loaded().phases)
 
 
 def drawn_count(usual: int) -> int:
-    """How many cases are drawn: ``max_examples`` of the loaded settings profile if it says so."""
+    """The number of cases to draw: ``max_examples`` of the loaded settings profile, if set."""
     chosen = _loaded().max_examples
     return usual if chosen == _USUAL_EXAMPLES else chosen
 
@@ -148,12 +148,12 @@ def database() -> CarefulDatabase | None:
 
 
 class CarefulDatabase(ExampleDatabase):
-    """A database that goes on where it cannot read or write: an aid, and no part of the verdict.
+    """A database that survives errors of reading and writing, since it does not affect verdicts.
 
-    What cannot be read is left as it is, where Hypothesis would delete it.
+    Unreadable entries are left in place, while Hypothesis would delete them.
 
     Attributes:
-        trouble: the first that there was, in a line; ``""`` for none.
+        trouble: the first error in a line; ``""`` for none.
     """
 
     def __init__(self, inner: ExampleDatabase) -> None:
@@ -179,7 +179,7 @@ class CarefulDatabase(ExampleDatabase):
             return []
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
-        """What was kept under a key, as far as it can be read."""
+        """The readable values stored under a key."""
         entries = self._entries(key)
         readable = [entry for entry in entries if _is_whole(entry)]
         if len(readable) < len(entries):
@@ -190,7 +190,7 @@ class CarefulDatabase(ExampleDatabase):
         return readable
 
     def save(self, key: bytes, value: bytes) -> None:
-        """Keep a value."""
+        """Store a value."""
         told = "what was is not there"
         for _ in range(2):
             try:
@@ -203,12 +203,12 @@ class CarefulDatabase(ExampleDatabase):
         self._tell(f"{self._place} cannot be written ({told}): what fails is not kept")
 
     def delete(self, key: bytes, value: bytes) -> None:
-        """Forget a value."""
+        """Delete a value."""
         with contextlib.suppress(Exception):
             self.inner.delete(key, value)
 
     def move(self, src: bytes, dest: bytes, value: bytes) -> None:
-        """Keep a value under another key."""
+        """Move a value to another key."""
         with contextlib.suppress(Exception):
             self.inner.move(src, dest, value)
 
@@ -231,10 +231,10 @@ def _first_line(error: Exception) -> str:
 
 
 class Beginning(ExampleDatabase):
-    """The choices of the last value that was saved, for a search to begin at.
+    """A database with the last saved value, from which a search starts.
 
-    They are given for Hypothesis's secondary keys only: it does not shrink what it finds under a
-    primary key, which was shrunk before.
+    It is returned for Hypothesis's secondary keys only, since Hypothesis does not shrink values
+    under a primary key, which have been shrunk before.
     """
 
     def __init__(self, key: str) -> None:
@@ -242,13 +242,13 @@ class Beginning(ExampleDatabase):
         self.key, self.value = key.encode(), b""
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
-        """The last value."""
+        """Return the last value."""
         return [self.value] if self.value and key != self.key else []
 
     def save(self, key: bytes, value: bytes) -> None:
-        """Keep the value of the primary key."""
+        """Store the value of the primary key."""
         if key == self.key:
             self.value = value
 
     def delete(self, key: bytes, value: bytes) -> None:
-        """Keep what there is."""
+        """Do nothing."""

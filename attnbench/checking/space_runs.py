@@ -1,4 +1,4 @@
-"""Runs over a space of cases, which knows its own schedule and how to look below a case."""
+"""Runs over a space of cases, which has a schedule and can search for smaller cases."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from attnbench.subject.subject import Subject
 __all__ = ["SpaceRun"]
 
 _TRIES = 10
-"""Cases drawn for each that is wanted, where most are rejected."""
+"""Most cases drawn for each wanted one, if many are rejected."""
 
 _AT_ONCE = 6
-"""Cases of one example, since an example costs more than a check."""
+"""Cases per Hypothesis example, since an example costs more than a check."""
 
 _LARGEST_STORED = 2**22
-"""Work of a stored case that is tried again: that of the largest drawn one."""
+"""Most work of a stored case that is tried again: that of the largest drawn one."""
 
 
 class SpaceRun(Run):
-    """A run over a space that knows its schedule."""
+    """A run over a space of cases with a schedule."""
 
     def __init__(self, subject: Subject, invariant: Invariant, profile: Profile, space: CaseSpace):
         super().__init__(subject, invariant, profile)
         self.space = space
         self.spaces = [part for part in space.parts if isinstance(part, Space)]
         enough = [part.enough for part in space.parts]
-        if all(enough):  # that of the listed cases, where there are no others
+        if all(enough):  # if all cases are listed
             self.quota = sum(enough)
         self._origin: tuple[Part, Case] | None = None
 
@@ -54,7 +54,7 @@ class SpaceRun(Run):
         return True
 
     def reuse(self, kept: ExampleDatabase | None) -> None:
-        """Run the check on what failed the last time."""
+        """Run the check on stored failures."""
         for part in self.space.parts:
             key = self._key_of(part)
             if kept is None or not any(kept.fetch(key.encode())):
@@ -69,7 +69,7 @@ class SpaceRun(Run):
             )
 
     def schedule(self, seed: int) -> None:
-        """Run the check on the scheduled cases, one after the other, until one fails."""
+        """Run the check on the scheduled cases in order until one fails."""
         brief = self.profile.name == "quick"
         raws = [(p, raw) for p in self.space.parts for raw in p.scheduled(seed, brief=brief)]
         found = [(self.finished(part, raw), part, raw) for part, raw in raws]
@@ -89,7 +89,7 @@ class SpaceRun(Run):
                 return
 
     def generate(self, seed: int | None) -> None:
-        """Run the check on drawn cases until one fails or enough said something."""
+        """Run the check on drawn cases until one fails or enough gave a verdict."""
         aim = self.profile.name == "thorough"
         usual = search.drawn_count(self.profile.drawn)
         wanted = drawn_limit(self.subject, usual, self.profile, self.quota)
@@ -113,12 +113,12 @@ class SpaceRun(Run):
                 st.lists(st.one_of(strategies), min_size=at_once, max_size=at_once),
                 fail,
                 phases=search.phases(Phase.generate, Phase.target),
-                examples=math.ceil(left / at_once) + 1,  # the first one is the simplest, repeated
+                examples=math.ceil(left / at_once) + 1,  # the first repeats the simplest
                 seed=f"{self.invariant.name} {seed} {attempt}",
             )
 
     def shrink(self) -> None:
-        """Make the failing case smaller while it goes on failing, by some runs of the check."""
+        """Make the failing case smaller as long as it fails, with a limited number of runs."""
         assert self._origin is not None
         part, first = self._origin
         if not isinstance(part, Space):
@@ -152,6 +152,6 @@ class SpaceRun(Run):
 
 
 def _work(case: Case) -> int:
-    """A measure of how large a case is: pairs of a query and a key, times features."""
+    """A measure of the size of a case: query-key pairs times features."""
     widest = max(case.query_size, case.key_size, case.value_size)
     return math.prod(case.lead) * case.q_len * case.kv_len * widest

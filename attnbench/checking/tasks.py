@@ -1,7 +1,7 @@
-"""What commands run in child processes, where torch and the plugins are imported.
+"""Functions that commands run in child processes, where torch and the plugins are imported.
 
-Everything that goes in and comes out is plain data; :mod:`attnbench.cli.plugin_loading` and the
-commands call these functions by name.
+Arguments and results are plain data; :mod:`attnbench.cli.plugin_loading` and the commands call
+these functions by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["adapted_fields", "loaded_plugins", "make", "outcomes", "plan", "subj
 
 
 def loaded_plugins() -> list[dict[str, Any]]:
-    """Every plugin, loaded; why one failed."""
+    """Load every plugin; returns a row for each, with the error if it failed."""
     from attnbench.registry.catalog import registry, spec_key
 
     return [
@@ -37,12 +37,12 @@ def loaded_plugins() -> list[dict[str, Any]]:
 def subject_rows(
     targets: Sequence[str] | None, case_id: str | None = None, size: int | None = None
 ) -> list[dict[str, Any]]:
-    """The subjects of some addresses, or all that are installed, as ``attnbench list`` shows them.
+    """Rows for the subjects of some addresses, or all installed ones, as in ``attnbench list``.
 
     Args:
         targets: addresses; ``None`` for all.
-        case_id: the case for which the kernels are asked; none are asked without it.
-        size: the E to which the nearest legal one of each layer is told.
+        case_id: case for which kernels are asked for support; ``None`` to ask none.
+        size: an E; the row of a layer gets the nearest legal one.
     """
     from attnbench.subject.lookup import installed, resolve
 
@@ -73,7 +73,7 @@ def subject_rows(
 
 
 def _layer(subject: Any, size: int | None) -> dict[str, Any] | None:
-    """What a layer's spec says of calls and caches; ``None`` for any other."""
+    """The fields of a layer's spec on calls and caches; ``None`` for other subjects."""
     from attnbench.cases.case import Case
     from attnbench.specs import LayerSpec
 
@@ -83,7 +83,7 @@ def _layer(subject: Any, size: int | None) -> dict[str, Any] | None:
     cache, legal = maker.cache, {}
     if size is not None:
         legal["size"] = size
-        with contextlib.suppress(Exception):  # where sizes raises, so does the measurement
+        with contextlib.suppress(Exception):  # if sizes raises, so does the measurement
             legal["size"] = subject.legal(Case(query_size=size)).query_size
     return {
         **legal,
@@ -100,7 +100,7 @@ def _layer(subject: Any, size: int | None) -> dict[str, Any] | None:
 
 
 def invariant_rows() -> list[dict[str, Any]]:
-    """Every invariant and law, as ``attnbench list --invariants`` shows it."""
+    """Rows for all invariants and laws, as in ``attnbench list --invariants``."""
     from attnbench.checking.api import select_invariants
 
     return [
@@ -114,7 +114,7 @@ def invariant_rows() -> list[dict[str, Any]]:
 
 
 def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
-    """The kernels of a scoring function in the order of ``kernel="auto"``; why one is passed by."""
+    """The kernels of a scoring function in the order of ``kernel="auto"``, with their refusals."""
     from attnbench.attention.dispatch import choices
     from attnbench.cases.case import Case
 
@@ -140,9 +140,9 @@ def plan(
     dtypes: Sequence[str] | None,
     invariants: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """What a check will run: subjects with the address to find them by, and invariants in order.
+    """The plan of a check: subjects with their addresses, and invariants in order.
 
-    Where nothing was named, ``left_out`` says how many of all subjects the profile leaves out.
+    Without ``targets``, ``left_out`` is the number of subjects that the profile leaves out.
 
     Raises:
         AttnbenchError: a name, a device or a dtype is wrong.
@@ -176,10 +176,10 @@ def plan(
 
 
 def adapted_fields(target: str, style: str | None) -> dict[str, Any]:
-    """What an adapter knows of a function, module or class, as plain data.
+    """The fields that an adapter knows about a function, module or class, as plain data.
 
     Raises:
-        AttnbenchError: there is no such target, it is a spec already, or the style does not fit.
+        AttnbenchError: there is no such target, it already is a spec, or the style does not fit.
     """
     from dataclasses import asdict
 
@@ -214,7 +214,7 @@ def adapted_fields(target: str, style: str | None) -> dict[str, Any]:
 
 
 def make(target: str) -> None:
-    """Make the subjects of an address, so that an option with a wrong value raises.
+    """Build the subjects of an address, so that an option with a wrong value raises.
 
     Raises:
         AttnbenchError: an option is wrong.
@@ -236,11 +236,11 @@ def outcomes(
     seed: int | None,
     asked: Sequence[str] = (),
 ) -> Iterator[Outcome]:
-    """The outcomes of one subject, as they come.
+    """Yield the outcomes of one subject as they come.
 
     Args:
         target, subject, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
-        asked: which of the invariants were asked for by name.
+        asked: invariants that the user named.
     """
     from attnbench.checking.api import outcomes_of, planned
 
@@ -259,14 +259,14 @@ def weights(
     inputs: str | None,
     item: Sequence[int] | None,
 ) -> dict[str, list[list[float]]]:
-    """The weights of each subject of an address, on one draw or on saved inputs, for one item.
+    """The weights of each subject of an address for one item of drawn or saved inputs.
 
     Args:
         target: an address.
         sizes: L, S and E of standard normal query and keys.
-        seed: of query and keys, and of each subject's parameters.
-        inputs: path of saved inputs, instead of a draw.
-        item: index of one item (and head) in the leading sizes; the first by default.
+        seed: seed of query and keys, and of each subject's parameters.
+        inputs: path of saved inputs to use instead of drawn ones.
+        item: index of one item (and head) in the leading sizes; by default the first.
 
     Returns:
         Rows ``L`` of ``S`` weights, by subject.

@@ -1,9 +1,9 @@
-"""What is slow the first time only, done once for all children: 0.4 s in each of them.
+"""Work that is slow only the first time, done once for all children; it saves 0.4 s in each.
 
-At its first example Hypothesis looks for constants in every module that there is, and through all
-of memory for generators of random numbers; whoever asks where an operator is declared, as torch
-does, looks up the file of every module. The process that children are forked from imports this.
-What is there by then stays, so that no child's garbage collector need look through it.
+At its first example, Hypothesis searches all modules for constants, and all of memory for random
+number generators. Looking up where an operator is declared, as torch does, finds the files of all
+modules. The server process, from which children are forked, imports this module. Existing objects
+are then frozen, so that no child's garbage collector has to scan them.
 """
 
 from __future__ import annotations

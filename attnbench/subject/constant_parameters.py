@@ -1,4 +1,4 @@
-"""Parameters that begin as one number throughout, such as a bias of zeros, and how to move them."""
+"""Parameters that are initially constant, such as a bias of zeros, and a way to change them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["constant_names", "unsettle"]
 
 
 def constant_names(module: nn.Module) -> tuple[str, ...]:
-    """Names of the parameters of a new module that are one number throughout.
+    """The names of the parameters of a new module that are constant.
 
-    A single number counts if it is 0: a gate that begins closed hides what it lets through.
+    A parameter with a single element counts if it is 0, such as a gate that is initially closed.
     """
     return tuple(
         name
@@ -25,7 +25,7 @@ def constant_names(module: nn.Module) -> tuple[str, ...]:
 
 
 def unsettle(module: nn.Module, names: Iterable[str]) -> None:
-    """Move parameters off the one number they begin as, which would hide how they are used."""
+    """Change constant parameters, whose use in the module would otherwise stay invisible."""
     with torch.no_grad():
         for parameter in map(module.get_parameter, names):
             steps = torch.arange(1.0, parameter.numel() + 1)

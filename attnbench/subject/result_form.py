@@ -1,4 +1,4 @@
-"""The form of what a subject gives: the type, shape, dtype and device that the contract says."""
+"""The form of a subject's result: type, shape, dtype and device according to the contract."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["held"]
 
 
 def held(result: Any, name: str, inputs: Inputs, width: int, what: str = "output") -> Tensor:
-    """An output or weights, held to the contract.
+    """Check an output or weights against the contract, and return it.
 
     Args:
-        result: what was given.
-        name: of the subject that gave it.
-        inputs: for which.
-        width: of its last dimension.
-        what: what it is.
+        result: the result.
+        name: name of the subject.
+        inputs: inputs of the call.
+        width: expected size of the last dimension.
+        what: name of the result for messages.
 
     Raises:
-        DtypeError, ShapeError, DeviceError: it is not what the contract says.
+        DtypeError, ShapeError, DeviceError: the result violates the contract.
     """
     query = inputs.query
     if not isinstance(result, Tensor):
@@ -38,7 +38,7 @@ def held(result: Any, name: str, inputs: Inputs, width: int, what: str = "output
             f"{tuple(query.shape)}, key {tuple(inputs.key.shape)} and value "
             f"{tuple(inputs.value.shape)}, but should return {wanted}."
         )
-    # under autocast the caller has asked for another dtype
+    # under autocast another dtype is expected
     free = what != "output" or torch.is_autocast_enabled(query.device.type)
     if result.dtype != query.dtype and not free:
         raise DtypeError(

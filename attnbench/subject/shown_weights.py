@@ -1,4 +1,4 @@
-"""Weights as the identity in place of the value shows them, where a subject hands none back."""
+"""Weights of a subject that does not return them, shown by the identity as value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shown_weights(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor
     eye = torch.eye(kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
     if subject.kind == "kernel":
         value = eye.expand(*inputs.key.shape[:-1], kv_len)
-        with contextlib.suppress(UsageError):  # it says that it cannot run so wide a value
+        with contextlib.suppress(UsageError):  # it refuses a value this wide
             return subject.output(module, inputs.replace(value=value))
     count = -(-kv_len // width)
     padded = nn.functional.pad(eye, (0, count * width - kv_len))

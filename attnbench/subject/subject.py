@@ -1,4 +1,4 @@
-"""Subjects: what a check or a benchmark runs on, behind one face for every kind.
+"""Subjects of checks and benchmarks, with one interface for every kind.
 
 A :class:`Subject` is a scoring function (run by ``attend`` on its plain path), one of its kernels,
 or a mechanism, together with its options. :mod:`attnbench.subject.lookup` finds it by address.
@@ -32,7 +32,7 @@ from attnbench.subject.tensors import Inputs, make_inputs
 __all__ = ["Inputs", "Subject"]
 
 _FOLDED = {"none": "none", "bias": "floating", "floating": "floating", "causal": "causal"}
-"""What ``attend`` makes of a kind of mask before it asks a kernel; of all others a boolean one."""
+"""The kind of mask that ``attend`` passes to a kernel; a boolean one for all other kinds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +40,12 @@ class Subject:
     """A scoring function, a kernel or a mechanism, with its options.
 
     Args:
-        name: its address.
+        name: address of the subject.
         kind: ``"scoring"``, ``"kernel"``, ``"mechanism"`` or ``"layer"``.
-        spec: what was declared.
-        scoring: for a scoring function itself, for a kernel the one that it computes.
+        spec: its spec.
+        scoring: the scoring function: itself, or the one that a kernel computes.
         options: keyword arguments for ``make``.
-        address: what finds it, before options: a name, or a file's attribute.
+        address: address without options by which it is found: a name, or a file's attribute.
     """
 
     name: str
@@ -57,13 +57,13 @@ class Subject:
 
     @property
     def check_command(self) -> str:
-        """The command that checks it; a subject of a file is not found by its name."""
+        """The command that checks it, with its full address if it comes from a file."""
         target = (self.address or self.name.partition("(")[0]) + format_options(self.options)
         return shlex.join(["attnbench", "check", target])
 
     @property
     def maker(self) -> ScoringSpec | MechanismSpec:
-        """The spec whose ``make`` gives the module: for a kernel its scoring function's."""
+        """The spec whose ``make`` returns the module; for a kernel that of its scoring function."""
         if isinstance(self.spec, KernelSpec):
             assert self.scoring is not None
             return self.scoring
@@ -72,24 +72,24 @@ class Subject:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Names of the dtypes that it supports."""
+        """The names of the supported dtypes."""
         return self.maker.dtypes or DTYPES
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Laws that it declares: for a kernel those of its scoring function, and that it pools."""
+        """The declared laws; for a kernel those of its scoring function, and ``pools_values``."""
         laws = self.maker.laws
         pools = () if isinstance(self.spec, MechanismSpec) else ("pools_values",)
         return tuple(dict.fromkeys((*laws, *pools)))
 
     @property
     def exempt(self) -> Mapping[str, str]:
-        """Invariants that it does not obey, with reasons; a kernel has its scoring's too."""
+        """Exempt invariants with their reasons; for a kernel also those of its scoring function."""
         return {**self.maker.exempt, **self.spec.exempt}
 
     @property
     def accepts(self) -> tuple[str, ...]:
-        """Keyword arguments that it takes beyond ``attn_mask``."""
+        """The keyword arguments that it takes besides ``attn_mask``."""
         if isinstance(self.spec, MechanismSpec):
             return self.spec.accepts
         common = ("is_causal", "valid_lens", "enable_gqa")
@@ -97,34 +97,34 @@ class Subject:
 
     @functools.cached_property
     def conventions(self) -> Conventions:
-        """Which of several usual meanings it follows, with the defaults of its kind."""
+        """The conventions that it follows, with the defaults of its kind."""
         if isinstance(self.spec, LayerSpec):
             return Conventions(**{**LAYER_DEFAULTS, **self.spec.conventions})
         given = self.spec.conventions if isinstance(self.spec, MechanismSpec) else {}
         return Conventions(**given)
 
     def eps(self, dtype: torch.dtype) -> float:
-        """One unit in the last place, relative, of what it computes in when given a dtype."""
+        """One relative unit in the last place of the dtype in which it computes for ``dtype``."""
         own = self.conventions.internal_dtype
         given = float(torch.finfo(dtype).eps)
         return given if own is None else max(given, float(torch.finfo(getattr(torch, own)).eps))
 
     def largest(self, dtype: torch.dtype) -> float:
-        """The largest number of what it computes in when given a dtype."""
+        """The largest number of the dtype in which it computes for ``dtype``."""
         own = self.conventions.internal_dtype
         given = float(torch.finfo(dtype).max)
         return given if own is None else min(given, float(torch.finfo(getattr(torch, own)).max))
 
     @property
     def followed(self) -> str:
-        """The conventions that its spec names, as they are written; ``""`` for none."""
+        """The conventions that its spec names, as text; ``""`` for none."""
         if isinstance(self.spec, MechanismSpec | LayerSpec):
             return format_conventions(self.spec.conventions)
         return ""
 
     @property
     def about(self) -> tuple[str, ...]:
-        """How it is called and which conventions it follows, in a line; none for the defaults."""
+        """A line with its style of call and conventions; none for the defaults."""
         style = getattr(self.spec, "style", None)
         parts = [f"called as {style}"] if style else []
         parts += [f"conventions: {self.followed}"] if self.followed else []
@@ -132,11 +132,11 @@ class Subject:
 
     @property
     def gives_weights(self) -> bool:
-        """Whether weights can be had: handed back, or shown by the identity as value."""
+        """Whether weights are available: returned, or shown by the identity as value."""
         return "return_weights" in self.accepts or "pools_values" in self.laws
 
     def legal(self, case: Case) -> Case:
-        """The nearest case whose sizes, dtype and mask are legal here."""
+        """The nearest case with sizes, dtype and mask that the subject supports."""
         sizes = case.sizes
         longer = sizes.q_len > sizes.kv_len and self.conventions.causal == "always"
         square = case.mask.startswith("causal") and self.conventions.causal == "square"
@@ -151,7 +151,7 @@ class Subject:
         return (case if case.dtype in self.dtypes else case.replace(dtype=self.dtypes[0])).legal()
 
     def unsupported(self, case: Case) -> str | None:
-        """Why a kernel or a mechanism says that it cannot run a case; ``None`` if it can."""
+        """The reason why a kernel or mechanism does not support a case, or ``None``."""
         if isinstance(self.spec, MechanismSpec):
             return refused(case, self.accepts, self.conventions)
         if isinstance(self.spec, KernelSpec) and self.spec.supports is not None:
@@ -159,7 +159,7 @@ class Subject:
         return None
 
     def takes_mask(self, kind: str) -> bool:
-        """Whether it runs some case of a kind of mask."""
+        """Whether it supports some case with this kind of mask."""
         if isinstance(self.spec, ScoringSpec | LayerSpec):
             return True
         widths = (4, 16, 64)
@@ -167,7 +167,7 @@ class Subject:
         return any(self.unsupported(self.legal(case)) is None for case in cases)
 
     def make(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
-        """A new module in float32 on the CPU, with parameters from torch's global generator."""
+        """Make a module in float32 on the CPU, with parameters from torch's global generator."""
         sizes = (query_size, key_size, value_size)
         count = 3 if isinstance(self.spec, MechanismSpec) else 2
         return self.maker.make(*sizes[:count], **self.options)
@@ -188,9 +188,9 @@ class Subject:
         unsettle(module, self.constant_parameters)
 
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
-        """The module and the inputs of a case, from its seed; seeds torch's global generator.
+        """Build module and inputs of a case from its seed; seeds torch's global generator.
 
-        Parameters that begin as one number throughout are moved off it.
+        Parameters that are initially constant are changed.
         """
         # parameters are drawn on the CPU; seeding every device too would take as long as the rest
         torch.default_generator.manual_seed(case.seed)
@@ -208,13 +208,13 @@ class Subject:
         return module.eval(), self.inputs(case)
 
     def inputs(self, case: Case) -> Inputs:
-        """The inputs of a case, causal in the way of its convention."""
+        """The inputs of a case, with causality by the subject's convention."""
         causal = self.conventions.causal
         inputs = make_inputs(case)
         if causal == "bottom_right":
             return inputs
         mask = inputs.attn_mask
-        if causal == "always" and mask is not None:  # no row is to be left without keys
+        if causal == "always" and mask is not None:  # no row may be without keys
             first = torch.arange(mask.shape[-1], device=mask.device) == 0
             mask = mask | first if mask.dtype == torch.bool else mask.masked_fill(first, 0.0)
         return inputs.replace(
@@ -252,10 +252,10 @@ class Subject:
         return scores_of(module, inputs.query, inputs.key)
 
     def weights(self, module: nn.Module, inputs: Inputs) -> Tensor | None:
-        """The weights ``(..., L, S)``; ``None`` if they cannot be had.
+        """The weights ``(..., L, S)``; ``None`` if they are not available.
 
-        They are handed back by a scoring function and by a mechanism that accepts
-        ``return_weights``; else the identity as value shows them, if it declares ``pools_values``.
+        Scoring functions, and mechanisms that accept ``return_weights``, return them. Otherwise the
+        identity as value shows them, if the subject declares ``pools_values``.
         """
         if "return_weights" in self.accepts:
             return self.output_and_weights(module, inputs)[1]
@@ -264,7 +264,7 @@ class Subject:
         return shown_weights(self, module, inputs)
 
     def output_and_weights(self, module: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """What a subject that accepts ``return_weights`` hands back when it is asked for both."""
+        """The output and weights that a subject returns if it accepts ``return_weights``."""
         if self.kind == "scoring":
             return attend(
                 module,
@@ -293,7 +293,7 @@ class Subject:
         return output, weights[..., :kv_len]
 
     def _call(self, module: nn.Module, inputs: Inputs, *, return_weights: bool) -> Any:
-        """Call a mechanism with what it accepts; the rest is folded into its ``attn_mask``."""
+        """Call a mechanism with accepted options; others are folded into its ``attn_mask``."""
         try:
             keywords = arguments(inputs, self.accepts, self.conventions)
         except RefusalError as refusal:

@@ -1,4 +1,4 @@
-"""The tensors of a case: query, key, value and what hides keys, all from the case's one seed."""
+"""The tensors of a case: query, key, value and masks, all drawn from the case's seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOAT16_MAX = 65504.0
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a subject is called with, in torch's names.
+    """The inputs of a subject, with torch's names.
 
     Args:
         query: ``(*lead, L, Eq)``.
@@ -29,16 +29,16 @@ class Inputs:
         value: ``(*lead, S, Ev)``.
         attn_mask: ``None``, boolean or floating, broadcasts to ``(*lead, L, S)``.
         valid_lens: ``None``, ``(B,)`` or ``(B, L)``.
-        is_causal: hide the future.
-        dropout_p: for subjects that take it.
-        enable_gqa: the heads of key and value divide the query's.
-        scale: what a mechanism that takes it multiplies the scores by, instead of ``Eq ** -0.5``.
-        causal: where the diagonal of causality ends, by the subject's convention; ``"always"``
-            whatever ``is_causal`` says.
+        is_causal: whether to hide the future.
+        dropout_p: probability of dropout, for subjects that accept it.
+        enable_gqa: whether key and value have grouped heads.
+        scale: factor of the scores instead of ``Eq ** -0.5``, for mechanisms that accept it.
+        causal: alignment of causality by the subject's convention; ``"always"`` applies it
+            whatever ``is_causal`` is.
         window_size: ``(before, after)``, -1 for no limit, around each query's position.
         softcap: a score s becomes ``softcap * tanh(s / softcap)``.
-        sinks: ``(H,)``, the score of one more key a head, whose value is zero.
-        alibi_slopes: ``(H,)``, what a score loses for each step from query to key.
+        sinks: ``(H,)``, score of an extra key per head, whose value is zero.
+        alibi_slopes: ``(H,)``, decrease of a score per step of distance between query and key.
     """
 
     floating: ClassVar[tuple[str, ...]] = ("query", "key", "value")
@@ -59,12 +59,12 @@ class Inputs:
     alibi_slopes: Tensor | None = None
 
     def replace(self, **changes: Any) -> Inputs:
-        """The same inputs with some changed."""
+        """The same inputs with some fields replaced."""
         return replace(self, **changes)
 
     @property
     def mask(self) -> Mask:
-        """Mask, lengths and causality folded into one."""
+        """Mask, lengths and causality combined into one mask."""
         return fold(
             self.attn_mask,
             self.valid_lens,
@@ -79,7 +79,7 @@ class Inputs:
 
     @property
     def allowed(self) -> Tensor:
-        """``(*lead, L, S)``, boolean: which key each query may attend to; a copy."""
+        """``(*lead, L, S)``, boolean: the keys that each query may attend to; a copy."""
         shape = (*self.query.shape[:-1], self.key.shape[-2])
         allowed = self.mask.allowed
         if allowed is None:
@@ -87,7 +87,7 @@ class Inputs:
         return allowed.expand(shape).clone()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and tensors, those that are there."""
+        """Yield the names and tensors that are not ``None``."""
         for name in ("query", "key", "value", "attn_mask", "valid_lens"):
             tensor = getattr(self, name)
             if tensor is not None:
@@ -101,7 +101,7 @@ class Inputs:
 
 
 def lay_out(tensor: Tensor, layout: str) -> Tensor:
-    """A tensor of the same values (``expanded``: of the first item's) in another memory layout."""
+    """Copy a tensor to another memory layout (``expanded`` repeats the first item)."""
     if layout == "transposed":
         return tensor.mT.contiguous().mT
     if layout == "heads" and tensor.dim() > 2:
@@ -109,7 +109,7 @@ def lay_out(tensor: Tensor, layout: str) -> Tensor:
     if layout == "strided":
         wide = tensor.new_empty(*tensor.shape[:-1], 2 * tensor.shape[-1])
         wide[..., ::2] = tensor
-        wide[..., 1::2] = float("nan")  # what lies between must not be read
+        wide[..., 1::2] = float("nan")  # the elements between must not be read
         return wide[..., ::2]
     if layout == "offset":
         wide = tensor.new_full(
@@ -138,7 +138,7 @@ def _values(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor, Ten
     elif case.regime == "zero_keys":
         key = torch.zeros_like(key)
     elif case.regime == "near_overflow":
-        # each feature adds the same sign to a first score of 2 · 65504, over √E in range for E > 4
+        # features add up, with one sign, to a first score of 2 · 65504; over √E it fits for E > 4
         size = math.sqrt(2 * _FLOAT16_MAX / max(case.query_size, 5))
         query, key = size * (1 + query / 64), size * (1 + key / 64)
     elif case.regime == "far":
@@ -148,14 +148,14 @@ def _values(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor, Ten
 
 
 def _one_key_each(allowed: Tensor, generator: torch.Generator) -> Tensor:
-    """The mask with one key of each row opened, so that no row is empty."""
+    """Allow one key in each row of a mask, so that no row is empty."""
     rows = allowed.shape[:-1]
     keep = torch.randint(allowed.shape[-1], (*rows, 1), generator=generator)
     return allowed.scatter(-1, keep, True)
 
 
 def _mask(case: Case, generator: torch.Generator) -> dict[str, Any]:
-    """Keyword arguments for the case's mask, on the CPU, floating ones in float64."""
+    """The keyword arguments for the case's mask, on the CPU, floating masks in float64."""
 
     def boolean(*shape: int) -> Tensor:
         allowed = torch.rand(*shape, case.kv_len, generator=generator) < 0.6
@@ -200,9 +200,9 @@ def _mask(case: Case, generator: torch.Generator) -> dict[str, Any]:
 
 
 def make_inputs(case: Case) -> Inputs:
-    """The tensors of a case: drawn on the CPU in float64, so that they are the same on any device.
+    """Draw the tensors of a case on the CPU in float64, so that they are the same on any device.
 
-    One generator draws them all; with one each, query, key and value would come out equal.
+    One generator draws all of them; with one each, query, key and value would be equal.
     """
     generator = torch.Generator().manual_seed(case.seed)
     dtype = getattr(torch, case.dtype)

@@ -1,1 +1,1 @@
-"""Evidence: the script that shows a failure again, and the known bugs that fail like it."""
+"""Evidence: a script that reproduces a failure, and known bugs with similar failures."""

@@ -1,9 +1,9 @@
-"""Diagnosis: the likely cause of a subject's failures, and which of them shows it best.
+"""Diagnosis: the likely cause of a subject's failures, and the failure that shows it best.
 
-A *clue* is a mistake that explains what a subject gets wrong, what a failure says, or an invariant
-that fails. Each points at a cause; of those that are found the first in the order of
-``causes.json`` counts, the most specific property first. It is told where the same clue was right
-for most of the known bugs that show it, which are the mutants of ``diagnoses.json``.
+A *clue* is a mistake that explains the wrong outputs, the message of a failure, or a violated
+invariant. Each clue points at a cause. The first one in the order of ``causes.json``, the most
+specific property first, is used. It is reported only if the same clue was right for most of the
+known bugs that show it, which are the mutants of ``diagnoses.json``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from attnbench.checking.outcomes import CONTRACT, Outcome
 __all__ = ["Clue", "clue_of", "diagnosed", "trusted"]
 
 _TRUST = 0.55
-"""Of the known bugs with a clue, the share for which it has to be right."""
+"""Share of the known bugs with a clue for which it must be right."""
 
 _SAID = 0.3
-"""Of the failures, the share that has to say what is wrong with a call; or the contract."""
+"""Share of the failures, unless the contract is one, that must report a fault of the call."""
 
 _FEW = 2
-"""Failures at which an invariant stands nearly alone, which tells more."""
+"""With at most this many failures, a violated invariant stands nearly alone and tells more."""
 
 _PRIOR: Mapping[str, tuple[float, float]] = {
     "makes": (3.0, 0.3),
@@ -35,24 +35,24 @@ _PRIOR: Mapping[str, tuple[float, float]] = {
     "alone": (1.2, 0.5),
     "fails": (1.0, 0.7),
 }
-"""Of each kind of clue, how often it is taken to have been right and wrong before any bug."""
+"""Prior counts of right and wrong for each kind of clue."""
 
 _SPOILS = "inputs_changed"
-"""Of what failures say, what comes before any mistake: the next call gets other inputs."""
+"""The message that precedes any mistake, since the next call gets other inputs."""
 
 _BROKEN = re.compile(
     r"raised |returned \w+ of shape|second time|changes its input|but should return"
 )
-"""What a failure says where the call itself fails, so that its invariant says no more."""
+"""Messages of failures of the call itself, for which the invariant is irrelevant."""
 
 
 @dataclass(frozen=True)
 class Clue:
-    """What points at a cause.
+    """A clue that points at a cause.
 
     Args:
         kind: ``makes`` (a mistake explains it), ``says``, ``alone`` or ``fails`` (an invariant).
-        what: the mistake, the cause that is said, or the invariant.
+        what: the mistake, the cause in the message, or the invariant.
         cause: a key of ``causes.json``.
     """
 
@@ -62,7 +62,7 @@ class Clue:
 
     @property
     def name(self) -> str:
-        """It as one word, by which known bugs are counted."""
+        """The clue as one word, the key under which known bugs are counted."""
         return f"{self.kind}:{self.what}"
 
 
@@ -111,7 +111,7 @@ def trusted(clue: Clue, known: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _told(clue: Clue) -> str:
-    """A cause in words, with bugs of other projects that had it and showed the same clue."""
+    """A cause in words, with public bugs that had this cause and showed the same clue."""
     text: str = _data("causes.json")["causes"][clue.cause]
     bugs = [
         bug
@@ -125,7 +125,7 @@ def _told(clue: Clue) -> str:
 
 
 def diagnosed(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """The outcomes of any number of subjects; the failure that shows a cause best tells it."""
+    """Add the likely cause to the failure of each subject that shows it best."""
     outcomes = list(outcomes)
     for subject in dict.fromkeys(o.subject for o in outcomes if o.status == "failed"):
         places = [i for i, outcome in enumerate(outcomes) if outcome.subject == subject]
@@ -138,7 +138,7 @@ def diagnosed(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
 
 
 def _shows(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:
-    """The failure that shows a cause: its invariant's, or the one that comes first."""
+    """The failure that shows a cause: that of its invariant, or the first one."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     order = {name: n for n, (name, _) in enumerate(_data("causes.json")["shown_by"])}
     own = {name for name, cause in _data("causes.json")["shown_by"] if cause == clue.cause}

@@ -1,7 +1,7 @@
-"""Hypotheses: what textbook attention would give if it made a known mistake.
+"""Hypotheses: the outputs of textbook attention with known mistakes.
 
-A mistake explains a subject where everything that the subject gets wrong on some small cases is
-just what attention with that mistake gives.
+A mistake explains a subject if, on some small cases, the subject's wrong outputs equal those of
+attention with that mistake.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ __all__ = ["mistaken"]
 
 
 def mistaken(call: Call) -> Named:
-    """What each mistake that a call could show would give, ``(*lead, L, Ev)``, by its name.
+    """Yield the name and output ``(*lead, L, Ev)`` of each mistake that a call could show.
 
-    Slots that no query may see are tried as they are, and as zeros, which some code makes of them
-    before anything else.
+    Slots that no query may see are tried both unchanged and as zeros, as some code replaces them
+    first.
     """
     seen = call.stages.allowed.any(-2).unsqueeze(-1)
     for one in (call,) if bool(seen.all()) else (call, call.silenced(seen)):

@@ -1,4 +1,4 @@
-"""Mistakes about which keys a query sees: masks, causality, lengths, and rows without keys."""
+"""Mistakes about the keys that a query sees: masks, causality, lengths, and empty rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _masks(call: Call) -> Named:
 
 
 def _all_masks(call: Call) -> Named:
-    """Masks, lengths and causality alike."""
+    """Mistakes of masks, lengths and causality alike."""
     allowed = call.stages.allowed
     if not bool(allowed.all()):
         every = call.stages.replace(allowed=torch.ones_like(allowed))
@@ -43,14 +43,14 @@ def _all_masks(call: Call) -> Named:
 
 
 def _zeroed(call: Call, mask: Tensor) -> Tensor:
-    """Hidden scores are 0, as a mask that is multiplied in leaves them."""
+    """The output if hidden scores are 0, as after multiplying with the mask."""
     rest = stages_of(call.inputs.replace(attn_mask=None))
     scores = call.stages.scores * mask.cpu()
     return call.stages.replace(scores=scores, allowed=rest.allowed, bias=rest.bias).output
 
 
 def _places(call: Call) -> Named:
-    """Masks laid over other items, heads, queries or keys."""
+    """Masks applied to the wrong items, heads, queries or keys."""
     allowed, (q_len, kv_len) = call.stages.allowed, call.lengths
     inputs = call.inputs
     if bool(allowed.all()) or (inputs.attn_mask is None and inputs.valid_lens is None):

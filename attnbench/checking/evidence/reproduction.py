@@ -1,9 +1,8 @@
-"""The script that shows a failure again: plain torch, and run in a clean process before it is told.
+"""The script that reproduces a failure in plain torch, verified in a clean process.
 
-The failing check is run once more with a tape (:mod:`attnbench.checking.evidence.tape`); what the
-violated quantity depends on becomes a script, which ends with an assertion that fails. Where a
-violation brings lines of its own, as those of :mod:`attnbench.checking.evidence.untaped` do, they
-are the script.
+The failing check is run once more with a tape (:mod:`attnbench.checking.evidence.tape`). Everything
+that the violated quantity depends on becomes a script, which ends with a failing assertion. If a
+violation has its own lines, as in :mod:`attnbench.checking.evidence.untaped`, these are the script.
 """
 
 from __future__ import annotations
@@ -39,22 +38,23 @@ from attnbench.subject.subject import Subject
 __all__ = ["reproduce", "with_evidence"]
 
 _TIME_LIMIT_S = 60
-_TRIES = 3  # failures of a subject for which a script is looked for
-_TOLD_BYTES = 2**16  # of what a script writes: its last line names the exception
-_LONGEST = 200  # lines; a longer script shows less than the message does
+_TRIES = 3  # failures of a subject for which a script is tried
+_TOLD_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
+_LONGEST = 200  # lines; a longer script is less helpful than the message
 
 
 def with_evidence(
     outcomes: Iterable[Outcome], subject: Subject, invariants: Iterable[Invariant]
 ) -> Iterator[Outcome]:
-    """The same outcomes as they come; the first failure that can be has a script that shows it.
+    """Pass on outcomes as they come, and add evidence to some failures.
 
-    One of the first has the mistakes that explain what the subject gets wrong.
+    The first failure for which it is possible gets a script that reproduces it. One of the first
+    gets the mistakes that explain the wrong outputs.
 
     Args:
-        outcomes: of ``subject``.
-        subject: what failed.
-        invariants: those that were run.
+        outcomes: outcomes of ``subject``.
+        subject: the subject.
+        invariants: the invariants that were run.
     """
     known = {invariant.name: invariant for invariant in invariants}
     tries = looks = _TRIES
@@ -78,11 +78,11 @@ def with_evidence(
 
 
 def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
-    """A script that shows the failure of an invariant at a case, once it has been seen to.
+    """Write a script that reproduces the failure of an invariant at a case, and verify it.
 
     Returns:
-        Source text that imports torch and the subject's own code and ends with an assertion that
-        fails; ``None`` if there is none.
+        Source text that imports torch and the subject's own code and ends with a failing assertion;
+        ``None`` if there is no such script.
     """
     try:
         script, expected = _script(subject, invariant, case)
@@ -137,11 +137,11 @@ _CACHE_CALLS = {
     "crop": "(crop, ",
     "length": " length(",
 }
-"""How lines call the operations of a cache."""
+"""The calls of the operations of a cache in a script."""
 
 
 def _definitions(subject: Subject, named: list[Named], lines: Sequence[str]) -> list[str]:
-    """What an invariant's own lines may call: ``make``, ``attend`` and ``reference``."""
+    """Definitions of the names that own lines may use: ``make``, ``attend`` and ``reference``."""
     options = "".join(f", {name}={value!r}" for name, value in subject.options.items())
     texts = {"make": f"lambda *sizes: {named[0].text}(*sizes{options})"}
     if isinstance(subject.spec, KernelSpec):
@@ -158,7 +158,7 @@ def _definitions(subject: Subject, named: list[Named], lines: Sequence[str]) -> 
 
 
 def _ending(tape: Tape, compared: Any, message: str) -> tuple[set[int], list[str]]:
-    """Variables and lines of the comparison, at the place where it failed."""
+    """The variables and lines of the comparison, at the element where it failed."""
     reads: set[int] = set()
     place = ", ".join(map(str, compared["place"]))
     at = f"[{place}]" if place else ""
@@ -183,7 +183,7 @@ def _ending(tape: Tape, compared: Any, message: str) -> tuple[set[int], list[str
 
 
 def _shape_and_dtype(subject: Subject, tape: Tape) -> tuple[set[int], list[str]]:
-    """Variables and lines that hold the last result against the shape and dtype it should have."""
+    """The variables and lines that compare the last result with its expected shape and dtype."""
     assert tape.last is not None
     inputs, result = tape.last
     given = [tensor for tensor in inputs if tensor.is_floating_point()]
@@ -230,7 +230,7 @@ def _rendered(
 
 
 def _fails(script: str, expected: str) -> bool:
-    """Whether a script, run in a clean process, ends with an exception of this name."""
+    """Run a script in a clean process; whether it ends with an exception of this name."""
     with tempfile.TemporaryDirectory() as folder:
         path, said = Path(folder) / "reproduce.py", Path(folder) / "stderr"
         path.write_text(script, encoding="utf-8")

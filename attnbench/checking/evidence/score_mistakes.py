@@ -1,4 +1,4 @@
-"""Mistakes about what is computed of the keys seen: scores, softmax, pooling, and heads."""
+"""Mistakes in the computation on visible keys: scores, softmax, pooling, and heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of source text, the variables that they name, and which of them an end depends on."""
+"""Lines of source text, their variables, and the lines that a result depends on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 __all__ = ["Lines", "Step", "Unwritable"]
 
 
-class Unwritable(Exception):  # noqa: N818 -- it says what cannot be written, and is always caught
+class Unwritable(Exception):  # noqa: N818 -- always caught
     """A value or a function that has no plain source text."""
 
 
@@ -22,10 +22,10 @@ class Step:
     """One line of the script.
 
     Args:
-        text: source; a variable is ``‹number›``.
-        reads: numbers of the variables it reads.
-        writes: numbers of the variables it makes or changes.
-        problem: why it cannot be written; a script that needs it cannot either.
+        text: source text, with ``‹number›`` for a variable.
+        reads: numbers of the variables that it reads.
+        writes: numbers of the variables that it creates or changes.
+        problem: why it cannot be written, nor any script that needs it.
         grad: whether gradients were recorded.
     """
 
@@ -37,11 +37,11 @@ class Step:
 
 
 class Lines:
-    """The lines written so far, and which objects they name.
+    """The lines written so far, and the objects that they name.
 
     Attributes:
         steps: the lines.
-        names: a better name for a variable than its number.
+        names: better names of variables than their numbers.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Lines:
         self._in_storage: dict[int, set[int]] = {}
 
     def introduce(self, value: Tensor | nn.Module | torch.Generator) -> None:
-        """Write the line that makes an object which is met for the first time as an argument."""
+        """Write the line that creates an object that appears as an argument for the first time."""
         raise NotImplementedError
 
     def write(
@@ -69,8 +69,8 @@ class Lines:
 
         Args:
             text: an expression.
-            reads: numbers of the variables it reads.
-            result: what it gave; only tensors in it are named.
+            reads: numbers of the variables that it reads.
+            result: value of the expression; only tensors in it get variables.
             changed: objects that it changed in place.
             problem: why it cannot be written.
         """
@@ -97,7 +97,7 @@ class Lines:
         return "", set()
 
     def number(self, thing: object) -> int:
-        """The number of an object's variable; a new one at first."""
+        """The number of an object's variable; creates one if needed."""
         if id(thing) not in self._known:
             self._alive.append(thing)
             self._known[id(thing)] = len(self._alive)
@@ -110,13 +110,13 @@ class Lines:
         return id(thing) in self._known
 
     def _sharing(self, thing: object) -> set[int]:
-        """The variables of all tensors that share an object's memory, its own among them."""
+        """The variables of all tensors that share an object's memory, including its own."""
         if isinstance(thing, Tensor):
             return {self.number(thing), *self._in_storage.get(_storage(thing), ())}
         return {self.number(thing)}
 
     def _index(self, index: Any, reads: set[int]) -> str:
-        """An index as one writes it: ``..., :1, 0``."""
+        """The source text of an index: ``..., :1, 0``."""
 
         def part(item: Any) -> str:
             if not isinstance(item, slice):
@@ -131,7 +131,7 @@ class Lines:
         """The source text of an argument; adds the variables in it to ``reads``.
 
         Raises:
-            Unwritable: it has none.
+            Unwritable: the argument has no source text.
         """
         if isinstance(value, Tensor | nn.Module | torch.Generator):
             if not self.knows(value):
@@ -171,7 +171,7 @@ class Lines:
         return kept[::-1]
 
     def name(self, thing: object, name: str) -> None:
-        """Give a variable a better name, unless another has it."""
+        """Give a variable a better name, unless it is taken."""
         if self.knows(thing) and name not in self.names.values():
             self.names[self.number(thing)] = name
 

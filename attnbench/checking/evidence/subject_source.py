@@ -1,4 +1,4 @@
-"""How a script in a process of its own gets at a subject's code: by import, file or source text."""
+"""Access of a script to a subject's code: by import, by file or as source text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 @dataclass(frozen=True)
 class Named:
-    """Source text for something that a subject brings.
+    """Source text for a part of a subject's code.
 
     Args:
-        imports: lines that come first.
+        imports: lines at the start of the script.
         text: an expression.
     """
 
@@ -34,7 +34,7 @@ class Named:
 
 
 def named_make(spec: ScoringSpec | MechanismSpec | LayerSpec) -> Named:
-    """What makes a module.
+    """The source text of a spec's ``make``.
 
     Raises:
         Unwritable: it can neither be imported nor written out.
@@ -43,7 +43,7 @@ def named_make(spec: ScoringSpec | MechanismSpec | LayerSpec) -> Named:
 
 
 def named_reference(spec: ScoringSpec | MechanismSpec) -> Named:
-    """What computes a spec's formula in Python floats.
+    """The source text of a spec's ``reference`` in Python floats.
 
     Raises:
         Unwritable: it can neither be imported nor written out.
@@ -53,7 +53,7 @@ def named_reference(spec: ScoringSpec | MechanismSpec) -> Named:
 
 
 def named_attend(spec: KernelSpec) -> Named:
-    """What runs a kernel.
+    """The source text of a kernel's ``attend``.
 
     Raises:
         Unwritable: it can neither be imported nor written out.
@@ -62,7 +62,7 @@ def named_attend(spec: KernelSpec) -> Named:
 
 
 def named_cache(spec: LayerSpec, operation: str) -> Named:
-    """What makes or changes a cache: ``new``, ``select``, ``crop`` or ``length``.
+    """The source text of a cache's operation: ``new``, ``select``, ``crop`` or ``length``.
 
     Raises:
         Unwritable: it can neither be imported nor written out.
@@ -91,7 +91,7 @@ def _named(spec: Spec, function: Callable[..., Any], field: str) -> Named:
 
 
 def _imports(module: ModuleType) -> tuple[str, ...]:
-    """A line that lets a module be found, if it is not installed."""
+    """The lines by which a script finds a module that is not installed."""
     file = getattr(module, "__file__", None)
     installed = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
     if file is None or any(file.startswith(f"{folder}/") for folder in installed):
@@ -104,9 +104,9 @@ def _imports(module: ModuleType) -> tuple[str, ...]:
 
 
 def _importable_name(module: ModuleType) -> str:
-    """The name that a module has where only its folder was made importable.
+    """The name by which a module can be imported if its folder is importable.
 
-    Of two files of one name, addressed by path, the second was loaded under another name.
+    Of two files with the same name, the second was loaded under another name.
     """
     file = getattr(module, "__file__", None)
     if file is None or "." in module.__name__:
@@ -116,7 +116,7 @@ def _importable_name(module: ModuleType) -> str:
 
 
 def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:
-    """The specs that a module holds or its hooks give, with source text; ``@`` is the module."""
+    """Yield the specs of a module or its hooks, with source text; ``@`` stands for the module."""
     kinds = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
     for name, value in list(vars(module).items()):
         if isinstance(value, kinds):
@@ -134,7 +134,7 @@ def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:
 
 
 def _written_out(function: Callable[..., Any]) -> Named:
-    """A class or function as its own source, which has to need nothing but torch."""
+    """A class or function as its source text, which must depend on nothing but torch."""
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
         raise Unwritable("a lambda or an object has no source text of its own")

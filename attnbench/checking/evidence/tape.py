@@ -1,7 +1,7 @@
-"""A tape of what a check does with tensors, as source text that needs torch alone.
+"""A tape that records what a check does with tensors, as source text that needs only torch.
 
-While it runs, every call of torch is written down; a call of the subject's own module or kernel is
-one line. What an invariant compared in the end, and all that it depends on, becomes a script.
+It records every call of torch; a call of the subject's own module or kernel is one line. The final
+comparison of an invariant, with everything that it depends on, becomes a script.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _REFLECTED = {"__radd__": "+", "__rsub__": "-", "__rmul__": "*", "__rtruediv__":
 
 
 class Tape(Lines, TorchFunctionMode):
-    """The lines of all that is done while it is entered as a context.
+    """Records lines while it is entered as a context.
 
     Attributes:
-        modules: those that were made or copied, and the state that they had then.
-        last: the tensors and the result of the subject's last call.
-        raised_name: of the exception that the subject raised last.
-        paused: whether what torch is called with is left out.
+        modules: modules that were made or copied, with their state at that time.
+        last: tensors and result of the subject's last call.
+        raised_name: name of the exception that the subject raised last.
+        paused: whether calls of torch are not recorded.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Tape(Lines, TorchFunctionMode):
         self._modes: dict[int, tuple[torch.dtype | None, bool]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func``, and write it down."""
+        """Call ``func`` and record it."""
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
@@ -75,7 +75,7 @@ class Tape(Lines, TorchFunctionMode):
         )
         if in_place and args:
             changed.append(args[0])
-            changed += [  # a call of the module depends on it
+            changed += [  # calls of the module depend on it
                 module
                 for module, _ in self.modules
                 if any(parameter is args[0] for parameter in module.parameters())
@@ -117,7 +117,7 @@ class Tape(Lines, TorchFunctionMode):
         return f"{head}.{method}({', '.join([*rest, *named])})"
 
     def introduce(self, value: Tensor | nn.Module | torch.Generator) -> None:
-        """Write the line that makes an object which is met for the first time as an argument."""
+        """Write the line that creates an object that appears as an argument for the first time."""
         if isinstance(value, torch.Generator):
             seed = value.initial_seed()
             number = self.number(value)
@@ -147,12 +147,12 @@ class Tape(Lines, TorchFunctionMode):
         self.steps.append(Step(text, set(), {number}))
 
     def made_module(self, module: nn.Module, text: str, seed: int | None) -> None:
-        """Write how a module is made.
+        """Write the line that makes a module.
 
         Args:
-            module: what was made.
-            text: what made it.
-            seed: torch's global generator was seeded with it just before; ``None`` if it was not.
+            module: the module.
+            text: expression that made it.
+            seed: seed of torch's global generator just before; ``None`` if it was not seeded.
         """
         number, drawn = self.number(module), self.number(_GENERATOR)
         if seed is not None:
@@ -161,13 +161,13 @@ class Tape(Lines, TorchFunctionMode):
         self.modules.append((module, _state(module)))
 
     def changed_module(self, module: nn.Module, text: str) -> None:
-        """Write what changes the state of a module; it is called ``@`` in the text."""
+        """Write a line that changes the state of a module, which is ``@`` in the text."""
         number = self.number(module)
         self.steps.append(Step(text.replace("@", f"‹{number}›"), {number}, {number}))
         self.modules = [(m, _state(m) if m is module else then) for m, then in self.modules]
 
     def copied_module(self, module: nn.Module) -> None:
-        """Write that a module, met for the first time, is a copy of one that was made here."""
+        """Write the line that copies a known module, for a module seen for the first time."""
         state = _state(module)
         for other, then in self.modules:
             if type(other) is type(module) and _equal(state, then):
@@ -179,12 +179,12 @@ class Tape(Lines, TorchFunctionMode):
         raise Unwritable("a module with a state of its own")
 
     def called(self, function: Callable[..., Any], text: str, args: Any, kwargs: Any) -> Any:
-        """Call the subject's own code, as one line.
+        """Call the subject's own code and record it as one line.
 
         Args:
-            function: what is called.
-            text: what names it; empty if it is the module that comes first in ``args``.
-            args, kwargs: what it is called with.
+            function: function to call.
+            text: source text of the function; empty for the module that is the first of ``args``.
+            args, kwargs: arguments of the call.
         """
         reads: set[int] = set()
         problem = ""
@@ -213,7 +213,7 @@ class Tape(Lines, TorchFunctionMode):
         return result
 
     def _put_right(self, module: nn.Module) -> None:
-        """Write the dtype and the mode that a module has at a call."""
+        """Write the lines that set the dtype and mode that a module has at a call."""
         number = self.number(module)
         tensor = next((p for p in module.parameters() if p.is_floating_point()), None)
         now = (None if tensor is None else tensor.dtype, module.training)
@@ -225,7 +225,7 @@ class Tape(Lines, TorchFunctionMode):
         self.steps.append(Step(line, {number}, {number}))
 
     def owns(self, module: nn.Module) -> bool:
-        """Whether a module was made on this tape, or is a copy of one."""
+        """Whether a module was made on this tape, or is a copy of such a module."""
         if any(module is known for known, _ in self.modules):
             return True
         return any(type(module) is type(known) for known, _ in self.modules)
@@ -237,12 +237,12 @@ class Tape(Lines, TorchFunctionMode):
 
     @property
     def raised(self) -> int:
-        """The variable that a call which raised is said to write."""
+        """The variable that stands for the result of a call that raised."""
         return self.number(_RAISED)
 
 
 class _Mark:
-    """Something that is not an object of torch, and that lines may depend on."""
+    """A placeholder for something that lines depend on, but that is not an object of torch."""
 
 
 _GRADIENTS, _GENERATOR, _RAISED = _Mark(), _Mark(), _Mark()

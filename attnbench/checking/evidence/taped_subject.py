@@ -1,4 +1,4 @@
-"""A subject whose modules, inputs and calls are written on a tape as they are made."""
+"""A subject that records its modules, inputs and calls on a tape."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["calls_taped", "taped"]
 
 @dataclass(frozen=True, eq=False)
 class _Taping(Subject):
-    """What writes the modules and calls of a subject on a tape."""
+    """The parts of a subject that record modules and calls on a tape."""
 
     tape: Tape | None = None
     make_text: str = ""
 
     def make(self, *sizes: int) -> nn.Module:
-        """A module as always, and the line that makes it."""
+        """Make a module, and write the line for it."""
         assert self.tape is not None
         seed, self.tape.paused = _fresh_seed(), True
         try:
@@ -44,7 +44,7 @@ class _Taping(Subject):
         return module
 
     def unsettle(self, module: nn.Module) -> None:
-        """As always, and the line that does it."""
+        """Change the parameters, and write the line for it."""
         assert self.tape is not None
         self.tape.paused = True
         try:
@@ -54,7 +54,7 @@ class _Taping(Subject):
         self.tape.changed_module(module, unsettling(self.constant_parameters, "@"))
 
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
-        """As always; the inputs get their names."""
+        """Build module and inputs, and name the inputs."""
         module, inputs = super().build(case)
         assert self.tape is not None
         self.tape.name(module, "module")
@@ -74,14 +74,14 @@ class _TapedLayer(_Taping, LayerSubject):
 
 
 def _fresh_seed() -> int | None:
-    """What torch's global generator was seeded with; ``None`` if it was used since."""
+    """The seed of torch's global generator; ``None`` if it has been used since."""
     seed = torch.default_generator.initial_seed()
     fresh = torch.Generator().manual_seed(seed).get_state()
     return seed if torch.equal(torch.default_generator.get_state(), fresh) else None
 
 
 def taped(subject: Subject, tape: Tape) -> tuple[Subject, list[Named]]:
-    """The same subject on a tape, and how a script gets at what it is made of."""
+    """The same subject recorded on a tape, and the source text of its parts."""
     named = [named_make(subject.maker)]
     spec = subject.spec
     if isinstance(spec, KernelSpec):
@@ -101,7 +101,7 @@ def taped(subject: Subject, tape: Tape) -> tuple[Subject, list[Named]]:
 
 @contextmanager
 def calls_taped(tape: Tape) -> Iterator[None]:
-    """Calls of modules that were made on a tape are one line each."""
+    """Record each call of a module that was made on the tape as one line."""
     plain: Callable[..., Any] = nn.Module.__call__
 
     def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Scripts in lines of plain torch that an invariant brings itself, where no tape can follow.
+"""Scripts in plain torch that invariants provide themselves if a tape cannot record them.
 
-What a transformation does to a call, or what Python floats come to, cannot be written down while it
-happens. The script makes a module and inputs of the case's sizes, and compares two ways.
+The effect of a transformation on a call, or arithmetic in Python floats, cannot be recorded. Such a
+script makes a module and inputs with the case's sizes, and compares two ways to compute the same.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ _OUTPUTS = {
 
 
 _ALLOWED = 0.05
-"""Where nothing was compared, a difference that rounding does not explain in any dtype."""
+"""Allowed difference if nothing was compared; rounding does not exceed it in any dtype."""
 
 
 def transformed(
     how: str, lines: Callable[[], Sequence[str]], *, gradients: bool = False
 ) -> Callable[[_Check], _Check]:
-    """A decorator of checks that compare a transformed call with the call as it is.
+    """A decorator for checks that compare a transformed call with the original call.
 
     Args:
-        how: what transforms the call, as the script tells it.
-        lines: give source lines that make ``got`` of ``call``, ``query``, ``key`` and ``value``.
-        gradients: whether those by ``query``, ``key`` and ``value`` are compared too.
+        how: name of the transformation in the script.
+        lines: returns source lines that compute ``got`` from ``call``, ``query``, ``key`` and
+            ``value``.
+        gradients: whether gradients by ``query``, ``key`` and ``value`` are compared too.
     """
 
     def decorated(check: _Check) -> _Check:
@@ -72,10 +73,10 @@ def transformed(
 
 
 def sourced(function: Callable[..., Any]) -> list[str]:
-    """Lines that make ``got`` by a function of plain torch, which a check calls too.
+    """Lines that compute ``got`` by a function in plain torch, which a check calls too.
 
     Args:
-        function: takes ``call`` and the tensors, and reads no global name but ``torch``.
+        function: takes ``call`` and the tensors, and uses no global name but ``torch``.
     """
     (node,) = ast.parse(inspect.getsource(function)).body
     assert isinstance(node, ast.FunctionDef)
@@ -150,7 +151,7 @@ def _gradient_lines(allowed: float) -> list[str]:
 
 
 def compared_with_reference(subject: Subject, case: Case) -> list[str]:
-    """Lines that compare a module in float64 with ``reference``, the spec's, in Python floats."""
+    """Lines that compare a module in float64 with the spec's ``reference`` in Python floats."""
     given = [*_given(subject, case, "torch.float64"), "with torch.no_grad():"]
     item = "{0} = {0}.reshape(-1, *{0}.shape[-2:])[-1]".format
     if subject.kind == "mechanism":
@@ -187,7 +188,7 @@ def _difference(what: str) -> list[str]:
 
 
 def unsettling(names: Sequence[str], module: str = "module") -> str:
-    """A line that does to a module what :meth:`attnbench.subject.subject.Subject.unsettle` does."""
+    """A line that changes a module as :meth:`attnbench.subject.subject.Subject.unsettle` does."""
     sines = "torch.arange(1.0, p.numel() + 1).sin().view(p.shape)"
     return f"for p in map({module}.get_parameter, {tuple(names)}): p.data += {sines} / 4"
 
@@ -196,7 +197,7 @@ _TENSORS = ("query", "key", "value")
 
 
 def _given(subject: Subject, case: Case, dtype: str) -> list[str]:
-    """Lines that make ``module``, ``query``, ``key``, ``value`` and ``attn_mask``."""
+    """Lines that create ``module``, ``query``, ``key``, ``value`` and ``attn_mask``."""
     count = {"mechanism": 3, "layer": 1}.get(subject.kind, 2)
     sizes = (case.query_size, case.key_size, case.value_size)
     lengths = (case.q_len, case.kv_len, case.kv_len)

@@ -1,4 +1,4 @@
-"""Witnesses: which mistake explains all that a subject gets wrong on some small cases."""
+"""Witnesses: the mistakes that explain a subject's wrong outputs on some small cases."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from attnbench.subject.tensors import Inputs
 __all__ = ["explanations"]
 
 _LARGEST = 2**17
-"""Pairs of query and key in a counterexample that is looked at too."""
+"""Most query-key pairs in a counterexample that is used as well."""
 
 _OFF = 1e-3
-"""What is right is off by less than this share of the largest value in float32."""
+"""A correct float32 output is off by less than this share of its largest value."""
 
 _HALF_OFF = 4e-2
 
 _NARROW = (1e-10, 1e-5)
-"""Between these what is computed in float32 is off, and what is computed in float64 is not."""
+"""Range of the errors of computations in float32; those in float64 are smaller."""
 
 _SHARE = 0.4
-"""Of the wrong outputs, the share that a mistake has to make to explain them."""
+"""Share of the wrong outputs that a mistake must reproduce to explain them."""
 
 _CASES = (
     Case((2, 3), 4, 6, 8, 8, 5),
@@ -60,21 +60,21 @@ _CASES = (
 
 
 def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of the mistakes that explain what a subject gets wrong, the likeliest first.
+    """Names of the mistakes that explain a subject's wrong outputs, the likeliest first.
 
-    A mistake explains it where it makes many of the wrong outputs, and would make few of the right
+    A mistake explains them if it reproduces many of the wrong outputs, and makes few of the right
     ones wrong.
 
     Args:
-        subject: one whose scores are known: those of a scoring function, or q·k times a scale.
-        counterexamples: ids of cases at which an invariant failed; small ones are looked at too.
+        subject: a subject with known scores: those of a scoring function, or q·k times a scale.
+        counterexamples: ids of cases at which an invariant failed; small ones are used as well.
     """
     found = likeliest(*tally(subject, counterexamples))
     return tuple(found) or (("computed_in_float32",) if _is_narrow(subject) else ())
 
 
 def likeliest(wrong: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:
-    """The mistakes of a tally that explain enough, the likeliest first."""
+    """The mistakes in a tally that explain enough, the likeliest first."""
     found = [
         (spared / made, -made, name)
         for name, (made, spared) in counts.items()
@@ -86,7 +86,7 @@ def likeliest(wrong: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:
 def tally(
     subject: Subject, counterexamples: Sequence[str] = ()
 ) -> tuple[int, dict[str, tuple[int, int]]]:
-    """How many outputs are wrong, and of each mistake how many it makes, and would make wrong."""
+    """Count wrong outputs, and for each mistake those it reproduces and right ones it spoils."""
     wrong = 0
     made, spared = Counter[str](), Counter[str]()
     with torch.no_grad():
@@ -105,7 +105,7 @@ def tally(
 def _answers(
     subject: Subject, counterexamples: Sequence[str]
 ) -> Iterator[tuple[Call, Tensor, float]]:
-    """Calls, what the subject gives, and what that may be off by."""
+    """Yield calls, the subject's outputs, and their allowed errors."""
     if isinstance(subject.spec, LayerSpec):
         return
     scaled = isinstance(subject.spec, MechanismSpec)
@@ -116,9 +116,7 @@ def _answers(
     for case in dict.fromkeys(map(subject.legal, (*_CASES, *found))):
         if case.dtype not in subject.dtypes or subject.unsupported(case) is not None:
             continue
-        with contextlib.suppress(
-            Exception, SystemExit
-        ):  # what it refuses or breaks at says nothing here
+        with contextlib.suppress(Exception, SystemExit):  # refusals and errors say nothing here
             module, inputs = subject.build(case)
             for given in (inputs, *_with_options(subject, case, inputs)):
                 output = subject.output(module, given).cpu().double()
@@ -152,7 +150,7 @@ def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inpu
 
 
 def _is_narrow(subject: Subject) -> bool:
-    """Whether what is given in float64 comes back as right as float32 is, and no more."""
+    """Whether a result for float64 is only as accurate as float32."""
     case = subject.legal(_CASES[0]).replace(dtype="float64")
     if "float64" not in subject.dtypes or isinstance(subject.spec, LayerSpec):
         return False
@@ -166,7 +164,7 @@ def _is_narrow(subject: Subject) -> bool:
 
 
 def _makes(mistaken: Tensor, output: Tensor, off: float) -> bool:
-    """Whether a mistake makes an output; a row that it leaves without keys may be NaN there."""
+    """Whether a mistake reproduces an output; rows without keys may be NaN in it."""
     if mistaken.shape != output.shape:
         return False
     empty = (mistaken == 0).all(-1, keepdim=True) & output.isnan().all(-1, keepdim=True)
