@@ -1,1 +1,1 @@
-"""Reports of recorded runs: one self-contained page, from records and outcomes."""
+"""Reports of recorded runs: one self-contained page made of records and outcomes."""

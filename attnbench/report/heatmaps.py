@@ -20,12 +20,13 @@ def example_weights(
     size: int = 20,
     seed: int = 0,
 ) -> dict[str, list[list[float]]]:
-    """Weights ``(L, S)`` of each scoring function on one draw of standard normal query and keys.
+    """Weights ``(L, S)`` of each scoring function on the same standard normal query and keys.
 
     Args:
-        subjects: addresses; what is no scoring function, not installed or broken is left out.
+        subjects: addresses; subjects that are not scoring functions, not installed or broken are
+            left out.
         q_len, kv_len, size: L, S and E.
-        seed: of query and keys, and of each function's parameters.
+        seed: seed of query and keys, and of each function's parameters.
 
     Returns:
         Weights by address, nested lists.

@@ -1,4 +1,4 @@
-"""The page: everything in one HTML file, without network or script library."""
+"""The page: a single HTML file that needs neither network nor a script library."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["SIGNS", "load_outcomes", "render"]
 
 
 def load_outcomes(path: Path) -> list[dict[str, Any]]:
-    """The outcomes of a file that ``attnbench check --json`` or ``run`` wrote.
+    """Load the outcomes of a file written by ``attnbench check --json`` or ``run``.
 
     Raises:
-        RecordError: the file cannot be read, or holds something else.
+        RecordError: the file cannot be read, or contains something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -52,11 +52,11 @@ SIGNS = {
     "failed": "F",
     "crashed": "C",
 }
-"""What the matrix shows instead of a time, by status."""
+"""The text in the matrix instead of a time, by status."""
 
 
 def _told(row: Row) -> str:
-    """What a cell of the matrix stands for, in full."""
+    """The full text about a cell of the matrix."""
     record = row.record
     mask = f", mask {record.mask}" if record.mask != "none" else ""
     where = f"{record.subject}, {record.workload or record.case}{mask}, {record.direction}"
@@ -74,12 +74,12 @@ def _told(row: Row) -> str:
 
 
 def _place(record: Record) -> tuple[Any, ...]:
-    """A key that sorts cases by size, those without a mask before the same with one."""
+    """A sort key for cases: by size, without a mask before with one."""
     return texts.natural(record.workload), record.mask != "none", texts.natural(record.case)
 
 
 def _matrices(table: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """A matrix of attention and one of layers, by a name, those that there are."""
+    """A matrix of attention and one of layers by name, as far as there are rows."""
     families: dict[str, list[Row]] = {"Attention": [], "Layers": []}
     for row in table:
         families["Layers" if row.record.kind == "layer" else "Attention"].append(row)
@@ -87,7 +87,7 @@ def _matrices(table: Sequence[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _matrix(table: Sequence[Row]) -> dict[str, Any]:
-    """Cases in columns, those of a contract and device together, and a line of rows a subject."""
+    """Cases in columns, grouped by contract and device, and a line of rows per subject."""
     cells = {(row.record.subject, row.group): row for row in table}
     cases = {row.group: row.record for row in table}
     order = sorted(cases, key=lambda group: (group[0], *_place(cases[group])))
@@ -109,7 +109,7 @@ def _scatter(group: Sequence[Row]) -> Markup | None:
             y=float(row.peak_bytes),
             name=row.record.subject,
             detail=f"{svg.seconds_text(row.time_s)}, {svg.bytes_text(row.peak_bytes)}, "
-            f"error {row.error_ratio or 0:.2g} of what is allowed",
+            f"error {row.error_ratio or 0:.2g} of the allowed error",
             css="front" if row.record.subject in front else "behind",
         )
         for row in group
@@ -123,7 +123,7 @@ def _scatter(group: Sequence[Row]) -> Markup | None:
 
 
 def _pictures(table: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry a case with enough subjects: a title, the Pareto picture, and the rows."""
+    """One entry per case with enough subjects: a title, the Pareto picture, and the rows."""
     found = []
     for _, members in groupby(table, key=lambda row: row.group):
         group = list(members)
@@ -158,7 +158,7 @@ def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry a subject: counts by status, what is wrong, and its ratios to the baseline."""
+    """One entry per subject: counts by status, failures, and its ratios to the baseline."""
     found = []
     for name in sorted({o["subject"] for o in outcomes}):
         own = [o for o in outcomes if o["subject"] == name]
@@ -176,10 +176,10 @@ def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> li
 
 
 def _formulas(formulas: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], str, str]]:
-    """Names, formula and source: one entry for all subjects that share a formula."""
+    """Names, formula and source, with one entry for all subjects that share a formula."""
     found: dict[tuple[str, str], list[str]] = {}
     for name in sorted(formulas, key=texts.natural):
-        formula, source = map(str, formulas[name])  # a plugin's text may call itself markup
+        formula, source = map(str, formulas[name])  # a plugin's text may be a Markup
         found.setdefault((formula, source), []).append(name)
     return [(names, *texts) for texts, names in found.items()]
 
@@ -193,14 +193,14 @@ def render(
     title: str = "attnbench report",
     sources: Sequence[str] = (),
 ) -> str:
-    """The page as text.
+    """Render the page as HTML text.
 
     Args:
-        records: of any runs; rows are formed by contract, device, case and subject.
-        outcomes: of property checks, as dictionaries.
+        records: records of any runs; rows are formed by contract, device, case and subject.
+        outcomes: outcomes of checks, as dictionaries.
         heat_maps: weights by scoring function, all on the same query and keys.
-        formulas: formula and source by subject, of those for which they are known.
-        title: of the page.
+        formulas: formula and source by subject, if known.
+        title: title of the page.
         sources: names of the files that were read.
     """
     table = rows(records)

@@ -1,4 +1,4 @@
-"""Each run at a glance, the newest first: ratios, kernels beneath their scoring function."""
+"""Each run at a glance, the newest first: ratios, with kernels below their scoring function."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class RunGrid:
     """One grid of a run.
 
     Args:
-        titles: of the columns, one a case.
-        lines: a subject each, with the row of each column, if there is one.
+        titles: titles of the columns, one per case.
+        lines: lines, one per subject, with the row of each column, if any.
     """
 
     titles: tuple[str, ...]
@@ -30,8 +30,8 @@ class Run:
     """A run on one machine.
 
     Args:
-        newest: its newest record, for its name, time, commit and machine.
-        grids: of attention and of layers, those that there are.
+        newest: newest record, for name, time, commit and machine.
+        grids: grids of attention and of layers, as far as there are records.
     """
 
     newest: Record
@@ -39,7 +39,7 @@ class Run:
 
 
 def runs_of(records: Sequence[Record]) -> list[Run]:
-    """The runs of some records, each machine's and commit's by itself, the newest first."""
+    """The runs in some records, separate by machine and commit, the newest first."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         key = (record.run, record.machine_name, record.commit)

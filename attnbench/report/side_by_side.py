@@ -1,4 +1,4 @@
-"""The machines of a cluster side by side: each with its own times and its own ratios."""
+"""The machines of a cluster side by side, each with its own times and ratios."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["SideBySide", "ratios_of", "side_by_side"]
 
 @dataclass(frozen=True)
 class SideBySide:
-    """A table with a column a machine.
+    """A table with one column per machine.
 
     Args:
-        machines: name and device of each.
-        lines: of each subject at a case, an example and the row of each machine, if there is one.
+        machines: name and device of each machine.
+        lines: for each subject at a case, an example and the row of each machine, if any.
     """
 
     machines: tuple[tuple[str, str], ...]
@@ -25,7 +25,7 @@ class SideBySide:
 
 
 def side_by_side(table: Sequence[Row]) -> SideBySide | None:
-    """The rows of machines with a name; ``None`` if there are fewer than two."""
+    """The rows of named machines side by side; ``None`` if there are fewer than two machines."""
     named = [row for row in table if row.record.machine_name]
     known = [(row.record.machine_name, row.record.device_name) for row in named]
     machines = tuple(sorted({pair for pair in known if pair[1]}))
@@ -43,7 +43,7 @@ def side_by_side(table: Sequence[Row]) -> SideBySide | None:
 
 
 def ratios_of(subject: str, table: Sequence[Row]) -> list[tuple[str, float, float, int]]:
-    """The lowest and highest ratio of a subject and their count, for each machine by itself."""
+    """The lowest and highest ratio of a subject and their number, for each machine separately."""
     found: dict[str, list[float]] = {}
     for row in table:
         if row.record.subject == subject and row.ratio is not None:

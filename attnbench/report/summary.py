@@ -1,4 +1,4 @@
-"""From records to rows: one row for each contract, subject and case, over all its processes."""
+"""Summary of records as rows: one for each contract, subject and case, over all processes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["BASELINE", "Curve", "Row", "curves", "machines", "pareto", "rows", "
 
 @dataclass(frozen=True)
 class Row:
-    """One subject at one case under one contract: what the terminal and the page both show.
+    """One subject at one case under one contract, as the terminal and the page show it.
 
     Times are medians over processes; the quartiles are over processes where there are at least
     four, else those within them. Memory and error are the largest of all processes.
 
     Args:
-        record: the first record of the group, for everything that they share.
-        status: ``ok`` if any process was; else the first one's.
-        processes: how many processes were ok.
-        ratio: time over the baseline's at the same case and contract, measured in turn with it;
-            in older records the ratio of two times. ``None`` without one.
-        ratio_low, ratio_high: its 95 % interval; of several runs, the ends of all their intervals.
-        gain: of a kernel: its scoring function's time over its own.
-        tokens_per_s: of a layer.
-        roofline_share: the least time that the machine would need over the time.
-        ranked: the place by ratio, or by time, among those that are ok at this case, from 1.
+        record: first record of the group, for the fields that all share.
+        status: ``ok`` if any process was ok; otherwise the status of the first.
+        processes: number of processes that were ok.
+        ratio: time over the baseline's at the same case and contract, measured in turn with it; in
+            older records the ratio of two times. ``None`` without one.
+        ratio_low, ratio_high: 95 % interval; for several runs, the range of all their intervals.
+        gain: for a kernel: the time of its scoring function over its own.
+        tokens_per_s: for a layer: tokens per second.
+        roofline_share: the least time that the machine would need, over the time.
+        ranked: place by ratio, or by time, among the ok rows of this case, from 1.
     """
 
     record: Record
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def group(self) -> tuple[str, str]:
-        """What rows must share to be compared: the contract, the machine's device and the case."""
+        """The contract with the machine's device, and the case: compared rows must share these."""
         return f"{self.record.contract} on {self.record.where}", self.record.case
 
 
@@ -62,7 +62,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _origin(record: Record) -> tuple[str, object, object]:
-    """What records must share to be of one number: commit, processor and cores."""
+    """The commit, processor and cores, which records of one number must share."""
     return record.commit, record.machine.get("processor"), record.machine.get("cores")
 
 
@@ -99,9 +99,10 @@ def _row(records: Sequence[Record]) -> Row:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """One row a contract, device of a machine, case and subject, with ratios and places.
+    """One row per contract, device of a machine, case and subject, with ratios and places.
 
-    Of several commits or machines a row shows the newest alone: a median of both is of neither.
+    With several commits or machines, a row shows only the newest, since a median over both would
+    describe neither.
     """
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in records:
@@ -128,7 +129,7 @@ def _compared(group: list[Row]) -> list[Row]:
 
 
 def _ratio(row: Row, base: Row | None) -> float | None:
-    """The ratio of two times of one commit and machine, for records that have none."""
+    """The ratio of two times of one commit and machine, for records without a ratio."""
     if base is None or not base.time_s or row.time_s is None:
         return None
     return row.time_s / base.time_s if _origin(row.record) == _origin(base.record) else None
@@ -136,14 +137,15 @@ def _ratio(row: Row, base: Row | None) -> float | None:
 
 @dataclass(frozen=True)
 class Curve:
-    """The times of one subject over growing S, all else equal; L = S but where a layer decodes.
+    """The times of one subject over increasing S, all else equal; L = S unless a layer decodes.
 
     Args:
-        subject: its address.
+        subject: address of the subject.
         points: pairs of length and time in seconds, by length.
-        baseline: the same of the baseline.
-        lengths: all that were recorded of any subject, with a valid time or without.
-        slope: of the logarithms, by least squares; 2 means four times the time at twice the length.
+        baseline: the same for the baseline.
+        lengths: all recorded lengths of any subject, with or without a valid time.
+        slope: slope of the logarithms, by least squares; 2 means four times the time at twice the
+            length.
     """
 
     subject: str
@@ -161,7 +163,7 @@ def slope(points: Sequence[tuple[int, float]]) -> float:
 
 
 def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
-    """Curves of subjects with at least three lengths, by a title that says what is held fixed."""
+    """Curves of subjects with at least three lengths, by a title with the fixed parameters."""
     families: dict[str, dict[str, dict[int, float]]] = {}
     recorded: dict[str, set[int]] = {}
     baselines: dict[str, str] = {}
@@ -191,7 +193,7 @@ def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
 
 
 def pareto(group: Sequence[Row]) -> set[str]:
-    """Subjects that no other of the group beats in time, memory and error at once."""
+    """The subjects that no other in the group beats in time, memory and error at once."""
 
     def costs(row: Row) -> tuple[float, float, float]:
         return (row.time_s or 0.0, float(row.peak_bytes or 0), row.error_ratio or 0.0)
@@ -209,7 +211,7 @@ def pareto(group: Sequence[Row]) -> set[str]:
 
 
 def machines(records: Iterable[Record]) -> list[Mapping[str, object]]:
-    """Each machine once: what it is, the versions that ran, commits and runs."""
+    """Each machine once, with its description, versions, commits and runs."""
     found: dict[str, dict[str, object]] = {}
     for record in records:
         key = f"{sorted(record.machine.items())}{record.device_name}"

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: no library, colours by class, so that they follow the page's theme."""
+"""Charts as inline SVG without a library; colours are classes that follow the page's theme."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def _three(number: float) -> str:
-    """Three digits, and never an exponent for a thousand."""
+    """A number with three digits, without an exponent for a thousand."""
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
@@ -44,8 +44,8 @@ class Axis:
     """A logarithmic axis.
 
     Args:
-        low, high: its ends.
-        start, end: where they lie, in the picture's units.
+        low, high: values at its ends.
+        start, end: coordinates of its ends, in the picture's units.
         ticks: pairs of value and text.
     """
 
@@ -56,7 +56,7 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
 
     def at(self, value: float) -> float:
-        """Where a value lies."""
+        """The coordinate of a value."""
         span = math.log(self.high) - math.log(self.low)
         share = (math.log(max(value, 1e-300)) - math.log(self.low)) / span
         return self.start + share * (self.end - self.start)
@@ -71,7 +71,7 @@ def log_axis(
     most: int = 5,
     base: float = 10.0,
 ) -> Axis:
-    """An axis that holds all values, with ticks at powers of a base (of 10 also at 2 and 5)."""
+    """An axis for all values, with ticks at powers of a base (for 10 also at 2 and 5)."""
     numbers = [value for value in values if value > 0] or [1.0]
     low, high = min(numbers) / 1.3, max(numbers) * 1.3
     first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
@@ -142,13 +142,13 @@ def panel(
     lengths: Sequence[int],
     times: Sequence[float],
 ) -> Markup:
-    """A small log-log chart of time over length, the baseline behind it; dashed across a gap.
+    """A small log-log chart of time over length with the baseline; dashed across a gap.
 
     Args:
-        title: for readers who cannot see it.
+        title: title for screen readers.
         points, baseline: pairs of length and seconds.
-        lengths, times: of all panels that stand together, so that they share their axes; one of
-            these lengths between two neighbouring points is a gap.
+        lengths, times: those of all panels in a group, which share their axes; one of these lengths
+            between two neighbouring points is a gap.
     """
     x = log_axis(lengths, 46, 214, most=4, base=2.0)
     y = log_axis(times, 128, 8, seconds_text, most=4)
@@ -160,7 +160,7 @@ def panel(
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a scatter: where, what, and how it is drawn (a class of the style sheet)."""
+    """A point of a scatter plot: coordinates, texts, and a class of the style sheet."""
 
     x: float
     y: float
@@ -170,7 +170,7 @@ class Mark:
 
 
 def scatter(title: str, marks: Sequence[Mark], x_name: str, y_name: str) -> Markup:
-    """Points on logarithmic axes; those of class ``front`` are named beside their point."""
+    """Points on logarithmic axes; those of class ``front`` are labelled."""
     x = log_axis([m.x for m in marks], 66, 610, seconds_text)
     y = log_axis([max(m.y, 1.0) for m in marks], 300, 14, bytes_text, base=2.0)
     body = _grid(x, y)
@@ -201,14 +201,14 @@ def scatter(title: str, marks: Sequence[Mark], x_name: str, y_name: str) -> Mark
 
 
 def _share(weight: float, top: float) -> float:
-    """How full the colour of a weight is; whole for what is no number."""
+    """The opacity of a weight's colour; 1 for NaN and infinities."""
     if not math.isfinite(weight):
         return 1.0
     return min(1.0, max(0.0, weight) / top) ** 0.5 if top > 0.0 else 0.0
 
 
 def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -> Markup:
-    """Weights of queries (rows) over keys (columns); full colour, of the root, is ``top``.
+    """Weights of queries (rows) over keys (columns); opacity is the root of the share of ``top``.
 
     NaN and infinities have the colour of the class ``strange``.
     """

@@ -1,4 +1,4 @@
-"""Texts of the page: numbers with units, names that may break, keys that sort."""
+"""Texts of the page: numbers with units, breakable names, and sort keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def log_share(ratio: float) -> float:
-    """Where a ratio lies between 1/100 and 100, from 0 to 1."""
+    """The position of a ratio between 1/100 and 100 on a logarithmic scale, from 0 to 1."""
     return min(1.0, max(0.0, 0.5 + math.log10(ratio) / 4)) if ratio > 0 else 0.0
 
 
@@ -35,7 +35,7 @@ def percent(share: float) -> str:
 
 
 def sizes(record: Record) -> str:
-    """Sizes of a case as the page names them."""
+    """The sizes of a case as text."""
     lead = "×".join(map(str, record.lead)) or "1"
     if record.kind == "layer":
         return f"B {lead}, {record.q_len} of S {record.kv_len} tokens, E {record.query_size}"
@@ -47,7 +47,7 @@ def sizes(record: Record) -> str:
 
 
 def fact(value: object, key: str) -> str:
-    """A value of the machine's table with its unit, which the end of its key names."""
+    """A value in the table of a machine, with the unit that is the end of its key."""
     if not isinstance(value, int | float):
         return str(value)
     if key.endswith("_per_s"):
@@ -64,18 +64,18 @@ def fact_name(key: str) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """A name that may go on in the next line after one of its signs."""
+    """A name that may be broken after its punctuation."""
     return Markup("<wbr>").join(re.split("(?<=[_/(])", name))
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts numbers in a text by size."""
+    """A sort key that orders numbers in a text by size."""
     parts = re.split(r"(\d+)", name)
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def ratio(row: Row) -> str:
-    """A row's ratio with half the width of its interval, or what it has instead."""
+    """A row's ratio with the half width of its interval, or the text in its place."""
     if row.status != "ok":
         return row.status.replace("_", " ")
     if row.ratio is None:

@@ -128,8 +128,8 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(
         (["attnbench-plugins"], "would become the module 'attnbench_plugins'"),
         (["json"], "is a keyword or a standard module of Python"),
         (["class"], "is a keyword or a standard module of Python"),
-        (["mine", "--scoring", "scaled_dot"], "a scoring function is called 'scaled_dot' already"),
-        (["hard"], "a mechanism is called 'hard' already"),
+        (["mine", "--scoring", "scaled_dot"], "there already is a scoring function 'scaled_dot'"),
+        (["hard"], "there already is a mechanism 'hard'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -68,7 +68,7 @@ def test_a_file_in_another_folder_finds_the_function(folder: Path) -> None:
         (("--from", "library.py:atention", "--as", "sdpa"), "no attribute 'atention'"),
         (("--from", "scaled_dot"), "is declared already"),
         (("library", "--from", "library.py:attention", "--as", "sdpa"), "already exists"),
-        (("--as", "sdpa"), "name it"),
+        (("--as", "sdpa"), "add --from"),
         ((), "name the distribution"),
     ],
 )

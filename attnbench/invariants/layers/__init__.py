@@ -1,1 +1,1 @@
-"""The invariants on layers and their caches, by topic, and what only they share."""
+"""Invariants on layers and their caches, by topic, and their common code."""

@@ -1,4 +1,4 @@
-"""Which property a failing program tells of, so that a violation with one cause has one name."""
+"""The property that a failing program violates, so that one cause is reported under one name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["is_of_another", "played", "restricted"]
 
 
 def played(stage: Stage, judged: str, program: Program) -> FoundError | None:
-    """What a program shows to be wrong; ``None`` if nothing."""
+    """Play a program; returns the error that it shows, or ``None``."""
     player = Player(stage, judged)
     try:
         for step in program:
@@ -28,7 +28,7 @@ def played(stage: Stage, judged: str, program: Program) -> FoundError | None:
 
 
 def restricted(stage: Stage, judged: str, program: Program) -> Program:
-    """What is left of a program without the steps that a property does not have."""
+    """A program without the steps that a property does not use."""
     has = operations(stage.subject, judged)
     left = [step for step in program if step.kind in ("begin", "append", *has)]
     if "pads" not in has:
@@ -37,8 +37,8 @@ def restricted(stage: Stage, judged: str, program: Program) -> Program:
 
 
 def is_of_another(stage: Stage, judged: str, found: FoundError) -> bool:
-    """Whether another invariant tells of what a program shows, or the layer is exempt from it."""
-    stage = stage.wide()  # where rounding hides least
+    """Whether another invariant reports what a program shows, or the layer is exempt from it."""
+    stage = stage.wide()  # rounding hides least there
     if judged == "alone":
         return any(played(stage, "split", p) is not None for p in _unpadded(stage, found.program))
     if judged != "mixed":
@@ -51,14 +51,14 @@ def is_of_another(stage: Stage, judged: str, found: FoundError) -> bool:
 
 
 def _parts(stage: Stage, judged: str, program: Program) -> set[Program]:
-    """What a property has to say of a program, and of the sequence of its last step."""
+    """The parts of a program that a property covers: of all steps, and of the last sequence."""
     history = _history(program)
     straight = _straight(history, operations(stage.subject, judged))
     return {restricted(stage, judged, part) for part in (program, history, straight)}
 
 
 def _history(program: Program) -> Program:
-    """What led to the last step: the steps of its sequence, and of those it is a copy of."""
+    """The steps that led to the last one: of its sequence, and of those it was copied from."""
     tracks: list[list[Step]] = []
     for step in program:
         if step.kind == "begin":
@@ -74,7 +74,7 @@ def _history(program: Program) -> Program:
 
 
 def _straight(history: Program, has: tuple[str, ...]) -> Program:
-    """The same sequence with the rows and the slots of its end, where nothing else changes them."""
+    """The same sequence with its final rows and slots from the start, without steps in between."""
     begin, *rest = history
     found: list[Step] = []
     for step in rest:
@@ -92,7 +92,7 @@ def _straight(history: Program, has: tuple[str, ...]) -> Program:
 
 
 def _unpadded(stage: Stage, program: Program) -> Iterator[Program]:
-    """The same calls without padding: of all rows, and of each alone, from its first token."""
+    """Yield the same calls without padding: of all rows, and of each row alone."""
     yield restricted(stage, "split", program)
     begin = program[0]
     for pad in dict.fromkeys(begin.rows):
@@ -105,7 +105,7 @@ def _unpadded(stage: Stage, program: Program) -> Iterator[Program]:
 
 
 def _is_told(stage: Stage, judged: str) -> bool:
-    """Whether the invariant of a property finds it by itself, or the layer is exempt from that."""
+    """Whether the invariant of a property finds the error, or the layer is exempt from it."""
     held = PROPERTIES[judged]
     if held.invariant in stage.subject.exempt:
         return True

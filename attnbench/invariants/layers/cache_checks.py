@@ -1,4 +1,4 @@
-"""What the invariants on caches share: when they apply, their cases, and how they accuse."""
+"""Common parts of the invariants on caches: when they apply, their cases, and their failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["cache_cases", "cache_invariant", "has_cache"]
 
 
 def has_cache(subject: Subject, *operations: str) -> str | None:
-    """Why nothing can be said of a layer's cache; ``None`` if something can."""
+    """The reason why the invariant does not apply to a layer's cache, or ``None``."""
     assert isinstance(subject, LayerSubject)
     cache = subject.spec.cache
     if cache is None:
@@ -54,12 +54,12 @@ def _unusable(subject: LayerSubject) -> str | None:
 
 @functools.lru_cache(maxsize=64)
 def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
-    """Whether an operation refuses where nothing could be easier."""
+    """The reason, if an operation refuses even in the easiest case."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         case = subject.legal(Case((2,), 3, 3, 8, 8, 8))
         module, inputs = subject.build(case)
         told = None
-        for length in (2, 0):  # what cannot be cropped to some slots may be emptied
+        for length in (2, 0):  # a cache that cannot be cropped may still be emptied
             _, cache = subject.call(module, inputs.query, None, subject.new_cache(module, 2))
             try:
                 if "select" in operations:
@@ -68,7 +68,7 @@ def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
                     subject.crop(cache, length)
             except NotImplementedError as error:
                 told = f"refused: {' and '.join(operations)} raises NotImplementedError: {error}"
-            except Exception:  # the check itself will tell
+            except Exception:  # the check itself reports it
                 return None
             else:
                 return None
@@ -76,7 +76,7 @@ def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
 
 
 def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
-    """One case in float32; two, beyond quick."""
+    """One case in float32, or two beyond the profile quick."""
     case = subject.legal(Case((3,), 24, 24, 8, 8, 8))
     quick = current_profile().name == "quick"
     wide = case if quick else subject.legal(case.replace(query_size=16, seed=1))
@@ -84,7 +84,7 @@ def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
 
 
 def cache_cases(subject: Subject) -> SearchStrategy[Case]:
-    """Two cases in float32, and one in each other dtype; in quick, one and one in a half type."""
+    """Two cases in float32 and one in each other dtype; for quick one, and one in a half type."""
     case = subject.legal(Case((3,), 24, 24, 8, 8, 8))
     other = [d for d in ("bfloat16", "float16", "float64") if d in subject.dtypes]
     wide = subject.legal(case.replace(query_size=16, seed=1))
@@ -101,7 +101,7 @@ def cache_invariant(
 
     Args:
         judged: a key of :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`.
-        statement, applies: of the invariant.
+        statement, applies: fields of the invariant.
     """
 
     def check(subject: Subject, case: Case) -> None:

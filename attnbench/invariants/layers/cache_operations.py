@@ -1,4 +1,4 @@
-"""Invariants on what is done with a cache: rows selected, slots cropped, copies, other caches."""
+"""Invariants on operations of a cache: selections, crops, copies, and other caches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Programs: what is done with the caches of one layer, step by step, as plain data.
+"""Programs: sequences of operations on the caches of one layer, as plain data.
 
-The schedule lists them, and Hypothesis draws them and shrinks those that fail.
+The schedule lists some programs; Hypothesis draws others, and shrinks failing ones.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass, replace
 __all__ = ["KINDS", "MOST_ROWS", "MOST_TRACKS", "Program", "Step", "in_words", "legalised", "steps"]
 
 MOST_TRACKS = 4
-"""Caches that one program may have."""
+"""Most caches in a program."""
 
 KINDS = ("append", "without", "crop", "select", "fork", "begin")
 """Kinds of step, the simplest first."""
 
 MOST_ROWS = 6
-"""Rows that a cache may have after a selection with repeats."""
+"""Most rows of a cache after a selection with repeats."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that is done.
+    """One step of a program.
 
     Args:
-        kind: ``begin`` a sequence with a cache of its own, ``append`` a chunk, ``select`` rows,
-            ``crop`` slots, ``fork`` by ``copy.deepcopy``, or a call ``without`` a cache.
-        track: number of the sequence, in the order in which they began.
-        count: tokens of a chunk or a call, slots kept, or rows begun.
-        rows: those selected; for ``begin`` the padded slots at the left of each row, or nothing.
+        kind: ``begin`` a sequence with its own cache, ``append`` a chunk, ``select`` rows, ``crop``
+            slots, ``fork`` by ``copy.deepcopy``, or a call ``without`` a cache.
+        track: number of the sequence, in order of their beginnings.
+        count: tokens of a chunk or call, slots to keep, or rows to begin with.
+        rows: selected rows; for ``begin`` the padded slots at the left of each row, or nothing.
     """
 
     kind: str
@@ -61,7 +61,7 @@ Program = tuple[Step, ...]
 def steps(
     rows: int, *parts: int | str | tuple[int, ...] | Step, pads: Sequence[int] = ()
 ) -> Program:
-    """A program of one sequence, in short: a number appends, a tuple selects, ``-n`` crops to n.
+    """Write a program of one sequence: a number appends, a tuple selects, ``-n`` crops to n.
 
     ``"0"`` crops to nothing, and a word is a step of that kind.
     """
@@ -79,12 +79,12 @@ def steps(
 
 
 def in_words(program: Program) -> str:
-    """A program as one would tell it."""
+    """Describe a program in words."""
     return ", ".join(map(str, program))
 
 
 def legalised(program: Iterable[Step], capacity: int) -> Program:
-    """The same program with what is not legal made so or left out."""
+    """The same program with illegal steps made legal or left out."""
     found: list[Step] = []
     rows: list[int] = []
     lengths: list[int] = []

@@ -1,4 +1,4 @@
-"""What is held of caches: one invariant a property, its operations, and programs tried first."""
+"""The properties of caches: for each its invariant, its operations, and scheduled programs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Property:
     """A property of caches.
 
     Args:
-        invariant: the name of the invariant that tells of it.
-        operations: kinds of step that its programs have beside ``begin`` and ``append``; ``pads``
-            for sequences that begin with padding.
-        scheduled: the programs that are tried first.
+        invariant: name of the invariant that reports it.
+        operations: kinds of step in its programs besides ``begin`` and ``append``; ``pads`` for
+            sequences that begin with padding.
+        scheduled: programs that run first.
     """
 
     invariant: str
@@ -29,7 +29,7 @@ class Property:
 
 
 def operations(subject: LayerSubject, judged: str) -> tuple[str, ...]:
-    """Those of a property that a layer has."""
+    """The operations of a property that a layer supports."""
     cache, lacking = subject.spec.cache, set[str]()
     if judged == "mixed":
         lacking = {name for name in ("select", "crop") if getattr(cache, name) is None}
@@ -39,12 +39,12 @@ def operations(subject: LayerSubject, judged: str) -> tuple[str, ...]:
 
 
 def _pads(subject: LayerSubject) -> bool:
-    """Whether a layer promises something of padding at the left."""
+    """Whether a layer makes a promise about padding at the left."""
     return "left_padding_is_inert" in subject.laws and "padding_mask" in subject.accepts
 
 
 def _window(subject: LayerSubject) -> int:
-    """The declared window; a small one that a cache may have without saying so."""
+    """The declared window; without one, a small one that a cache may have undeclared."""
     return subject.spec.window or 4
 
 
@@ -190,4 +190,4 @@ PROPERTIES: Mapping[str, Property] = MappingProxyType(
         ),
     }
 )
-"""Properties by the name under which a program is judged."""
+"""The properties by name."""

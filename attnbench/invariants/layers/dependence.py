@@ -1,4 +1,4 @@
-"""Invariants on which tokens an output may depend on: not on other items, later ones, far ones."""
+"""Invariants on the tokens that an output may depend on: not other items, later or far ones."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _moved(subject: Subject, case: Case) -> None:
 
 
 def _reorders(subject: LayerSubject) -> bool:
-    """Whether reordering all tokens is to reorder the outputs, and no more."""
+    """Whether reordering all tokens should only reorder the outputs."""
     free = subject.conventions.positions == "none" and subject.spec.window is None
     return free and not subject.spec.causal
 
@@ -205,7 +205,7 @@ def _moving_cases(subject: Subject) -> SearchStrategy[Case]:
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on which tokens an output may depend on."""
+    """The invariants on the tokens that an output may depend on."""
     yield Invariant(
         name="items_are_independent",
         statement="What an item gets depends neither on the order of the batch nor on the "

@@ -1,4 +1,4 @@
-"""What a failing program shows of its cause, where that has a name of its own."""
+"""Explanations of failing programs whose cause is known."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
 
 
 def _selects_both_ways(stage: Stage) -> bool:
-    """Whether a selection that gives another cache changes the one that it was given."""
+    """Whether a selection that returns another cache also changes the given one."""
     subject, module = stage.subject, stage.module()
     tokens = stage.tokens[:2]
     try:
@@ -48,12 +48,12 @@ def _selects_both_ways(stage: Stage) -> bool:
                 return False
             step = tokens[:, 3:4]
             expected, _ = subject.call(module, step, None, before)
-    except Exception:  # what else is wrong is told by the program itself
+    except Exception:  # the program itself reports other errors
         return False
     try:
         with torch.no_grad():
             got, _ = subject.call(module, step, None, cache)
-    except Exception:  # it was changed so much that it is of no use
+    except Exception:  # changed so much that it is unusable
         return True
     real = torch.ones_like(expected, dtype=torch.bool)
     return worst_place(got, expected, 4 * floor_of(subject, expected), real) is not None

@@ -1,4 +1,4 @@
-"""Invariants on how a layer is run: again, on nothing, under checkpointing, through a cache."""
+"""Invariants on ways to run a layer: again, on no tokens, under checkpointing, through a cache."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _no_trace(subject: Subject, case: Case) -> None:
 
 
 def _other_weights(look: Look) -> None:
-    """Hold a module with other weights to what it gives for the same tokens in a larger batch."""
+    """Compare a module with other weights with its output for the same tokens in a larger batch."""
     if mixes_items(look.subject):
         return
     other = Look(look.subject, look.case.replace(seed=look.case.seed + 1))
@@ -218,7 +218,7 @@ def _through_cache(subject: Subject, case: Case) -> None:
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on how a layer is run."""
+    """The invariants on ways to run a layer."""
     yield Invariant(
         name="layer_calls_leave_no_trace",
         statement="A module that was called on other inputs and masks gives what a new one gives.",

@@ -1,6 +1,6 @@
-"""What else may be wrong with a layer: so that a violation with one cause has one name.
+"""Other errors of a layer that may cause a violation, so that one cause has one name.
 
-Each question is put to a layer once, at a case at which its answer is plain.
+Each is tested once per layer, at a case where it is unambiguous.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def mixes_items(subject: LayerSubject) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def leaks_padding(subject: LayerSubject, mask: str) -> bool:
-    """Whether what padded tokens hold changes an output of a real one."""
+    """Whether the values of padded tokens change the output of a real one."""
     return any(
         leak(look, look.mask) is not None for look in _plain(subject, mask) if look.mask is not None
     )
@@ -64,7 +64,7 @@ def sees_the_future(subject: LayerSubject, mask: str) -> bool:
 
 
 def _fillings(look: Look, mask: Tensor) -> Iterable[tuple[str, Tensor]]:
-    """Hidden states with other finite numbers in the padded slots, and what they hold."""
+    """Yield hidden states with other finite numbers in padded slots, and their description."""
     padded = ~mask.unsqueeze(-1)
     large = look.other(look.hidden).sign() * look.large()
     for told, filling in (
@@ -76,12 +76,12 @@ def _fillings(look: Look, mask: Tensor) -> Iterable[tuple[str, Tensor]]:
 
 
 def leak(look: Look, mask: Tensor, given: Tensor | None = None) -> InvariantViolation | None:
-    """What a change of the padded tokens changes of the real ones' outputs; ``None`` if nothing.
+    """The violation if changing padded tokens changes outputs of real ones, or ``None``.
 
     Args:
         look: module and hidden states.
         mask: True for a real token.
-        given: the mask that the layer is called with; ``mask`` by default.
+        given: mask with which the layer is called; by default ``mask``.
     """
     given = mask if given is None else given
     expected = look.run(look.hidden, given)
@@ -99,7 +99,7 @@ def leak(look: Look, mask: Tensor, given: Tensor | None = None) -> InvariantViol
 
 @functools.lru_cache(maxsize=256)
 def sees_beyond_window(subject: LayerSubject) -> bool:
-    """Whether the last output changes with tokens that its window does not hold."""
+    """Whether the last output changes with tokens outside its window."""
     window = subject.spec.window
     if window is None:
         return False

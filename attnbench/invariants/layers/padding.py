@@ -1,4 +1,4 @@
-"""Invariants on padding without a cache: what padded tokens hold reaches nothing."""
+"""Invariants on padding without a cache: padded tokens do not affect anything else."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _left_inert(subject: Subject, case: Case) -> None:
 
 
 def _told_elsewhere(look: Look, mask: str) -> bool:
-    """Whether another invariant tells of what is wrong."""
+    """Whether another invariant reports the error."""
     subject = look.subject
     return leaks_padding(subject, mask) or mixes_items(subject) or sees_the_future(subject, mask)
 

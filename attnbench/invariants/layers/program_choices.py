@@ -1,6 +1,6 @@
-"""Programs as choices of Hypothesis: it shrinks those that fail, and keeps them in its database.
+"""Programs as choices of Hypothesis, which shrinks failing ones and stores them in its database.
 
-A step is five integers and a program a list of them, each of which is simpler the smaller it is.
+A step is five integers and a program is a list of steps; smaller integers are simpler.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from attnbench.invariants.layers.cache_programs import KINDS, MOST_ROWS, Program
 __all__ = ["keep", "shrunk", "stored"]
 
 _PLAYS = 300
-"""Programs that are played to find a shorter one that fails."""
+"""Most programs that are played to find a shorter one that fails."""
 
 _LONGEST, _MOST, _TRACKS, _BASE = 256, 1023, 7, 64
 
 
 def _rows_of(number: int) -> tuple[int, ...]:
-    """Rows as the digits of a number, of which 0 ends them."""
+    """The rows encoded as the digits of a number; a 0 ends them."""
     rows = []
     while number:
         number, digit = divmod(number, _BASE)
@@ -37,7 +37,7 @@ def _number_of(rows: tuple[int, ...]) -> int:
 
 @st.composite
 def _programs(draw: st.DrawFn, only: Program | None = None) -> Program:
-    """Any program, or one alone by the choices with which any is drawn."""
+    """Any program, or just one, by the choices that draw it among all others."""
 
     def chosen(most: int, own: int) -> int:
         return draw(st.integers(0, most) if only is None else st.integers(own, own))
@@ -62,14 +62,14 @@ def _programs(draw: st.DrawFn, only: Program | None = None) -> Program:
 def stored(
     kept: ExampleDatabase | None, key: str, fails: Callable[[Program], bool]
 ) -> Program | None:
-    """A program that failed the last time, if it fails again."""
+    """A stored program, if it fails again."""
     if kept is None or not any(kept.fetch(key.encode())):
         return None
     return search.search(_programs(), fails, phases=search.phases(Phase.reuse), kept=kept, key=key)
 
 
 def shrunk(program: Program, key: str, fails: Callable[[Program], bool]) -> Program:
-    """The shortest program found that fails as this one does."""
+    """The shortest program found that fails like this one."""
     left, beginning = _PLAYS, search.Beginning(key)
 
     def still_fails(candidate: Program) -> bool:

@@ -1,8 +1,8 @@
-"""Playing a program: each step is done with a cache, and its output compared with one call.
+"""Play a program: each step uses a cache, and its output is compared with a single call.
 
-What a call with a cache gives should be what one call on the whole sequences gives. Where it is
-not, the same chunks are put through a cache to which nothing else was done: if that gives the same
-wrong output, the cause lies in how calls are cut, and not in what else was done.
+A call with a cache should give the output of one call on the whole sequences. If it does not, the
+same chunks are appended to a cache without any other operation. If that gives the same wrong
+output, the cause is the cut into calls, not the other operations.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["Player"]
 
 
 class Player:
-    """Plays one program, and raises :class:`FoundError` where an output is wrong.
+    """Play one program, and raise :class:`FoundError` if an output is wrong.
 
     Args:
-        stage: of the case.
-        judged: which property is held, by its key among
-            :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`. What is the cause of
-            another is passed by, except for ``mixed`` and ``split``.
+        stage: stage of the case.
+        judged: the checked property, a key of
+            :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`. Violations of other
+            properties are ignored, except for ``mixed`` and ``split``.
     """
 
     def __init__(self, stage: Stage, judged: str) -> None:
@@ -44,7 +44,7 @@ class Player:
         self._refused: list[str] = []
 
     def play(self, step: Step) -> None:
-        """Do one step; nothing more is done once another property was seen to be violated."""
+        """Do one step, unless another property has been violated before."""
         if self.over:
             return
         self.program.append(step)
@@ -64,7 +64,7 @@ class Player:
                 ) from error
 
     def _raises_anyway(self, step: Step) -> bool:
-        """Whether the same calls raise where nothing was done that the property is about."""
+        """Whether the same calls also raise without the operations of the property."""
         if self.judged in ("split", "mixed") or step.kind != "append":
             return False
         track = self.tracks[step.track]
@@ -102,7 +102,7 @@ class Player:
             self._count(track)
 
     def chunk(self, rows: int, count: int) -> Tensor:
-        """The next tokens, ``(rows, count, E)``; each row its own."""
+        """The next tokens, ``(rows, count, E)``, different in each row."""
         if self._next + count > TOKENS:
             self._next = 0
         start, self._next = self._next, self._next + count
@@ -201,7 +201,7 @@ class Player:
             return
         fresh = self.stage.one_call(self.stage.module(), track.seen, track.mask)[:, -count:]
         if worst_place(got, fresh, floor, real) is None:
-            self._reference = self.stage.module()  # calls without a cache had left something in it
+            self._reference = self.stage.module()  # calls without a cache had changed its state
             return
 
         def allowed() -> Tensor:
@@ -211,7 +211,7 @@ class Player:
         if self.judged not in ("split", "mixed"):
             twin = self._twin(track, track.seen, track.mask)
             if twin is None or worst_place(got, twin, allowed(), real) is None:
-                self.over = True  # it is how calls are cut that matters, and not what was done
+                self.over = True  # the cut into calls matters, not the operations
                 return
             if worst_place(twin, fresh, allowed(), real) is not None:
                 fresh = twin
@@ -230,7 +230,7 @@ class Player:
                 part = None if mask is None else mask[:, :end]
                 output, cache = self.subject.call(module, seen[:, start:end], part, cache)
                 start = end
-        except Exception:  # told by what is about calls that are cut
+        except Exception:  # reported by the property on cuts
             return None
         return output
 

@@ -1,6 +1,6 @@
 """The stage of a program: the module and the tokens that all programs of a case share.
 
-What a program showed to be wrong there is a :class:`FoundError`.
+A program that finds an error raises :class:`FoundError`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from attnbench.subject.layer import LayerSubject
 __all__ = ["TOKENS", "FoundError", "Stage", "Track"]
 
 TOKENS = 192
-"""Columns of the tokens that the chunks are cut from."""
+"""Columns of the tokens from which chunks are cut."""
 
 
 class FoundError(Exception):
-    """What a program showed to be wrong.
+    """The error that a program found.
 
     Args:
-        program: up to the step that showed it.
-        message: what was found, in a sentence.
-        place: row, slot from the end and feature of the last output; ``None`` where it was no
-            output that was wrong.
-        values: what is there and what should be.
-        tolerance: what is allowed.
-        lines: of plain torch that show it again.
-        error: how far off, as a multiple of that.
+        program: the program up to the failing step.
+        message: the error in a sentence.
+        place: row, slot from the end and feature in the last output; ``None`` if no output was
+            wrong.
+        values: the actual and the expected value.
+        tolerance: allowed error.
+        lines: lines of plain torch that reproduce it.
+        error: the error as a multiple of the tolerance.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class FoundError(Exception):
 
 
 class Stage:
-    """What all programs of one case share: a module as it was made, and tokens.
+    """The state shared by all programs of one case: a newly made module, and tokens.
 
     Args:
         subject: a layer with a cache.
-        case: its seed gives the parameters and the tokens.
-        narrow_masks: calls with a cache get the mask of the new tokens alone.
+        case: case whose seed gives the parameters and the tokens.
+        narrow_masks: whether calls with a cache get only the mask of the new tokens.
     """
 
     def __init__(self, subject: LayerSubject, case: Case, *, narrow_masks: bool = False) -> None:
@@ -76,10 +76,10 @@ class Stage:
         return Stage(self.subject, self.case.replace(dtype="float32")) if half else self
 
     def module(self) -> nn.Module:
-        """A module that no call was made with."""
+        """A module that has not been called."""
         try:
             return copy.deepcopy(self._module)
-        except Exception:  # which copies_agree tells of
+        except Exception:  # copies_agree reports it
             case = self.case.replace(lead=(1,), q_len=1, kv_len=1, mask="none")
             return self.subject.build(case)[0]
 

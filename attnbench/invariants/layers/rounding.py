@@ -1,7 +1,7 @@
-"""What rounding may change of a layer's output: outputs that should be one differ by no more.
+"""The effect of rounding on a layer's output, which is the allowed difference of equal outputs.
 
-A difference is held against what one unit in the last place, at every parameter, at the hidden
-states and at every submodule's output, changes.
+A difference is compared with the change that one unit in the last place makes at every parameter,
+at the hidden states and at every submodule's output.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _COARSE = 1e-4
 
 
 def eps_of(subject: LayerSubject, dtype: torch.dtype) -> float:
-    """One unit in the last place, relative: of the dtype, or of a wider-spaced internal one.
+    """One relative unit in the last place of the dtype, or of a coarser internal dtype.
 
-    Of float32 at least: tables of positions are often made in it, whatever the layer's dtype is.
+    It is at least that of float32, in which tables of positions are often made for any dtype.
     """
     return max(subject.eps(dtype), torch.finfo(torch.float32).eps)
 
 
 def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None = None) -> float:
-    """What two computations of one thing may always differ by: some units of the largest value.
+    """The difference that is always allowed between equal outputs: some units of the largest value.
 
     Args:
         subject: a layer.
         expected: an output.
-        dtype: that of the other one, if that is narrower.
+        dtype: dtype of the other output, if it is narrower.
     """
     if not expected.numel():
         return 0.0
     largest = float(expected.detach().double().abs().nan_to_num(0.0, 0.0, 0.0).amax())
     eps = eps_of(subject, dtype or expected.dtype)
-    units = 4 if eps > _COARSE else 32  # few of a half type are much
+    units = 4 if eps > _COARSE else 32  # units of a half type are large
     return units * eps * max(largest, 1e-30)
 
 
 def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
-    """The index at which two tensors differ most beyond what is allowed; ``None`` if nowhere.
+    """The index at which two tensors exceed the allowed difference most; ``None`` if nowhere.
 
     Args:
         got, expected: ``(B, L, E)``.
-        allowed: broadcasts to them.
-        real: boolean, broadcasts to them: where they are compared.
+        allowed: allowed difference, broadcasts to them.
+        real: boolean, broadcasts to them: the elements to compare.
     """
     if not got.numel():
         return None
@@ -67,11 +67,11 @@ def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Te
 def rounding_of(
     subject: LayerSubject, module: nn.Module, hidden: Tensor, padding_mask: Tensor | None = None
 ) -> Tensor:
-    """``(B, L, 1)``: what an output of one call without a cache may be off by.
+    """The allowed error ``(B, L, 1)`` of the output of one call without a cache.
 
     Args:
-        subject: whose module is called.
-        module: is copied.
+        subject: the layer.
+        module: its module, which is copied.
         hidden: ``(B, L, E)``.
         padding_mask: ``(B, L)``.
     """

@@ -1,4 +1,4 @@
-"""Invariants on calls with a cache: what they give, however a sequence is cut into calls."""
+"""Invariants on calls with a cache: their outputs, however a sequence is cut into calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""One state machine for the caches of a layer; the property that is judged says which rules it has.
+"""A state machine for the caches of a layer, with rules that depend on the checked property.
 
-Hypothesis draws programs step by step, and each step is played at once. A program that fails,
-whether it was drawn or scheduled, is shrunk and kept by
-:mod:`attnbench.invariants.layers.program_choices`.
+Hypothesis draws programs step by step, and each step is played at once. A failing program, drawn or
+scheduled, is shrunk and stored by :mod:`attnbench.invariants.layers.program_choices`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage
 __all__ = ["explore"]
 
 _FEW = 4
-"""Scheduled programs that are played where none is drawn: in half types, and in float64."""
+"""Number of scheduled programs if none are drawn: in half types, and in float64."""
 
 _EXAMPLES = {"quick": 20, "default": 60, "thorough": 400}
 _STEPS = {"quick": 8, "default": 10, "thorough": 16}
@@ -41,14 +40,14 @@ _STEPS = {"quick": 8, "default": 10, "thorough": 16}
 def explore(
     stage: Stage, judged: str, drawn: bool, kept: ExampleDatabase | None, shrink: bool
 ) -> FoundError | None:
-    """The shortest program found that violates a property; ``None`` if none does.
+    """Find the shortest program that violates a property; ``None`` if none was found.
 
     Args:
-        stage: of the case.
+        stage: stage of the case.
         judged: a key of :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`.
-        drawn: whether programs are drawn, beside those of the schedule.
-        kept: where failing programs are kept, and found again.
-        shrink: look for a shorter program that fails.
+        drawn: whether to draw programs in addition to the scheduled ones.
+        kept: database of failing programs, which are tried again.
+        shrink: whether to look for a shorter program that fails.
     """
     held = PROPERTIES[judged]
     key = f"attnbench {stage.subject.name} {held.invariant} program"
@@ -98,7 +97,7 @@ def _drawn(stage: Stage, judged: str) -> Program | None:
         )
     except FoundError as found:
         return found.program
-    except Flaky:  # it fails once and not again, of which cached_calls_keep_the_contract tells
+    except Flaky:  # not reproducible; cached_calls_keep_the_contract reports it
         return None
     return None
 
@@ -119,7 +118,7 @@ def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:
             self.player = Player(stage, judged)
 
         def do(self, step: Step) -> None:
-            """Play a step if it is legal now; go on no further if it tells of another property."""
+            """Play a step if it is legal now; stop if it violates another property."""
             player = self.player
             program = legalised((*player.program, step), capacity)
             if player.over or len(program) <= len(player.program):

@@ -1,4 +1,4 @@
-"""A layer at a case, called without a cache: what invariants on padding, order and sight share."""
+"""A layer at a case, called without a cache: common parts of invariants on padding and order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGE = {"float64": 1e4, "float32": 1e3, "bfloat16": 64.0, "float16": 16.0}
 
 
 def layer_cases(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
-    """Cases of a layer, without a mask unless it is said otherwise; short ones."""
+    """Short cases of a layer, by default without a mask."""
     chosen: dict[str, Any] = {
         "masks": ("none",),
         "layouts": ("contiguous",),
@@ -36,21 +36,21 @@ def layer_cases(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
 
 
 def takes_padding(subject: Subject) -> str | None:
-    """Why nothing can be said of padding; ``None`` if something can."""
+    """The reason why invariants on padding do not apply, or ``None``."""
     return None if "padding_mask" in subject.accepts else "does not accept padding_mask"
 
 
 def has_gradients(subject: Subject) -> str | None:
-    """Why nothing can be said of gradients; ``None`` if something can."""
+    """The reason why invariants on gradients do not apply, or ``None``."""
     return None if subject.conventions.gradients else "convention gradients=False: forward only"
 
 
 class Look:
-    """A module and inputs of a case.
+    """The module and inputs of a case.
 
     Args:
         subject: a layer.
-        case: its seed gives the parameters and all tensors.
+        case: case whose seed gives the parameters and all tensors.
     """
 
     def __init__(self, subject: Subject, case: Case) -> None:
@@ -62,7 +62,7 @@ class Look:
         self.generator = torch.Generator().manual_seed(case.seed + 2**30)
 
     def choose(self, count: int) -> int:
-        """One of ``0 .. count - 1``, from the case's seed."""
+        """Choose one of ``0 .. count - 1`` by the case's seed."""
         return int(torch.randint(count, (), generator=self.generator))
 
     def other(self, hidden: Tensor) -> Tensor:
@@ -71,11 +71,11 @@ class Look:
         return drawn.to(hidden)
 
     def large(self) -> float:
-        """What padding may hold, large and yet so small that all stays finite."""
+        """A value for padding that is large, but leaves all results finite."""
         return _LARGE.get(self.case.dtype, 16.0)
 
     def run(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The output ``(B, L, E)`` as it comes, under ``no_grad``."""
+        """The unchanged output ``(B, L, E)``, under ``no_grad``."""
         with torch.no_grad():
             return self.subject.call(self.module, hidden, mask)[0]
 
@@ -88,12 +88,12 @@ class Look:
     def differs(
         self, got: Tensor, expected: Tensor, real: Tensor, allowed: Any = None
     ) -> tuple[Any, Tensor] | None:
-        """The worst place beyond rounding and what is allowed; ``None`` where they agree.
+        """The worst place beyond rounding and the allowed difference; ``None`` if they agree.
 
         Args:
             got, expected: outputs.
-            real: where they are compared.
-            allowed: gives what rounding may change; that of the case's own call by default.
+            real: the elements to compare.
+            allowed: returns the effect of rounding; by default that on the case's own call.
         """
         floor = floor_of(self.subject, expected, got.dtype)
         if worst_place(got, expected, floor, real) is None:
@@ -119,7 +119,7 @@ class Look:
         )
 
     def padded(self) -> Tensor:
-        """The mask; the case is rejected where nothing is padded."""
+        """The mask; rejects the case if nothing is padded."""
         if self.mask is None or bool(self.mask.all()):
             reject("nothing is padded")
         return self.mask

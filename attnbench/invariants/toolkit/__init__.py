@@ -1,1 +1,1 @@
-"""What invariants share: a subject's answers, derived inputs, and comparisons."""
+"""Common parts of invariants: a subject's answers, derived inputs, and comparisons."""

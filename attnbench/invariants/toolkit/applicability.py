@@ -1,4 +1,4 @@
-"""Why an invariant says nothing of a subject, by what it declares."""
+"""Reasons why an invariant does not apply to a subject, by the subject's declarations."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = [
 ]
 
 Reason = Callable[[Subject], str | None]
-"""Gives why it says nothing, or ``None``."""
+"""Returns the reason why an invariant does not apply, or ``None``."""
 
 
 def any_of(*reasons: Reason) -> Reason:
-    """The first of some reasons that there is."""
+    """Combine reasons; the first one that is not ``None`` counts."""
 
     def first(subject: Subject) -> str | None:
         return next((told for reason in reasons if (told := reason(subject)) is not None), None)
@@ -31,18 +31,18 @@ def any_of(*reasons: Reason) -> Reason:
 
 
 def has_no_gradients(subject: Subject) -> str | None:
-    """It is forward only."""
+    """The subject is forward only."""
     return None if subject.conventions.gradients else "forward only (convention gradients)"
 
 
 def is_always_causal(subject: Subject) -> str | None:
-    """Where a key stands decides who sees it, whatever is asked."""
+    """The subject is causal in every call."""
     always = subject.conventions.causal == "always"
     return "it is always causal, whatever mask there is (convention causal)" if always else None
 
 
 def knows_positions(subject: Subject) -> str | None:
-    """What it gives depends on where queries and keys stand."""
+    """The output depends on the positions of queries and keys."""
     if (always := is_always_causal(subject)) is not None:
         return always
     positions = subject.conventions.positions
@@ -50,7 +50,7 @@ def knows_positions(subject: Subject) -> str | None:
 
 
 def adds_keys(subject: Subject) -> str | None:
-    """It attends to keys of its own too."""
+    """The subject also attends to keys of its own."""
     own = subject.conventions.extra_keys
     return f"it adds {own} keys of its own (convention extra_keys)" if own else None
 
@@ -59,7 +59,7 @@ knows_positions_or_adds_keys = any_of(knows_positions, adds_keys)
 
 
 def knows_heads(subject: Subject) -> str | None:
-    """Its parameters go by position among the leading sizes."""
+    """The subject has parameters per head."""
     return (
         "its parameters go by head (convention per_head)" if subject.conventions.per_head else None
     )

@@ -1,8 +1,9 @@
-"""A case's output, and what another computation of the same thing may differ from it by.
+"""The output at a case, and the allowed difference of another computation of the same quantity.
 
-Most invariants compare two outputs that should be one: with keys in another order, an item alone,
-masked slots filled with junk. Two right computations of one thing still differ by rounding, which
-large scores and near ties magnify, so a difference is held against what rounding the inputs does.
+Most invariants compare two outputs that should be equal: with keys in another order, with an item
+alone, with junk in masked slots. Two correct computations still differ by rounding, which large
+scores and near ties magnify. A difference is therefore compared with the effect of rounding the
+inputs.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ __all__ = ["Baseline"]
 _HALF = ("bfloat16", "float16")
 
 _NEAR = 64.0
-"""How far off, as a multiple of what the first look allows, is worth a second one."""
+"""Differences up to this multiple of the quick estimate are compared with a careful one."""
 
 
 class Baseline:
-    """A subject's output at a case, which outputs of derived inputs are compared with.
+    """A subject's output at a case, for comparison with outputs of derived inputs.
 
     Args:
-        subject: is built from the case's seed.
-        case: in half precision a saturated softmax is rejected: there the rounding of a score
-            decides which key wins.
+        subject: subject, built from the case's seed.
+        case: a case; a saturated softmax in half precision is rejected, since the rounding of a
+            score then decides which key wins.
     """
 
     def __init__(self, subject: Subject, case: Case) -> None:
@@ -45,11 +46,11 @@ class Baseline:
         self.subject, self.case = subject, case
         self.module: nn.Module = module
         self.inputs: Inputs = inputs
-        # for what a check chooses itself: not the numbers that the inputs were drawn with
+        # for choices of the check; independent of the numbers with which inputs were drawn
         self.generator = torch.Generator().manual_seed(~case.seed % 2**32)
 
     def on(self, inputs: Inputs) -> Baseline:
-        """The same module on other inputs, as a baseline of their own."""
+        """A baseline of the same module on other inputs."""
         other = object.__new__(type(self))
         other.__dict__.update(
             {k: v for k, v in self.__dict__.items() if k not in ("output", "allowed")},
@@ -59,16 +60,16 @@ class Baseline:
 
     @property
     def eps(self) -> float:
-        """One unit in the last place, relative, of what the subject computes in."""
+        """One relative unit in the last place of the dtype in which the subject computes."""
         return self.subject.eps(self.inputs.query.dtype)
 
     def choose(self, count: int) -> int:
-        """One of ``0 .. count - 1``, from the case's seed."""
+        """Choose one of ``0 .. count - 1`` by the case's seed."""
         return int(torch.randint(count, (), generator=self.generator))
 
     @functools.cached_property
     def allowed(self) -> Tensor:
-        """``(*lead, L, S)``: which keys are left, by definition, not by the code under test."""
+        """``(*lead, L, S)``: the allowed keys by definition, not by the code under test."""
         return allowed_and_bias(self.inputs)[0].to(self.inputs.query.device)
 
     @functools.cached_property
@@ -77,7 +78,7 @@ class Baseline:
         return self.run(self.inputs)
 
     def run(self, inputs: Inputs) -> Tensor:
-        """The output of derived inputs; rejects what a kernel says that it cannot run."""
+        """The output of derived inputs; rejects the case if a kernel does not support them."""
         try:
             return self.subject.output(self.module, inputs)
         except UsageError as error:
@@ -86,7 +87,7 @@ class Baseline:
             reject(str(error))
 
     def repeat(self, what: str, other: str) -> None:
-        """Raise where the same call gives another output than the first time.
+        """Raise if the same call gives another output than the first time.
 
         No allowance for input rounding: a module whose state changed would round differently as
         well.
@@ -104,16 +105,16 @@ class Baseline:
         *,
         taken: Callable[[Tensor], Tensor] = lambda tensor: tensor,
     ) -> None:
-        """Raise where ``got`` differs from ``taken(self.output)`` by more than rounding explains.
+        """Raise if ``got`` differs from ``taken(self.output)`` by more than rounding explains.
 
-        A difference of some units in the last place always passes. For a larger one it is worked
-        out what rounding does, in some calls, and where that is near, more carefully in many.
+        A difference of some units in the last place always passes. For a larger one, the effect of
+        rounding is estimated with a few calls and, if it is close, more carefully with many.
 
         Args:
-            got: the output of derived inputs.
-            what: what it is, before its index.
-            other: what it should be equal to.
-            taken: the part or order of the output that it should be equal to.
+            got: output of derived inputs.
+            what: name of ``got`` in the message, before its index.
+            other: name of the expected output in the message.
+            taken: selects or reorders the output to which ``got`` should be equal.
         """
         expected = taken(self.output)
         if got.dtype == expected.dtype and torch.equal(got, expected):
@@ -139,16 +140,16 @@ class Baseline:
 
     @functools.cached_property
     def _moved(self) -> Tensor:
-        """What moving the inputs by some units in their last place does to the output, at most.
+        """The largest change of the output when inputs move by some units in the last place.
 
-        In the subject's own dtype, so that what it rounds inside counts too. Half of the moves are
-        large enough to tip a near tie over, as rounding may.
+        It is computed in the subject's own dtype to include internal rounding. Half of the moves
+        are large enough to tip a near tie, as rounding may.
         """
         eps = self.eps
         signs = torch.Generator().manual_seed(0)
         largest = torch.zeros_like(self.output, dtype=torch.float64)
         with torch.no_grad():
-            still = self.run(self.inputs).double()  # without gradients another path may be taken
+            still = self.run(self.inputs).double()  # without gradients another path may run
             for draw in range(32):
                 step = eps if draw % 2 else 4 * eps
 

@@ -1,4 +1,4 @@
-"""Comparisons that an invariant ends with: they raise with the values, and NaN never agrees."""
+"""Comparisons at the end of an invariant; they raise with the values, and NaN never agrees."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ __all__ = [
 
 
 def needs(value: Tensor | None) -> Tensor:
-    """The tensor, if the subject has it; else the case is rejected."""
+    """Return the tensor if the subject has it; otherwise reject the case."""
     if value is None:
         reject("the subject has none")
     return value
 
 
 def reject(reason: str) -> NoReturn:
-    """Reject a case that says nothing; it counts neither for nor against the subject."""
-    from hypothesis.errors import UnsatisfiedAssumption  # 0.4 s, and checks have paid them
+    """Reject a case without a verdict; it counts neither for nor against the subject."""
+    from hypothesis.errors import UnsatisfiedAssumption  # 0.4 s, already imported in checks
 
     raise UnsatisfiedAssumption(reason)
 
@@ -47,10 +47,10 @@ def holds(condition: Tensor, what: str, values: Tensor, should: str) -> None:
     """Raise at the first element at which a condition is false.
 
     Args:
-        condition: boolean.
-        what: what the values are, as an expression.
-        values: in the shape of the condition.
-        should: what they should be, ``"0"`` or ``"at least 0"``.
+        condition: boolean tensor.
+        what: name of the values in the message, as an expression.
+        values: values in the shape of the condition.
+        should: their expected value in the message, such as ``"0"`` or ``"at least 0"``.
     """
     bad = (~condition).flatten()
     if bool(bad.any()):
@@ -72,15 +72,15 @@ def agree_within(
     *,
     why: str = "",
 ) -> None:
-    """Raise where two tensors differ by more than a tolerance, at the worst element.
+    """Raise if two tensors differ by more than a tolerance, with the worst element.
 
     Args:
-        got, expected: compared in float64; a NaN on either side never agrees, and an infinity only
-            with the same one.
-        tolerance: largest absolute difference, broadcasts to ``got``.
-        what: what ``got`` is.
-        other: what ``expected`` is; ``None`` for what ``got`` should be by itself.
-        why: ends the message.
+        got, expected: tensors, compared in float64; a NaN on either side never agrees, and an
+            infinity only agrees with the same one.
+        tolerance: largest allowed absolute difference, broadcasts to ``got``.
+        what: name of ``got`` in the message.
+        other: name of ``expected`` in the message; ``None`` if it is simply the expected value.
+        why: end of the message.
     """
     if got.shape != expected.shape:
         raise InvariantViolation(
@@ -119,7 +119,7 @@ def agree_within(
 def differentiate(
     output: Tensor, wanted: Sequence[Tensor], weight: Tensor | None = None, **given: Any
 ) -> tuple[Tensor | None, ...]:
-    """``torch.autograd.grad`` with unused ones as ``None``; what a backward pass raises is told."""
+    """``torch.autograd.grad`` with ``None`` for unused inputs; exceptions become violations."""
     try:
         return torch.autograd.grad(output, list(wanted), weight, allow_unused=True, **given)
     except RefusalError:
@@ -134,11 +134,11 @@ def differentiate(
 def same_gradient(
     got: Tensor | None, expected: Tensor | None, what: str, other: str, *, eps: float = 0.0
 ) -> None:
-    """Raise where two gradients differ by more than the order of sums explains; none is zeros.
+    """Raise if two gradients differ by more than the order of sums explains; ``None`` is zeros.
 
     Args:
         got, expected, what, other: as for :func:`agree_within`.
-        eps: one unit in the last place of what they were computed in, if it is not their dtype.
+        eps: one unit in the last place of the dtype of the computation, if it is not theirs.
     """
     known = expected if got is None else got
     if known is None:
@@ -159,9 +159,9 @@ def same_gradients(
     *,
     eps: float = 0.0,
 ) -> None:
-    """Hold the gradients of two outputs, by leaves with names, against each other.
+    """Compare the gradients of two outputs by named leaves.
 
-    An output of zeros alone may have no graph: its gradients are zeros.
+    An output that consists of zeros only may have no graph; its gradients are zeros.
     """
     wanted = list(leaves.values())
     pairs = [
@@ -175,7 +175,7 @@ def same_gradients(
 def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:
     """``(..., 1)``: some units in the last place of each row's largest value, and of the tensor's.
 
-    For two computations of one thing that may differ in the order of sums.
+    This is the tolerance for two computations that differ only in the order of sums.
     """
     eps = torch.finfo(tensor.dtype).eps
     wide = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0)
@@ -186,5 +186,5 @@ def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:
 
 
 def agree(got: Tensor, expected: Tensor, what: str, other: str, *, units: float = 16.0) -> None:
-    """Raise where two computations of one thing differ by more than rounding."""
+    """Raise if two computations of the same quantity differ by more than rounding."""
     agree_within(got, expected, row_tolerance(expected, units), what, other)

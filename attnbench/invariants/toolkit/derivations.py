@@ -1,6 +1,6 @@
-"""Inputs made from inputs: fewer queries, fewer keys, fewer items, another order, another mask.
+"""Inputs derived from inputs: fewer queries, keys or items, another order, another mask.
 
-What is derived has causality, lengths and mask folded into one mask where a position has changed.
+If positions change, causality, lengths and mask are combined into one mask.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ __all__ = [
 ]
 
 FREE_MASKS = tuple(mask for mask in MASKS if mask != "empty_row")
-"""The kinds of mask that leave each query a key."""
+"""The kinds of mask in which each query has an allowed key."""
 
 _HALF = ("bfloat16", "float16")
 
 HIDING_MASKS = tuple(mask for mask in FREE_MASKS if mask not in ("none", "bias"))
-"""Those of them that hide keys."""
+"""Those of the kinds in :data:`FREE_MASKS` that hide keys."""
 
 
 def benign(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
-    """Cases in which two right computations of one thing differ by little more than rounding.
+    """Cases in which two correct computations differ by little more than rounding.
 
-    Small, contiguous, and without the regimes that are about numbers: those have invariants of
-    their own, and magnify a difference in rounding until it hides what is looked for here. Between
-    keys whose scores are nearly equal, rounding alone may decide which one a mechanism takes.
+    They are small and contiguous, and leave out extreme regimes of values, which have their own
+    invariants and magnify rounding until it hides other errors. If scores of keys are nearly equal,
+    rounding alone may decide which key a mechanism takes.
     """
     chosen: dict[str, Any] = {
         "masks": FREE_MASKS,
@@ -70,43 +70,43 @@ def benign(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
 
 
 ORDINARY_MASKS = ("none", "boolean", "floating", "padding", "causal")
-"""One kind of mask of each sort."""
+"""One representative of each sort of mask."""
 
 
 def ordinary(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
-    """Benign cases of one mask of each sort, for how a subject is run: the rest says no more."""
+    """Benign cases with one mask of each sort, for invariants on ways to run a subject."""
     return benign(subject, **{"masks": ORDINARY_MASKS, "regimes": ("normal",), **narrowed})
 
 
 def _unsaturated(case: Case) -> Case:
-    """Not huge in half precision, where the rounding of a score decides which key wins."""
+    """Replace the regime ``huge`` in half precision, where rounding decides which key wins."""
     if case.regime == "huge" and case.dtype in _HALF:
         return case.replace(regime="normal")
     return case
 
 
 def has_gradients(subject: Subject, case: Case) -> bool:
-    """Whether the gradients of two right computations of one thing can be compared at a case.
+    """Whether the gradients of two correct computations can be compared at a case.
 
-    Not where a saturated softmax magnifies rounding, and not of a subject that is exempt from them.
+    They cannot if a saturated softmax magnifies rounding, or the subject is exempt from gradients.
     """
     wide = case.regime == "normal" and case.dtype not in _HALF and subject.conventions.gradients
     return wide and "gradients_are_right" not in subject.exempt
 
 
 def has_weights(subject: Subject) -> str | None:
-    """Why nothing can be said of a subject's weights; ``None`` if they can be had."""
+    """The reason why a subject's weights are not available, or ``None`` if they are."""
     if subject.gives_weights:
         return None
     return "neither hands back weights nor declares pools_values"
 
 
 def resizes(subject: Subject, *names: str) -> str | None:
-    """Why a size cannot be changed alone; ``None`` if it can.
+    """The reason why a size cannot be changed alone, or ``None`` if it can.
 
     Args:
-        subject: some mechanisms tie ``q_len`` to ``kv_len``, or fix one of them.
-        names: of the sizes that an invariant changes.
+        subject: a subject; some mechanisms tie ``q_len`` to ``kv_len``, or fix one of them.
+        names: names of the sizes that an invariant changes.
     """
     for name in names:
         for size in (1, 2, 3, 5):
@@ -121,7 +121,7 @@ def resizes(subject: Subject, *names: str) -> str | None:
 
 
 def explicit(inputs: Inputs) -> Inputs:
-    """The same inputs with lengths and causality written out as one mask ``(*lead, L, S)``."""
+    """The same inputs with lengths and causality as one explicit mask ``(*lead, L, S)``."""
     plain = inputs.attn_mask is None and inputs.valid_lens is None and not inputs.is_causal
     if plain and inputs.window_size is None and inputs.alibi_slopes is None:
         return inputs
@@ -133,7 +133,7 @@ def explicit(inputs: Inputs) -> Inputs:
 
 
 def with_mask(inputs: Inputs, mask: Tensor) -> Inputs:
-    """The same inputs with this mask alone, a floating one in the dtype of the query."""
+    """The same inputs with this mask only; a floating one gets the dtype of the query."""
     mask = mask.to(inputs.query.device)
     if mask.is_floating_point():
         mask = mask.to(inputs.query.dtype)
@@ -148,7 +148,7 @@ def unmasked(inputs: Inputs) -> Inputs:
 
 
 def select_queries(inputs: Inputs, rows: Tensor) -> Inputs:
-    """Only these queries, in this order, with the rows of the mask that belong to them."""
+    """Select queries, in this order, with their rows of the mask."""
     inputs, rows = explicit(inputs), rows.to(inputs.query.device)
     mask = inputs.attn_mask
     return inputs.replace(
@@ -158,7 +158,7 @@ def select_queries(inputs: Inputs, rows: Tensor) -> Inputs:
 
 
 def select_keys(inputs: Inputs, slots: Tensor) -> Inputs:
-    """Only these keys and values, in this order, with the columns of the mask."""
+    """Select keys and values, in this order, with their columns of the mask."""
     inputs, slots = explicit(inputs), slots.to(inputs.query.device)
     mask = inputs.attn_mask
     return inputs.replace(
@@ -169,7 +169,7 @@ def select_keys(inputs: Inputs, slots: Tensor) -> Inputs:
 
 
 def leaves_of(module: nn.Module, inputs: Inputs) -> tuple[Inputs, dict[str, Tensor]]:
-    """Inputs that require gradients, and all that a gradient may be taken by, with names."""
+    """Inputs that require gradients, and all named leaves, including parameters."""
     given = inputs.map(lambda tensor: tensor.detach().requires_grad_())
     named: dict[str, Tensor] = {name: getattr(given, name) for name in given.floating}
     named |= {f"parameter {n}": p for n, p in module.named_parameters() if p.requires_grad}
@@ -177,7 +177,7 @@ def leaves_of(module: nn.Module, inputs: Inputs) -> tuple[Inputs, dict[str, Tens
 
 
 def only_keys(inputs: Inputs, slots: Tensor) -> Inputs:
-    """Only these keys and values, hidden from no query; a finite bias stays."""
+    """Select keys and values that no query is prevented from seeing; a finite bias is kept."""
     if inputs.attn_mask is None or inputs.attn_mask.dtype == torch.bool:
         return select_keys(unmasked(inputs), slots)
     inputs = select_keys(inputs, slots)
@@ -186,10 +186,10 @@ def only_keys(inputs: Inputs, slots: Tensor) -> Inputs:
 
 
 def score_rounding(inputs: Inputs) -> float:
-    """What a weight made as ``exp(score - logsumexp(scores))`` may be off by, relative to itself.
+    """The relative error of a weight computed as ``exp(score - logsumexp(scores))``.
 
-    Both are rounded by their own size, of which the difference keeps the errors; a product of query
-    and key, or a distance, is no larger than these squares.
+    Both terms are rounded relative to their own size, and the difference keeps these errors; a
+    product of query and key, or a distance, is no larger than these squares.
     """
     sizes = [float(t.detach().double().square().sum(-1).max()) for t in (inputs.query, inputs.key)]
     eps = min(torch.finfo(inputs.query.dtype).eps, torch.finfo(torch.float32).eps)
@@ -197,9 +197,9 @@ def score_rounding(inputs: Inputs) -> float:
 
 
 def select_items(inputs: Inputs, index: tuple[slice, ...]) -> Inputs:
-    """Only some items, by slices of the leading dimensions; masks and lengths are cut likewise.
+    """Select items by slices of the leading dimensions; masks and lengths are cut likewise.
 
-    A mask keeps the shape in which it was given, so that it is the subject that broadcasts it.
+    A mask keeps its number of dimensions, so that the subject has to broadcast it.
     """
     mask, lens = inputs.attn_mask, inputs.valid_lens
     if mask is not None:
@@ -221,12 +221,12 @@ def select_items(inputs: Inputs, index: tuple[slice, ...]) -> Inputs:
 
 
 def with_junk(subject: Subject, inputs: Inputs, slots: Tensor) -> Inputs:
-    """Large values of both signs in key and value of some slots; their scores stay finite.
+    """Put large values of both signs into key and value of some slots; scores stay finite.
 
     Args:
-        subject: they are within the range of what it computes in.
-        inputs: are left as they are.
-        slots: indices.
+        subject: subject whose dtype of computation limits the values.
+        inputs: inputs, which are not changed.
+        slots: indices of the slots.
     """
     key, value = inputs.key.clone(), inputs.value.clone()
     size, large = _junk(subject, inputs)
@@ -238,12 +238,12 @@ def with_junk(subject: Subject, inputs: Inputs, slots: Tensor) -> Inputs:
 
 
 def _junk(subject: Subject, inputs: Inputs) -> tuple[float, float]:
-    """The sizes of what :func:`with_junk` puts into key and value."""
+    """The magnitudes that :func:`with_junk` puts into key and value."""
     most = subject.largest(inputs.value.dtype)
     return 16.0 if most < 2.0**16 else 1024.0, float(most**0.5)
 
 
 def junk_in_words(subject: Subject, inputs: Inputs) -> str:
-    """What :func:`with_junk` puts in, as a failure tells it."""
+    """Describe the values of :func:`with_junk` for a failure."""
     size, large = _junk(subject, inputs)
     return f"±{size:g} as the key and {large:.2g} as the value"

@@ -1,4 +1,4 @@
-"""Gradients as slopes: what finite differences in float64 say of them."""
+"""Gradients as slopes, compared with finite differences in float64."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from attnbench.subject.tensors import Inputs
 __all__ = ["compare_slopes", "gradients_of", "has_slopes"]
 
 _STEP, _FINER, _OTHERS = 1e-5, 1e-6, (1e-4, 1e-7)
-"""Steps of finite differences; where one disagrees, the next ones are tried."""
+"""Steps of finite differences; if one disagrees, the next is tried."""
 
 
 def gradients_of(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | None]:
-    """The gradients of a number by leaves, by name; it raises if the number has no graph."""
+    """The gradients of a number by named leaves; raises if the number has no graph."""
     if not total.requires_grad:
         raise InvariantViolation(
             "output.requires_grad = False, but should be True, as value.requires_grad is: "
@@ -38,14 +38,14 @@ def compare_slopes(
     told: str = "",
     output: str = "output",
 ) -> None:
-    """Hold the gradients by some leaves of the inputs against finite differences.
+    """Compare gradients by leaves of the inputs with finite differences.
 
     Args:
-        base: runs the inputs; it gives the same output for the same ones.
-        inputs: with the leaves.
-        named: leaves, with names.
-        told: what is special about the call, before the failure's text.
-        output: what the base gives.
+        base: baseline that runs the inputs deterministically.
+        inputs: inputs with the leaves.
+        named: leaves by name.
+        told: remark on the call, at the start of the failure's text.
+        output: name of the output in the failure's text.
     """
     weight = torch.randn(base.output.shape, generator=base.generator, dtype=torch.float64)
     weight = weight.to(base.output)
@@ -69,7 +69,7 @@ def compare_slopes(
             return abs(float(got - slope)) <= _slack(slope, base)
 
         def slope(step: float) -> tuple[Tensor, Tensor]:
-            """By differences to both sides, and how far each side's alone is from the other's."""
+            """The central difference, and the difference between its two one-sided slopes."""
             up, down = _ends(base, inputs, moves, step, weight)
             return (up - down) / (2 * step), (up + down - 2 * total.detach()) / step
 
@@ -77,13 +77,13 @@ def compare_slopes(
         if near(first) or not closely:
             return None if near(first) else (got, first)
         finer, less_bend = slope(_FINER)
-        # the error of a difference goes with the square of its step, which two of them cancel
+        # the error of a difference is quadratic in its step; two steps cancel it
         if any(map(near, (finer, (100 * finer - first) / 99))):
             return None
         if any(near(slope(step)[0]) for step in _OTHERS):
             return None
         off = abs(float(got - finer))
-        # with a kink or a jump within the step, slopes do not settle, or each side has its own
+        # with a kink or a jump within the step, slopes do not converge, or differ on both sides
         kink = abs(float(less_bend)) > max(off, abs(float(bend))) / 4
         if kink or abs(float(finer - first)) > off / 4:
             rough.append(True)
@@ -96,7 +96,7 @@ def compare_slopes(
     rough: list[bool] = []
     if compare(list(named), closely=False) is None:
         return
-    for name in named:  # one by one, to say which is wrong
+    for name in named:  # one by one, to find the wrong one
         differing = compare([name], closely=True)
         if differing is not None:
             got, should = differing
@@ -109,13 +109,13 @@ def compare_slopes(
 
 
 _COARSE, _SHARE = 2.0**-6, 2.0**-4
-"""Step where a run is no better than float32, and what its slope may be off by, relative."""
+"""Step for a run with the accuracy of float32, and the allowed relative error of its slope."""
 
 
 def _is_noisy(base: Baseline, inputs: Inputs, named: dict[str, Tensor], weight: Tensor) -> bool:
-    """Whether the output does not follow a move that float64 can see, as one in float32 does not.
+    """Whether the output ignores a move that float64 can resolve, as a run in float32 does.
 
-    Differences of such a run are noise, divided by a small step.
+    Differences of such a run are noise divided by a small step.
     """
     with torch.no_grad():
         kept = {name: leaf.clone() for name, leaf in named.items()}
@@ -127,7 +127,7 @@ def _is_noisy(base: Baseline, inputs: Inputs, named: dict[str, Tensor], weight: 
         for name, leaf in named.items():
             leaf.copy_(kept[name])
     still, near, far = outputs
-    # twice as far is twice the change, but for what the run is rounded to
+    # twice the move gives twice the change, except for rounding
     off = abs(float(far - 2 * near + still))
     return off > 2.0**-40 * max(1.0, float(weight.abs().sum()))
 
@@ -141,7 +141,7 @@ def _compare_coarsely(
     weight: Tensor,
     output: str,
 ) -> None:
-    """Hold gradients of a run in float32 against slopes over steps that such a run can show."""
+    """Compare gradients of a run in float32 with slopes over steps that such a run resolves."""
     for name, leaf in named.items():
         moves = [(leaf, ways[name] / ways[name].norm().clamp_min(1.0))]
         slopes = []
@@ -161,8 +161,8 @@ def _compare_coarsely(
 
 
 def _slack(slope: Tensor, base: Baseline) -> float:
-    """What two slopes may differ by: little, so that a sum in float32 on the way is seen."""
-    # sums of many terms are steep, and the factor of dropout may be one of float32
+    """The allowed difference of two slopes: small, so that an internal sum in float32 is found."""
+    # sums of many terms are steep, and the factor of dropout may be in float32
     rough = max(base.case.q_len, base.case.kv_len) > 17 or base.inputs.dropout_p > 0
     return (1e-5 if rough else 2e-8) * max(1.0, abs(float(slope)))
 
@@ -174,7 +174,7 @@ def _ends(
     step: float,
     weight: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The weighted output with all leaves moved by a step, and by as much the other way."""
+    """The weighted output with all leaves moved by a step in both directions."""
     ends = []
     with torch.no_grad():
         for sign in (step, -step):
@@ -187,7 +187,7 @@ def _ends(
 
 
 def has_slopes(subject: Subject) -> str | None:
-    """Why slopes are not looked at where short sequences have none either."""
+    """The reason why slopes are not checked, if ``gradients_are_right`` does not apply either."""
     if not subject.conventions.gradients:
         return has_no_gradients(subject)
     if "gradients_are_right" in subject.exempt:
