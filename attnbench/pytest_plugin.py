@@ -29,28 +29,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const="",
         default=None,
         metavar="NAMES",
-        help="check these subjects, or all that are installed; addresses, separated by commas",
+        help="check these subjects (addresses, separated by commas), or all installed ones",
     )
     group.addoption(
         "--attnbench-as",
         default=None,
         metavar="STYLE",
-        help="how the subjects of --attnbench are called, if they are functions, modules or "
+        help="style of call of the subjects of --attnbench, if they are functions, modules or "
         "classes: sdpa, flash, flex, interface, keras, multihead, paged or varlen",
     )
     group.addoption(
         "--attnbench-profile",
         default=None,
         metavar="PROFILE",
-        help="how hard to look: quick (the default), default or thorough; overrides the profile of "
-        "parametrize_with_checks",
+        help="number of cases to check: quick (the default), default or thorough; overrides the "
+        "profile of parametrize_with_checks",
     )
     group.addoption(
         "--attnbench-seed",
         type=int,
         default=None,
         metavar="SEED",
-        help="seed of the drawn cases; that of --hypothesis-seed by default",
+        help="seed of the drawn cases; by default that of --hypothesis-seed",
     )
 
 

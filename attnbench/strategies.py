@@ -21,12 +21,12 @@ __all__ = ["Drawn", "cases", "changed", "domain_of", "drawn_of", "listed", "list
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """What a strategy of :func:`cases` draws. The strategy itself says as much, and is shorter.
+    """The cases that a strategy of :func:`cases` draws; using the strategy itself is shorter.
 
     Args:
-        subject: for which the cases are legal.
-        domain: their bounds.
-        changes: made to each case that is drawn, one after the other.
+        subject: subject for which the cases are legal.
+        domain: bounds of the cases.
+        changes: changes made to each drawn case, one after the other.
     """
 
     subject: Taker
@@ -35,11 +35,11 @@ class Drawn:
 
     @property
     def size(self) -> int:
-        """How many bytes suffice for :meth:`case_of`."""
+        """The number of bytes that suffice for :meth:`case_of`."""
         return 1024
 
     def case_of(self, data: bytes) -> Case | None:
-        """The case that Hypothesis makes of some bytes; ``None`` where they give none."""
+        """The case that Hypothesis makes from some bytes, or ``None``."""
         from hypothesis import given, settings
 
         found: list[Case] = []
@@ -59,9 +59,9 @@ class Drawn:
 
 
 def drawn_of(strategy: SearchStrategy[Case]) -> Drawn | None:
-    """What a strategy draws; ``None`` for one that was not made by :func:`cases`.
+    """The cases that a strategy draws; ``None`` for one that was not made by :func:`cases`.
 
-    Of several changes, of which one is drawn for a case, the case's seed picks one.
+    If one of several changes is drawn for a case, the case's seed picks it.
     """
     if domain_of(strategy) is None:
         return None

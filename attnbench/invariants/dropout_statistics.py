@@ -1,4 +1,4 @@
-"""Invariants on dropout over many calls: what is left in the mean, and what is dropped together."""
+"""Invariants on dropout over many calls: the mean, and independence of the dropped weights."""
 
 from __future__ import annotations
 

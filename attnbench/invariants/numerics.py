@@ -38,7 +38,7 @@ _FEW = 8
 
 
 def judge(oracle: Oracle, got: Tensor) -> None:
-    """Raise where an output is further from the float64 run than its budget allows."""
+    """Raise if an output differs from the float64 run by more than its budget."""
     within(got, oracle.output, bounds(oracle), "output", "the float64 run")
 
 
@@ -48,7 +48,7 @@ def _units(oracle: Oracle) -> float:
 
 
 def bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
-    """What an output may be off by: cheapest and narrowest first."""
+    """Yield allowed errors of an output, the cheapest and narrowest first."""
     given.setdefault("units", _units(oracle))
     yield oracle.floor(**given).expand(oracle.output.shape)
     yield oracle.budget(**given).expand(oracle.output.shape)
@@ -57,7 +57,7 @@ def bounds(oracle: Oracle, **given: Any) -> Iterator[Tensor]:
 
 
 def within(got: Tensor, expected: Tensor, allowed: Iterator[Tensor], what: str, other: str) -> None:
-    """Acquit by the cheapest bound that will do; accuse by the surest."""
+    """Pass by the cheapest sufficient bound; fail only by the surest one."""
     violation = None
     for bound in allowed:
         try:
@@ -93,7 +93,7 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
 
 
 def representable(oracle: Oracle, case: Case) -> None:
-    """Reject a case in which a true score is too large for the dtype that scores may be in."""
+    """Reject a case in which a true score is too large for the possible dtypes of scores."""
     if oracle.subject.scoring is None or case.dtype != "float16":
         return
     largest = oracle.scores.masked_fill(~oracle.allowed, 0.0).abs().max()
@@ -116,7 +116,7 @@ def _agrees_with_scalar(subject: Subject, case: Case) -> None:
 
 
 def _with_few_keys(inputs: Inputs, count: int, seed: int) -> Inputs:
-    """The same inputs with all but a few keys hidden: a mechanism's reference takes whole items."""
+    """Hide all but a few keys, since a mechanism's reference computes whole items."""
     more = max(0, min(count, _FEW) - 2)
     kv_len = inputs.key.shape[-2]
     order = torch.randperm(kv_len, generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""The invariant on ``same_as``: two subjects that are said to be one agree."""
+"""The invariant on ``same_as``: two subjects that are declared to be the same agree."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _same_layer(look: Look, there: Look) -> None:
 
 
 def _told_of(subject: Subject, call: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """What the other side gives; where it raises, that is told of it and not of this one."""
+    """The output of the other subject; its exceptions are reported as its own."""
     try:
         return call()
     except (RefusalError, JudgementError):

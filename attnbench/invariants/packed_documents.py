@@ -107,13 +107,13 @@ class _Documents:
 
     @property
     def told(self) -> str:
-        """The lengths, for people."""
+        """The lengths as text."""
         q, k = ([*lengths] for lengths in zip(*self.lengths, strict=True))
         causal = "causal " if self.causal else ""
         return f"of {causal}documents of {q}" + (f" queries and {k} keys" if q != k else " tokens")
 
     def allowed(self, tensor: Tensor) -> float:
-        """What rounding may change of values as large as these."""
+        """The effect of rounding on values of this size."""
         largest = float(tensor.detach().double().abs().amax()) if tensor.numel() else 0.0
         return _UNITS * torch.finfo(getattr(torch, self.case.dtype)).eps * max(1.0, largest)
 

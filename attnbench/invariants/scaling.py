@@ -26,7 +26,7 @@ def _scale(subject: Subject, case: Case) -> None:
     )
 
     def doubled(inputs: Inputs) -> Inputs:
-        """What is the same: a power of two is exact, so that both are one computation."""
+        """The equivalent inputs: a power of two is exact, so both computations are equal."""
         return inputs.replace(query=inputs.query * 2, scale=usual / 2)
 
     what, other = f"with twice the query and scale={usual / 2:.6g}", "the query as it is"

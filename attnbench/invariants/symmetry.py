@@ -1,4 +1,4 @@
-"""Invariants on symmetry: neither order nor company changes what a query gets."""
+"""Invariants on symmetry: a query's output depends neither on order nor on other queries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attnbench.subject.subject import Subject
 _WIDE = ("float64", "float32")
 _OTHERS = {"others": ("larger", "alike", "alike", "alike")}
 _LARGE = 2.0**80
-"""So large that its square overflows float32, while the scores of such items do not."""
+"""A number whose square overflows float32, while the scores of such items do not."""
 
 
 def _order(base: Baseline, count: int) -> torch.Tensor:

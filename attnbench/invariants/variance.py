@@ -32,7 +32,7 @@ runs. Six, not five, since squares of normals are skewed, which widens the tails
 _MODULES = 256
 _MOST_MODULES = 4096
 _WIDEST = 0.35
-"""Six standard errors, relative: above it, more modules are made."""
+"""Six relative standard errors; above this, more modules are made."""
 
 _SIZES = ((16, 16), (64, 64), (16, 64), (64, 16), (1, 1), (4, 4))
 

@@ -1,6 +1,6 @@
-"""What a plugin declares: frozen, keyword-only dataclasses, compared by identity.
+"""The specs that plugins declare: frozen, keyword-only dataclasses, compared by identity.
 
-Importing this package imports no torch, so that a plugin's metadata can be read without it.
+Importing this package does not import torch, so that specs can be declared without it.
 """
 
 from attnbench.specs.common import DTYPES, KNOWN_LAWS, Sizes

@@ -1,4 +1,4 @@
-"""What the specs share: names, sizes, and how the fields of a spec are held to their types."""
+"""Common parts of the specs: names, sizes, and checks of the types of fields."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def require(condition: bool, kind: str, name: object, complaint: str) -> None:
 
 
 def check_name(kind: str, name: object) -> None:
-    """Hold a spec's name to what an address can hold."""
+    """Check that a spec's name can be part of an address."""
     require(
         isinstance(name, str) and _NAME.fullmatch(name) is not None,
         kind,
@@ -91,13 +91,13 @@ def check_name(kind: str, name: object) -> None:
 
 
 def check_callable(kind: str, name: str, **values: object) -> None:
-    """Hold fields to being callable."""
+    """Check that fields are callable."""
     for what, value in values.items():
         require(callable(value), kind, name, f"{what} should be callable, not {value!r}")
 
 
 def check_names(kind: str, name: str, what: str, given: object, known: Iterable[str]) -> None:
-    """Hold names to those that are known."""
+    """Check that names are known."""
     unknown = [item for item in given if item not in known] if isinstance(given, tuple) else ()
     for item in unknown:
         require(False, kind, name, f"{what} names {item!r}. {nearest(str(item), known)}")
@@ -140,7 +140,7 @@ def is_count(value: object) -> bool:
 
 
 def check_same_as(spec: Any, kind: str) -> None:
-    """Hold ``same_as`` to be an address, or nothing."""
+    """Check that ``same_as`` is an address or ``None``."""
     given = spec.same_as
     require(
         given is None or (isinstance(given, str) and bool(given.strip())),
@@ -151,7 +151,7 @@ def check_same_as(spec: Any, kind: str) -> None:
 
 
 def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> None:
-    """Hold the fields that scoring functions, mechanisms and layers share to their types."""
+    """Check the types of the fields that scoring functions, mechanisms and layers share."""
     check_name(kind, spec.name)
     check_callable(kind, spec.name, make=spec.make)
     for what in ("sizes", "reference"):

@@ -1,4 +1,4 @@
-"""What a plugin declares of an invariant."""
+"""The declaration of an invariant."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class Invariant:
     Args:
         name: the property, as a statement (``masked_slots_are_inert``); its id everywhere.
         statement: the property in one sentence.
-        check: ``check(subject, case)`` raises :class:`attnbench.InvariantViolation` if it does not
-            hold. ``hypothesis.assume`` inside it rejects a case that says nothing.
-        cases: ``cases(subject)`` gives a Hypothesis strategy of cases; the general one by default.
-        applies: ``applies(subject)`` gives ``None``, or why the invariant does not apply.
+        check: ``check(subject, case)`` raises :class:`attnbench.InvariantViolation` if the property
+            does not hold. Use ``hypothesis.assume`` in it to reject a case without a verdict.
+        cases: ``cases(subject)`` returns a Hypothesis strategy of cases; by default the general
+            one.
+        applies: ``applies(subject)`` returns ``None``, or why the invariant does not apply.
         law: whether it holds only for subjects that declare it.
-        kinds: the kinds of subject that it applies to, out of ``"scoring"``, ``"kernel"``,
-            ``"mechanism"`` and ``"layer"``; all but layers by default.
+        kinds: kinds of subject to which it applies: ``"scoring"``, ``"kernel"``, ``"mechanism"``,
+            ``"layer"``; by default all but layers.
 
     Raises:
         SpecError: a field has the wrong type.

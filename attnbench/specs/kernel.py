@@ -1,4 +1,4 @@
-"""What a plugin declares of a kernel."""
+"""The declaration of a kernel."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class KernelSpec:
             broadcasts to ``(..., L, S)``, and ``is_causal`` only without a mask and ``L <= S``.
         supports: ``supports(case)`` gives ``None``, or the reason why it cannot run that case;
             plain Python on the case's fields, since torch.compile traces it.
-        priority: ``attend(kernel="auto")`` takes the highest of those that support a case.
+        priority: ``attend(kernel="auto")`` uses the kernel with the highest priority that supports
+            a case.
         exempt: maps the name of an invariant that it does not obey to the reason.
-        runs_as: ``runs_as()`` says in a few words which of its code paths runs in this process;
-            ``attnbench list`` shows it, and records keep it. It compiles and measures nothing.
+        runs_as: ``runs_as()`` describes in a few words which of its code paths runs in this
+            process, for ``attnbench list`` and records. It must not compile or measure anything.
 
     Raises:
         SpecError: a field has the wrong type.

@@ -1,4 +1,4 @@
-"""What a plugin declares of a layer, and of the cache that it keeps."""
+"""The declaration of a layer and its cache."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ LAYER_ACCEPTS = ("padding_mask", "cache")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CacheSpec:
-    """What a layer keeps of the tokens it has seen, and what can be done with it.
+    """The cache of a layer, which stores earlier tokens, and its operations.
 
     Args:
         new: ``new(module, batch_size)`` gives an empty cache.
         select: ``select(cache, index)`` keeps the rows that a 1-D int64 tensor on the cache's
             device names: at least one, in that order, repeats allowed. A fresh cache may be
             selected from, too.
-        crop: ``crop(cache, length)`` keeps the first ``length`` slots, of which there are at least
-            so many.
+        crop: ``crop(cache, length)`` keeps the first ``length`` slots; there are at least that
+            many.
         length: ``length(cache)`` is the number of slots appended and not cropped; padded and
             evicted ones count.
-        capacity: slots that it can hold; a check keeps within it, and within 64 where it is
+        capacity: number of slots that it can hold; a check stays within it, and within 64 if it is
             ``None``.
 
     ``select`` and ``crop`` give the cache to go on with, after which the old one is not used, or

@@ -1,4 +1,4 @@
-"""What a plugin declares of a mechanism."""
+"""The declaration of a mechanism."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class MechanismSpec:
         reference: ``reference(module, query, key, value, allowed)`` gives the output's rows, nested
             lists of floats for one item; ``allowed`` is ``L`` lists of ``S`` booleans.
         accepts: further keyword arguments of ``forward``, out of :data:`ACCEPTS`; with
-            ``return_weights=True`` it gives ``(output, weights)``. ``valid_lens`` comes in integers
-            of any width, ``dropout_p`` in ``[0, 1)``; what it does not accept is folded into
-            ``attn_mask``, of which a floating one has the dtype of the query. ``window_size`` is
+            ``return_weights=True`` it returns ``(output, weights)``. ``valid_lens`` has any integer
+            dtype, and ``dropout_p`` is in ``[0, 1)``. Options that it does not accept are folded
+            into ``attn_mask``; a floating mask has the dtype of the query. ``window_size`` is
             ``(before, after)``, -1 for no limit, around the position aligned to the bottom right;
-            ``softcap`` c makes a score s ``c·tanh(s / c)``; ``sinks`` ``(H,)`` are scores of one
-            more key a head, whose value is zero; ``alibi_slopes`` ``(H,)`` times the distance are
-            taken from the scores.
+            ``softcap`` c turns a score s into ``c·tanh(s / c)``; ``sinks`` ``(H,)`` are scores of
+            an extra key per head, whose value is zero; ``alibi_slopes`` ``(H,)`` times the distance
+            are subtracted from the scores.
         conventions: which of several usual meanings it follows; see
             :class:`attnbench.specs.conventions.Conventions` for keys and values.
         same_as: address of another subject that gives the same output wherever both take a case;

@@ -1,4 +1,4 @@
-"""What a plugin declares of a scoring function."""
+"""The declaration of a scoring function."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class ScoringSpec:
             ``(..., L, S)``, in the dtype of the query or float32. The module may also have
             ``project_key(key)``, which gives ``(..., S, h)``, and ``score_projected(query,
             projected)``: a layer with a cache then projects a key once.
-        formula: the score of one query ``q`` and one key ``k``, as one writes it.
-        source: where it comes from: authors, year, identifier.
-        equal_sizes: only ``query_size == key_size`` is legal.
-        sizes: maps drawn :class:`Sizes` to legal ones where more is needed.
+        formula: formula of the score of one query ``q`` and one key ``k``.
+        source: its origin: authors, year, identifier.
+        equal_sizes: whether only ``query_size == key_size`` is legal.
+        sizes: maps drawn :class:`Sizes` to legal ones, if there are other conditions.
         reference: ``reference(module, q, k)`` is the score of one query and one key, lists of
             Python floats, computed without torch but for ``.tolist()`` of the parameters.
         dtypes: names such as ``"float32"``; ``None`` means all floating ones.
         laws: names of laws that it obeys; each is checked.
         exempt: maps the name of an invariant that it does not obey to the reason.
-        variants: options under which it is listed as a subject of its own too.
+        variants: options with which it is also listed as separate subjects.
 
     Raises:
         SpecError: a field has the wrong type, or a name is unknown.

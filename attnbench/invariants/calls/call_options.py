@@ -59,7 +59,7 @@ def _grouped(inputs: Inputs) -> Inputs:
 
 
 def _given(option: str, base: Baseline) -> Inputs:
-    """The inputs with the option, and with what the case says beside it."""
+    """The inputs with the option and the other options of the case."""
     case, accepts = base.case, base.subject.accepts
     inputs = _grouped(base.inputs) if case.variant("heads", "own") == "grouped" else base.inputs
     found = {option: case.variant("kind", _KINDS[option][0])}
@@ -83,7 +83,7 @@ def _short(value: Any) -> str:
 
 
 def _tolerance(base: Baseline, inputs: Inputs, right: Tensor) -> Tensor:
-    """What moving query, key and value by one unit in the last place changes, with some room."""
+    """The change from moving query, key and value by one unit in the last place, with a margin."""
     signs = torch.Generator().manual_seed(0)
     largest = torch.zeros_like(right)
 
@@ -110,7 +110,7 @@ def _holds(option: str, subject: Subject, case: Case) -> None:
 
 
 def _blames(option: str, base: Baseline, inputs: Inputs) -> None:
-    """Reject a case where the other options are wrong by themselves, whose invariants say so."""
+    """Reject a case in which another option alone is wrong, which its own invariant reports."""
     try:
         _agrees(option, base, inputs)
     except InvariantViolation:
@@ -153,7 +153,7 @@ def _same_slopes(base: Baseline, inputs: Inputs, rows: Tensor, told: str) -> Non
 
 
 def _drops(base: Baseline, inputs: Inputs, told: str) -> None:
-    """In training each weight is lost, or is what it was over the share that is left."""
+    """In training, each weight is dropped or divided by the share that is kept."""
     width, kv_len = inputs.value.shape[-1], inputs.key.shape[-2]
     eye = torch.eye(kv_len, width, dtype=inputs.value.dtype, device=inputs.value.device)
     inputs = inputs.replace(value=eye.expand(inputs.value.shape))

@@ -52,7 +52,7 @@ _CASES = (
 
 
 class _Call(nn.Module):
-    """A subject's call as one module of tensors alone, which is what torch transforms."""
+    """A subject's call as a module that takes only tensors, as torch's transformations need."""
 
     def __init__(self, base: Baseline) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def _own_code() -> Callable[..., Tensor]:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """What a transformation raises, told in one sentence; and its warnings kept quiet."""
+    """Convert exceptions of a transformation to one sentence, and silence its warnings."""
     level = logging.getLogger("torch").level
     logging.getLogger("torch").setLevel(logging.CRITICAL)
     try:

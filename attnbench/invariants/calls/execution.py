@@ -1,4 +1,4 @@
-"""Invariants on what a call leaves behind, and on the modes in which it is made."""
+"""Invariants on side effects of a call, and on the modes in which it runs."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
 
 
 def _at(places: dict[str, bytearray], inputs: Inputs) -> Inputs:
-    """The same values in new tensors at the addresses of the last ones, as of a reused buffer."""
+    """The same values in new tensors at the addresses of earlier ones, as in a reused buffer."""
     if inputs.query.device.type != "cpu":
         return inputs
 
@@ -212,7 +212,7 @@ def _training_agrees(subject: Subject, case: Case) -> None:
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on how a subject is run."""
+    """The invariants on ways to run a subject."""
     yield Invariant(
         name="inputs_are_unchanged",
         statement="A call changes neither its inputs nor the memory that they are views of, and "

@@ -1,4 +1,4 @@
-"""Invariants on the backward pass: what else has a gradient, or came before, changes nothing."""
+"""Invariants on the backward pass: other gradients and earlier calls do not affect it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__: list[str] = []
 
 _WIDE = ("float64", "float32")
 _REUSES_MEMORY = "requires create_graph=False and retain_graph=False"
-"""What torch says of a second pass through what it has compiled: the first one takes the memory."""
+"""Torch's message on a second pass through compiled code, whose memory the first pass has freed."""
 
 
 def _gradients(
     base: Baseline, wanted: Iterable[str], weight: Tensor, *, twice: bool = False
 ) -> tuple[Tensor, list[dict[str, Tensor]]]:
-    """The output, and the gradients of what alone requires one; of two passes if asked for."""
+    """The output and the gradients, when only ``wanted`` leaves require one; optionally twice."""
     names = list(wanted)
     given = base.inputs.map(lambda tensor: tensor.detach())
     leaves: dict[str, Tensor] = {n: getattr(given, n) for n in ("query", "key", "value")}
@@ -169,7 +169,7 @@ _SQUARE = Case((2,), 5, 5), Case((1, 2), 12, 12, 8, 8, 8), Case((1,), 33, 33, 16
 def _some(
     subject: Subject, cases: Sequence[Case], count: int, **variants: Sequence[int]
 ) -> SearchStrategy[Case]:
-    """A few cases: what is looked for here does not hide between sizes and values."""
+    """A few cases, since these errors do not depend on sizes and values."""
     made = (
         cases[n % len(cases)].replace(
             dtype=_WIDE[n % 2], mask=ORDINARY_MASKS[n % len(ORDINARY_MASKS)], seed=n

@@ -55,7 +55,7 @@ def _shared(bias: Tensor, case: Case) -> Iterator[Tensor]:
 
 
 _TRIES = 4
-"""Seeds tried before a gradient of 0 counts."""
+"""Number of seeds tried before a gradient of 0 counts as a failure."""
 
 
 _ROUNDING = 1e-5
@@ -70,7 +70,7 @@ def _lacks(subject: Subject, gradient: Tensor | None) -> bool:
 
 
 def _unregistered(module: nn.Module) -> Iterator[str]:
-    """Tensors to be trained that ``parameters()`` does not know."""
+    """Trainable tensors that are missing from ``parameters()``."""
     known = {id(parameter) for parameter in module.parameters()}
     for place, part in module.named_modules():
         for name, held in vars(part).items():
@@ -134,7 +134,7 @@ def _finite(subject: Subject, case: Case) -> None:
 
 
 def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: str) -> Tensor:
-    """Where the gradient in float64 is well within what the dtype can hold."""
+    """The elements whose gradient in float64 is well within the range of the dtype."""
     wide_module, wide = widened(module, inputs)
     given, named = leaves_of(wide_module, wide)
     gradient = gradients_of(subject.output(wide_module, given).sum(), named)[name]

@@ -40,7 +40,7 @@ _VARIANTS = {
 
 
 def _emptied(subject: Subject, case: Case) -> Baseline:
-    """Inputs that leave some query no key, in the form that the case's mask names."""
+    """Inputs in which some query has no allowed key, in the form of the case's mask."""
     base = _with_empty_rows(subject, case)
     if bool(base.allowed.any(-1).all()):
         reject("no row is empty")
@@ -84,7 +84,7 @@ def _with_empty_rows(subject: Subject, case: Case) -> Baseline:
 
 
 def _described(base: Baseline) -> str:
-    """What hides the keys."""
+    """Describe the arguments that hide the keys."""
     inputs, parts = base.inputs, []
     if inputs.is_causal:
         sizes = f"{inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys"
@@ -98,7 +98,7 @@ def _described(base: Baseline) -> str:
 
 
 def _opened(base: Baseline) -> Inputs:
-    """The same inputs, with every key open to the rows that have none."""
+    """The same inputs, with every key allowed for rows that have none."""
     allowed = base.allowed | ~base.allowed.any(-1, keepdim=True)
     mask = base.inputs.attn_mask
     if mask is None or mask.dtype == torch.bool:

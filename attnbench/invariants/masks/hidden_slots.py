@@ -1,4 +1,4 @@
-"""Invariants on what a hidden slot may hold: NaN and infinity too, where nothing can see it."""
+"""Invariants on values in hidden slots, including NaN and infinity if no query sees the slot."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _VARIANTS = {"poison": _POISONS, "into": tuple(_PLACES), "beside": ("nothing", "
 
 
 def _poison(case: Case) -> tuple[float, str]:
-    """What is put into hidden slots, and of what."""
+    """The number that is put into hidden slots, and the tensors it is put into."""
     number = float(case.variant("poison", "nan").replace("minus_", "-"))
     return number, _PLACES[case.variant("into", "both")]
 
@@ -96,7 +96,7 @@ def _outputs(subject: Subject, case: Case) -> None:
 
 
 def _grouped(base: Baseline, where: str, poison: float) -> None:
-    """The same for a head of key and value that serves all heads of the query."""
+    """The same for a single key and value head that all query heads share."""
     given = base.inputs.replace(
         key=base.inputs.key[..., :1, :, :], value=base.inputs.value[..., :1, :, :], enable_gqa=True
     )

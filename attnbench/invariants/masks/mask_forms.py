@@ -1,4 +1,4 @@
-"""Invariants on the forms that a mask is given in: alone they agree, and together they combine."""
+"""Invariants on the forms of masks: equivalent forms agree, and several forms combine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PARTS = {
     "also_lengths": ("none", "per_item", "per_query"),
     "rows": ("live", "any"),
 }
-"""What is given beside ``is_causal``."""
+"""The variants that are combined with ``is_causal``."""
 _GRADIENT_CASES = tuple(
     Case((2,), 3, 5, dtype="float64", mask="causal").tried(
         also_mask=mask, also_lengths=lengths, rows="live"
