@@ -146,11 +146,17 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
             typer.echo(f"{count} {'row' if count == 1 else 'rows'}: {reason}.")
     counts = Counter(row.verdict for row in duel.rows)
     told = ", ".join(f"{counts[n]} {n}" for n in ("slower", "faster", "same", "ambiguous"))
+    told += " (a larger --budget decides more)" if counts["ambiguous"] and duel.short else ""
     shares = ", ".join(f"{share:.1%} at {look}" for look, share in duel.looks.items())
+    margin, calls = f"{100 * duel.margin:g} %", sum(duel.looks.values())
     typer.echo(
-        f"{told}.\nThe change of B against A lies between 'from' and 'to' in all rows at once; an "
-        f"unchanged table has a row called by chance\nin {sum(duel.looks.values()):.1%} of cases "
-        f"({shares} pairs). same: within ±{100 * duel.margin:g} %. spread: of a pair.\n"
+        f"{told}.\n"
+        "change: B's time over A's, minus 1 (+ is slower); from, to: hold for all rows at once.\n"
+        f"slower, faster: 0 lies outside them, and the change is over {margin}.\n"
+        f"same: the interval, or a significant change, lies within ±{margin}.\n"
+        "would see: the smallest change that 95 of 100 such comparisons would call.\n"
+        "spread: standard deviation of a pair.\n"
+        f"If nothing had changed, {calls:.1%} of tables had a row called ({shares} pairs).\n"
         f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s per row and pair; other "
         f"processes kept {load.get('others_cores', 0.0):.1f} of {load.get('cores', 0.0):.0f} "
         "cores busy."

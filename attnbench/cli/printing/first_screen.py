@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["content", "show"]
 
 _OVERHEAD_SIGN = "°"
+_LEGEND = """\
+× dot: time of a forward call over that of scaled_dot, in turn in the same process; that of
+  scaled_dot itself shows the noise; – does not take this case
+± 50 %: the 95 % interval, from {counts} processes, is from ×/1.5 to ×·1.5
+gain: how many times faster a kernel is than its scoring function
+MiB: peak memory of the call beyond inputs and parameters
+checks: invariants that hold, of those that were run; +86: for 86 more there was no time
+{sign} overhead is at least a fifth of the call: {overhead}"""
 _LAYER_LEGEND = """\
 Layers: × is time over that of causal_attention; prefill computes S tokens in one call, decode the
-  last of S with a cache of the others; tok/s: tokens per second; B/tok: bytes of cache per token"""
+  last of S with a cache of the others; tok/s: tokens per second, from the times alone, so that
+  layers are compared by ×;
+  B/tok: bytes of the cache over the S tokens, of which a window keeps only its own"""
 _SIGNS = {
     "unsupported": "–",
     "unverified": "wrong",
@@ -174,6 +184,7 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
         if machine:
             print(f"On {machine}, {own[0].machine.get('processor', '')}:")
         for each in grids(own):
+            print(_setting(record for line in each.lines for record in line.cells if record))
             _print_grid(each, told["checks"])
             shown |= {line.subject for line in each.lines}
     missing = [name for name in subjects if name not in shown]
@@ -184,20 +195,27 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
         " to ".join(map(str, dict.fromkeys((processes[0], processes[-1])))) if processes else "no"
     )
     layers = any(record.kind == "layer" for record in records)
-    print(
-        "× dot: time of a forward call over that of scaled_dot, in turn in the same process;\n"
-        f"  ± half its 95 % interval, from {counts} processes\n"
-        "gain: how many times faster a kernel is than its scoring function\n"
-        "MiB: peak memory of the call beyond inputs and parameters\n"
-        "checks: invariants that hold, of those that apply; + not run\n"
-        f"{_OVERHEAD_SIGN} overhead is at least a fifth of the call: {_overhead(records)}"
-    )
+    print(_LEGEND.format(counts=counts, sign=_OVERHEAD_SIGN, overhead=_overhead(records)))
     if layers:
         print(_LAYER_LEGEND)
     if told["busy"]:
         print(told["busy"])
     print("Left out: " + "; ".join(f"{row['what']} ({row['command']})" for row in told["left_out"]))
     print("Next: " + "   ".join(told["next"]))
+
+
+def _setting(records: Iterable[Record]) -> str:
+    """At which sizes, and where, the rows of a grid were measured."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for record in records:
+        threads = f"{record.threads} thread" + ("s" if record.threads > 1 else "")
+        found["where"][f"{record.dtype} on {record.device}, {threads}"] = None
+        if record.kind != "layer":
+            lead = "x".join(map(str, record.lead)) or "none"
+            found["sizes"][f"batch and heads {lead}, E={record.query_size}"] = None
+        else:
+            found["sizes"][f"E={record.query_size}"] = None
+    return "; ".join(" or ".join(values) for values in found.values())
 
 
 def _overhead(records: Sequence[Record]) -> str:

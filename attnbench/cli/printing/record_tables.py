@@ -26,7 +26,7 @@ __all__ = [
 _MEANINGS = {
     "× dot": "time over that of scaled_dot, measured in turn in the same processes",
     "× causal": "time over that of causal_attention, measured in turn in the same processes",
-    "±": "half the width of its 95 % interval, from processes",
+    "±": "95 % interval of it, from processes: ± 50 % is from ×/1.5 to ×·1.5",
     "gain": "for a kernel: how many times faster it is than its scoring function",
     "tokens/s": "tokens of a call, over all items, per second",
     "cache_B": "bytes of the cache per token given to it, after that call",
@@ -140,11 +140,11 @@ def busy_line(records: Iterable[Record]) -> str:
         return ""
     line = (
         f"Other processes kept {load['others_cores']:.1f} of {load['cores']:.0f} cores busy, and "
-        f"{load.get('disturbed_share', 0.0):.0%} of the slots were disturbed"
+        f"{load.get('disturbed_share', 0.0):.0%} of the slots of time were interrupted"
     )
     if load.get("stolen_share", 0.0) >= 0.005:
         line += f"; a hypervisor took {load['stolen_share']:.1%} of the time"
-    return f"{line}. A busy machine widens the intervals."
+    return f"{line}. Those are left out while enough remain; a busy machine widens the intervals."
 
 
 def statuses_of(records: Iterable[Record]) -> list[str]:
