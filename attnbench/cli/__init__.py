@@ -20,6 +20,7 @@ and exits with code 2. On Ctrl-C it exits with code 130; it only has to save its
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -61,12 +62,17 @@ class _Commands(TyperGroup):
             )
         module = importlib.import_module(f"attnbench.cli.{COMMANDS[cmd_name]}")
         single = _typer()
-        single.command(cmd_name)(module.command)
+        single.command(cmd_name, help=_paragraphs(module.command.__doc__))(module.command)
         return typer.main.get_command(single)
 
     def invoke(self, ctx: Any) -> None:
         """Run the command and exit with the code that it returns."""
         raise typer.Exit(super().invoke(ctx) or 0)
+
+
+def _paragraphs(text: str) -> str:
+    """A docstring with each paragraph on one line; typer keeps the line breaks of all but one."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def _typer(**settings: Any) -> typer.Typer:

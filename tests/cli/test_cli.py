@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -52,6 +53,15 @@ def test_every_command_has_help(command: str) -> None:
     result = run(command, "--help")
     assert result.code == 0
     assert f"attnbench {command}" in result.out
+
+
+def test_the_text_of_help_is_wrapped_at_the_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.strip() for line in run("compare", "--help").out.splitlines()]
+    first = next(n for n, line in enumerate(lines) if line.startswith("Revisions and subjects"))
+    paragraph = lines[first : lines.index("", first)]
+    for line, after in itertools.pairwise(paragraph):
+        assert len(f"{line} {after.split()[0]}") > 78, paragraph
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
