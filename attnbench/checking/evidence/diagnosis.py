@@ -3,7 +3,8 @@
 A *clue* is a mistake that explains the wrong outputs, the message of a failure, or a violated
 invariant. Each clue points at a cause. The first one in the order of ``causes.json``, the most
 specific property first, is used. It is reported only if the same clue was right for most of the
-known bugs that show it, which are the mutants of ``diagnoses.json``.
+known bugs that show it, which are the mutants of ``diagnoses.json``, and if one of those with
+similar failures has the same cause.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
@@ -22,6 +23,9 @@ __all__ = ["Clue", "clue_of", "diagnosed", "trusted"]
 
 _TRUST = 0.55
 """Share of the known bugs with a clue for which it must be right."""
+
+_NEAREST, _VOTE = 7, 0.1
+"""Number of most similar known bugs to compare with, and the weighted share that must agree."""
 
 _SAID = 0.3
 """Share of the failures, unless the contract is one, that must report a fault of the call."""
@@ -101,13 +105,43 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     return None
 
 
-def trusted(clue: Clue, known: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a clue was right for enough of the known bugs, rows of ``diagnoses.json``."""
+def trusted(
+    clue: Clue,
+    known: Iterable[Mapping[str, Any]],
+    failed: Collection[str],
+    ran: Set[str] | None = None,
+) -> bool:
+    """Whether a clue was right for enough known bugs, and similar ones have its cause.
+
+    Args:
+        clue: the clue found in the failures.
+        known: rows of ``diagnoses.json``.
+        failed: the invariants that the subject violates.
+        ran: the invariants with a result; ``None`` for all.
+    """
+    known = list(known)
     right, wrong = _PRIOR[clue.kind]
     for row in known:
         if row["clue"] == clue.name:
             right, wrong = (right + 1, wrong) if clue.cause in row["causes"] else (right, wrong + 1)
-    return right / (right + wrong) >= _TRUST
+    if right / (right + wrong) < _TRUST:
+        return False
+    # a mistake that gives exactly the subject's output needs no similar bug
+    return clue.kind == "makes" or _vote(clue.cause, known, {*failed}, ran) >= _VOTE
+
+
+def _vote(
+    cause: str, known: Sequence[Mapping[str, Any]], failed: Set[str], ran: Set[str] | None
+) -> float:
+    """The weighted share of the most similar known bugs (and any as similar) that have a cause."""
+    alike = []
+    for row in known:
+        others = {*row["failed"]} if ran is None else ran & {*row["failed"]}
+        alike.append((len(failed & others) / len(failed | others), cause in row["causes"]))
+    least = sorted((likeness for likeness, _ in alike), reverse=True)[:_NEAREST][-1:]
+    near = [(likeness, agrees) for likeness, agrees in alike if [likeness] >= least]
+    total = sum(likeness for likeness, _ in near)
+    return sum(likeness for likeness, agrees in near if agrees) / total if total else 0.0
 
 
 def _told(clue: Clue) -> str:
@@ -130,7 +164,9 @@ def diagnosed(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
     for subject in dict.fromkeys(o.subject for o in outcomes if o.status == "failed"):
         places = [i for i, outcome in enumerate(outcomes) if outcome.subject == subject]
         clue = clue_of(outcomes[i] for i in places)
-        if clue is not None and trusted(clue, _data("diagnoses.json")):
+        failed = {outcomes[i].invariant for i in places if outcomes[i].status == "failed"}
+        ran = failed | {outcomes[i].invariant for i in places if outcomes[i].status == "passed"}
+        if clue is not None and trusted(clue, _data("diagnoses.json"), failed, ran):
             best = _shows(clue, [outcomes[i] for i in places])
             index = next(i for i in places if outcomes[i] is best)
             outcomes[index] = replace(best, diagnosis=_told(clue))

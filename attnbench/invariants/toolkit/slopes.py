@@ -90,7 +90,7 @@ def compare_slopes(
             return None
         return got, finer
 
-    if base.eps > torch.finfo(torch.float64).eps or _is_noisy(base, inputs, named, weight):
+    if base.eps > torch.finfo(torch.float64).eps or _is_noisy(base, inputs, named, ways, weight):
         _compare_coarsely(base, inputs, named, gradients, ways, weight, f"{told}{output}")
         return
     rough: list[bool] = []
@@ -108,28 +108,42 @@ def compare_slopes(
         reject("it is not smooth here: no slope is that of smaller steps, or of both sides")
 
 
+_TINY = (2.0**-18, 2.0**-21)
+"""Moves of a few float32 roundings, which a run that rounds to float32 follows in jumps."""
+
 _COARSE, _SHARE = 2.0**-6, 2.0**-4
 """Step for a run with the accuracy of float32, and the allowed relative error of its slope."""
 
 
-def _is_noisy(base: Baseline, inputs: Inputs, named: dict[str, Tensor], weight: Tensor) -> bool:
-    """Whether the output ignores a move that float64 can resolve, as a run in float32 does.
+def _is_noisy(
+    base: Baseline,
+    inputs: Inputs,
+    named: dict[str, Tensor],
+    ways: dict[str, Tensor],
+    weight: Tensor,
+) -> bool:
+    """Whether the output follows small moves in jumps, as a run that rounds to float32 does.
 
-    Differences of such a run are noise divided by a small step.
+    Finite differences of such a run are noise divided by a small step. All leaves are moved to one
+    side only, so that a kink at the inputs themselves, such as a tie, does not count.
     """
-    with torch.no_grad():
-        kept = {name: leaf.clone() for name, leaf in named.items()}
-        outputs = []
-        for step in (0.0, 2.0**-36, 2.0**-35):
+    kept = {name: leaf.detach().clone() for name, leaf in named.items()}
+
+    def at(step: float) -> float:
+        with torch.no_grad():
             for name, leaf in named.items():
-                leaf.copy_(kept[name] * (1 + step))
-            outputs.append((base.run(inputs).double() * weight).sum())
-        for name, leaf in named.items():
+                leaf.copy_(kept[name] + step * ways[name])
+            return float((base.run(inputs).double() * weight).sum())
+
+    def third(step: float) -> float:
+        """The third difference; for a smooth run it is as small as the cube of the step."""
+        return abs(at(3 * step) - 3 * at(2 * step) + 3 * at(step) - at(0.0))
+
+    noise = max(map(third, _TINY))
+    for name, leaf in named.items():
+        with torch.no_grad():
             leaf.copy_(kept[name])
-    still, near, far = outputs
-    # twice the move gives twice the change, except for rounding
-    off = abs(float(far - 2 * near + still))
-    return off > 2.0**-40 * max(1.0, float(weight.abs().sum()))
+    return noise > 2.0**-40 * max(1.0, float(weight.abs().sum()))
 
 
 def _compare_coarsely(

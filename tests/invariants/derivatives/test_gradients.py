@@ -44,6 +44,43 @@ def test_right_gradients_pass() -> None:
         assert outcome.status == "passed", outcome.reason
 
 
+class ScoresInFloat32(Attention):
+    """Right, but for its rounding, which its spec does not declare."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().scores(query.float(), key.float(), scale).to(query)
+
+
+class SoftmaxInFloat32(Attention):
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return super().normalise(hidden.float(), allowed).to(hidden)
+
+
+class PooledInFloat32(Attention):
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights.float(), value.float()).to(value)
+
+
+class PooledInFloat32Detached(PooledInFloat32):
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        return super().pool(weights.detach(), value)
+
+
+@pytest.mark.parametrize("twin", [ScoresInFloat32, SoftmaxInFloat32, PooledInFloat32])
+@pytest.mark.parametrize("name", ["gradients_are_right", "bias_gets_its_gradient"])
+def test_gradients_through_float32_are_not_held_against_differences_of_its_rounding(
+    twin: type[Attention], name: str
+) -> None:
+    outcome = run(mutant(twin), INVARIANTS[name])
+    assert outcome.status == "passed", outcome.reason
+
+
+def test_gradients_through_float32_that_are_wrong_are_found() -> None:
+    outcome = run(mutant(PooledInFloat32Detached), RIGHT)
+    assert outcome.status == "failed"
+    assert "by differences, of a run in float32" in outcome.reason
+
+
 def test_detached_weights_are_found_by_the_slope() -> None:
     outcome = run(mutant(WeightsDetached), RIGHT)
     assert outcome.status == "failed"

@@ -61,9 +61,11 @@ def main() -> None:
                 "causes": CAUSES[mutant.name],
                 "clue": clue and clue.name,
                 "said": clue and clue.cause,
+                "failed": sorted({result.invariant for result in failed}),
             }
         )
-    SHIPPED.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    SHIPPED.write_text(f"[\n{lines}\n]\n")
     counts = Counter(judged(row, rows) for row in rows)
     for row in rows:
         if judged(row, rows) != "right":
@@ -84,7 +86,7 @@ def judged(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         return "silent"
     kind, what = row["clue"].split(":")
     clue = Clue(kind, what, row["said"])
-    if not trusted(clue, [other for other in rows if other is not row]):
+    if not trusted(clue, [other for other in rows if other is not row], row["failed"]):
         return "silent"
     return "right" if clue.cause in row["causes"] else "wrong"
 
