@@ -34,6 +34,7 @@ def outcome(spec: LayerSpec, invariant: str) -> attnbench.Outcome:
         return run_invariant(subject, known[invariant], PROFILES["quick"])
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("invariant", INVARIANTS)
 @pytest.mark.parametrize("name", ["causal_static", "ring", "learned_growing"])
 def test_a_right_cache_is_not_accused(name: str, invariant: str) -> None:
@@ -41,6 +42,7 @@ def test_a_right_cache_is_not_accused(name: str, invariant: str) -> None:
     assert found.status == "passed", found.reason
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", [n for n, killer in KILLERS.items() if killer in INVARIANTS])
 def test_one_mistake_has_one_name(name: str) -> None:
     failed = [i for i in INVARIANTS if outcome(BROKEN[name], i).status == "failed"]
