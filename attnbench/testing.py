@@ -9,6 +9,7 @@ a :class:`Baseline`, changes the :class:`Inputs`, and compares with :func:`agree
 
 from attnbench.attention.attend import scores_of
 from attnbench.attention.calls import Call, check_features, prepare
+from attnbench.attention.compile_times import note_compiled
 from attnbench.attention.dispatch import scoring_of
 from attnbench.attention.masks import Mask, causal_mask, fold, valid_lens_mask, window_mask
 from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
@@ -76,6 +77,7 @@ __all__ = [
     "make_scoring",
     "masked_softmax",
     "needs",
+    "note_compiled",
     "only_keys",
     "ordinary",
     "pool",

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from attnbench.attention.compile_times import compilations
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine.accelerator import accelerator_facts
 from attnbench.benchmark.machine.load import Load, stolen_ticks
@@ -193,11 +194,17 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
     module, inputs = case.build(subject)
     call = measured_call(subject, module, inputs, case.direction)
     started = time.perf_counter()
-    first_s = first_call(call, device)
+    with compilations() as compiled:
+        first_s = first_call(call, device)
     facts: dict[str, Any] = {}
     status, reason = "ok", ""
     if look:
-        facts = {"first_call_s": first_s, **judged(subject, module, inputs, case.direction)}
+        facts = {
+            "first_call_s": first_s,
+            "compile_s": min(compiled.seconds, first_s),
+            "compiled": compiled.source,
+            **judged(subject, module, inputs, case.direction),
+        }
         status, reason = facts.pop("status"), facts.pop("reason")
         facts["peak_bytes"] = peak_bytes(call, device)
         counts = count(call)

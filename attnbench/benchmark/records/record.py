@@ -96,6 +96,9 @@ class Record:
         null_s: time of a call whose kernel computes nothing: the overhead of a call.
         relative_error: older contracts only: standard error of the median over the median.
         first_call_s: time of the first call in the process, including compilation.
+        compile_s: of that, the time that compilers took: 0 if nothing was compiled.
+        compiled: ``compiled`` if the first call compiled anything, ``cache`` if all of it came from
+            a cache, and empty if there was nothing to compile.
         peak_bytes: most bytes alive during a call beyond those alive before it, which include
             inputs and parameters.
         tokens_per_s: for a layer: tokens of a call, over all items, per second.
@@ -167,6 +170,8 @@ class Record:
     null_s: float | None = None
     relative_error: float | None = None
     first_call_s: float | None = None
+    compile_s: float | None = None
+    compiled: str = ""
     peak_bytes: int | None = None
     tokens_per_s: float | None = None
     cache_bytes_per_token: float | None = None

@@ -43,6 +43,8 @@ class Loops:
     """
 
     broken = False
+    refusal = ""
+    """Why they are broken, on whatever device it was."""
 
     def __init__(
         self,
@@ -81,10 +83,13 @@ class Loops:
                     self.compiled(*self.example(like.dtype, like.device, items))
         except Exception as error:  # whatever the compiler raises, the eager version works
             Loops.broken = True
+            Loops.refusal = (
+                f"torch.compile failed on {like.device.type} ({type(error).__name__}: "
+                f"{str(error).strip().partition(chr(10))[0]})"
+            )
             warnings.warn(
-                f"attnbench's kernels run eagerly, many times slower: torch.compile failed on "
-                f"{like.device.type} ({type(error).__name__}: "
-                f"{str(error).strip().partition(chr(10))[0]}). On a GPU it needs Triton.",
+                f"attnbench's kernels run eagerly, many times slower: {Loops.refusal}. "
+                f"On a GPU it needs Triton.",
                 NotCompiledWarning,
                 stacklevel=2,
             )

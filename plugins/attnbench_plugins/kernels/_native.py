@@ -18,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,10 +26,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attnbench.testing import note_compiled
 from attnbench_plugins.kernels import _variants
 from attnbench_plugins.kernels._variants import Choice
 
-__all__ = ["Form", "NotCompiledWarning", "attend", "choice", "described", "library", "slopes"]
+__all__ = [
+    "Form",
+    "NotCompiledWarning",
+    "attend",
+    "choice",
+    "described",
+    "library",
+    "refusal",
+    "slopes",
+]
 
 _FOLDER = Path(__file__).parent
 _SOURCES = [_FOLDER / name for name in ("_loops.cpp", "_vectors.h", "_attend.h", "_slopes.h")]
@@ -52,6 +63,15 @@ class Form(enum.IntEnum):
     QUOTIENT = 0  # w tanh(a + b), by exponentials
     TANH = 1  # w tanh(a + b), by tanh
     SQUARES = 2  # w (a - b)²
+
+
+class _Status:
+    refusal = ""
+
+
+def refusal() -> str:
+    """Why the loops could not be compiled in this process; empty if they were, or never tried."""
+    return _Status.refusal
 
 
 class _Sizes(ctypes.Structure):
@@ -112,9 +132,12 @@ def _build() -> Path:
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled loops; ``None``, with one warning, if they do not compile."""
+    started = time.perf_counter()
     try:
+        cached = _path().exists()
         loaded = ctypes.CDLL(str(_build()))
     except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
+        _Status.refusal = f"the loops could not be compiled ({error})"
         warnings.warn(
             f"attnbench's kernels run eagerly, many times slower: their loops could not be "
             f"compiled ({error}). They need GCC or clang; set CXX to the compiler.",
@@ -122,6 +145,7 @@ def library() -> ctypes.CDLL | None:
             stacklevel=2,
         )
         return None
+    note_compiled(time.perf_counter() - started, cached=cached)
     loaded.describe_variant.argtypes = [ctypes.c_int64, ctypes.c_void_p]
     loaded.describe_variant.restype = None
     for name, pointers in (("attend", 7), ("slopes", 7)):
@@ -155,7 +179,7 @@ def described() -> str:
     """Describe what runs on the CPU, without compiling or measuring anything."""
     if library.cache_info().currsize or _path().exists():
         if library() is None:
-            return "eager: the loops could not be compiled"
+            return f"eager, since {refusal()}"
         forced = os.environ.get(_variants.VARIABLE)
         if choice.cache_info().currsize or forced or _path().with_suffix(".json").exists():
             return f"native, {choice()}"

@@ -17,7 +17,7 @@ import attnbench
 from attnbench_plugins.kernels._native import NotCompiledWarning
 from attnbench_plugins.kernels._variants import TRITON, VARIABLE
 
-__all__ = ["attended_online", "differentiated_online", "runs_online"]
+__all__ = ["attended_online", "differentiated_online", "refusal", "runs_online"]
 
 _Found = TypeVar("_Found")
 
@@ -27,6 +27,12 @@ _OLDEST = (7, 0)
 
 class _Status:
     broken = False
+    refusal = ""
+
+
+def refusal() -> str:
+    """Why the kernels were given up in this process; empty if they were not."""
+    return _Status.refusal
 
 
 def attended_online(*given: Any) -> tuple[Tensor, Tensor] | None:
@@ -64,9 +70,12 @@ def _attempted(run: Callable[[], _Found], like: Tensor) -> _Found | None:
         if like.device.type == "cpu":
             raise
         _Status.broken = True
+        _Status.refusal = (
+            f"Triton kernels failed on {like.device.type} ({type(error).__name__}: "
+            f"{str(error).strip().partition(chr(10))[0]})"
+        )
         warnings.warn(
-            f"attnbench's Triton kernels failed on {like.device.type} ({type(error).__name__}: "
-            f"{str(error).strip().partition(chr(10))[0]}); slower loops run instead.",
+            f"attnbench's {_Status.refusal}; slower loops run instead.",
             NotCompiledWarning,
             stacklevel=2,
         )

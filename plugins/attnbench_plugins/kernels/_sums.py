@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnbench_plugins.kernels import _native
+from attnbench_plugins.kernels import _native, _online
 from attnbench_plugins.kernels._compiled import Loops
 from attnbench_plugins.kernels._native import Form
 
@@ -52,7 +52,10 @@ def runs_as() -> str:
     path = _Status.path or "native"
     if path == "triton":
         return f"Triton {metadata.version('triton')}"
-    return _native.described() if path == "native" else path
+    if path == "native":
+        return _native.described()
+    reasons = _online.refusal(), _native.refusal(), Loops.refusal
+    return ", since ".join([path, "; ".join(filter(None, reasons))]).removesuffix(", since ")
 
 
 def _path(like: Tensor) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_plugins.kernels import _online, _variants
+from attnbench_plugins.kernels import _online, _sums, _variants
 
 pytestmark = pytest.mark.slow
 needs_triton = pytest.mark.skipif(
@@ -237,10 +237,15 @@ def test_kernels_that_fail_on_a_gpu_are_given_up_with_one_line(
 
     monkeypatch.setattr(_online, "kernels", broken)
     monkeypatch.setattr(_online._Status, "broken", False)
+    monkeypatch.setattr(_online._Status, "refusal", "")
+    monkeypatch.setattr(_sums._Status, "path", "compiled")
+    assert _sums.runs_as() == "compiled"
     monkeypatch.setattr(_online, "_compiled", lambda index: True)
     with pytest.warns(UserWarning, match=r"Triton kernels failed on cuda .*no such instruction\)"):
         assert _online.attended_online(Accelerator()) is None
     assert not _online.runs_online(Accelerator())
+    why = "since Triton kernels failed on cuda (RuntimeError: no such instruction)"
+    assert _sums.runs_as() == f"compiled, {why}"
     with pytest.raises(RuntimeError):  # under the interpreter an error is one
         _online.attended_online(torch.ones(1))
 

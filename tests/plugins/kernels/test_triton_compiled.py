@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from attnbench.attention.compile_times import compilations
+
 pytestmark = pytest.mark.slow
 triton = pytest.importorskip("triton")
 
@@ -75,3 +77,14 @@ def test_it_compiles_into_the_registers_and_the_shared_memory_of_a_gpu(
     spilled = [int(size) for size in re.findall(r"STACK:(\d+)", said)]
     assert spilled
     assert max(spilled) <= SPILLED, said
+
+
+def test_compiling_is_told_from_loading_what_a_cache_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    for source in ("compiled", "cache"):
+        with compilations() as found:
+            compiled("_forward", 90, kind=0, causal=False, squares=True)
+        assert found.source == source
+        assert found.seconds > 0

@@ -10,6 +10,9 @@ With ``TRITON_INTERPRET=1`` the kernels run on the CPU, slowly, for tests.
 """
 
 from attnbench_plugins.kernels._triton.backward import differentiate
+from attnbench_plugins.kernels._triton.compiling import listen
 from attnbench_plugins.kernels._triton.forward import attend
 
 __all__ = ["attend", "differentiate"]
+
+listen()

@@ -1,0 +1,80 @@
+"""How long compilers take, and whether what they made came from a cache.
+
+torch tells what ``torch.compile`` does; a kernel that compiles by other means notes it with
+:func:`note_compiled`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+__all__ = ["Compiled", "compilations", "note_compiled"]
+
+_HITS = (("inductor", "fxgraph_cache_hit"), ("aot_autograd", "autograd_cache_hit"))
+
+
+@dataclass
+class Compiled:
+    """What was compiled in a context of :func:`compilations`.
+
+    Args:
+        seconds: time that compilers took, loading from caches included.
+        loaded: programs and graphs that came from a cache.
+        made: those that were compiled.
+    """
+
+    seconds: float = 0.0
+    loaded: int = 0
+    made: int = 0
+
+    @property
+    def source(self) -> str:
+        """``compiled`` if anything was, ``cache`` if all came from one, empty if there was none."""
+        return "compiled" if self.made else "cache" if self.loaded else ""
+
+
+_OPEN: ContextVar[Compiled | None] = ContextVar("attnbench_compiled", default=None)
+
+
+def note_compiled(seconds: float, *, cached: bool) -> None:
+    """Note that a kernel compiled something, or loaded it from a cache.
+
+    Args:
+        seconds: how long it took.
+        cached: whether it came from a cache, of an earlier process say.
+    """
+    found = _OPEN.get()
+    if found is not None:
+        found.seconds += seconds
+        found.loaded += cached
+        found.made += not cached
+
+
+@contextmanager
+def compilations() -> Iterator[Compiled]:
+    """Collects what is compiled in this context; complete when it is left."""
+    found = Compiled()
+    before = _by_torch()
+    token = _OPEN.set(found)
+    try:
+        yield found
+    finally:
+        _OPEN.reset(token)
+        seconds, graphs, hits = (now - old for now, old in zip(_by_torch(), before, strict=True))
+        found.seconds += seconds
+        found.loaded += int(min(hits, graphs))
+        found.made += int(max(0, graphs - hits))
+
+
+def _by_torch() -> tuple[float, float, float]:
+    """Seconds that torch.compile took in this process, its graphs, and those from a cache."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return 0.0, 0.0, 0.0
+    hits = sum(utils.counters[group][name] for group, name in _HITS)
+    graphs = utils.counters["stats"]["unique_graphs"]
+    return float(utils.calculate_time_spent()["total_wall_time"]), float(graphs), float(hits)
