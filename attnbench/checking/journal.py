@@ -38,6 +38,9 @@ class Journal:
             with path.open("a+", encoding="utf-8") as file:
                 file.seek(0)
                 text = file.read()
+            if text and "\n" not in text and head.startswith(text):  # it was being written
+                self._cut(0)
+                text = ""
             if not text:
                 self._write(head)
         except OSError as error:

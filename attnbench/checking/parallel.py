@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shlex
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.works import RESTARTS, Work, apart, dealt, key_of, pieces, without
 from attnbench.processes.cluster import ClusterWorkers
-from attnbench.processes.pool import Event, Task, Workers, cores
+from attnbench.processes.pool import Event, Task, Workers
 
 __all__ = [
     "PRELOAD",
-    "Work",
-    "dealt",
-    "digests",
-    "key_of",
     "over_seeds",
     "preload",
     "run_checks",
-    "without",
-    "works_of",
 ]
 
 _FIRST = (
@@ -44,8 +36,8 @@ _FEW = 2
 _PIECES = 4
 """Pieces of work per worker of a cluster, if there are enough."""
 
-_RESTARTS = 1
-"""How often a subject is restarted, after the invariant in which its process ended."""
+_SHORT = "quick"
+"""The profile whose invariants take less time than a process of their own costs."""
 
 
 def preload(subjects: int | None) -> tuple[str, ...]:
@@ -56,115 +48,6 @@ def preload(subjects: int | None) -> tuple[str, ...]:
             few subjects the compiler is left out: their children import it when they compile, last.
     """
     return _FIRST if subjects is not None and subjects <= _FEW else PRELOAD
-
-
-@dataclass(frozen=True)
-class Work:
-    """One subject, and the invariants that still have to run on it.
-
-    Args:
-        target: address by which the child finds it.
-        subject: name of the subject, since an address may resolve to several.
-        invariants: names of the invariants, in order.
-        label: name of the subject in its outcomes.
-        late: names of invariants that run after the others have run on every subject.
-        broken: whether the contract failed.
-        restarts: how often it may be restarted.
-        seed: seed of the drawn cases.
-    """
-
-    target: str
-    subject: str
-    invariants: tuple[str, ...]
-    label: str
-    late: tuple[str, ...] = ()
-    broken: bool = False
-    restarts: int = _RESTARTS
-    seed: int | None = None
-
-
-def works_of(
-    pairs: Sequence[tuple[str, str]],
-    invariants: Sequence[str],
-    of_subject: Mapping[str, Sequence[str]] | None = None,
-    *,
-    late: Collection[str] = (),
-) -> list[Work]:
-    """Make a work for each address and subject; ambiguous names are labelled with the address.
-
-    Args:
-        pairs: addresses and names of subjects.
-        invariants: names of the invariants, in order.
-        of_subject: names of the invariants that apply to a subject, by its name; by default all.
-        late: names of invariants that run after the others have run on every subject.
-    """
-    count = Counter(subject for _, subject in pairs)
-    works = []
-    for target, subject in pairs:
-        names = [n for n in invariants if of_subject is None or n in of_subject[subject]]
-        first = tuple(name for name in names if name not in late)
-        last = tuple(name for name in names if name in late)
-        label = subject if count[subject] == 1 else f"{subject} of {target}"
-        works.append(Work(target, subject, first or last, label, late=last if first else ()))
-    return works
-
-
-def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
-    """Split works into parts if there are too few to keep all jobs busy.
-
-    Each part begins with the contract, which decides whether to run the others.
-    """
-    parts = (jobs or cores()) // max(1, len(works))
-    if parts < 2:
-        return list(works)
-    found = []
-    for work in works:
-        first = tuple(name for name in work.invariants if name == CONTRACT)
-        rest = [name for name in work.invariants if name != CONTRACT]
-        hands = [(rest[part::parts], work.late[part::parts]) for part in range(parts)]
-        shares = [
-            replace(work, invariants=(*first, *(hand or late)), late=late if hand else ())
-            for hand, late in hands
-            if hand or late
-        ]
-        found += shares or [work]
-    return found
-
-
-def digests(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """A digest of each addressed file, since outcomes depend on its content."""
-    paths = {target.partition(".py:")[0] + ".py" for target, _ in pairs if ".py:" in target}
-    return {
-        path: hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        for path in sorted(paths)
-        if Path(path).is_file()
-    }
-
-
-def without(works: Sequence[Work], recorded: Collection[Outcome]) -> list[Work]:
-    """The works without the outcomes that an earlier run recorded.
-
-    A contract that failed runs again before the remaining invariants, whose process must know it.
-    """
-    done = {key_of(outcome): outcome.status for outcome in recorded}
-
-    def left(work: Work, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if (work.label, work.seed, name) not in done)
-
-    found = []
-    for work in works:
-        now, late = left(work, work.invariants), left(work, work.late)
-        broken = done.get((work.label, work.seed, CONTRACT)) == "failed"
-        if now or late:
-            first = (CONTRACT,) if broken else ()
-            late, now = (late, now) if now else ((), late)
-            found.append(replace(work, invariants=(*first, *now), late=late, broken=broken))
-    return found
-
-
-def key_of(outcome: Outcome) -> tuple[str, int | None, str]:
-    """The subject, seed and invariant, which identify an outcome in a check."""
-    return outcome.subject, outcome.seed, outcome.invariant
 
 
 def run_checks(
@@ -195,7 +78,8 @@ def run_checks(
         return
     with _workers(cluster, jobs) as workers:
         if isinstance(workers, ClusterWorkers):  # small pieces, so that losing one costs little
-            works = dealt(works, _PIECES * workers.count)
+            short = options["profile"] == _SHORT
+            works = dealt(works, _PIECES * workers.count) if short else apart(works)
         else:
             works = dealt(works, jobs)
 
@@ -273,7 +157,10 @@ def _outcomes(
         yield _repeatable(replace(outcome, subject=work.label), event.task)
         return
     if event.kind == "done" or not work.invariants:
-        if work.late:  # a new process has to run a broken contract again to know it
+        if work.apart and not work.broken:
+            for part, one in enumerate(pieces(work)):
+                submit(f"{number}.{part}", one)
+        elif work.late:  # a new process has to run a broken contract again to know it
             again = (CONTRACT, *work.late) if work.broken else work.late
             submit(number, replace(work, invariants=again, late=()))
         return
@@ -283,7 +170,7 @@ def _outcomes(
     ended = Outcome(work.label, current, status, event.reason, seconds=seconds)
     yield _repeatable(ended, event.task)
     if event.kind == "raised" or not work.restarts:
-        reason = f"not run: {_RESTARTS + 1} processes of the subject ended, the last in {current}"
+        reason = f"not run: {RESTARTS + 1} processes of the subject ended, the last in {current}"
         if event.kind == "raised":
             reason = f"not run, for the reason given at {current}"
         for name in (*rest, *work.late):

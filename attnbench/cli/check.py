@@ -87,6 +87,7 @@ def command(
     from attnbench.checking.journal import Journal
     from attnbench.checking.longer_profiles import default_profile
     from attnbench.checking.outcomes import COMPILING, CheckReport, Outcome, notes_of
+    from attnbench.checking.works import digests, works_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing.outcome_tables import Screen, junit_xml
     from attnbench.cli.printing.tables import print_json, print_line, progress
@@ -102,9 +103,7 @@ def command(
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])
-    works = parallel.works_of(
-        plan["subjects"], list(statements), plan["of_subject"], late=COMPILING
-    )
+    works = works_of(plan["subjects"], list(statements), plan["of_subject"], late=COMPILING)
     labels, names = [work.label for work in works], list(statements)
     expected = {work.label: len(work.invariants) + len(work.late) for work in works}
     screen = None if as_json else Screen(expected, statements, verbose=verbose)
@@ -117,7 +116,7 @@ def command(
     journal = None
     if resume is not None:
         subjects = [list(pair) for pair in plan["subjects"]]
-        asked = {**chosen, "subjects": subjects, "files": parallel.digests(plan["subjects"])}
+        asked = {**chosen, "subjects": subjects, "files": digests(plan["subjects"])}
         journal = Journal(resume, {**asked, "versions": installed_versions()})
         found = [
             outcome

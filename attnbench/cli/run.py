@@ -170,6 +170,7 @@ def _check(
     """
     from attnbench.checking import parallel
     from attnbench.checking.outcomes import CONTRACT
+    from attnbench.checking.works import works_of
     from attnbench.cli.printing.tables import progress
     from attnbench.processes.pool import MEMORY_GIB
 
@@ -178,7 +179,7 @@ def _check(
     works = [
         work
         for start in range(0, len(names), _AT_ONCE)
-        for work in parallel.works_of(
+        for work in works_of(
             planned["subjects"],
             tuple(dict.fromkeys((*first, *names[start : start + _AT_ONCE]))),
             planned["of_subject"],

@@ -9,7 +9,8 @@ import pytest
 
 from attnbench.checking.journal import Journal
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.parallel import Work, digests, over_seeds, without
+from attnbench.checking.parallel import over_seeds
+from attnbench.checking.works import Work, digests, without
 from attnbench.errors import UsageError
 
 ASKED = {"profile": "quick", "versions": {"torch": "2.13.0"}}
@@ -38,6 +39,16 @@ def test_a_torn_last_line_is_left_out_and_the_next_outcome_takes_its_place(tmp_p
         file.write('{"subject": "addi')
     Journal(path, ASKED).add(one("b"))
     assert [o.invariant for o in Journal(path, ASKED).found] == ["a", "b"]
+
+
+def test_a_torn_first_line_is_begun_again(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    Journal(path, ASKED)
+    whole = path.read_text()
+    path.write_text(whole[:20])
+    Journal(path, ASKED).add(one("a"))
+    assert path.read_text().startswith(whole)
+    assert [o.invariant for o in Journal(path, ASKED).found] == ["a"]
 
 
 def test_a_journal_of_another_check_is_refused_with_the_difference(tmp_path: Path) -> None:

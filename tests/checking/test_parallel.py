@@ -10,7 +10,8 @@ import pytest
 import attnbench
 from attnbench.checking.api import planned
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
-from attnbench.checking.parallel import dealt, preload, run_checks, works_of
+from attnbench.checking.parallel import preload, run_checks
+from attnbench.checking.works import apart, dealt, pieces, works_of
 from attnbench.errors import OptionError, UnknownNameError
 from tests.cli_runs import HERE
 
@@ -50,6 +51,36 @@ def test_no_invariant_is_lost_when_one_subject_is_dealt() -> None:
             works = dealt(works_of([("x", "x")], names, late=COMPILING), jobs)
             run = [name for work in works for name in (*work.invariants, *work.late)]
             assert sorted(set(run)) == sorted(names)
+
+
+def test_on_a_cluster_the_contract_is_first_and_what_compiles_is_next() -> None:
+    for names in (NAMES, NAMES[:1], NAMES[1:], (CONTRACT, "a", "b", *COMPILING)):
+        (first, *others) = apart(works_of([("x", "x")], names, late=COMPILING))
+        assert len(first.invariants) == 1
+        if CONTRACT in names:
+            assert first.invariants == (CONTRACT,)
+            assert others == []
+        run = [name for one in (*pieces(first), *others) for name in one.invariants]
+        compiled = [name in COMPILING for name in run]
+        assert compiled == sorted(compiled, reverse=True)
+        assert sorted((*first.invariants, *run)) == sorted(names)
+
+
+def test_what_compiles_shares_its_process_with_nothing_and_others_share_theirs() -> None:
+    many = [f"invariant {n}" for n in range(90)]
+    (first,) = apart(works_of([("x", "x")], (CONTRACT, *many, *COMPILING), late=COMPILING))
+    hands = [one.invariants for one in pieces(first)]
+    assert hands[:2] == [(name,) for name in COMPILING]
+    assert sorted(name for hand in hands[2:] for name in hand) == sorted(many)
+    sizes = {len(hand) for hand in hands[2:]}
+    assert max(sizes) - min(sizes) <= 1 < max(sizes)
+
+
+def test_a_contract_that_failed_is_told_to_what_is_left_in_its_process() -> None:
+    (work,) = works_of([("x", "x")], NAMES, late=COMPILING)
+    (again,) = apart([replace(work, broken=True)])
+    assert again.invariants == work.invariants
+    assert not again.apart
 
 
 @pytest.mark.parametrize(

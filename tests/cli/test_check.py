@@ -13,7 +13,7 @@ import pytest
 
 import attnbench
 from attnbench.checking.api import all_targets
-from attnbench.checking.parallel import dealt, works_of
+from attnbench.checking.works import dealt, works_of
 from tests.cli_runs import HERE, SUM, outcome, run
 
 

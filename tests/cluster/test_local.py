@@ -11,12 +11,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from attnbench.checking.api import planned
+from attnbench.checking.outcomes import COMPILING, CONTRACT
+from attnbench.checking.parallel import run_checks
+from attnbench.checking.works import key_of, works_of
 from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task
@@ -71,6 +76,21 @@ def check(*arguments: str, cwd: Path) -> tuple[int, list[dict[str, Any]]]:
 def test_outcomes_order_and_exit_code_are_those_of_this_machine(tmp_path: Path) -> None:
     seeds = ("--seeds", "2")
     assert check(*seeds, "--cluster", "local:2", cwd=tmp_path) == check(*seeds, cwd=tmp_path)
+
+
+def test_a_long_profile_is_split_by_invariants_and_has_the_outcomes_of_this_machine() -> None:
+    names = (CONTRACT, "weights_sum_to_one", "masked_weights_are_zero", *COMPILING[:1])
+    targets = ("dot", f"{HERE}/bad_subjects.py:SHAPE")
+    pairs = [(target, planned(target)[0][0].name) for target in targets]
+    works = works_of(pairs, names, late=COMPILING)
+    options = {"profile": "default", "device": "cpu", "dtypes": None}
+    limits: dict[str, Any] = {"jobs": 1, "timeout_s": 300.0, "memory_gib": 2.0}
+    here, there = (
+        {key_of(o): replace(o, seconds=0.0) for o in run_checks(works, options, **limits, **where)}
+        for where in ({}, {"cluster": "local:2"})
+    )
+    assert len(here) == 2 * len(names)
+    assert there == here
 
 
 def test_values_come_back_and_the_task_is_done(workers: ClusterWorkers) -> None:

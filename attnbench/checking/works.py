@@ -1,0 +1,169 @@
+"""What a check is to run: subjects with their invariants, and how they are split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
+from attnbench.processes.pool import cores
+
+__all__ = [
+    "RESTARTS",
+    "Work",
+    "apart",
+    "dealt",
+    "digests",
+    "key_of",
+    "pieces",
+    "without",
+    "works_of",
+]
+
+RESTARTS = 1
+"""How often a subject is restarted, after the invariant in which its process ended."""
+
+_HANDS = 32
+"""Works that the invariants of a subject are dealt to on a cluster."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One subject, and the invariants that still have to run on it.
+
+    Args:
+        target: address by which the child finds it.
+        subject: name of the subject, since an address may resolve to several.
+        invariants: names of the invariants, in order.
+        label: name of the subject in its outcomes.
+        late: names of invariants that run after the others have run on every subject.
+        apart: whether late ones are dealt to several processes, unless the contract failed.
+        broken: whether the contract failed.
+        restarts: how often it may be restarted.
+        seed: seed of the drawn cases.
+    """
+
+    target: str
+    subject: str
+    invariants: tuple[str, ...]
+    label: str
+    late: tuple[str, ...] = ()
+    apart: bool = False
+    broken: bool = False
+    restarts: int = RESTARTS
+    seed: int | None = None
+
+
+def works_of(
+    pairs: Sequence[tuple[str, str]],
+    invariants: Sequence[str],
+    of_subject: Mapping[str, Sequence[str]] | None = None,
+    *,
+    late: Collection[str] = (),
+) -> list[Work]:
+    """Make a work for each address and subject; ambiguous names are labelled with the address.
+
+    Args:
+        pairs: addresses and names of subjects.
+        invariants: names of the invariants, in order.
+        of_subject: names of the invariants that apply to a subject, by its name; by default all.
+        late: names of invariants that run after the others have run on every subject.
+    """
+    count = Counter(subject for _, subject in pairs)
+    works = []
+    for target, subject in pairs:
+        names = [n for n in invariants if of_subject is None or n in of_subject[subject]]
+        first = tuple(name for name in names if name not in late)
+        last = tuple(name for name in names if name in late)
+        label = subject if count[subject] == 1 else f"{subject} of {target}"
+        works.append(Work(target, subject, first or last, label, late=last if first else ()))
+    return works
+
+
+def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
+    """Split works into parts if there are too few to keep all jobs busy.
+
+    Each part begins with the contract, which decides whether to run the others.
+    """
+    parts = (jobs or cores()) // max(1, len(works))
+    if parts < 2:
+        return list(works)
+    found = []
+    for work in works:
+        first = tuple(name for name in work.invariants if name == CONTRACT)
+        rest = [name for name in work.invariants if name != CONTRACT]
+        hands = [(rest[part::parts], work.late[part::parts]) for part in range(parts)]
+        shares = [
+            replace(work, invariants=(*first, *(hand or late)), late=late if hand else ())
+            for hand, late in hands
+            if hand or late
+        ]
+        found += shares or [work]
+    return found
+
+
+def apart(works: Sequence[Work]) -> list[Work]:
+    """The works for a cluster: the contract first, then the others in several processes."""
+    found = []
+    for work in works:
+        names = (*work.invariants, *work.late)
+        if work.broken:
+            found.append(work)
+        elif CONTRACT in names and len(names) > 1:
+            rest = tuple(name for name in names if name != CONTRACT)
+            found.append(replace(work, invariants=(CONTRACT,), late=rest, apart=True))
+        else:
+            found += pieces(replace(work, late=names))
+    return found
+
+
+def pieces(work: Work) -> list[Work]:
+    """The late invariants of a work in several works, the longest first.
+
+    What compiles takes longest, and has a work of its own. The others are dealt to as many as keep
+    a thousand workers busy; one each would be mostly of invariants that are skipped at once, and
+    the scheduler busier than the workers.
+    """
+    rest = [name for name in work.late if name not in COMPILING]
+    hands: list[tuple[str, ...]] = [(name,) for name in work.late if name in COMPILING]
+    hands += [hand for part in range(_HANDS) if (hand := tuple(rest[part::_HANDS]))]
+    return [replace(work, invariants=hand, late=(), apart=False) for hand in hands]
+
+
+def digests(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """A digest of each addressed file, since outcomes depend on its content."""
+    paths = {target.partition(".py:")[0] + ".py" for target, _ in pairs if ".py:" in target}
+    return {
+        path: hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        for path in sorted(paths)
+        if Path(path).is_file()
+    }
+
+
+def without(works: Sequence[Work], recorded: Collection[Outcome]) -> list[Work]:
+    """The works without the outcomes that an earlier run recorded.
+
+    A contract that failed runs again before the remaining invariants, whose process must know it.
+    """
+    done = {key_of(outcome): outcome.status for outcome in recorded}
+
+    def left(work: Work, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if (work.label, work.seed, name) not in done)
+
+    found = []
+    for work in works:
+        now, late = left(work, work.invariants), left(work, work.late)
+        broken = done.get((work.label, work.seed, CONTRACT)) == "failed"
+        if now or late:
+            first = (CONTRACT,) if broken else ()
+            late, now = (late, now) if now else ((), late)
+            found.append(replace(work, invariants=(*first, *now), late=late, broken=broken))
+    return found
+
+
+def key_of(outcome: Outcome) -> tuple[str, int | None, str]:
+    """The subject, seed and invariant, which identify an outcome in a check."""
+    return outcome.subject, outcome.seed, outcome.invariant
