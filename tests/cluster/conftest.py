@@ -83,6 +83,7 @@ def slurm(tmp_path: Path) -> Iterator[Path]:
                 processes.append(subprocess.Popen(arguments, stdout=log, stderr=log))
         _until_idle(folder)
         yield folder
+        _until_no_job()
     finally:
         os.environ.pop("SLURM_CONF", None)
         for process in reversed(processes):
@@ -152,6 +153,17 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
     )
     return conf
+
+
+def _until_no_job(seconds: float = 60) -> None:
+    """Wait for a cancelled job: its step tells slurmctld that it has ended, and slurmd waits."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        told = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True)
+        if not told.stdout.strip():
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"a job of Slurm did not end: {told.stdout}")
 
 
 def _until_idle(folder: Path, seconds: float = 60) -> None:
