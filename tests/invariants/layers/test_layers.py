@@ -47,6 +47,21 @@ def test_a_mask_of_the_other_polarity_is_named_as_such() -> None:
     assert "takes True for padding" not in ignored.reason
 
 
+class ZeroedMean(nn.Module):
+    """The mean of all tokens, padded ones too, is added, and outputs of padded tokens are 0."""
+
+    def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        output = hidden + hidden.mean(1, keepdim=True)
+        return output if padding_mask is None else output * padding_mask.unsqueeze(-1)
+
+
+def test_a_layer_that_zeroes_padded_outputs_is_not_told_that_its_mask_is_inverted() -> None:
+    spec = LayerSpec(name="zeroed", make=lambda size: ZeroedMean(), accepts=("padding_mask",))
+    found = outcome(spec, "padded_tokens_are_inert")
+    assert found.status == "failed"
+    assert "takes True for padding" not in found.reason
+
+
 def test_an_item_without_a_real_token_is_named() -> None:
     found = outcome(BROKEN["empty_item_is_nan"], "padded_outputs_are_finite")
     assert "= nan at a padded slot, of an item without a real token" in found.reason
