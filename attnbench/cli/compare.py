@@ -112,9 +112,7 @@ def _measured(found: Asked, cases: list[BenchCase], as_json: bool, **options: An
     if interrupted:
         return INTERRUPTED
     refused = [row for row in plan.duel.rows if row.refused]
-    if len(refused) == len(plan.duel.rows) and not any(
-        "another answer" in r.reason for r in refused
-    ):
+    if len(refused) == len(plan.duel.rows) and not any(row.differs for row in refused):
         raise UsageError(f"nothing could be compared: {refused[0].subject}: {refused[0].reason}")
     return exit_code(row.verdict for row in plan.duel.rows)
 

@@ -153,23 +153,14 @@ def test_one_core_is_enough(repository: Path) -> None:
     assert row["reason"] == "out of time after 1 pair"
 
 
-@pytest.mark.parametrize(("timeout", "said"), [("120", "out of time after 1 pair"), ("2", "")])
-def test_a_call_longer_than_the_slot_and_the_budget_is_measured_once_or_refused(
-    tmp_path: Path, timeout: str, said: str
-) -> None:
+def test_a_call_longer_than_the_slot_and_the_budget_is_measured_once(tmp_path: Path) -> None:
     text = SCORES.format(scale=8, work=2)
     slow = "        __import__('time').sleep(0.55)\n        found = query"
     (tmp_path / "long.py").write_text(text.replace("        found = query", slow, 1))
-    arguments = ("long.py:SPEC", "long.py:SPEC", "--budget", "0.2", "--timeout", timeout, "--json")
-    done = compare(tmp_path, *arguments)
-    if not said:
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "does not fit into 2 s" in done.stderr
-        return
+    done = compare(tmp_path, "long.py:SPEC", "long.py:SPEC", "--budget", "0.2", "--json")
     assert done.returncode == 4, done.stdout + done.stderr
     (row,) = json.loads(done.stdout)["rows"]
-    assert (row["pairs"], row["reason"]) == (1, said)
-    assert abs(row["values"][0]) < 0.2
+    assert (row["pairs"], row["reason"]) == (1, "out of time after 1 pair")
 
 
 def test_ctrl_c_removes_the_worktrees_and_ends_soon(repository: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.comparing.exchange import Exchange, Unmeasured
+from attnbench.benchmark.comparing.exchange import AnotherAnswer, Exchange, Unmeasured
 from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, MARGIN, Judged, judge
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.measuring.blocks import pair_value
@@ -36,6 +36,7 @@ class Row:
         judged: latest verdict and interval.
         reason: why the row is not decided.
         refused: whether the row is left out because it cannot be measured.
+        differs: whether that is because the sides give different answers.
         failures: number of pairs in which it gave no value.
     """
 
@@ -46,6 +47,7 @@ class Row:
     judged: Judged | None = None
     reason: str = ""
     refused: bool = False
+    differs: bool = False
     failures: int = 0
 
     @property
@@ -121,6 +123,7 @@ class Duel:
                 continue
             row.failures += 1
             row.reason = str(found)
+            row.differs = isinstance(found, AnotherAnswer)
             row.refused = first or row.failures >= _FAILURES
         self.pairs += 1
         self.step(len(rows))

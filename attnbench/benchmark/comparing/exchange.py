@@ -31,7 +31,16 @@ from attnbench.benchmark.comparing import slot_server
 from attnbench.benchmark.measuring.blocks import Block, Slot, run_blocks
 from attnbench.errors import UsageError
 
-__all__ = ["BLOCKS", "SLOT_S", "Exchange", "Server", "Side", "Unmeasured", "quiet_core"]
+__all__ = [
+    "BLOCKS",
+    "SLOT_S",
+    "AnotherAnswer",
+    "Exchange",
+    "Server",
+    "Side",
+    "Unmeasured",
+    "quiet_core",
+]
 
 SLOT_S = 0.004
 BLOCKS = 40
@@ -166,6 +175,10 @@ class Server:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+
+
+class AnotherAnswer(Unmeasured):
+    """The two sides do not compute the same."""
 
 
 class _Ended(Unmeasured):
@@ -358,7 +371,7 @@ class Exchange:
             self._servers[0].ask({"do": "answer", "path": path}, self.timeout_s)
             reason = self._servers[1].ask({"do": "same", "path": path}, self.timeout_s)["reason"]
         if reason:
-            raise Unmeasured(f"{self.sides[1].name} gives another answer: {reason}")
+            raise AnotherAnswer(f"{self.sides[1].name} gives another answer: {reason}")
 
 
 def quiet_core() -> int | None:

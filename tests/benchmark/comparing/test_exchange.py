@@ -13,9 +13,10 @@ from attnbench.benchmark.comparing.exchange import Exchange, Side, Unmeasured
 
 
 class Server:
-    """Every call takes a millisecond; remembers who was asked for what."""
+    """Every call takes as long; remembers who was asked for what."""
 
     asked: list[tuple[str, str]]
+    each_s = 1e-3
 
     def __init__(self, side: Side, threads: int) -> None:
         self.side = side
@@ -27,7 +28,7 @@ class Server:
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         self.asked.append((self.side.name, order["do"]))
         answers: dict[str, dict[str, Any]] = {
-            "prepare": {"each_s": 1e-3, "clock": "wall clock", "origin": ""},
+            "prepare": {"each_s": self.each_s, "clock": "wall clock", "origin": ""},
             "slot": {"s": 1e-3, "d": False},
         }
         return answers.get(order["do"], {})
@@ -47,3 +48,17 @@ def test_either_side_is_shaken_last_as_often(monkeypatch: pytest.MonkeyPatch) ->
     last = shaken[1::2]
     assert len(last) == 80
     assert 25 < last.count("A") < 55
+
+
+def test_a_call_of_which_four_do_not_fit_into_the_time_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "Server", Server)
+    monkeypatch.setattr(Server, "each_s", 0.6)
+    Server.asked = []
+    sides = (Side("A", Path()), Side("B", Path()))
+    with Exchange(sides, timeout_s=2.0) as found:
+        ((_, refused),) = found.pair([({}, {})])
+    assert isinstance(refused, Unmeasured)
+    assert "one call takes 0.6 s, so a block does not fit into 2 s" in str(refused)
+    assert ("A", "slot") not in Server.asked
