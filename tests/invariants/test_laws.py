@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import KernelSpec, ScoringSpec
+from attnbench.cases.case import Case
 from attnbench.invariants import laws
 from attnbench.specs import KNOWN_LAWS
+from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, case_of, run
 
 INVARIANTS = by_name(laws)
@@ -73,6 +75,13 @@ def test_a_law_passes_a_score_that_obeys_it_and_fails_one_that_does_not(
     wrong = run(_spec(breaking, law), INVARIANTS[law])
     assert wrong.status == "failed"
     assert "but" in wrong.reason
+
+
+def test_products_that_cancel_exactly_may_be_rounded_where_they_are_rotated() -> None:
+    """There query and key are orthogonal on the grid, so that no relative rounding moves a 0."""
+    (subject,) = resolve(_spec(dot, "rotation_invariant"))
+    case = "b0d-L58-S56-Eq2-Ek2-Ev1-float32-cpu-none-contiguous-normal-s855+place=near"
+    INVARIANTS["rotation_invariant"].check(subject, Case.from_id(case))
 
 
 def test_every_law_here_is_known_from_the_start_and_has_a_score_that_breaks_it() -> None:
