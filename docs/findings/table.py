@@ -31,7 +31,8 @@ HEAD = """\
 
 What the properties of this project found in current releases of public libraries: {defects}
 defects in {libraries} libraries, each with a script of at most 15 lines that imports the library
-alone and prints a wrong result (`got`) beside the right one (`want`). A defect contradicts the
+alone and prints what a call gives (`got`) beside what it should give (`want`): the other path's
+result where two paths differ and nothing says which is right. A defect contradicts the
 library's documentation, another path of the same library, or arithmetic; a column says which, and
 how. What contradicts only the conventions of this project is listed as by design or unclear. A
 property set as `code` is an [invariant](../reference/invariants.md) of this project.
