@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.api import check_options, outcomes_of, planned
@@ -43,19 +44,24 @@ class Check:
         import pytest
 
         outcome = self.outcome(subject)
+        told = subject in _TOLD
+        if outcome.invariant == CONTRACT:
+            _TOLD.add(subject)
         if outcome.status == "skipped":
             pytest.skip(outcome.reason)
+        if outcome.invariant != self.invariant.name and told:
+            pytest.skip(f"not run: {outcome.reason}")
         if outcome.status != "passed":
             raise CheckFailedError(self.text(outcome)) from None
 
     def outcome(self, subject: Subject) -> Outcome:
-        """Run the invariant on a subject, unless the subject violates the contract."""
+        """Run the invariant on a subject; the outcome of one that is unusable is the contract's."""
         name = self.invariant.name
         skipped = skip_reason(subject, self.invariant) is not None
         if not skipped and name != CONTRACT and CONTRACT not in subject.exempt:
             fault = _unusable(subject)
             if fault is not None:
-                return Outcome(subject.name, name, "skipped", f"not run: {fault}")
+                return Outcome(subject.name, CONTRACT, "failed", fault)
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # a project's filters must not apply
             (outcome,) = outcomes_of(
@@ -65,7 +71,15 @@ class Check:
 
     def text(self, outcome: Outcome) -> str:
         """The text of an outcome in the failure of a test."""
-        return failure_text(outcome, self.invariant.statement)
+        own = outcome.invariant == self.invariant.name
+        return failure_text(outcome, self.invariant.statement if own else "")
+
+
+_TOLD: WeakSet[Subject] = WeakSet()
+"""Subjects of which a test has told that they violate the contract; the others are skipped then.
+
+The contract's own test may be deselected, and with nothing but skips a run would be green.
+"""
 
 
 @functools.lru_cache(maxsize=64)

@@ -174,8 +174,14 @@ def diagnosed(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
 
 
 def _shows(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:
-    """The failure that shows a cause: that of its invariant, or the first one."""
+    """The failure that shows a cause: that of its invariant, one that it explains, or the first."""
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     order = {name: n for n, (name, _) in enumerate(_data("causes.json")["shown_by"])}
     own = {name for name, cause in _data("causes.json")["shown_by"] if cause == clue.cause}
-    return min(failed, key=lambda o: (o.invariant not in own, order.get(o.invariant, len(order))))
+
+    def rank(outcome: Outcome) -> tuple[bool, bool, int]:
+        explained = any(re.sub(r"_\d+$", "", one) == clue.what for one in outcome.explained)
+        place = order.get(outcome.invariant, len(order))
+        return outcome.invariant not in own, not explained, place
+
+    return min(failed, key=rank)
