@@ -170,7 +170,7 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None
         "run", "additive", "--inputs", "mine.safetensors", "--check-seconds", "1", cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("additive", "scaled_dot", "mine.safetensors", "× dot", "±", "MiB", "Next:"):
+    for word in ("additive", "scaled_dot", "mine.safetensors", "×: time", "±", "MiB", "Next:"):
         assert word in done.stdout
     found = records(tmp_path)
     assert [(r.q_len, r.kv_len, r.mask) for r in found] == [(5, 7, "boolean")] * 2

@@ -105,7 +105,7 @@ def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
         table = rows(records)
         assert [line["subject"] for line in shown] == [row.record.subject for row in table]
         for line, row in zip(shown, table, strict=True):
-            assert line["× dot"] == row.ratio
+            assert line["× scaled_dot"] == row.ratio
             assert line["peak_MiB"] == (row.peak_bytes or 0) / 2**20
             assert (line["error"], line["status"]) == (row.error_ratio, row.status)
             assert (line["gain"], line["processes"]) == (row.gain, row.processes)

@@ -20,7 +20,7 @@ __all__ = ["content", "show"]
 
 _OVERHEAD_SIGN = "°"
 _LEGEND = """\
-× dot: time of a forward call over that of scaled_dot, in turn in the same process; that of
+×: time of a forward call over that of scaled_dot, in turn in the same process; that of
   scaled_dot itself shows the noise; – does not take this case
 ± 50 %: the 95 % interval, from {counts} processes, is from ×/1.5 to ×·1.5
 gain: how many times faster a kernel is than its scoring function
@@ -292,7 +292,7 @@ def _cells(record: Record) -> dict[str, str]:
     own = {"gain": "", "MiB": memory}
     if layer:
         own = {"tok/s": "", "B/tok" if record.direction == "decode" else "MiB": ""}
-    shown = {"×" if layer else "× dot": "", "±": "", **own}
+    shown = {"×": "", "±": "", **own}
     first = next(iter(shown))
     if record.status != "ok":
         return shown | {first: _SIGNS.get(record.status, record.status)}

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _MEANINGS = {
-    "× dot": "time over that of scaled_dot, measured in turn in the same processes",
+    "× scaled_dot": "time over that of scaled_dot, measured in turn in the same processes",
     "× causal": "time over that of causal_attention, measured in turn in the same processes",
     "±": "95 % interval of it, from processes: ± 50 % is from ×/1.5 to ×·1.5",
     "gain": "for a kernel: how many times faster it is than its scoring function",
@@ -34,7 +34,7 @@ _MEANINGS = {
     "peak_MiB": "peak memory of a call beyond inputs and parameters",
     "error": "largest error against float64 as a multiple of the allowed error; fine up to 1",
     "roof_%": "the least time in which this machine could move inputs and results and do the\n"
-    "          matrix products, as a share of the measured time",
+    "              matrix products, as a share of the measured time",
     "first_ms": "first call in a process, including compilation",
 }
 
@@ -42,7 +42,7 @@ _MEANINGS = {
 def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
     """Explain the columns of some tables, each once."""
     shown = {name for table in tables for row in table for name in row}
-    lines = [f"{name:10}{text}" for name, text in _MEANINGS.items() if name in shown]
+    lines = [f"{name:14}{text}" for name, text in _MEANINGS.items() if name in shown]
     return "\n".join(
         [*lines, "Only rows with status ok are ranked, fastest first; reasons for others follow."]
     )
@@ -90,7 +90,7 @@ def _cells(row: Row) -> dict[str, Any]:
             own["cache_B"] = whole(row.record.cache_bytes_per_token)
     return {
         "subject": row.record.subject,
-        "× causal" if layer else "× dot": row.ratio,
+        "× causal" if layer else "× scaled_dot": row.ratio,
         "±": percent(half_width(row.ratio_low, row.ratio_high)),
         **own,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),

@@ -187,14 +187,15 @@ def test_what_a_graph_cannot_capture_is_refused_with_a_reason(
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(torch.cuda, "graph", capture)
-    with pytest.raises(RefusalError, match=r"not permitted when stream is capturing\); '--timing"):
+    told = r"not permitted when stream is capturing\); measure it with '--timing call'"
+    with pytest.raises(RefusalError, match=told):
         slots.Timer(waits, GPU, Contract(timing="device"))
 
     def step() -> None:
         clock.call()
 
     step.prepare = lambda calls: None  # type: ignore[attr-defined]  # as a step of decoding
-    with pytest.raises(RefusalError, match="adds to a cache"):
+    with pytest.raises(RefusalError, match="appends to a cache"):
         slots.Timer(step, GPU, Contract(timing="device"))
 
 
