@@ -3,6 +3,7 @@
 import importlib.util
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for start, mark in MARKS.items():
             if place == start or place.startswith(f"{start}/"):
                 item.add_marker(mark)
+
+
+@pytest.fixture(autouse=True)
+def _no_module_of_a_test_stays() -> Iterator[None]:
+    """Forget the files of a test that were imported: the next may have others of those names."""
+    before = list(sys.path)
+    known = set(sys.modules)
+    yield
+    sys.path[:] = before
+    for name in set(sys.modules) - known:
+        if "pytest-of-" in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
 
 
 def pytest_make_parametrize_id(config: Any, val: Any, argname: Any) -> Any:
