@@ -249,13 +249,12 @@ def _shown(pair: tuple[str, str]) -> str:
 
 
 def _row(text: str) -> dict[str, Any]:
-    """An address as the slot server needs it; ``FILE:ATTRIBUTE#NAME`` selects one of several."""
-    text, _, subject = text.partition("#")
+    """An address as the slot server needs it."""
     address = parse_address(text)
     name = address.name + (f"/{address.kernel}" if address.kernel else "")
     return {
         "name": name if address.source is None or address.is_file else f"{address.source}:{name}",
-        "subject": subject,
+        "subject": address.item,
         "source": address.source,
         "attribute": address.name,
         "options": dict(address.options),

@@ -5,6 +5,7 @@ additive/factorised                a kernel of a scoring function
 my-scores:cosine                   of one distribution, where two bring the same name
 multi_head(scoring=additive)       with options: a subject of its own
 path/to/file.py:SPEC               what is not installed: a spec, or an iterable of specs
+path/to/file.py:SPECS#cosine       one of such an iterable, by its name
 package.module:SPEC
 package.module:function as sdpa    a function, module or class, in a style of call
 soft with hidden_slots=finite      with other conventions than its spec names
@@ -21,7 +22,7 @@ from typing import Any
 from attnbench.errors import AddressError
 from attnbench.specs.conventions import parse_convention
 
-__all__ = ["Address", "format_options", "parse_address", "styled", "without_style"]
+__all__ = ["Address", "format_options", "item_of", "parse_address", "styled", "without_style"]
 
 _BARE = re.compile(r"[\w.-]+")
 _STYLED = re.compile(r"(.*?)(?:\s+as\s+(\w+))?(?:\s+with\s+(\w+\s*=.*))?", re.DOTALL)
@@ -38,6 +39,7 @@ class Address:
         options: keyword arguments for ``make``.
         style: how what it names is called.
         conventions: those that are to be followed instead of the spec's.
+        item: name of one of the specs that the attribute lists; ``""`` means all of them.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Address:
     options: Mapping[str, Any] = field(default_factory=dict)
     style: str | None = None
     conventions: Mapping[str, Any] = field(default_factory=dict)
+    item: str = ""
 
     @property
     def is_file(self) -> bool:
@@ -67,9 +70,12 @@ def parse_address(text: str) -> Address:
     if separator and not source:
         raise AddressError(_complaint(text, "there is nothing before ':'"))
     kernel: str | None = None
+    name, chosen, item = name.partition("#")
+    if chosen and not source:
+        raise AddressError(_complaint(text, "'#' selects from a file's or module's attribute"))
     if "/" in name:
         name, kernel = name.split("/", 1)
-    for part in (name, kernel):
+    for part in (name, kernel, *(item.split("/", 1) if chosen else ())):
         if part is not None and not _BARE.fullmatch(part):
             raise AddressError(_complaint(text, f"{part!r} is not a name"))
     return Address(
@@ -79,7 +85,14 @@ def parse_address(text: str) -> Address:
         options=options,
         style=style,
         conventions=conventions,
+        item=item,
     )
+
+
+def item_of(text: str, name: str) -> str:
+    """The address of one of the specs that the attribute of an address lists."""
+    head = _split_options(without_style(text))[0]
+    return f"{head}#{name}{text.strip()[len(head) :]}"
 
 
 def styled(text: str, style: str | None, conventions: Iterable[str]) -> str:

@@ -87,8 +87,7 @@ def resolve(target: Any, style: str | None = None) -> list[Subject]:
         return resolve(styled(target, style, ()))
     if isinstance(target, _SPECS):
         _is_no_spec(target, style, target.name)
-        name = f"{target.scoring}/{target.name}" if isinstance(target, KernelSpec) else target.name
-        return [_subject(target, name, name, {})]
+        return [_subject(target, _name(target), _name(target), {})]
     if not isinstance(target, str):
         if not callable(target):
             raise AddressError(
@@ -171,17 +170,21 @@ def _resolve_attribute(address: Address, target: str) -> list[Subject]:
         for spec in _specs_in(getattr(module, address.name), address.style, target)
     ]
     bare = target.partition("(")[0].strip() if address.options else target
-    return [
-        _subject(
-            spec,
-            bare,
-            (f"{spec.scoring}/{spec.name}" if isinstance(spec, KernelSpec) else spec.name)
-            + format_options(address.options),
-            address.options,
-            near=specs,
+    names = [_name(spec) for spec in specs]
+    if address.item and address.item not in names:
+        raise UnknownNameError(
+            f"{address.source}:{address.name} lists no {address.item!r}. "
+            f"{nearest(address.item, names)}"
         )
-        for spec in specs
+    return [
+        _subject(spec, bare, name + format_options(address.options), address.options, near=specs)
+        for name, spec in zip(names, specs, strict=True)
+        if address.item in ("", name)
     ]
+
+
+def _name(spec: Spec) -> str:
+    return f"{spec.scoring}/{spec.name}" if isinstance(spec, KernelSpec) else spec.name
 
 
 def _specs_in(value: Any, style: str | None, target: str) -> list[Spec]:

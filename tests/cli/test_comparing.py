@@ -42,6 +42,7 @@ class Scores(torch.nn.Module):
 
 
 SPEC = attnbench.ScoringSpec(name="mine", make=Scores, equal_sizes=True)
+BOTH = [SPEC, attnbench.ScoringSpec(name="theirs", make=Scores, equal_sizes=True)]
 """
 
 
@@ -100,11 +101,21 @@ def test_another_answer_is_not_timed_and_exits_with_4(repository: Path) -> None:
     assert "gives another answer: its output differs" in row["reason"]
 
 
+def test_a_row_of_several_is_named_as_the_table_shows_it(repository: Path) -> None:
+    arguments = ("quick", "slow", "--budget", "0", "--json")
+    found = compare(repository, *arguments, "scores.py:BOTH")
+    names = [row["subject"] for row in json.loads(found.stdout)["rows"]]
+    assert names == ["scores.py:BOTH#mine", "scores.py:BOTH#theirs"]
+    alone = compare(repository, *arguments, names[1])
+    assert [row["subject"] for row in json.loads(alone.stdout)["rows"]] == names[1:]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("quck", "scores.py:SPEC"), "Did you mean 'quick'"),
         (("quick", "slow", "scores.py:SPEX"), "scores.py has no SPEX"),
+        (("quick", "slow", "scores.py:BOTH#his"), "his is not among mine, theirs"),
         (("quick", "slow", "gone.py:SPEC"), "there is no file gone.py"),
         (("quick", "broken", "scores.py:SPEC"), "No module named 'no_such_module_at_all'"),
         (("quick", "slow"), "has no pyproject.toml or setup.py"),

@@ -50,6 +50,13 @@ def test_an_iterable_of_specs_gives_a_subject_each_and_kernels_find_their_scorin
     assert [s.name for s in resolve(f"{file}:BOTH")] == ["cosine", "cosine/again"]
 
 
+def test_one_of_an_iterable_of_specs_is_selected_by_its_name(file: Any) -> None:
+    (subject,) = resolve(f"{file}:BOTH#cosine/again")
+    assert (subject.name, subject.kind) == ("cosine/again", "kernel")
+    with pytest.raises(UnknownNameError, match=r"lists no 'cosin'\. Did you mean 'cosine'"):
+        resolve(f"{file}:BOTH#cosin")
+
+
 @pytest.mark.parametrize(
     ("attribute", "error", "message"),
     [("SPECS", UnknownNameError, "Did you mean 'SPEC'"), ("NUMBER", AddressError, "is 3, but")],

@@ -30,6 +30,7 @@ import psutil
 from attnbench.benchmark.comparing import slot_server
 from attnbench.benchmark.measuring.blocks import Block, Slot, run_blocks
 from attnbench.errors import UsageError
+from attnbench.registry.address import item_of
 
 __all__ = [
     "BLOCKS",
@@ -256,7 +257,7 @@ class Exchange:
 
     def expanded(self, text: str, row: Mapping[str, Any]) -> list[str]:
         """An address for each subject of a file's attribute that both sides have."""
-        if not (row["source"] or "").endswith(".py"):
+        if row["subject"] or not (row["source"] or "").endswith(".py"):
             return [text]
         found = []
         for server in self._servers:
@@ -268,7 +269,9 @@ class Exchange:
         both = [name for name in found[0] if name in found[1]]
         if not both:
             raise UsageError(f"{text}: the two sides have no subject name in common there.")
-        return [text] if found[0] == found[1] == both[:1] else [f"{text}#{name}" for name in both]
+        return (
+            [text] if found[0] == found[1] == both[:1] else [item_of(text, name) for name in both]
+        )
 
     def pair(
         self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, check: bool = False
