@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Keep what ``--hypothesis-show-statistics`` shows of the searches within a check."""
     asked = item.config.getoption("--hypothesis-show-statistics", None)
-    if not asked or "attnbench.checking.search" not in sys.modules:
+    if not asked or "attnbench.checking.hypothesis_engine" not in sys.modules:
         return (yield)
     from hypothesis.statistics import collector, describe_statistics
 

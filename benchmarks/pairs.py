@@ -63,10 +63,10 @@ def stressed(load: str) -> Iterator[None]:
 def record(path: Path, pairs: int, load: str, change: int) -> None:
     """Append pairs to a file."""
     from attnbench.benchmark.bench_case import BenchCase
-    from attnbench.benchmark.comparing.exchange import Unmeasured
+    from attnbench.benchmark.comparing.sides import Unmeasured
     from attnbench.benchmark.machine.load import Load
     from attnbench.cases.case import Case
-    from attnbench.cli.comparing import Asked, duel
+    from attnbench.cli.duel_plan import Asked, duel
 
     case = BenchCase(Case((1, 1), 128, 128, 64, 64, 64))
     addresses = tuple(f"{SUBJECTS}:{name}" for name in SIDES[change])

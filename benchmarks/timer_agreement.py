@@ -33,7 +33,6 @@ def main(rounds: int) -> None:
     from torch.utils.benchmark import Timer
 
     from attnbench.benchmark.bench_case import BenchCase
-    from attnbench.benchmark.measuring.blocks import low_quantile
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.measuring.measured_calls import measured_call
     from attnbench.benchmark.measuring.slots import Timer as Slots
@@ -58,7 +57,9 @@ def main(rounds: int) -> None:
         pairs = []
         for number in range(rounds):
             takes = {
-                "ours": lambda slots=slots: low_quantile([slots.slot() for _ in range(25)]),
+                "ours": lambda slots=slots: statistics.median(
+                    slots.slot().seconds for _ in range(25)
+                ),
                 "torch": lambda timer=timer: timer.blocked_autorange(min_run_time=ROUND_S).median,
             }
             order = ("ours", "torch") if number % 2 else ("torch", "ours")

@@ -116,13 +116,13 @@ def test_a_test_that_takes_a_private_name_is_found(
     path.parent.mkdir()
     path.write_text(
         "from attnbench.cli.new import _files\n"
-        "from attnbench.checking import search\n"
+        "from attnbench.checking import hypothesis_engine\n"
         "from attnbench._signing import sign\n"
-        "print(search._key)\n"
+        "print(hypothesis_engine._key)\n"
     )
     found = [
         "cli/test_it.py: attnbench._signing.sign",
-        "cli/test_it.py: attnbench.checking.search._key",
+        "cli/test_it.py: attnbench.checking.hypothesis_engine._key",
     ]
     assert sorted(private_uses(path)) == found
 

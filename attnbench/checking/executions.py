@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 from attnbench.cases.case import Case
 from attnbench.cases.parts import Part, Space
-from attnbench.checking import search
+from attnbench.checking import hypothesis_engine
 from attnbench.checking.outcomes import CONTRACT
 from attnbench.checking.profiles import Profile, nearest_misses
 from attnbench.errors import InvariantViolation, RefusalError
@@ -176,11 +176,11 @@ class Run:
         shrinking = (Phase.shrink,) if shrink else ()
         stages = ((Phase.reuse, *shrinking), (Phase.generate, Phase.target, *shrinking))
         for stage in stages:
-            smallest = search.search(
+            smallest = hypothesis_engine.search(
                 strategy,
                 fail,
-                phases=search.phases(*stage),
-                examples=search.drawn_count(self.profile.drawn),
+                phases=hypothesis_engine.phases(*stage),
+                examples=hypothesis_engine.drawn_count(self.profile.drawn),
                 seed=f"{self.invariant.name} {seed}",
                 kept=kept,
                 key=self._key,

@@ -19,10 +19,10 @@ from attnbench.cases.spaces import cases
 from attnbench.checking.answer_faults import fault_at, raised_text
 from attnbench.checking.call_cost import calls_at
 from attnbench.checking.executions import IllegalCaseError, Run, UnjudgedError
+from attnbench.checking.find_and_shrink import SpaceRun
+from attnbench.checking.hypothesis_engine import EFFORT, CarefulDatabase, Effort, database, phases
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.profiles import PROFILE, PROFILES, Profile
-from attnbench.checking.search import EFFORT, CarefulDatabase, Effort, database, phases
-from attnbench.checking.space_runs import SpaceRun
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -37,7 +37,7 @@ def subject_fault(subject: Subject, error: BaseException) -> bool:
     core = (
         "attnbench.invariants",
         "attnbench.checking.executions",
-        "attnbench.checking.space_runs",
+        "attnbench.checking.find_and_shrink",
         "hypothesis",
     )
     modules = [

@@ -15,7 +15,7 @@ from hypothesis import Phase
 from hypothesis.strategies import just
 
 from attnbench.cases.case import Case
-from attnbench.checking.search import search
+from attnbench.checking.hypothesis_engine import search
 
 __all__: list[str] = []
 

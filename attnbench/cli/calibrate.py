@@ -39,7 +39,7 @@ def command(
     from attnbench.benchmark.machine.setting import here
     from attnbench.benchmark.records.record import BASELINE
     from attnbench.benchmark.workloads import cases_of
-    from attnbench.cli.comparing import alike
+    from attnbench.cli.duel_plan import alike
     from attnbench.cli.printing.tables import print_json, print_table, progress
 
     cases = cases_of(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Row
     from attnbench.benchmark.comparing.verdict_of_runs import Verdict
     from attnbench.benchmark.records.record import Record
-    from attnbench.cli.comparing import Asked, Plan
+    from attnbench.cli.duel_plan import Asked, Plan
 
 
 def command(
@@ -76,7 +76,7 @@ def command(
     pairs, then up to 30 and 60 for undecided rows. Exits with 1 if a row is slower, and with 4 if a
     row is ambiguous.
     """
-    from attnbench.cli.comparing import asked
+    from attnbench.cli.duel_plan import asked
 
     found = asked(targets, results)
     if found.runs:
@@ -96,7 +96,7 @@ def command(
 
 def _measured(found: Asked, cases: list[BenchCase], as_json: bool, **options: Any) -> int:
     """Compare by measuring; the verdicts so far are shown even after Ctrl-C."""
-    from attnbench.cli.comparing import duel
+    from attnbench.cli.duel_plan import duel
     from attnbench.cli.printing.tables import progress
 
     interrupted = False

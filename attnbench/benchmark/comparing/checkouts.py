@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnbench.benchmark.comparing.exchange import Side
+from attnbench.benchmark.comparing.sides import Side
 from attnbench.errors import UsageError
 
 __all__ = ["Repository", "branches", "commit_of", "repository"]

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.comparing.exchange import AnotherAnswer, Exchange, Unmeasured
+from attnbench.benchmark.comparing.exchange import Exchange
+from attnbench.benchmark.comparing.sides import AnotherAnswer, Unmeasured
 from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, MARGIN, Judged, judge
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.measuring.blocks import pair_value

@@ -105,7 +105,7 @@ def cache_invariant(
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench.checking.search import EFFORT  # bring Hypothesis: 0.2 s
+        from attnbench.checking.hypothesis_engine import EFFORT  # bring Hypothesis: 0.2 s
         from attnbench.invariants.layers.state_machines import explore
 
         assert isinstance(subject, LayerSubject)

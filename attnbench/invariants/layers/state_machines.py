@@ -1,7 +1,7 @@
 """A state machine for the caches of a layer, with rules that depend on the checked property.
 
 Hypothesis draws programs step by step, and each step is played at once. A failing program, drawn or
-scheduled, is shrunk and stored by :mod:`attnbench.invariants.layers.program_choices`.
+scheduled, is shrunk and stored by :mod:`attnbench.invariants.layers.program_drawing`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from attnbench.errors import AttnbenchError
 from attnbench.invariants.layers.attribution import is_of_another, played, restricted
 from attnbench.invariants.layers.cache_programs import MOST_TRACKS, Program, Step, legalised
 from attnbench.invariants.layers.cache_properties import PROPERTIES, operations
-from attnbench.invariants.layers.program_choices import keep, shrunk, stored
 from attnbench.invariants.layers.program_comparison import Player
+from attnbench.invariants.layers.program_drawing import keep, shrunk, stored
 from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage
 
 __all__ = ["explore"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from attnbench.benchmark.comparing.duel import Duel, Row
-from attnbench.benchmark.comparing.exchange import Unmeasured
+from attnbench.benchmark.comparing.sides import Unmeasured
 from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.workloads import named_set
 

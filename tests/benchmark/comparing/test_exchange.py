@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from attnbench.benchmark.comparing import exchange
-from attnbench.benchmark.comparing.exchange import Exchange, Side, Unmeasured
+from attnbench.benchmark.comparing.exchange import Exchange
+from attnbench.benchmark.comparing.sides import Side, Unmeasured
 
 
 class Server:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench.benchmark.comparing import exchange, slot_server
-from attnbench.benchmark.comparing.exchange import Exchange, Side
+from attnbench.benchmark.comparing import sides, slot_server
+from attnbench.benchmark.comparing.exchange import Exchange
+from attnbench.benchmark.comparing.sides import Side
 from attnbench.benchmark.comparing.slot_server import Subject
 from attnbench.errors import UsageError
 from attnbench.saved_inputs import save_inputs
@@ -85,7 +86,7 @@ def test_fewer_heads_of_keys_are_refused_in_words(tmp_path: Path) -> None:
 def test_a_plugin_that_hangs_at_import_is_one_error_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "_START_S", 0.5)
+    monkeypatch.setattr(sides, "_START_S", 0.5)
     hanging = tmp_path / "server.py"
     hanging.write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setattr(slot_server, "__file__", str(hanging))

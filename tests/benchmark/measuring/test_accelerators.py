@@ -13,7 +13,7 @@ import torch
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine import accelerator, sentinel
-from attnbench.benchmark.measuring import measurement, slots
+from attnbench.benchmark.measuring import shared_timers, slots
 from attnbench.benchmark.measuring.contract import EVENT_CLOCK, GRAPH_CLOCK, Contract
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.cases.case import Case
@@ -214,7 +214,7 @@ def test_copies_of_a_cold_graph_are_built_anew_and_none_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(measurement, "Timer", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr(shared_timers, "Timer", lambda *arguments: given.append(arguments))
     (subject,) = resolve("dot")
     case = BenchCase(Case((2,), 3, 5, 4, 4, 4))
     call = measured_call(subject, *case.build(subject), "forward")
@@ -223,7 +223,7 @@ def test_copies_of_a_cold_graph_are_built_anew_and_none_elsewhere(
         (Contract(timing="device"), GRAPH_CLOCK, 0),
         (Contract(cache="cold"), "", 0),
     ):
-        measurement._timer(subject, case, call, contract, clock)
+        shared_timers.timer_of(subject, case, call, contract, clock)
         others = given[-1][-1]
         assert len(others) == count
         assert all(torch.equal(other(), call()) for other in others)

@@ -12,7 +12,8 @@ import attnbench
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.decoding import Step, StepInputs, held
 from attnbench.benchmark.measuring.measured_calls import measured_call
-from attnbench.benchmark.measuring.measurement import Bench, measure
+from attnbench.benchmark.measuring.measurement import measure
+from attnbench.benchmark.measuring.shared_timers import Bench
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.workloads import layer_case
 from attnbench.subject.lookup import resolve

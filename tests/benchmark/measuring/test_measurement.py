@@ -17,7 +17,7 @@ from torch import nn
 import attnbench
 from attnbench import adapters
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring import measurement, slots
+from attnbench.benchmark.measuring import measurement, shared_timers, slots
 from attnbench.benchmark.measuring.agreement import ROWS, agreement
 from attnbench.benchmark.measuring.contract import CPU_CLOCK, WALL_CLOCK, Contract
 from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
@@ -170,7 +170,7 @@ def test_more_work_in_the_call_is_a_larger_ratio() -> None:
         return torch.stack([scaled(query, key) for _ in range(9)]).amax(0)
 
     case = BenchCase(Case((1, 2), 256, 256, 64, 64, 64))
-    bench = measurement.Bench(Contract(blocks=12, slot_s=2e-3, cap_s=2.0))
+    bench = shared_timers.Bench(Contract(blocks=12, slot_s=2e-3, cap_s=2.0))
     once, more = (
         measurement.measure(subject_of(f), case, bench.contract, bench=bench)
         for f in (scaled, nine_times)

@@ -18,7 +18,7 @@ from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
 from attnbench.invariants.layers import cache_operations, padding, splits
 from attnbench.invariants.layers.cache_programs import Program, legalised, steps
-from attnbench.invariants.layers.program_choices import keep, shrunk, stored
+from attnbench.invariants.layers.program_drawing import keep, shrunk, stored
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 from tests.meta.right.broken_layers import BROKEN, KILLERS

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject, check
 from attnbench.cases.drawing import space_of
 from attnbench.cases.parts import Part
+from attnbench.checking.hypothesis_engine import search
 from attnbench.checking.outcomes import failure_text
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.runner import run_invariant, seeded
-from attnbench.checking.search import search
 from attnbench.invariants.masks import empty_rows, mask_forms, masking, positions
 from attnbench.strategies import cases, listed
 from attnbench.subject.lookup import resolve

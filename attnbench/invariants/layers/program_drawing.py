@@ -11,7 +11,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase
 
-from attnbench.checking import search
+from attnbench.checking import hypothesis_engine
 from attnbench.invariants.layers.cache_programs import KINDS, MOST_ROWS, Program, Step
 
 __all__ = ["keep", "shrunk", "stored"]
@@ -65,22 +65,24 @@ def stored(
     """A stored program, if it fails again."""
     if kept is None or not any(kept.fetch(key.encode())):
         return None
-    return search.search(_programs(), fails, phases=search.phases(Phase.reuse), kept=kept, key=key)
+    return hypothesis_engine.search(
+        _programs(), fails, phases=hypothesis_engine.phases(Phase.reuse), kept=kept, key=key
+    )
 
 
 def shrunk(program: Program, key: str, fails: Callable[[Program], bool]) -> Program:
     """The shortest program found that fails like this one."""
-    left, beginning = _PLAYS, search.Beginning(key)
+    left, beginning = _PLAYS, hypothesis_engine.Beginning(key)
 
     def still_fails(candidate: Program) -> bool:
         nonlocal left
         left -= 1
         return left >= 0 and fails(candidate)
 
-    search.search(
+    hypothesis_engine.search(
         _programs(program), lambda _: True, phases=(Phase.generate,), kept=beginning, key=key
     )
-    found = search.search(
+    found = hypothesis_engine.search(
         _programs(),
         still_fails,
         phases=(Phase.reuse, Phase.shrink),
@@ -93,6 +95,6 @@ def shrunk(program: Program, key: str, fails: Callable[[Program], bool]) -> Prog
 def keep(kept: ExampleDatabase | None, key: str, program: Program) -> None:
     """Store a failing program for the next time."""
     if kept is not None:
-        search.search(
+        hypothesis_engine.search(
             _programs(program), lambda _: True, phases=(Phase.generate,), kept=kept, key=key
         )

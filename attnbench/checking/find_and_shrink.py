@@ -1,4 +1,4 @@
-"""Runs over a space of cases, which has a schedule and can search for smaller cases."""
+"""Finds a failing case among the stored, scheduled and drawn ones, and shrinks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis.database import ExampleDatabase
 from attnbench.cases.case import Case
 from attnbench.cases.drawing import CaseSpace
 from attnbench.cases.parts import Part, Space, below
-from attnbench.checking import search
+from attnbench.checking import hypothesis_engine
 from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.executions import Run
 from attnbench.checking.profiles import Profile
@@ -64,8 +64,12 @@ class SpaceRun(Run):
                 small = raw is not None and _work(raw) <= _LARGEST_STORED
                 return small and self._fails_raw(part, raw, "stored")
 
-            search.search(
-                below(part, None), fail, phases=search.phases(Phase.reuse), kept=kept, key=key
+            hypothesis_engine.search(
+                below(part, None),
+                fail,
+                phases=hypothesis_engine.phases(Phase.reuse),
+                kept=kept,
+                key=key,
             )
 
     def schedule(self, seed: int) -> None:
@@ -91,7 +95,7 @@ class SpaceRun(Run):
     def generate(self, seed: int | None) -> None:
         """Run the check on drawn cases until one fails or enough gave a verdict."""
         aim = self.profile.name == "thorough"
-        usual = search.drawn_count(self.profile.drawn)
+        usual = hypothesis_engine.drawn_count(self.profile.drawn)
         wanted = drawn_limit(self.subject, usual, self.profile, self.quota)
         self.left_out += usual - wanted
         at_once = 1 if aim else _AT_ONCE
@@ -109,10 +113,10 @@ class SpaceRun(Run):
             left = wanted - self.seen["drawn"]
             if left <= 0 or self.error is not None:
                 return
-            search.search(
+            hypothesis_engine.search(
                 st.lists(st.one_of(strategies), min_size=at_once, max_size=at_once),
                 fail,
-                phases=search.phases(Phase.generate, Phase.target),
+                phases=hypothesis_engine.phases(Phase.generate, Phase.target),
                 examples=math.ceil(left / at_once) + 1,  # the first repeats the simplest
                 seed=f"{self.invariant.name} {seed} {attempt}",
             )
@@ -128,9 +132,9 @@ class SpaceRun(Run):
             case = None if raw is None else part.finished(raw)
             return case is not None and self.fails_again(case)
 
-        beginning = search.Beginning(self._key_of(part))
+        beginning = hypothesis_engine.Beginning(self._key_of(part))
         self.keep(beginning)
-        found = search.search(
+        found = hypothesis_engine.search(
             below(part, first),
             still_fails,
             phases=(Phase.reuse, Phase.shrink),
@@ -148,7 +152,9 @@ class SpaceRun(Run):
         """Store the failing case for the next time."""
         if kept is not None and self._origin is not None:
             only, key = below(*self._origin, only=True), self._key_of(self._origin[0])
-            search.search(only, lambda _: True, phases=(Phase.generate,), kept=kept, key=key)
+            hypothesis_engine.search(
+                only, lambda _: True, phases=(Phase.generate,), kept=kept, key=key
+            )
 
 
 def _work(case: Case) -> int:

@@ -12,7 +12,8 @@ from typing import Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.comparing.checkouts import Repository, branches, commit_of, repository
 from attnbench.benchmark.comparing.duel import Duel, Row
-from attnbench.benchmark.comparing.exchange import Exchange, Side, quiet_core
+from attnbench.benchmark.comparing.exchange import Exchange, quiet_core
+from attnbench.benchmark.comparing.sides import Side
 from attnbench.benchmark.records.store import run_path
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.test_comparing import SCORES, compare, git, left_over
-from tests.cli.test_comparing import repository as repository
+from tests.cli.test_compare_revisions import SCORES, compare, git, left_over
+from tests.cli.test_compare_revisions import repository as repository
 
 
 def test_a_revision_with_more_work_is_slower_and_the_working_tree_is_one_side(

@@ -1,0 +1,166 @@
+"""One side of a comparison, and the process that serves it.
+
+The process runs :mod:`attnbench.benchmark.comparing.slot_server` and is asked by lines of JSON. The
+process that uses this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from attnbench.benchmark.comparing import slot_server
+from attnbench.errors import UsageError
+
+__all__ = ["AnotherAnswer", "Ended", "Late", "Server", "Side", "Unmeasured"]
+
+_START_S = 180.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Args:
+        name: displayed name: a revision, a file or a distribution.
+        folder: folder in which addresses are looked up.
+        roots: folders put first on the side's ``sys.path``.
+        inside: folder that must contain the code of its subjects; ``None`` for any.
+    """
+
+    name: str
+    folder: Path
+    roots: tuple[Path, ...] = ()
+    inside: Path | None = None
+
+
+class Unmeasured(Exception):  # noqa: N818 -- a result for a row, not an error of attnbench
+    """A row cannot be compared; the message says why."""
+
+
+class Server:
+    """The server of one side.
+
+    Args:
+        side: the side.
+        threads: torch's threads within an operator.
+
+    Raises:
+        UsageError: the side's plugins cannot be imported.
+    """
+
+    def __init__(self, side: Side, threads: int) -> None:
+        self.side = side
+        self._log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
+        path = os.pathsep.join([*map(str, side.roots), os.environ.get("PYTHONPATH", "")])
+        variables = {
+            **os.environ,
+            "PYTHONPATH": path.strip(os.pathsep),
+            "PYTHONHASHSEED": "0",
+            "PYTHONSAFEPATH": "1",
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        self._process = subprocess.Popen(  # noqa: S603 -- this Python, and a script of our own
+            [sys.executable, str(Path(slot_server.__file__)), str(threads)],
+            cwd=side.folder,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C then reaches only this process, which ends the server
+        )
+
+    def wait(self) -> None:
+        """Wait until the server has imported the plugins.
+
+        Raises:
+            UsageError: the import failed or took too long.
+        """
+        try:
+            found = self._answer(_START_S)
+        except Late:
+            raise UsageError(
+                f"{self.side.name} was not imported within {_START_S:g} s: torch or one of its "
+                f"plugins hangs.{self.told()}"
+            ) from None
+        if "error" in found:
+            raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
+
+    def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Send an order and return the answer.
+
+        Raises:
+            Unmeasured: the child raised, died, or did not answer in time.
+        """
+        self.tell(order)
+        found = self._answer(timeout_s)
+        if "error" in found:
+            raise Unmeasured(f"{self.side.name}: {found['error']}")
+        if "ended" in found:
+            raise Ended(f"{self.side.name}: its process ended with {_how(found['ended'])}")
+        return found
+
+    def tell(self, order: Mapping[str, Any]) -> None:
+        """Send an order."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise UsageError(f"{self.side.name}: its process is gone.{self.told()}") from None
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout_s):
+                raise Late(f"{self.side.name}: no answer within {timeout_s:g} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise UsageError(f"{self.side.name} cannot be run.{self.told()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def told(self) -> str:
+        """The end of what the process wrote to its standard error."""
+        self._log.seek(0)
+        lines = self._log.read()[-4000:].decode(errors="replace").strip().splitlines()
+        return "".join(f"\n  | {line}" for line in lines[-8:])
+
+    def end(self) -> None:
+        """Kill the server and its child."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+class AnotherAnswer(Unmeasured):
+    """The two sides do not compute the same."""
+
+
+class Ended(Unmeasured):
+    """The child's process has ended."""
+
+
+class Late(Unmeasured):
+    """The child did not answer in time."""
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
