@@ -42,8 +42,8 @@ class Run:
         self.subject, self.invariant, self.profile = subject, invariant, profile
         self.seen = Counter[str]()
         self.quota = profile.quota
-        self.rejected = self.left_out = 0
-        self.refusals = Counter[str]()
+        self.left_out = 0
+        self.refusals, self.rejections = Counter[str](), Counter[str]()
         self.failing: Case | None = None
         self.error: BaseException | None = None
         self.shrunk = False
@@ -89,7 +89,8 @@ class Run:
         if kind != "stored":
             self._counted.add(case)
         if isinstance(error, UnsatisfiedAssumption):
-            self.rejected += kind == "scheduled"
+            if kind == "scheduled":
+                self.rejections[str(error)] += 1
             return False
         self.seen[kind] += 1
         if error is not None:

@@ -168,8 +168,8 @@ def _verdict(run: Run) -> tuple[str, str]:
         return "skipped", f"it refuses all but {total} of its cases ({seen}): {run.refused}"
     if total < run.quota:
         return "inconclusive", (
-            f"only {total} cases said something ({seen}, {run.rejected} scheduled ones rejected); "
-            f"at least {run.quota} are needed"
+            f"only {total} cases said something ({seen}, {run.rejections.total()} scheduled ones "
+            f"rejected{_reasons(run)}); at least {run.quota} are needed"
         )
     if run.left_out:
         entered = calls_at(run.subject, Case((2,), 9, 9))
@@ -178,6 +178,11 @@ def _verdict(run: Run) -> tuple[str, str]:
             f"{entered:,.0f} functions, which would take too long"
         )
     return "passed", seen
+
+
+def _reasons(run: Run) -> str:
+    reasons = [reason for reason, _ in run.rejections.most_common(2) if reason]
+    return f": {'; '.join(reasons)}" if reasons else ""
 
 
 def _explained(run: Run) -> tuple[str, str]:

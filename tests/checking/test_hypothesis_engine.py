@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -26,6 +27,7 @@ from attnbench.checking.outcomes import failure_text
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.masks import empty_rows, mask_forms, masking, positions
+from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.strategies import cases, listed
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
@@ -358,6 +360,16 @@ def test_filtered_and_mapped_strategies_keep_schedule_quota_and_dtype() -> None:
         lambda case: False, lambda subject: cases(subject).filter(lambda case: case.kv_len == 257)
     )
     assert run(few).status == "inconclusive"
+
+
+def test_an_inconclusive_outcome_tells_why_cases_were_rejected() -> None:
+    def check(subject: Subject, case: Case) -> None:
+        reject("the moon is new" if case.q_len > 1 else "the tide is out")
+
+    one, _ = invariant(lambda case: False, cases)
+    outcome = run(dataclasses.replace(one, check=check))
+    assert outcome.status == "inconclusive"
+    assert "scheduled ones rejected: the moon is new; the tide is out); at least" in outcome.reason
 
 
 @pytest.mark.parametrize("joined", [lambda a, b: a | b, st.one_of])

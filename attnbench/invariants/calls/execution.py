@@ -10,10 +10,10 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
-from attnbench.errors import InvariantViolation
+from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary
 from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
@@ -201,7 +201,7 @@ def _training_agrees(subject: Subject, case: Case) -> None:
     for number in range(1 if torch.equal(got, expected) else 8):
         torch.default_generator.manual_seed(case.seed + 1 + number)
         if not torch.equal(got, base.run(base.inputs)):
-            reject("in training it is random")
+            raise RefusalError("in training it is random")
     base.module.eval()
     assert base.output is expected
     base.expect(

@@ -48,10 +48,11 @@ UNASKED = dict.fromkeys(
 _REFUSAL = re.compile(
     r"not (?:yet |currently )?(?:implemented|supported)|un(?:supported|implemented)"
     r"|only supports?\b|(?:does|do)(?: not|n't) support|no available kernel"
-    r"|only .*\b(?:is|are) supported|masks? (?:must|should|has to|have to|needs? to) be\b",
+    r"|only .*\b(?:is|are) supported",
     re.IGNORECASE,
 )
 
+_MASK_REFUSAL = re.compile(r"masks? (?:must|should|has to|have to|needs? to) be\b", re.IGNORECASE)
 
 _NEEDS_GPU = re.compile(
     r"not compiled with CUDA|no NVIDIA|(?:must|should) be (?:on )?(?:a )?(?:cuda|gpu)"
@@ -102,8 +103,14 @@ def spec_of(
 
 
 @contextmanager
-def refusals(name: str) -> Iterator[None]:
-    """Convert exceptions by which a callee refuses a call to :class:`RefusalError`."""
+def refusals(name: str, *, masked: bool) -> Iterator[None]:
+    """Convert exceptions by which a callee refuses a call to :class:`RefusalError`.
+
+    Args:
+        name: name of the callee.
+        masked: whether the call has a mask or is causal. Without either, saying what a mask must
+            be is no reason to raise.
+    """
     try:
         yield
     except RefusalError:
@@ -114,7 +121,8 @@ def refusals(name: str) -> Iterator[None]:
             raise RefusalError(
                 f"{name} needs a GPU ({type(error).__name__}: {said}): check it with --device cuda"
             ) from error
-        if isinstance(error, NotImplementedError) or _REFUSAL.search(said):
+        said_so = _REFUSAL.search(said) or (masked and _MASK_REFUSAL.search(said))
+        if isinstance(error, NotImplementedError) or said_so:
             raise RefusalError(f"{name} refuses it: {type(error).__name__}: {said}") from error
         raise
 
@@ -135,7 +143,8 @@ class Callee(nn.Module):
 
     def call(self, *tensors: Tensor, **given: Any) -> Any:
         """Call the callee with arguments named by meaning; raises its refusals."""
-        with refusals(self.told):
+        masked = "attn_mask" in given or "is_causal" in given
+        with refusals(self.told, masked=masked):
             return self.callee(*tensors, **self.keywords.spelt(given))
 
 

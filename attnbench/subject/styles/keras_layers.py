@@ -155,7 +155,8 @@ class _Layer(nn.Module):
         mask = None
         if attn_mask is not None:
             mask = attn_mask.expand(shape).reshape(-1, *shape[-2:])
-        with refusals(name_of(type(self.layer))):
+        masked = mask is not None or is_causal
+        with refusals(name_of(type(self.layer)), masked=masked):
             if "query" in self.takes:
                 if mask is not None:
                     given["attention_mask"] = self.array(mask)

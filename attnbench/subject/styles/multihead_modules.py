@@ -169,7 +169,7 @@ class _Multihead(nn.Module):
         flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value)]
         if not self.batch_first:
             flat = [tensor.transpose(0, 1) for tensor in flat]
-        with refusals(type(self.callee).__name__):
+        with refusals(type(self.callee).__name__, masked=attn_mask is not None):
             found = self.callee(*flat, **given)
         output, weights = found if isinstance(found, tuple) else (found, None)
         output = output if self.batch_first else output.transpose(0, 1)

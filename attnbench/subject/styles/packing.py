@@ -99,7 +99,7 @@ class _Function(nn.Module):
 
     def ask(self, *tensors: Any, **given: Any) -> Tensor:
         """Call it; gives the output alone."""
-        with refusals(name_of(self.function)):
+        with refusals(name_of(self.function), masked=bool(given.get("causal"))):
             found = self.function(*tensors, **given)
         output: Tensor = found[0] if isinstance(found, tuple) else found
         return output

@@ -15,7 +15,9 @@ from attnbench.adapters import flex, layer, multihead, sdpa
 
 __all__ = ["attnbench_layers", "attnbench_mechanisms"]
 
-EncoderLayer = partial(nn.TransformerEncoderLayer, nhead=2, dim_feedforward=16, batch_first=True)
+EncoderLayer = partial(
+    nn.TransformerEncoderLayer, nhead=2, dim_feedforward=16, dropout=0.0, batch_first=True
+)
 
 MULTIHEADS: dict[str, dict[str, Any]] = {
     "torch_multihead": {},

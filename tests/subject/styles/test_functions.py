@@ -209,6 +209,68 @@ def test_a_function_of_one_kind_of_mask_is_not_accused(taken: str, words: str) -
     assert statuses(report)["masked_weights_are_zero"] == "passed"
 
 
+class Complaining(torch.nn.MultiheadAttention):
+    def forward(  # type: ignore[override]
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None
+    ) -> Any:
+        if query.shape[0] == 2:
+            raise ValueError("attn_mask must be boolean")
+        return super().forward(query, key, value, attn_mask=attn_mask)
+
+
+def complaining(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+    if query.shape[0] == 2:
+        raise ValueError("attn_mask must be boolean")
+    return scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+def complaining_layer(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    **given: Any,
+) -> Any:
+    if query.shape[0] == 2:
+        raise ValueError("attention_mask should be boolean")
+    return eager(module, query, key, value, attention_mask, **given)
+
+
+def complaining_packs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool = False,
+) -> Tensor:
+    raise ValueError("the mask must be boolean")
+
+
+@pytest.mark.parametrize(
+    ("callee", "style", "masked"),
+    [
+        (complaining, "sdpa", "boolean"),
+        (complaining_layer, "interface", "boolean"),
+        (complaining_packs, "varlen", "causal"),
+        (Complaining, "multihead", "boolean"),
+    ],
+)
+def test_an_error_about_masks_is_a_refusal_only_of_calls_with_a_mask(
+    callee: Any, style: str, masked: str
+) -> None:
+    (subject,) = resolve(getattr(adapters, style)(callee))
+    for mask, error in [("none", ValueError), (masked, RefusalError)]:
+        case = subject.legal(attnbench.Case(lead=(2,), mask=mask))
+        module, inputs = subject.build(case)
+        with pytest.raises(ValueError, match=r"(must|should) be boolean") as raised:
+            subject.output(module, inputs)
+        assert raised.type is error
+
+
 def test_grouped_heads_a_function_does_not_take_are_refused() -> None:
     def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return scaled_dot_product_attention(query, key, value)
