@@ -16,6 +16,7 @@ from attnbench.cli.printing.tables import print_line, screen_width
 __all__ = ["Screen", "junit_xml"]
 
 _GOOD = ("passed", "skipped")
+_NO_LAW = "law not declared"
 _STATUS_WIDTH = max(map(len, STATUSES))
 
 
@@ -50,7 +51,7 @@ class Screen:
         wrong = outcome.status not in _GOOD
         if wrong and self._verbose:
             print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
-        elif self._each and (self._verbose or outcome.reason != "law not declared"):
+        elif self._each and (self._verbose or outcome.reason != _NO_LAW):
             self._line(outcome)
         if len(found) == self._expected[outcome.subject]:
             self._subject(outcome.subject, found)
@@ -61,6 +62,9 @@ class Screen:
             if len(found) < self._expected[subject]:
                 self._subject(subject, found)
         counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
+        laws = sum(outcome.reason == _NO_LAW for outcome in report.outcomes)
+        if self._each and not self._verbose and laws:
+            counts += f" ({laws} as it does not declare the law, which -v lists)"
         print_line(f"{counts or 'nothing checked'} in {seconds:.0f} s")
         for note in report.notes:
             print_line(note)
