@@ -90,7 +90,8 @@ def command(
     from attnbench.cli import machine_runs, recorded_run
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing import record_tables
-    from attnbench.cli.printing.first_screen import content, show
+    from attnbench.cli.printing.first_screen import show
+    from attnbench.cli.printing.first_screen_content import content
     from attnbench.cli.printing.tables import print_json
 
     targets = styled_targets(targets, style, convention)

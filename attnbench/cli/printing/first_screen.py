@@ -1,9 +1,8 @@
-"""The first screen of ``attnbench run``: failures, the grid, and what to do next."""
+"""The first screen of ``attnbench run`` as it is printed."""
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,9 @@ from attnbench.cli.printing import record_tables
 from attnbench.cli.printing.tables import console
 
 if TYPE_CHECKING:
-    from attnbench.checking.outcomes import Outcome
+    pass
 
-__all__ = ["content", "show"]
+__all__ = ["show"]
 
 _OVERHEAD_SIGN = "°"
 _LEGEND = """\
@@ -43,130 +42,11 @@ _SIGNS = {
 }
 
 
-def checks_of(
-    outcomes: Iterable[Outcome], invariants: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, Any]]:
-    """For each subject, the number of invariants that hold and that apply, and those violated."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    wrong: dict[str, list[str]] = defaultdict(list)
-    for outcome in outcomes:
-        counts[outcome.subject][outcome.status] += 1
-        if outcome.status not in ("passed", "skipped"):
-            wrong[outcome.subject].append(f"{outcome.invariant} {outcome.status}")
-    return {
-        subject: {
-            "passed": counter["passed"],
-            "of": counter.total() - counter["skipped"],
-            "not_run": max(0, len(invariants.get(subject, ())) - counter.total()),
-            "wrong": wrong[subject],
-        }
-        for subject, counter in counts.items()
-    }
-
-
-def wrong_lines(
-    checks: Mapping[str, Mapping[str, Any]],
-    records: Iterable[Record],
-    addresses: Mapping[str, str],
-) -> list[str]:
-    """The failures, one line per subject."""
-    found = []
-    for subject, row in checks.items():
-        if row["wrong"]:
-            some = ", ".join(row["wrong"][:3])
-            more = f" and {len(row['wrong']) - 3} more" if len(row["wrong"]) > 3 else ""
-            found.append(f"{subject}: {some}{more}; {_check(subject, addresses)}")
-    for record in records:
-        if record.status not in ("ok", "unsupported"):
-            reason = (record.reason.splitlines() or [""])[0]
-            at = f"{record.workload} on {record.machine_name}".removesuffix(" on ")
-            found.append(f"{record.subject} at {at}: {record.status}: {reason}")
-    return found
-
-
-def left_out(subjects: Sequence[str], unchecked: int, *, own_inputs: bool) -> list[dict[str, str]]:
-    """The parts that a run leaves out, each with the command that runs it."""
-    found = []
-    if subjects:
-        found.append(
-            {
-                "what": f"{len(subjects)} subjects with options",
-                "command": f"attnbench bench '{subjects[0]}'",
-            }
-        )
-    if unchecked:
-        found.append(
-            {
-                "what": f"{unchecked} checks for which there was no time",
-                "command": "attnbench run --check-seconds 600",
-            }
-        )
-    found.append(
-        {"what": "the other cases of each check", "command": "attnbench check --profile default"}
-    )
-    if not own_inputs:
-        what = "masks, backward passes and real workloads"
-        found.append({"what": what, "command": "attnbench bench --set default"})
-    return found
-
-
-def _check(subject: str, addresses: Mapping[str, str]) -> str:
-    """The command that checks a subject, by its address, as a file's subject has no global name."""
-    return f"attnbench check {shlex.quote(addresses.get(subject, subject))}"
-
-
-def next_commands(
-    wrong: Sequence[str], records: Sequence[Record], addresses: Mapping[str, str]
-) -> list[str]:
-    """Commands to try next."""
-    if wrong:
-        return [_check(wrong[0].partition(":")[0].partition(" at ")[0], addresses)]
-    named = [
-        r.subject for r in records if r.status == "ok" and r.baseline != r.subject and r.commit
-    ]
-    return [
-        "attnbench report",
-        f"attnbench compare HEAD {shlex.quote(addresses.get(named[0], named[0]))}"
-        if named
-        else "attnbench new my-scores",
-    ]
-
-
-def content(
-    records: Sequence[Record],
-    outcomes: Sequence[Outcome],
-    invariants: Mapping[str, Sequence[str]],
-    options_left_out: Sequence[str],
-    *,
-    own_inputs: bool,
-    addresses: Mapping[str, str],
-) -> dict[str, Any]:
-    """The content of the screen as plain data.
-
-    Args:
-        records, outcomes: records and outcomes of the run.
-        invariants: names of the invariants that apply, by subject.
-        options_left_out: subjects with options that were not measured.
-        own_inputs: whether the user's own inputs were used.
-        addresses: address by which a command finds a subject, by subject.
-    """
-    checks = checks_of(outcomes, invariants)
-    wrong = wrong_lines(checks, records, addresses)
-    unchecked = sum(row["not_run"] for row in checks.values())
-    return {
-        "wrong": wrong,
-        "checks": checks,
-        "left_out": left_out(options_left_out, unchecked, own_inputs=own_inputs),
-        "next": next_commands(wrong, records, addresses),
-        "busy": record_tables.busy_line(records),
-    }
-
-
 def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[str]) -> None:
     """Print the screen.
 
     Args:
-        told: result of :func:`content`.
+        told: result of :func:`~attnbench.cli.printing.first_screen_content.content`.
         records: newest record of each row.
         subjects: all subjects to measure, some of which may have no record.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnbench.checking.outcomes import Outcome
-from attnbench.cli.printing.first_screen import content
+from attnbench.cli.printing.first_screen_content import content
 from tests.report.test_page import record
 
 
