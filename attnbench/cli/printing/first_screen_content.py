@@ -1,4 +1,4 @@
-"""What the first screen of ``attnbench run`` tells, as plain data: failures, and what to do next."""
+"""What the first screen of ``attnbench run`` tells, as plain data."""
 
 from __future__ import annotations
 
