@@ -21,6 +21,7 @@ from attnbench.subject.styles.callee import (
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
+from attnbench.subject.styles.turned_masks import with_causality
 
 __all__ = ["flash", "interface", "sdpa"]
 
@@ -149,13 +150,6 @@ def _takes_groups(make: Maker) -> bool:
     return tuple(found.shape) == (1, 2, 2, 4)
 
 
-def _with_causality(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Combine a mask with causality aligned to the top left, like ``is_causal``."""
-    q_len, kv_len = query.shape[-2], key.shape[-2]
-    seen = torch.ones(q_len, kv_len, dtype=torch.bool, device=mask.device).tril()
-    return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, float("-inf"))
-
-
 def _one_head_size(sizes: Any) -> Any:
     return sizes.replace(value_size=sizes.query_size)
 
@@ -179,7 +173,7 @@ class _Sdpa(Callee):
         lead = tuple(query.shape[:-2])
         if attn_mask is not None:
             if is_causal and self.settings["one_mask"]:
-                attn_mask, is_causal = _with_causality(attn_mask, query, key), False
+                attn_mask, is_causal = with_causality(attn_mask, query, key), False
             given["attn_mask"] = fold_mask(attn_mask, lead, heads=enable_gqa)
         if is_causal:
             given["is_causal"] = True

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.held import KEPT, Held, held_cache
+from attnbench.subject.styles.turned_masks import padding_as
 
 __all__ = ["FORMS", "HiddenStates", "layer"]
 
@@ -79,7 +80,7 @@ class HiddenStates(nn.Module):
         if padding_mask is not None and self.mask is None:
             raise RefusalError(f"{type(self.module).__name__} takes no padding mask")
         if padding_mask is not None and self.mask is not None:
-            given[self.mask] = _formed(padding_mask, self.form, hidden)
+            given[self.mask] = padding_as(padding_mask, self.form, hidden)
         if cache is None:
             return output_of(self.module(hidden, **given))
         given.update(self.cached_keywords)
@@ -199,14 +200,6 @@ def _found(module: nn.Module, names: tuple[str, ...], usual: Any, asked: str | N
             f"forward of {type(module).__name__} has no argument {asked!r}. {nearest(asked, names)}"
         )
     return next((name for name in usual if name in names), None)
-
-
-def _formed(real: Tensor, form: str, hidden: Tensor) -> Tensor:
-    """Convert the padding mask to the form that a module takes."""
-    if form == "additive":
-        low = torch.finfo(hidden.dtype).min
-        return hidden.new_zeros(real.shape).masked_fill(~real, low)[:, None, None]
-    return {"boolean": real, "ones": real.long(), "padding": ~real}[form]
 
 
 def output_of(result: Any, cache: Held | None = None, count: int = 0) -> Tensor:

@@ -6,14 +6,14 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from attnbench.errors import RefusalError, StyleError
+from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.styles.callee import name_of, refusals, spec_of
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.signature import Keywords, keywords_of
+from attnbench.subject.styles.turned_masks import for_multihead
 
 __all__ = ["multihead"]
 
@@ -179,15 +179,11 @@ class _Multihead(nn.Module):
         return output, weights.reshape(*lead, *weights.shape[-2:])
 
     def _masks(self, mask: Tensor, lead: tuple[int, ...], shape: tuple[int, ...]) -> dict[str, Any]:
-        """The mask as this kind of module takes it: for keys, for all items, or for each head."""
-        hidden = ~mask if mask.dtype == torch.bool else mask
-        if mask.dim() > 2 and mask.shape[-2] == 1 and "key_padding_mask" in self.keywords:
-            rows = hidden.expand(*lead, 1, shape[-1]).reshape(-1, shape[-1])
-            return {"key_padding_mask": rows}
-        if mask.dim() == 2:
-            return {"attn_mask": hidden.expand(shape[-2:])}
-        whole = hidden.expand(shape).reshape(-1, *shape[-2:])
         heads = getattr(self.callee, "num_heads", None)
-        if not isinstance(heads, int):
-            raise RefusalError("it has no num_heads to repeat a mask for")
-        return {"attn_mask": whole.repeat_interleave(heads, 0)}
+        return for_multihead(
+            mask,
+            lead,
+            shape,
+            takes_padding="key_padding_mask" in self.keywords,
+            heads=heads if isinstance(heads, int) else None,
+        )
