@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis.errors import UnsatisfiedAssumption
 
+from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
 from attnbench.subject.lookup import resolve
@@ -30,3 +32,12 @@ def test_what_is_by_design_is_not_accused(spec: Spec) -> None:
         with seeded():
             outcome = run_invariant(subject, invariant, PROFILES["quick"])
         assert outcome.status in ("passed", "skipped"), f"{invariant.name}: {outcome.reason}"
+
+
+def test_nan_in_a_float64_that_is_not_supported_is_no_reference() -> None:
+    (spec,) = [spec for spec in BY_DESIGN if spec.name == "finites_are_infinite_in_float64"]
+    (subject,) = resolve(spec)
+    (invariant,) = select_invariants(["agrees_with_float64"])
+    padded = Case((4,), 11, 11, 8, 8, 8, dtype="bfloat16", mask="padding", seed=339)
+    with pytest.raises(UnsatisfiedAssumption, match="a run in it is no reference"):
+        invariant.check(subject, subject.legal(padded))
