@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from attnbench_plugins.kernels import _native, _variants
+from attnbench_plugins.kernels import _library, _native, _variants
 from attnbench_plugins.kernels._native import Form
 
 from attnbench.benchmark.machine.setting import processor_name
@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    loops = _native.library()
+    loops = _library.library()
     if loops is None:
         raise SystemExit("the loops need a C++ compiler: set CXX to GCC or clang.")
     hertz = clock()

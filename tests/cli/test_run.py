@@ -190,6 +190,8 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None
         (["run", "--inputs", "absent.safetensors"], "there is no file 'absent.safetensors'"),
         (["run", "--inputs", "damaged.safetensors"], "not a whole safetensors file"),
         (["bench", "--device", "gpu"], "no device 'gpu' here"),
+        (["bench", "rotary_attention", "--timing", "device"], "but the devices are cpu; omit it"),
+        (["run", "dot", "--timing", "device"], "but the devices are cpu; omit it"),
         (["bench", "additve", "--set", "smoke"], "'additive'"),
         (["bench", "multi_head(scoring=additve)", "--set", "smoke"], "'additive'"),
         (["run", "dot", "multi_head(scoring=additve)"], "'additive'"),

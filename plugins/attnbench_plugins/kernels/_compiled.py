@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench_plugins.kernels._native import NotCompiledWarning
+from attnbench_plugins.kernels._library import NotCompiledWarning
 
 __all__ = ["Loops"]
 

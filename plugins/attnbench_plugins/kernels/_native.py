@@ -1,9 +1,7 @@
-"""The loops of ``_loops.cpp``: compiled for this processor at first use, cached, and called.
+"""Calls of the loops of ``_loops.cpp``, and which variant of them runs on this processor.
 
-The compiler is ``$CXX``, or the first one found of ``g++``, ``clang++`` and ``c++``. The library is
-stored in the user's cache under the hash of everything that it depends on, together with the
-fastest variant of the loops on this machine; see :mod:`._variants`. Without a compiler
-:func:`library` warns once and returns ``None``.
+The library is that of :mod:`._library`; beside it lies the choice of the variants, see
+:mod:`._variants`.
 """
 
 from __future__ import annotations
@@ -11,50 +9,29 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
-import hashlib
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
-import time
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from attnbench.testing import note_compiled
 from attnbench_plugins.kernels import _variants
+from attnbench_plugins.kernels._library import (
+    library,
+    library_path,
+    missing_compiler,
+    name_of_processor,
+    refusal,
+)
 from attnbench_plugins.kernels._variants import Choice
 
-__all__ = [
-    "Form",
-    "NotCompiledWarning",
-    "attend",
-    "choice",
-    "described",
-    "library",
-    "refusal",
-    "slopes",
-]
+__all__ = ["Form", "attend", "choice", "described", "slopes"]
 
-_FOLDER = Path(__file__).parent
-_SOURCES = [_FOLDER / name for name in ("_loops.cpp", "_vectors.h", "_attend.h", "_slopes.h")]
-_FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
-_EXTRA = [["-march=native", "-fopenmp"], ["-march=native"], []]
-"""Options tried in turn: Apple's clang has no OpenMP (one thread), old compilers no native."""
 _FIELDS = """items rows slots units features a_item a_row b_item b_row w_item value_item value_row
 weights_item weights_row output_item output_row mask_kind mask_item mask_row mask_slot visible
 form parts threads variant"""
 _SMALL = 2**15
 """Terms of a sum below which no further thread is used."""
-
-
-class NotCompiledWarning(UserWarning):
-    """A kernel runs eagerly, many times slower, because its loops could not be compiled."""
 
 
 class Form(enum.IntEnum):
@@ -65,99 +42,8 @@ class Form(enum.IntEnum):
     SQUARES = 2  # w (a - b)²
 
 
-class _Status:
-    refusal = ""
-
-
-def refusal() -> str:
-    """Why the loops could not be compiled in this process; empty if they were, or never tried."""
-    return _Status.refusal
-
-
 class _Sizes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS.split()]
-
-
-def _processor() -> str:
-    """An identifier of the processor, as far as the compiled code depends on it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    known = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
-    return "\n".join([platform.machine(), platform.processor(), *sorted(set(known))])
-
-
-def _folder() -> Path:
-    """The folder of compiled libraries; a temporary one if the user's cache is not available."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "attnbench"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="attnbench-"))
-    return folder if os.access(folder, os.W_OK) else Path(tempfile.mkdtemp(prefix="attnbench-"))
-
-
-def _command() -> list[str]:
-    names = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), "c++")
-    return [*shlex.split(names), *_FLAGS]
-
-
-@functools.cache
-def _path() -> Path:
-    """The path of the library, whether or not it exists."""
-    parts = [*(path.read_text() for path in _SOURCES), *_command(), str(_EXTRA), _processor()]
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    return _folder() / f"loops-{key}.so"
-
-
-def _build() -> Path:
-    """The library's file; compiles it if it does not exist."""
-    path, command = _path(), _command()
-    if path.exists():
-        return path
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        for extra in _EXTRA:
-            run = subprocess.run(  # noqa: S603  # the user's own compiler
-                [*command, *extra, str(_SOURCES[0]), "-o", str(made)],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if run.returncode == 0 and made.exists():
-                made.replace(path)  # atomic: other processes see all of it or nothing
-                return path
-    said = run.stderr.strip().splitlines() or [f"exit status {run.returncode}"]
-    raise OSError(f"{shlex.join(command[:1])}: {said[0]}")
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled loops; ``None``, with one warning, if they do not compile."""
-    started = time.perf_counter()
-    try:
-        cached = _path().exists()
-        loaded = ctypes.CDLL(str(_build()))
-    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
-        _Status.refusal = f"the loops could not be compiled ({error})"
-        warnings.warn(
-            f"attnbench's kernels run eagerly, many times slower: their loops could not be "
-            f"compiled ({error}). They need GCC or clang; set CXX to the compiler.",
-            NotCompiledWarning,
-            stacklevel=2,
-        )
-        return None
-    note_compiled(time.perf_counter() - started, cached=cached)
-    loaded.describe_variant.argtypes = [ctypes.c_int64, ctypes.c_void_p]
-    loaded.describe_variant.restype = None
-    for name, pointers in (("attend", 7), ("slopes", 7)):
-        for kind in ("single", "double"):
-            function = getattr(loaded, f"{name}_{kind}")
-            function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_double, ctypes.c_void_p]
-            function.restype = None
-    return loaded
-
-
-def _name_of_processor() -> str:
-    return hashlib.sha256(_processor().encode()).hexdigest()[:24]
 
 
 @functools.cache
@@ -171,18 +57,21 @@ def choice() -> Choice:
     assert loops is not None
     with torch.inference_mode(False), torch.no_grad():
         return _variants.choose(
-            loops, _path().with_suffix(".json"), _name_of_processor(), _trial_runs
+            loops, library_path().with_suffix(".json"), name_of_processor(), _trial_runs
         )
 
 
 def described() -> str:
     """Describe what runs on the CPU, without compiling or measuring anything."""
-    if library.cache_info().currsize or _path().exists():
+    path = library_path()
+    if library.cache_info().currsize or path.exists():
         if library() is None:
             return f"eager, since {refusal()}"
         forced = os.environ.get(_variants.VARIABLE)
-        if choice.cache_info().currsize or forced or _path().with_suffix(".json").exists():
+        if choice.cache_info().currsize or forced or path.with_suffix(".json").exists():
             return f"native, {choice()}"
+    elif missing_compiler():
+        return f"eager, since there is no C++ compiler {missing_compiler()!r}"
     return "native, compiled and measured at first use"
 
 

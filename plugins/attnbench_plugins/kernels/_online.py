@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench_plugins.kernels._native import NotCompiledWarning
+from attnbench_plugins.kernels._library import NotCompiledWarning
 from attnbench_plugins.kernels._variants import TRITON, VARIABLE
 
 __all__ = ["attended_online", "differentiated_online", "refusal", "runs_online"]

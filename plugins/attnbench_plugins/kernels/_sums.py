@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnbench_plugins.kernels import _native, _online
+from attnbench_plugins.kernels import _library, _native, _online
 from attnbench_plugins.kernels._compiled import Loops
 from attnbench_plugins.kernels._native import Form
 
@@ -54,13 +54,13 @@ def runs_as() -> str:
         return f"Triton {metadata.version('triton')}"
     if path == "native":
         return _native.described()
-    reasons = _online.refusal(), _native.refusal(), Loops.refusal
+    reasons = _online.refusal(), _library.refusal(), Loops.refusal
     return ", since ".join([path, "; ".join(filter(None, reasons))]).removesuffix(", since ")
 
 
 def _path(like: Tensor) -> str:
     if like.device.type == "cpu":
-        return "eager" if _native.library() is None else "native"
+        return "eager" if _library.library() is None else "native"
     return "eager" if Loops.broken else "compiled"
 
 

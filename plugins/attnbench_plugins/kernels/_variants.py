@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
+import math
 import os
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Container
@@ -35,8 +35,10 @@ VARIABLE = "ATTNBENCH_LOOPS"
 TRITON = "triton"
 """The value that selects the Triton kernels; the choice of the native loops stays automatic."""
 _FIELDS = ("processor", "scores", "slopes")
-_ROUNDS, _MOST_S = 15, 0.5
+_ROUNDS, _MOST_S = 50, 0.8
 """Rounds over all variants, and seconds after which no further round begins."""
+_GAIN = 0.03
+"""What another variant must save of the plainest one's time to be chosen: more than the noise."""
 
 
 class ChoiceWarning(UserWarning):
@@ -158,25 +160,25 @@ def kept(
 
 
 def _fastest(run: Callable[[int], Any], numbers: dict[str, int]) -> tuple[str, dict[str, float]]:
-    """The fastest variant, and median times of all relative to the plainest over the rounds."""
+    """The fastest variant, and the least times of all relative to the plainest's.
+
+    Between variants that are nearly as fast as each other it would be noise that chooses.
+    """
     for number in numbers.values():
         run(number)
-    rounds: list[dict[str, float]] = []
+    least = dict.fromkeys(numbers, math.inf)
     until = time.perf_counter() + _MOST_S / 2
-    while len(rounds) < 3 or (len(rounds) < _ROUNDS and time.perf_counter() < until):
-        order = list(numbers) if len(rounds) % 2 else list(reversed(numbers))
-        taken = {}
-        for name in order:
+    for turn in range(_ROUNDS):
+        for name in list(numbers) if turn % 2 else list(reversed(numbers)):
             started = time.thread_time()
             run(numbers[name])
-            taken[name] = max(time.thread_time() - started, 1e-9)
-        rounds.append(taken)
+            least[name] = min(least[name], max(time.thread_time() - started, 1e-9))
+        if turn >= 2 and time.perf_counter() > until:
+            break
     plain = next(iter(numbers))
-    relative = {
-        name: round(statistics.median(one[name] / one[plain] for one in rounds), 4)
-        for name in numbers
-    }
-    return min(relative, key=relative.__getitem__), relative
+    relative = {name: round(taken / least[plain], 4) for name, taken in least.items()}
+    fastest = min(relative, key=relative.__getitem__)
+    return fastest if relative[fastest] < 1 - _GAIN else plain, relative
 
 
 def _keep(

@@ -16,6 +16,7 @@ from attnbench.benchmark.machine import accelerator, sentinel
 from attnbench.benchmark.measuring import shared_timers, slots
 from attnbench.benchmark.measuring.contract import EVENT_CLOCK, GRAPH_CLOCK, Contract
 from attnbench.benchmark.measuring.measured_calls import measured_call
+from attnbench.benchmark.workloads import layer_case
 from attnbench.cases.case import Case
 from attnbench.errors import RefusalError, UsageError
 from attnbench.subject.lookup import resolve
@@ -191,12 +192,32 @@ def test_what_a_graph_cannot_capture_is_refused_with_a_reason(
     with pytest.raises(RefusalError, match=told):
         slots.Timer(waits, GPU, Contract(timing="device"))
 
-    def step() -> None:
-        clock.call()
 
-    step.prepare = lambda calls: None  # type: ignore[attr-defined]  # as a step of decoding
-    with pytest.raises(RefusalError, match="appends to a cache"):
-        slots.Timer(step, GPU, Contract(timing="device"))
+def test_a_step_of_decoding_is_timed_by_events_and_refused_by_a_graph_with_a_reason(
+    clock: Clock, graphs: Graphs
+) -> None:
+    (subject,) = resolve("rotary_attention")
+    module, inputs = layer_case("decode", 2, 16).build(subject)
+    step = measured_call(subject, module, inputs, "decode")
+    prepared: list[int] = []
+
+    class Timed:
+        def __call__(self) -> object:
+            clock.call()
+            return step()
+
+        def prepare(self, calls: int) -> None:
+            prepared.append(calls)
+            step.prepare(calls)  # type: ignore[attr-defined]  # a step's own
+
+    timer = slots.Timer(Timed(), GPU, Contract())
+    assert timer.clock == EVENT_CLOCK
+    assert timer.slot().seconds == pytest.approx(0.001)
+    assert prepared[-1] == timer.calls == 4
+    with pytest.raises(RefusalError, match="appends to a cache") as refused:
+        slots.Timer(Timed(), GPU, Contract(timing="device"))
+    assert "\n" not in str(refused.value)
+    assert not graphs.sizes
 
 
 def test_the_two_timings_are_two_contracts_on_a_cuda_device_and_one_elsewhere() -> None:

@@ -43,7 +43,7 @@ print(_sums.last_path())
 """
 FALLBACK_SCRIPT = """
 import sys, warnings, torch, attnbench
-from attnbench_plugins.kernels import _native, _sums
+from attnbench_plugins.kernels import _library, _sums
 module = attnbench.get("additive").make(6, 5)
 query, key, value = torch.randn(2, 5, 6), torch.randn(2, 7, 5), torch.randn(2, 7, 4)
 query.requires_grad_()
@@ -56,7 +56,7 @@ with warnings.catch_warnings(record=True) as caught:
 plain = attnbench.attend(module, query, key, value, kernel="plain")
 torch.testing.assert_close(got, plain, rtol=1e-5, atol=1e-5)
 torch.testing.assert_close(grad, torch.autograd.grad(plain.sum(), query), rtol=1e-4, atol=1e-5)
-ours = [w for w in caught if w.category is _native.NotCompiledWarning]
+ours = [w for w in caught if w.category is _library.NotCompiledWarning]
 print(_sums.last_path(), len(ours))
 """
 VECTORS_SCRIPT = """
@@ -114,6 +114,21 @@ def test_without_a_working_compiler_it_runs_eagerly_and_says_so_once(
     tmp_path: Path, compiler: Any
 ) -> None:
     assert script(FALLBACK_SCRIPT, tmp_path, CXX=compiler) == "eager 1"
+
+
+def test_without_a_compiler_list_does_not_promise_to_compile(tmp_path: Path) -> None:
+    source = "from attnbench_plugins.kernels import _sums; print(_sums.runs_as())"
+    told = "eager, since there is no C++ compiler '/no/such/compiler'"
+    assert script(source, tmp_path, CXX="/no/such/compiler") == told
+    assert script(source, tmp_path) == "native, compiled and measured at first use"
+
+
+def test_a_library_that_a_crash_left_empty_is_compiled_again(tmp_path: Path) -> None:
+    source = "from attnbench_plugins.kernels import _library; print(_library.library_path())"
+    path = Path(script(source, tmp_path))
+    path.write_bytes(b"")
+    assert script(NATIVE_SCRIPT, tmp_path) == "native"
+    assert path.stat().st_size > 0
 
 
 def test_a_compiler_without_openmp_gives_loops_of_one_thread(tmp_path: Path) -> None:

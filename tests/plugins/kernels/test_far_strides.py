@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_plugins.kernels import _native
+from attnbench_plugins.kernels import _library, _native
 from attnbench_plugins.kernels._native import Form
 
 pytestmark = pytest.mark.compile
@@ -30,7 +30,7 @@ def far(room: Any, tensor: Any, place: int) -> Any:
 def test_rows_two_thousand_million_numbers_apart_are_read_and_written_where_they_lie(
     room: Any, form: Any
 ) -> None:
-    if _native.library() is None:
+    if _library.library() is None:
         pytest.skip("there is no compiler")
     torch.manual_seed(0)
     a, b = torch.randn(1, ROWS, WIDTH), torch.randn(1, SLOTS, WIDTH)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_plugins.kernels import _native, _pairwise, _sums
+from attnbench_plugins.kernels import _library, _native, _pairwise, _sums
 from attnbench_plugins.kernels.additive_factorised import attend
 
 import attnbench
@@ -25,7 +25,7 @@ def inputs(q_len: Any = 5, kv_len: Any = 7, lead: Any = (2,), **options: Any) ->
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The loops' path: the compiled library, or torch's operations as without a compiler."""
     if request.param == "eager":
-        monkeypatch.setattr(_native, "library", lambda: None)
+        monkeypatch.setattr(_library, "library", lambda: None)
     yield request.param
     assert _sums.last_path() == request.param
 

@@ -1,6 +1,7 @@
 """Variants of the compiled loops: all exact, one chosen for the processor, and the choice kept."""
 
 import json
+import random
 import time
 import warnings
 from collections.abc import Iterator
@@ -9,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench_plugins.kernels import _native, _sums, _variants
+from attnbench_plugins.kernels import _library, _native, _sums, _variants
 from attnbench_plugins.kernels._native import Form
 
 import attnbench
 from tests.cli_runs import run
 
-LOOPS = _native.library()
+LOOPS = _library.library()
 NAMES = list(_variants.variants(LOOPS)) if LOOPS is not None else []
 pytestmark = pytest.mark.compile
 
@@ -112,6 +113,32 @@ def test_the_fastest_is_measured_once_and_kept(tmp_path: Path) -> None:
     assert chosen(tmp_path / "kept.json", runs=refused) == found
     content = json.loads((tmp_path / "kept.json").read_text())
     assert content["relative_times"]["scores"][NAMES[2]] < 0.9
+
+
+class Busy:
+    """Stands in for a clock and for runs of variants, on a machine that disturbs most of them."""
+
+    def __init__(self, seconds: list[float], seed: int) -> None:
+        self.seconds, self.now, self.chance = seconds, 0.0, random.Random(seed)
+
+    def thread_time(self) -> float:
+        return self.now
+
+    def run(self, number: int) -> None:
+        self.now += self.seconds[number] * (1 + self.chance.expovariate(5))
+
+
+@pytest.mark.parametrize(("second", "chosen_one"), [(0.985, "plain"), (0.9, "other")])
+def test_noise_does_not_choose_between_variants_that_are_nearly_as_fast(
+    second: float, chosen_one: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(50):
+        busy = Busy([1e-3, second * 1e-3, 1.2e-3], seed)
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "thread_time", busy.thread_time)
+            name, relative = _variants._fastest(busy.run, {"plain": 0, "other": 1, "slow": 2})
+        assert name == chosen_one, seed
+        assert relative["plain"] == 1
 
 
 @pytest.mark.parametrize(
