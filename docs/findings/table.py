@@ -30,12 +30,15 @@ HEAD = """\
 # Findings in other libraries
 
 What the properties of this project found in current releases of public libraries: {defects}
-defects in {libraries} libraries, each with a script of at most 15 lines that imports the library
-alone and prints what a call gives (`got`) beside what it should give (`want`): the other path's
-result where two paths differ and nothing says which is right. A defect contradicts the
-library's documentation, another path of the same library, or arithmetic; a column says which, and
-how. What contradicts only the conventions of this project is listed as by design or unclear. A
-property set as `code` is an [invariant](../reference/invariants.md) of this project.
+defects in {libraries} libraries. Each is a row of the first table and counts once, however many
+subjects show it. {wrong} give a wrong result, and {errors} raise an error where a result is due.
+
+Each has a script of at most 15 lines that imports the library alone and prints what a call gives
+(`got`) beside what it should give (`want`): the other path's result where two paths differ and
+nothing says which is right. A defect contradicts the library's documentation, another path of the
+same library, or arithmetic; a column says which, and how, with the words of the documentation and
+their address. What contradicts only the conventions of this project is listed as by design or
+unclear. A property set as `code` is an [invariant](../reference/invariants.md) of this project.
 
 Each script is run by a test against the version in the table (`tox -e peers`). The test fails on
 the day a script prints the same twice, or another version is installed, so that the table stays
@@ -102,6 +105,11 @@ def differ(got: str, want: str) -> bool:
     return not all(_close(float(a), float(b)) for a, b in pairs)
 
 
+def is_error(got: str) -> bool:
+    """Whether a script printed the text of an error in the place of a result."""
+    return not (got.startswith("[") or NUMBER.fullmatch(got))
+
+
 def installed(library: str) -> str | None:
     """The version that is installed, without a local part such as ``+cpu``."""
     try:
@@ -117,10 +125,12 @@ def page(findings: list[Finding], outcomes: dict[str, Outcome]) -> str:
         for verdict in ("defect", "by design", "unclear")
     }
     defects = by_verdict["defect"]
+    errors = sum(is_error(outcomes[f["script"]]["got"]) for f in defects)
+    counted = {"defects": len(defects), "errors": errors, "wrong": len(defects) - errors}
     scripts = [f for f in findings if "script" in f]
     return "\n".join(
         [
-            HEAD.format(defects=len(defects), libraries=len({f["library"] for f in defects})),
+            HEAD.format(libraries=len({f["library"] for f in defects}), **counted),
             "## Defects\n",
             *_table(defects, ["library", "subject", "property", "means", "ground", "script"]),
             "\n## By design\n",
@@ -175,10 +185,16 @@ def _cell(finding: Finding, column: str) -> str:
     if column == "script":
         return f"[script](#{finding['script']})"
     if column == "ground":
-        return f"{finding['ground']}: {finding['why']}".replace("|", "\\|")
+        return f"{finding['ground']}: {finding['why']}{_quoted(finding)}".replace("|", "\\|")
+    if column == "source":
+        return f"{finding['source']}{_quoted(finding)}".replace("|", "\\|")
     if column == "property" and " " not in finding["property"]:
         return f"`{finding['property']}`"
     return finding.get(column, "").replace("|", "\\|")
+
+
+def _quoted(finding: Finding) -> str:
+    return f" “{finding['quote']}” ([source]({finding['address']}))" if "quote" in finding else ""
 
 
 def _section(finding: Finding, outcome: Outcome) -> str:
@@ -188,9 +204,10 @@ def _section(finding: Finding, outcome: Outcome) -> str:
         if "thread" in finding
         else "No thread on this case was found."
     )
+    reason = f"{finding['why']}{_quoted(finding)} {thread}"
     return (
         f"### {finding['script']}\n\n"
-        f"{_cell(finding, 'library')}: {finding['subject']}. {finding['why']} {thread}\n\n"
+        f"{_cell(finding, 'library')}: {finding['subject']}. {reason}\n\n"
         f"```text\n{source}```\n\n"
         f"It prints\n\n```text\ngot  {outcome['got']}\nwant {outcome['want']}\n```\n"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,28 @@ def test_every_verdict_says_what_it_rests_on(table: Any) -> None:
         needed = {"library", "version", "subject", "property", "means"} | NEEDED[finding["verdict"]]
         assert needed <= {key for key, text in finding.items() if text}, finding
         assert finding.get("ground", "arithmetic") in GROUNDS, finding
+        assert ("quote" in finding) == finding.get("address", "").startswith("https://"), finding
+        assert finding.get("ground") != "documentation" or "quote" in finding, finding
+
+
+def test_defects_are_counted_by_what_their_scripts_print(table: Any) -> None:
+    findings, outcomes = table.read()
+    defects = [finding for finding in findings if finding["verdict"] == "defect"]
+    page = table.page(findings, outcomes)
+    found = re.search(r"(\d+) give a wrong.* (\d+) raise", page)
+    assert found is not None
+    wrong, errors = map(int, found.groups())
+    assert f"public libraries: {len(defects)}\ndefects in" in page
+    assert wrong + errors == len(defects)
+    assert page.partition("## By design")[0].count("[script](#") == len(defects)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected"),
+    [("[1.0, nan]", False), ("6", False), ("-1.75", False), ("index out of range", True)],
+)
+def test_an_error_is_told_from_a_wrong_result(table: Any, got: str, expected: bool) -> None:
+    assert table.is_error(got) is expected
 
 
 def test_a_property_is_an_invariant_or_is_said_in_words(table: Any) -> None:

@@ -75,6 +75,21 @@ def test_gradients_through_float32_are_not_held_against_differences_of_its_round
     assert outcome.status == "passed", outcome.reason
 
 
+class KinkBesideTheInputs(Attention):
+    """As of a ReLU: its slope changes a little beside the values that it is first called with."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        if not hasattr(self, "corner"):
+            self.corner = (value + 4e-6).detach()
+        bent = torch.relu(value - self.corner).sum(-2, keepdim=True)
+        return super().pool(weights, value) + bent
+
+
+def test_a_kink_beside_the_inputs_is_not_held_against_gradients() -> None:
+    outcome = run(mutant(KinkBesideTheInputs), RIGHT)
+    assert outcome.status != "failed", outcome.reason
+
+
 def test_gradients_through_float32_that_are_wrong_are_found() -> None:
     outcome = run(mutant(PooledInFloat32Detached), RIGHT)
     assert outcome.status == "failed"
