@@ -208,6 +208,7 @@ def cases_of(
     *,
     name: str | None = None,
     workload_names: Sequence[str] = (),
+    lengths: Sequence[int] = (),
     inputs: Path | None = None,
     devices: Sequence[str] = ("cpu",),
     dtypes: Sequence[str] | None = None,
@@ -215,13 +216,16 @@ def cases_of(
 ) -> list[BenchCase]:
     """List the cases that a command asks for.
 
-    They come from a set (unless ``name`` is ``None``), from workloads, and from a file of saved
-    inputs. Layer cases of the set are included only if ``layers`` is true.
+    They come from a set (unless ``name`` is ``None``), from lengths, from workloads, and from a
+    file of saved inputs. Layer cases of set and lengths are included only if ``layers`` is true.
     """
     listed: dict[BenchCase, None] = {}
     if name is not None:
         cases = named_set(name, devices=devices, dtypes=dtypes)
         listed.update(dict.fromkeys(case for case in cases if layers or not case.of_layers))
+    for part in _data()["lengths"] if lengths else ():
+        more = _part({**part, "lengths": lengths}, devices, dtypes)
+        listed.update(dict.fromkeys(case for case in more if layers or not case.of_layers))
     for device in devices:
         for dtype, each in product(dtypes or ["float32"], workload_names):
             _check_names(dtype, "forward")

@@ -35,8 +35,17 @@ def command(
         typer.Option(
             "--set",
             help="Named set of cases: smoke, default or full. Without this option it is default, "
-            "or none if --workload or --inputs is given.",
+            "or none if --length, --workload or --inputs is given.",
             show_default=False,
+        ),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--length",
+            min=1,
+            help="A length S: attention is measured at L = S, and a layer at prefill and decode "
+            "of one sequence; may be repeated.",
         ),
     ] = None,
     workload: Annotated[
@@ -126,11 +135,12 @@ def command(
         )
     targets = styled_targets(targets, style, convention)
     contract = Contract(cache=cache, timing=timing, threads=threads)
-    if set_name is None and not workload and inputs is None:
+    if set_name is None and not length and not workload and inputs is None:
         set_name = "default"
     chosen: dict[str, Any] = {
         "set_name": set_name,
         "workloads": workload or (),
+        "lengths": length or (),
         "inputs": inputs,
         "dtypes": dtype,
     }

@@ -82,6 +82,7 @@ def start(
     *,
     set_name: str | None,
     workloads: Sequence[str] = (),
+    lengths: Sequence[int] = (),
     inputs: Path | None = None,
     dtypes: Sequence[str] | None = None,
     results: Path,
@@ -92,7 +93,7 @@ def start(
     """Check all arguments that need no torch, then start the server of measuring processes.
 
     Args:
-        set_name, workloads, inputs, dtypes: as for :func:`plan`.
+        set_name, workloads, lengths, inputs, dtypes: as for :func:`plan`.
         results: folder of records.
         run: name of the run.
         resume: whether to resume that run.
@@ -102,7 +103,7 @@ def start(
         AttnbenchError: a name is unknown, the file of inputs does not exist, the folder of records
             is not writable, or there is no such run to resume.
     """
-    look(set_name=set_name, workloads=workloads, inputs=inputs, dtypes=dtypes)
+    look(set_name=set_name, workloads=workloads, lengths=lengths, inputs=inputs, dtypes=dtypes)
     place = _place(results, run, resume=resume)
     store.check_writable(results)
     claim = store.claim(place.path)
@@ -115,6 +116,7 @@ def look(
     *,
     set_name: str | None,
     workloads: Sequence[str] = (),
+    lengths: Sequence[int] = (),
     inputs: Path | None = None,
     dtypes: Sequence[str] | None = None,
 ) -> None:
@@ -123,7 +125,7 @@ def look(
     Raises:
         AttnbenchError: a name is unknown, or the file of inputs does not exist.
     """
-    cases_of(name=set_name, workload_names=workloads, dtypes=dtypes)
+    cases_of(name=set_name, workload_names=workloads, lengths=lengths, dtypes=dtypes)
     if inputs is not None and not inputs.is_file():
         raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
 
@@ -134,6 +136,7 @@ def plan(
     targets: Sequence[str] | None,
     set_name: str | None = None,
     workloads: Sequence[str] = (),
+    lengths: Sequence[int] = (),
     inputs: Path | None = None,
     devices: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
@@ -148,6 +151,7 @@ def plan(
         targets: addresses; by default all installed subjects.
         set_name: name of a set of cases, if any.
         workloads: names of workloads.
+        lengths: lengths at which to measure, besides those of the set.
         inputs: file of saved inputs.
         devices: devices to measure on; by default all that are available.
         dtypes: dtypes that replace those of the set.
@@ -171,7 +175,12 @@ def plan(
             "omit it, or name a CUDA device with --device."
         )
     cases = cases_of(
-        name=set_name, workload_names=workloads, devices=found, dtypes=dtypes, layers=True
+        name=set_name,
+        workload_names=workloads,
+        lengths=lengths,
+        devices=found,
+        dtypes=dtypes,
+        layers=True,
     )
     if inputs is not None:
         cases += [_saved(inputs, device, dtypes, there) for device in found]
@@ -190,7 +199,8 @@ def plan(
     if targets and without:
         raise UsageError(
             f"{', '.join(without)}: a layer is measured at prefill and decode, but --workload and "
-            "--inputs have a query, key and value. Name a set instead, such as --set default."
+            "--inputs have a query, key and value. Name a set or a length instead, such as --set "
+            "default or --length 1024."
         )
     session = Session(subjects=subjects, cases=cases, setting=setting, machine=machine, **more)
     done = tuple(record for record in place.done if session.holds(record))

@@ -65,6 +65,26 @@ def test_the_same_case_of_two_sets_is_one_case() -> None:
     assert sum(case.workload == "bert_base" for case in again) == 1
 
 
+def test_a_length_is_measured_with_attention_and_with_layers() -> None:
+    cases = cases_of(lengths=[96, 4096], dtypes=["bfloat16"], layers=True)
+    assert [(case.direction, case.case.kv_len) for case in cases] == [
+        ("forward", 96),
+        ("forward", 4096),
+        ("prefill", 96),
+        ("prefill", 4096),
+        ("decode", 96),
+        ("decode", 4096),
+    ]
+    assert {case.case.dtype for case in cases} == {"bfloat16"}
+    assert [case for case in cases if not case.of_layers] == cases_of(
+        lengths=[96, 4096], dtypes=["bfloat16"]
+    )
+
+
+def test_a_length_of_a_set_is_the_same_case_as_in_the_set() -> None:
+    assert {*cases_of(lengths=[256], layers=True)} <= {*cases_of(name="default", layers=True)}
+
+
 def test_dtypes_that_are_asked_for_replace_those_of_the_set() -> None:
     assert {c.case.dtype for c in named_set("smoke", dtypes=["bfloat16"])} == {"bfloat16"}
 

@@ -95,6 +95,19 @@ def test_bench_records_every_case_and_a_resumed_run_measures_only_what_is_missin
     assert len(json.loads(second.stdout)["records"]) == 6
 
 
+def test_bench_measures_a_layer_at_a_length_that_no_set_has(tmp_path: Path) -> None:
+    arguments = ("bench", "alibi_attention", "--length", "48", "--device", "cpu")
+    done = attnbench(*arguments, "--processes", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = {(record.subject, record.direction, record.kv_len) for record in records(tmp_path)}
+    assert found == {
+        (subject, direction, 48)
+        for subject in ("alibi_attention", "causal_attention")
+        for direction in ("prefill", "decode")
+    }
+    assert {record.status for record in records(tmp_path)} == {"ok"}
+
+
 def test_a_subject_that_dies_hangs_or_hoards_is_recorded_so_and_the_run_goes_on(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,8 @@ LOOKED_AT = (
     "autocast_agrees",
     "cached_calls_keep_the_contract",
     "cached_gradients_are_right_or_stopped",
+    "caches_are_independent",
+    "calls_without_cache_leave_none",
     "calls_may_be_cut_anywhere",
     "cropped_slots_are_forgotten",
     "left_padding_is_inert",

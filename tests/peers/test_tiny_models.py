@@ -126,3 +126,20 @@ def test_what_cannot_be_made_says_why() -> None:
         transformers(LLAMA, cache="ring")
     with pytest.raises(attnbench.ShapeError, match="the configuration says 16"):
         transformers(LLAMA).make(8)
+
+
+@torch.no_grad()
+def test_a_quantised_cache_takes_calls_of_any_length_and_rounds_what_it_keeps() -> None:
+    _, module, cache = made(LLAMA, cache="quantized")
+    hidden = torch.randn(2, 9, 16)
+    parts = [module(hidden[:, a:b], None, cache) for a, b in ((0, 3), (3, 4), (4, 9))]
+    gap = (torch.cat(parts, 1) - module(hidden)).abs().amax((0, 2))
+    assert not gap[:3].any()
+    assert 1e-5 < gap[3:].max() < 1e-2
+
+
+def test_a_quantised_cache_is_held_to_what_does_not_round() -> None:
+    spec = transformers(LLAMA, cache="quantized")
+    held = ["cached_calls_keep_the_contract", "calls_without_cache_leave_none"]
+    report = attnbench.check(spec, profile="quick", invariants=held)
+    assert [outcome.status for outcome in report.outcomes] == ["passed", "passed"]

@@ -16,7 +16,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.invariants.layers.cache_properties import PROPERTIES
 from attnbench.invariants.layers.explanations import explanation
 from attnbench.invariants.layers.program_lines import script_of
-from attnbench.invariants.layers.program_stage import Stage
+from attnbench.invariants.layers.program_stage import stage_of
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
@@ -111,7 +111,7 @@ def cache_invariant(
         assert isinstance(subject, LayerSubject)
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes
         effort = EFFORT.get()
-        stage = Stage(subject, case)
+        stage = stage_of(subject, case)
         found = explore(stage, judged, drawn, effort.kept, effort.shrink)
         if found is not None:
             told = found.message + explanation(stage, judged, found)

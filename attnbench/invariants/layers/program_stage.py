@@ -6,6 +6,7 @@ A program that finds an error raises :class:`FoundError`.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +16,16 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.invariants.layers.cache_programs import MOST_ROWS, Program
+from attnbench.invariants.layers.rounding import rounding_of
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["TOKENS", "FoundError", "Stage", "Track"]
+__all__ = ["TOKENS", "FoundError", "Stage", "Track", "stage_of"]
 
 TOKENS = 192
 """Columns of the tokens from which chunks are cut."""
+
+_REMEMBERED = 512
+"""Most calls without a cache whose outputs a stage remembers."""
 
 
 class FoundError(Exception):
@@ -69,11 +74,14 @@ class Stage:
         shape = (MOST_ROWS, TOKENS, case.query_size)
         tokens = torch.randn(shape, generator=generator, dtype=torch.float64)
         self.tokens = tokens.to(getattr(torch, case.dtype)).to(case.device)
+        self._reference = self.module()
+        self._outputs: dict[Any, tuple[Tensor, bool]] = {}
+        self._roundings: dict[Any, Tensor] = {}
 
     def wide(self) -> Stage:
         """The same stage in float32, if the layer supports that and the case is in a half type."""
         half = self.case.dtype in ("bfloat16", "float16") and "float32" in self.subject.dtypes
-        return Stage(self.subject, self.case.replace(dtype="float32")) if half else self
+        return stage_of(self.subject, self.case.replace(dtype="float32")) if half else self
 
     def module(self) -> nn.Module:
         """A module that has not been called."""
@@ -89,6 +97,50 @@ class Stage:
         """The outputs of one call without a cache."""
         with torch.no_grad():
             return self.subject.call(module, hidden, padding_mask)[0]
+
+    def expected(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, *, anew: bool = False
+    ) -> Tensor:
+        """The remembered output of one call without a cache.
+
+        Args:
+            hidden: sequences.
+            padding_mask: of them.
+            anew: whether it has to be that of a module that has not been called before. Otherwise
+                earlier calls may have had an effect, which costs a second look but no new module.
+        """
+        key = _key(hidden, padding_mask)
+        known, of_new = self._outputs.get(key, (None, False))
+        if known is not None and (of_new or not anew):
+            return known
+        output = self.one_call(self.module() if anew else self._reference, hidden, padding_mask)
+        if known is not None and not torch.equal(known, output):
+            self._reference = self.module()  # earlier calls had changed its state
+        if len(self._outputs) >= _REMEMBERED:
+            self._outputs.clear()
+        self._outputs[key] = output, anew
+        return output
+
+    def rounding(self, hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """The remembered allowed error of :meth:`expected`, ``(B, L, 1)``."""
+        key = _key(hidden, padding_mask)
+        if key not in self._roundings:
+            if len(self._roundings) >= _REMEMBERED:
+                self._roundings.clear()
+            found = rounding_of(self.subject, self.module(), hidden, padding_mask)
+            self._roundings[key] = found
+        return self._roundings[key]
+
+
+def _key(hidden: Tensor, padding_mask: Tensor | None) -> Any:
+    mask = None if padding_mask is None else tuple(padding_mask.flatten().tolist())
+    return tuple(hidden.shape), tuple(hidden.flatten().tolist()), mask
+
+
+@functools.lru_cache(maxsize=8)
+def stage_of(subject: LayerSubject, case: Case) -> Stage:
+    """The stage of a case, which the properties of caches share."""
+    return Stage(subject, case)
 
 
 @dataclass

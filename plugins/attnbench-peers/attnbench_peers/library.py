@@ -51,6 +51,7 @@ LIBRARIES = {
         Library("monai", "1.6.1", "monai"),
         Library("onnx", "1.23.2", "onnx"),
         Library("onnxruntime", "1.32.0", "onnx"),
+        Library("optimum-quanto", "0.2.7", "transformers"),
         Library("performer-pytorch", "1.1.4", "performer-pytorch"),
         Library("torch", "2.13.0", None),
         Library("torch-geometric", "2.8.1", "torch-geometric"),

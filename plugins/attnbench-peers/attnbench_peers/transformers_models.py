@@ -12,6 +12,7 @@ from attnbench_peers.library import LIBRARIES
 __all__ = ["attnbench_layers", "attnbench_mechanisms"]
 
 INSTALLED = LIBRARIES["transformers"].installed is not None
+QUANTO = LIBRARIES["optimum-quanto"].installed is not None
 
 SIZES = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
@@ -22,6 +23,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", {**SIZES, **HEADS}, {}),
     "llama_eager": ("llama", {**SIZES, **HEADS}, {"attention": "eager"}),
     "llama_static": ("llama", {**SIZES, **HEADS}, {"cache": "static"}),
+    "llama_quantized": ("llama", {**SIZES, **HEADS}, {"cache": "quantized"}),
     "mistral": ("mistral", {**SIZES, **HEADS, **WINDOW}, {}),
     "mistral_static": ("mistral", {**SIZES, **HEADS, **WINDOW}, {"cache": "static"}),
     "gemma2": ("gemma2", {**SIZES, **HEADS, **WINDOW}, {"attention": "eager"}),
@@ -58,6 +60,8 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     from transformers import AutoConfig
 
     for name, (kind, config, options) in MODELS.items():
+        if options.get("cache") == "quantized" and not QUANTO:
+            continue
         yield transformers(
             AutoConfig.for_model(kind, **config), name=f"transformers_{name}", **options
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,6 +22,8 @@ from attnbench.invariants.layers.cache_programs import Program, legalised, steps
 from attnbench.invariants.layers.program_drawing import keep, shrunk, stored
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
+from tests.meta.mutants.twins.layers import PARTED, PartedLayer
+from tests.meta.mutants.twins.stores import Parted
 from tests.meta.right.broken_layers import BROKEN, KILLERS
 from tests.meta.right.layers import RIGHT_LAYERS, Block
 
@@ -68,6 +71,38 @@ def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path)
 def test_a_failing_program_is_told_in_words() -> None:
     found = outcome(BROKEN["keys_only"], "selected_rows_go_on_as_their_sequences")
     assert "in the calls: begin 2 rows, append 1, select rows [1], append 1" in found.reason
+
+
+class RoundsByASharedCount(PartedLayer):
+    """What is old is rounded, in turn finely and coarsely; copies of a cache share the turn."""
+
+    class _Store(Parted):
+        def __init__(self, empty: Tensor) -> None:
+            super().__init__(empty)
+            self.turn = [0]
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Parted:
+            return copy.copy(self)
+
+        def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            given = super().append(keys, values)
+            self.turn[0] += 1
+            parts = 16 if self.turn[0] % 2 else 4
+            self.old_keys = self.old_keys.mul(parts).round().div(parts)
+            self.old_values = self.old_values.mul(parts).round().div(parts)
+            return given
+
+    stores = (_Store, _Store)
+
+
+def test_copies_of_a_cache_that_rounds_are_held_to_each_other() -> None:
+    exempt = {"calls_may_be_cut_anywhere": "what is old is rounded"}
+    assert isinstance(PARTED.spec, LayerSpec)
+    spec = replace(PARTED.spec, name="rounds", make=RoundsByASharedCount, exempt=exempt)
+    found = outcome(spec, "caches_are_independent")
+    assert found.status == "failed"
+    assert "another cache that was given the same chunks has" in found.reason
+    assert "deepcopy cache 0" in found.reason
 
 
 def test_an_operation_that_is_not_there_is_said_not_to_be_tried() -> None:

@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attnbench.checking.api import select_invariants
+from attnbench.subject.lookup import resolve
 from tests.meta.mutants import MUTANTS
 from tests.meta.mutants.measure import Job, Result, listed, run_all
 
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--cluster", help="run there instead; as of attnbench check")
     parser.add_argument("--only", default="", help="subjects whose name contains this")
+    parser.add_argument("--kind", default="", help="subjects of this kind; default all")
     parser.add_argument("--invariants", default="", help="names, separated by commas; default all")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after this long")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "kill_matrix.jsonl")
@@ -49,7 +51,9 @@ def main() -> None:
     names = tuple(invariant.name for invariant in select_invariants(chosen))
     seeds: list[int | None] = [*range(options.seeds)] or [None]
     known = _read(options.work)
-    jobs = list(_jobs(options.what, options.only, names, options.profile, seeds, known))
+    jobs = list(
+        _jobs(options.what, options.only, options.kind, names, options.profile, seeds, known)
+    )
     _run(jobs, options.work, options.processes, options.cluster, options.minutes)
     results = [r for r in _read(options.work) if r.profile == options.profile and r.seed in seeds]
     if options.what == "matrix":
@@ -69,6 +73,7 @@ def _read(path: Path) -> list[Result]:
 def _jobs(
     what: str,
     only: str,
+    kind: str,
     names: tuple[str, ...],
     profile: str,
     seeds: Iterable[int | None],
@@ -82,10 +87,12 @@ def _jobs(
             if r.source == "mutants" and r.status == "failed":
                 killed.add((r.subject, r.seed))
     killers = {mutant.name: mutant.killers for mutant in MUTANTS}
-    sources = ("mutants",) if what != "right" else ("twins", "right", "builtin")
+    sources = ("mutants",) if what != "right" else ("twins", "right", "by design", "builtin")
     for seed in seeds:
         for source in sources:
-            for index, (name, _) in enumerate(listed(source)):
+            for index, (name, target) in enumerate(listed(source)):
+                if kind not in ("", resolve(target)[0].kind):
+                    continue
                 if only not in name or (what == "killed" and (name, seed) in killed):
                     continue
                 rest = [n for n in names if n not in done[source, name, seed]]
@@ -203,9 +210,10 @@ def _tell_killed(results: list[Result], seeds: list[int | None]) -> None:
     killed = {
         (r.subject, r.seed) for r in results if r.source == "mutants" and r.status == "failed"
     }
+    measured = {r.subject for r in results if r.source == "mutants"}
     for seed in seeds:
-        alive = [m.name for m in MUTANTS if (m.name, seed) not in killed]
-        share = 1 - len(alive) / len(MUTANTS)
+        alive = [name for name in sorted(measured) if (name, seed) not in killed]
+        share = 1 - len(alive) / max(1, len(measured))
         print(f"seed {seed}: {share:.1%} killed{'; alive: ' if alive else ''}{', '.join(alive)}")
 
 

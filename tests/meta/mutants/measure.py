@@ -19,7 +19,7 @@ __all__ = ["Job", "Result", "results", "run_all", "run_job"]
 _JOB_S = 3600.0
 """Longest time of a job: every invariant on one subject, in the thorough profile."""
 _TOGETHER = 20
-"""Jobs that end at the first invariant that fails, in one process: to start one takes longer."""
+"""Jobs in one process, whose first use of each part of torch takes longer than a short job."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Job:
 
     Args:
         subject: index in the list that ``source`` names.
-        source: ``"mutants"``, ``"twins"``, ``"right"`` or ``"builtin"``.
+        source: ``"mutants"``, ``"twins"``, ``"right"``, ``"by design"`` or ``"builtin"``.
         invariants: names.
         profile, seed: as in :func:`attnbench.check`.
         until_killed: stop at the first invariant that fails.
@@ -61,6 +61,8 @@ def listed(source: str) -> list[tuple[str, Spec | str]]:
     """Names and specs (or addresses) of a source, in a fixed order."""
     from tests.meta.mutants import MUTANTS, TWINS
     from tests.meta.right import RIGHT
+    from tests.meta.right.by_design import BY_DESIGN
+    from tests.meta.right.layers import RIGHT_LAYERS
 
     if source == "mutants":
         return [(mutant.name, mutant.spec) for mutant in MUTANTS]
@@ -68,7 +70,9 @@ def listed(source: str) -> list[tuple[str, Spec | str]]:
         return [(twin.name, twin.spec) for twin in TWINS]
     if source == "builtin":
         return [(subject.name, subject.name) for subject in installed()]
-    return [(right.name, right.spec) for right in RIGHT]
+    if source == "by design":
+        return [(spec.name, spec) for spec in BY_DESIGN]
+    return [*((right.name, right.spec) for right in RIGHT), *RIGHT_LAYERS.items()]
 
 
 def run_job(job: Job) -> list[Result]:
@@ -114,7 +118,6 @@ def run_all(
     A job whose process ends otherwise has that for the result of each of its invariants; those that
     were to follow it in the same process get another one.
     """
-    size = _TOGETHER if all(job.until_killed for job in jobs) else 1
     with Workers(processes) if cluster is None else ClusterWorkers(cluster) as workers:
         left: dict[str, list[Job]] = {}
 
@@ -125,8 +128,8 @@ def run_all(
             function = "tests.meta.mutants.measure:results"
             workers.submit(Task(name, function, given, _JOB_S, memory_gib=4.0))
 
-        for start in range(0, len(jobs), size):
-            submit(list(jobs[start : start + size]))
+        for start in range(0, len(jobs), _TOGETHER):
+            submit(list(jobs[start : start + _TOGETHER]))
         for event in workers.events():
             rest = left[event.task.name]
             if event.kind == "value":
