@@ -1,4 +1,4 @@
-"""The asv suite: one benchmark class a subject, for this repository and for any other.
+"""The asv suite: one benchmark class per subject, for this repository and for any other.
 
 A file ``benchmarks/attention.py`` is enough (not ``benchmarks/__init__.py``, where asv looks for
 names only once it has imported everything)::
@@ -6,23 +6,23 @@ names only once it has imported everything)::
     from attnbench import asv
 
     asv.fill(globals())                           # every installed subject
-    asv.fill(globals(), ["my_score", "scaled_dot"])  # or those named
+    asv.fill(globals(), ["my_score", "scaled_dot"])  # or only these
 
-asv keeps numbers by the name of a benchmark and the position of its parameters. So a class is named
-for its subject, and :data:`CASES`, :data:`LAYER_CASES` and :data:`DEVICES` only ever grow at their
-ends: numbers stay with their subject when plugins come and go. A subject, a device or a contract
-that an older commit does not have gives ``n/a`` there.
+asv stores numbers by the name of a benchmark and the position of its parameters. A class is
+therefore named after its subject, and new items are only appended to :data:`CASES`,
+:data:`LAYER_CASES` and :data:`DEVICES`, so that numbers stay with their subject when plugins come
+and go. A subject, device or contract that an older commit does not have is ``n/a`` there.
 
-Each process gives one sample, and a benchmark has ten. asv tests two commits by their samples, and
-keeps them only if it is told to: ``asv run --record-samples``, or ``asv continuous``, which does so
-by itself. Without them ``asv compare`` compares medians by ``--factor`` alone. ``track_ratio`` is
-the time over that of torch's fused attention, or of a layer over that of ``causal_attention``,
-taken in turn in the same process: noise that is common to both does not reach it, and it holds over
-commits that were measured on different days. Layers have cases of their own, :data:`LAYER_CASES`,
-and ``track_cache_bytes``.
+Each process gives one sample, and a benchmark has ten. asv tests the difference of two commits by
+their samples, which it stores only with ``asv run --record-samples`` or ``asv continuous``. Without
+them, ``asv compare`` compares medians by ``--factor`` alone. ``track_ratio`` is the time over that
+of torch's fused attention (for a layer, ``causal_attention``), taken in turn in the same process.
+Noise that is common to both cancels, so it can be compared between commits that were measured on
+different days. Layers have their own cases, :data:`LAYER_CASES`, and ``track_cache_bytes``.
 
-``PYTHONHASHSEED`` belongs into ``matrix.env_nobuild`` of ``asv.conf.json``, where asv fixes it and
-writes it down. How busy the machine was is written to ``asv-load.jsonl`` beside asv's results.
+Set ``PYTHONHASHSEED`` in ``matrix.env_nobuild`` of ``asv.conf.json``, so that asv fixes and records
+it. The load of the machine during each measurement is appended to ``asv-load.jsonl``, beside the
+folder of asv's results.
 
 Importing this module runs no tensor operation, so that ``asv run --launch-method=forkserver`` may
 fork after it.
@@ -59,9 +59,9 @@ CASES = {
     "4 heads, 256, bfloat16": Case((1, 4), 256, 256, 64, 64, 64, dtype="bfloat16"),
     "4 heads, 64, float16": Case((1, 4), 64, 64, 64, 64, 64, dtype="float16"),
 }
-"""Cases by name, in the order in which asv counts them: add at the end, never change one.
+"""Cases by name, in the order of asv's parameters: append new ones, and never change one.
 
-The names are short, since asv's page shows some 24 characters of one.
+The names are short, since asv's page shows about 24 characters.
 """
 
 LAYER_CASES = {
@@ -74,11 +74,11 @@ LAYER_CASES = {
         layer_case("decode", 8, 1024),
     )
 }
-"""The same of layers."""
+"""The cases of layers."""
 
 
 def _accelerator() -> str:
-    """``accelerator``, and its name where the system tells it without touching the device."""
+    """``accelerator``, with its name if the system tells it without touching the device."""
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         for line in path.read_text(errors="replace").splitlines():
             if line.startswith("Model:"):
@@ -87,11 +87,11 @@ def _accelerator() -> str:
 
 
 DEVICES = ("cpu", _accelerator())
-"""What ``torch.accelerator`` finds comes second, with its name. The order is kept likewise."""
+"""The CPU, and the accelerator with its name, in the order of asv's parameters."""
 
 LOADS = "asv-load.jsonl"
 
-# what asv looks up in a benchmark's module: a class of that name would be taken for a setting
+# settings that asv reads from a benchmark's module; a class must not have such a name
 _ASV_NAMES = frozenset(
     (
         "setup",
@@ -117,7 +117,7 @@ _ASV_NAMES = frozenset(
 
 
 def class_name(address: str) -> str:
-    """The class of a subject: ``additive__factorised``, ``multi_head__scoring_additive``."""
+    """The name of a subject's class, such as ``additive__factorised``."""
     name = re.sub(r"[/(]|, ", "__", address.removesuffix(")")).replace("=", "_")
     plain = re.sub(r"\W", "_", name)
     if plain != name or not plain[0].isalpha() or plain in _ASV_NAMES:
@@ -127,15 +127,15 @@ def class_name(address: str) -> str:
 
 
 def fill(namespace: MutableMapping[str, Any], subjects: Iterable[str] | None = None) -> None:
-    """Put one benchmark class a subject into the namespace of a module.
+    """Define one benchmark class per subject in the namespace of a module.
 
     Args:
         namespace: the module's ``globals()``.
-        subjects: addresses; every installed subject by default. One that is not installed gives
-            ``n/a``.
+        subjects: addresses; by default every installed subject. The results of one that is not
+            installed are ``n/a``.
 
     Raises:
-        UsageError: two addresses make the same class name.
+        UsageError: two addresses give the same class name.
     """
     names: dict[str, str] = {}
     for address in installed_names() if subjects is None else subjects:
@@ -159,7 +159,7 @@ def fill(namespace: MutableMapping[str, Any], subjects: Iterable[str] | None = N
 
 
 def _suite(name: str, address: str | None, module: str, expected: _Expected) -> type:
-    """The class of a subject; of one that is not there if it has no address."""
+    """The class of a subject; without an address, that of a missing subject."""
 
     def setup(self: Any, case: str, device: str) -> None:
         if address is None:
@@ -179,7 +179,7 @@ def _suite(name: str, address: str | None, module: str, expected: _Expected) -> 
 
 
 def _is_layer(address: str) -> bool:
-    """Whether an address is a layer's; not if it is not there."""
+    """Whether an address is that of an installed layer."""
     try:
         return resolve(address)[0].kind == "layer"
     except AttnbenchError:
@@ -203,7 +203,7 @@ def _benchmark(
         if wanted not in (None, VERSION):
             raise NotImplementedError(f"this commit measures as of {VERSION}, not of {wanted}")
 
-    # asv reads these off the function, and writes the plain ones down in its benchmarks.json
+    # asv reads these attributes, and stores the plain ones in its benchmarks.json
     vars(benchmark).update(
         setup=setup,
         unit=tracked.unit,
@@ -218,11 +218,11 @@ def _benchmark(
 
 
 class _Expected:
-    """The benchmarks that the present run wants, as asv wrote them down before it.
+    """The benchmarks of the present run, which asv lists before it starts.
 
     Args:
-        file: of the module with the benchmarks.
-        module: its name; asv's are relative to the folder ``benchmarks``.
+        file: path of the module with the benchmarks.
+        module: its name; asv's names are relative to the folder ``benchmarks``.
     """
 
     def __init__(self, file: str | None, module: str) -> None:
@@ -235,11 +235,11 @@ class _Expected:
         return {name.partition(".")[0] for name in self._versions()}
 
     def version(self, name: str) -> str | None:
-        """The version of a benchmark ``class.method``; ``None`` if it is not known."""
+        """The version of a benchmark ``class.method``; ``None`` if it is unknown."""
         return self._versions().get(name)
 
     def write_load(self, name: str, case: str, device: str, load: Mapping[str, float]) -> None:
-        """Write down how busy the machine was; not if this is no run of asv's."""
+        """Record the load of the machine; only within a run of asv."""
         folder = _results(self._file)
         if folder is None or not folder.parent.is_dir():
             return
@@ -283,7 +283,7 @@ def _results(file: str | None) -> Path | None:
 
 
 def _written_down(file: str | None) -> Mapping[str, Any]:
-    """The content of asv's ``benchmarks.json``; empty where there is none."""
+    """The content of asv's ``benchmarks.json``; empty if there is none."""
     folder = _results(file)
     try:
         content = json.loads((folder / "benchmarks.json").read_text("utf-8")) if folder else {}

@@ -1,8 +1,9 @@
-"""The errors attnbench raises: each says what, where, got and expected, and what to do.
+"""The errors that attnbench raises.
 
-All derive from :class:`AttnbenchError`; the command line prints one as a single message, without a
-traceback, and exits with 2. Each is also the built-in exception that a user would expect
-(``ValueError`` for a size, ``TypeError`` for a dtype, ``LookupError`` for a name).
+A message says what is wrong and where, what was given and expected, and what to do. All errors
+derive from :class:`AttnbenchError`. The command line prints their message without a traceback and
+exits with 2. Each is also a built-in exception of the matching kind: ``ValueError`` for a size,
+``TypeError`` for a dtype, ``LookupError`` for a name.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class UsageError(AttnbenchError, ValueError):
 
 
 class RefusalError(UsageError):
-    """A call that the subject declares it does not take: neither a failure nor a pass."""
+    """A call that the subject declares as unsupported; it neither fails nor passes."""
 
 
 class StyleError(UsageError):
@@ -51,11 +52,11 @@ class StyleError(UsageError):
 
 
 class AddressError(UsageError):
-    """A subject's address that cannot be read."""
+    """An address of a subject that cannot be parsed."""
 
 
 class OptionError(AttnbenchError, TypeError):
-    """An option that a subject does not have, or a value that it does not take."""
+    """An option that a subject does not have, or a value that it does not accept."""
 
 
 class ShapeError(AttnbenchError, ValueError):
@@ -67,7 +68,7 @@ class DtypeError(AttnbenchError, TypeError):
 
 
 class DeviceError(AttnbenchError, ValueError):
-    """A device that is not there, or tensors on several devices."""
+    """A device that is not available, or tensors on several devices."""
 
 
 class MaskError(AttnbenchError, ValueError):
@@ -79,15 +80,15 @@ class SpecError(AttnbenchError, ValueError):
 
 
 class PluginError(AttnbenchError):
-    """A plugin that could not be loaded, or gave something other than specs."""
+    """A plugin that could not be loaded, or returned something other than specs."""
 
 
 class UnknownNameError(AttnbenchError, LookupError):
-    """A name that no loaded plugin brings."""
+    """A name that no loaded plugin registers."""
 
 
 class DuplicateNameError(AttnbenchError, LookupError):
-    """A name that more than one plugin brings."""
+    """A name that more than one plugin registers."""
 
 
 class InputsError(AttnbenchError, ValueError):
@@ -99,17 +100,17 @@ class RecordError(AttnbenchError, ValueError):
 
 
 class JudgementError(AttnbenchError):
-    """A subject that cannot be judged although no fault was found; the outcome is ``error``."""
+    """A check that can neither pass nor fail a subject; the outcome is ``error``."""
 
 
 class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a finding, not an error
-    """What a check raises when its invariant does not hold.
+    """Raised by a check if its invariant does not hold.
 
     Args:
         message: the quantity, its value, and the value that it should have had.
-        error: how far off, as a multiple of what the invariant allows; ``None`` if it has no scale.
-        compared: what was compared and where, by name, for the script that shows it again; or
-            ``lines`` of its own, which may call ``make`` and end with an assertion.
+        error: the error as a multiple of what the invariant allows; ``None`` if it has no scale.
+        compared: the compared values and their place, by name, for the script that reproduces the
+            failure; or ``lines``, a script that may call ``make`` and ends with an assertion.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that ends an error about an unknown name: the nearest known ones, or all of them."""
+    """The end of a message about an unknown name: the nearest known names, or all of them."""
     names = sorted(set(known))
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if close:

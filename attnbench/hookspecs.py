@@ -1,7 +1,7 @@
-"""The hooks of an attnbench plugin: this page is the plugin author's manual.
+"""The hooks of an attnbench plugin.
 
 A plugin is a module, named by an entry point in the group ``attnbench``. It implements any of the
-hooks below, each of which returns an iterable of specs. A whole plugin::
+hooks below, each of which returns an iterable of specs. This is a complete plugin::
 
     # my_scores.py
     import attnbench
@@ -27,18 +27,19 @@ hooks below, each of which returns an iterable of specs. A whole plugin::
             laws=("bounded_by_one",),
         )
 
-and in its ``pyproject.toml``::
+Its ``pyproject.toml`` names the module::
 
     [project.entry-points.attnbench]
     my_scores = "my_scores"
 
-``pip install`` makes it a subject: ``attnbench check cosine``, ``attnbench bench cosine``.
-``attnbench new my-scores`` writes all of this. Before it is installed, a file can be addressed
-too: ``attnbench check my_scores.py:SPEC``.
+Once installed with pip, it is a subject: ``attnbench check cosine``, ``attnbench bench cosine``.
+``attnbench new my-scores`` writes all of this. Without installing anything, a spec in a file can be
+checked by its address: ``attnbench check my_scores.py:SPEC``.
 
-Each plugin is loaded and called on its own. One that raises, or returns something else, is reported
-by ``attnbench plugins --load`` with its traceback; the others go on. A function whose name begins
-with ``attnbench_`` and is none of the hooks is an error, so that a typing mistake is not silence.
+Each plugin is loaded and called separately. If one raises, or returns something other than specs,
+``attnbench plugins --load`` shows its traceback, and the other plugins work as usual. A function
+whose name begins with ``attnbench_`` but that is not a hook is an error, since it is probably a
+misspelt hook.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def attnbench_kernels() -> Iterable[KernelSpec]:  # type: ignore[empty-body]  # 
 def attnbench_mechanisms() -> Iterable[MechanismSpec]:  # type: ignore[empty-body]  # no body
     """Mechanisms: whole attentions, from query, key, value and mask to the output.
 
-    A mechanism handles masks, empty rows and padding itself, as the manual's page on what attention
-    means says. See :class:`attnbench.MechanismSpec`.
+    A mechanism handles masks, empty rows and padding itself; the page "What attention means here"
+    of the manual says how. See :class:`attnbench.MechanismSpec`.
     """
 
 
@@ -97,5 +98,5 @@ def attnbench_layers() -> Iterable[LayerSpec]:  # type: ignore[empty-body]  # a 
 def attnbench_invariants() -> Iterable[Invariant]:  # type: ignore[empty-body]  # no body
     """Invariants and laws: properties that hold for every case of a subject.
 
-    attnbench's own come through this hook too. See :class:`attnbench.Invariant`.
+    The built-in invariants use this hook too. See :class:`attnbench.Invariant`.
     """

@@ -1,4 +1,4 @@
-"""The arguments of an attention, held to what it takes, before anything is computed."""
+"""Checks of the arguments of an attention, before anything is computed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["check_inputs", "check_lead", "expand_heads", "heads_are_rows"]
 
 
 def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Hold query, key and value to one floating dtype and device, and a rank of at least two.
+    """Check that query, key and value share a floating dtype and a device, and have rank 2 or more.
 
     Raises:
-        DtypeError, ShapeError, DeviceError: they do not fit.
+        DtypeError, ShapeError, DeviceError: they do not.
     """
     named = {"query": query, "key": key, "value": value}
     for name, tensor in named.items():
@@ -21,7 +21,7 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise DtypeError(f"{name} is a {type(tensor).__name__}, but should be a torch.Tensor.")
         if not tensor.dtype.is_floating_point:
             raise DtypeError(
-                f"{name} has dtype {tensor.dtype}, but attention is over floating-point tensors; "
+                f"{name} has dtype {tensor.dtype}, but should be floating-point; "
                 f"write {name}.float()."
             )
         if tensor.dim() < 2:
@@ -69,7 +69,7 @@ def heads_are_rows(
 ) -> bool:
     """Whether the query heads of a group can be rows of one head, so that no key is repeated.
 
-    That is so where each has one query, as a decoder has, and a mask tells none from another.
+    They can if each has a single query, as in a decoder, and the mask is the same for all of them.
     """
     *lead, heads, q_len, _ = (1, *query.shape)
     if q_len != 1 or query.dim() < 3 or not query.dim() == key.dim() == value.dim():
@@ -84,7 +84,7 @@ def heads_are_rows(
 
 
 def check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Hold query, key and value to the same leading sizes.
+    """Check that query, key and value have the same leading sizes.
 
     Raises:
         ShapeError: they differ.

@@ -1,8 +1,8 @@
-"""``attend``: the only door to scoring functions and kernels.
+"""``attend``: the one function that calls scoring functions and kernels.
 
-It checks the inputs, folds masks, lengths and causality into one, makes hidden slots and empty rows
-harmless, handles sizes of zero, and then calls the scoring function or one of its kernels; so
-neither has to.
+It checks the inputs, combines masks, lengths and causality into one mask, makes hidden slots and
+empty rows harmless, and handles sizes of zero. The scoring function or kernel that it then calls
+need not deal with any of these.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _check_features(module: nn.Module, query: Tensor, key: Tensor) -> None:
 
 
 def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
-    """Scores of a module, held to the shape and dtype that the contract names.
+    """Compute the scores of a module, and check their shape and dtype.
 
     Raises:
         ShapeError: they are not ``(..., L, S)``.
@@ -96,7 +96,7 @@ def attend_plain(
     *,
     dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Scores, softmax and weighted sum, one after the other: ``(output, weights)``."""
+    """Compute scores, softmax and weighted sum one after the other: ``(output, weights)``."""
     weights = softmax_weights(scores_of(module, query, key), mask)
     output = pool(weights, value, dropout_p=dropout_p)
     return output.to(query.dtype), weights.to(query.dtype)
@@ -112,7 +112,7 @@ def attend_with(
     *,
     is_causal: bool,
 ) -> Tensor:
-    """The output of a kernel; rows without keys are opened for it, and zeroed behind it."""
+    """Compute the output of a kernel; rows without keys are unmasked for it, then zeroed."""
     if is_causal:
         return kernel.attend(module, query, key, value, is_causal=True)
     output = kernel.attend(module, query, key, value, attn_mask=mask.opened().as_tensor())
@@ -173,26 +173,26 @@ def attend(
         value: ``(..., S, Ev)``, likewise.
         attn_mask: boolean (True = may attend) or floating (added to the scores), at least two
             dimensions, broadcasts to ``(..., L, S)``.
-        valid_lens: integers ``(B,)``, one length an item, or ``(B, L)``, one a query.
+        valid_lens: integers: ``(B,)``, one length per item, or ``(B, L)``, one per query.
         is_causal: hide the future, aligned to the bottom right; combines with a mask.
-        dropout_p: the share of weights dropped, the rest rescaled, if the module is in training.
+        dropout_p: share of weights to drop, with the rest rescaled, if the module is in training.
         enable_gqa: the heads (third-last size) of key and value divide the query's.
-        kernel: ``"auto"`` takes the kernel of highest priority that supports the call,
-            ``"plain"`` none; a name, or a spec that need not be registered, takes that one.
-        return_weights: give ``(output, weights)``; the weights are those before dropout.
+        kernel: ``"auto"`` uses the kernel of highest priority that supports the call, ``"plain"``
+            uses none. A name, or a spec that need not be registered, uses that kernel.
+        return_weights: return ``(output, weights)``, with the weights before dropout.
 
     Returns:
         Output ``(..., L, Ev)`` in the dtype of ``query``; a row with no key left is zeros. With
         ``return_weights``, also weights ``(..., L, S)``.
 
     Raises:
-        ShapeError, DtypeError, DeviceError, MaskError: inputs that do not fit.
-        UnknownNameError: no scoring function or kernel of that name.
-        UsageError: a kernel is named that cannot run this call.
+        ShapeError, DtypeError, DeviceError, MaskError: the inputs do not fit together.
+        UnknownNameError: there is no scoring function or kernel of that name.
+        UsageError: the named kernel cannot run this call.
     """
     check_inputs(query, key, value)
     if not 0.0 <= dropout_p < 1.0:
-        raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
+        raise UsageError(f"dropout_p = {dropout_p}, but should be in [0, 1).")
     alone = enable_gqa and rows_stand_alone(module_or_name)
     if alone and heads_are_rows(query, key, value, attn_mask, valid_lens):
         if attn_mask is not None:
@@ -240,8 +240,8 @@ def attend(
     plain_only = return_weights or dropout_p > 0.0
     if plain_only and kernel not in ("auto", "plain", None):
         raise UsageError(
-            f"kernel={kernel!r} is named, but {'weights' if return_weights else 'dropout'} "
-            "come from the plain path only; leave kernel='auto'."
+            f"kernel={kernel!r} does not support {'weights' if return_weights else 'dropout'}, "
+            "which only the plain path does; leave kernel='auto'."
         )
     plain_only = plain_only or kernel in ("plain", None)
     chosen = (
@@ -256,7 +256,7 @@ def attend(
 def _attend_to_nothing(
     query: Tensor, key: Tensor, value: Tensor, return_weights: bool, mask: Mask
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Zeros, connected to the graph through sums of no elements; or a mean, if only E is 0."""
+    """Zeros, connected to the graph by empty sums; if only E is 0, the mean of the values."""
     nothing = sum((t.flatten()[:0].sum() for t in (query, key, value)), query.new_zeros(()))
     scores = query.new_zeros(*query.shape[:-1], key.shape[-2]) + nothing
     weights = softmax_weights(scores, mask) if scores.numel() else scores

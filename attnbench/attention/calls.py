@@ -1,4 +1,4 @@
-"""What every mechanism does with its arguments: check them, fold what hides keys, quieten padding.
+"""Preparation of the arguments of a mechanism: checks, one mask, and harmless padding.
 
 A mechanism projects or gathers before it scores, so padding must be made harmless first: the
 gradient of a weight is 0 at a padded slot, and 0 times a NaN in its key would be NaN.
@@ -21,13 +21,13 @@ __all__ = ["Call", "check_features", "prepare"]
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one call, checked and harmless.
+    """The arguments of one call, checked, with harmless padding.
 
     Args:
         query: ``(..., L, Eq)``.
         key, value: ``(..., S, Ek)`` and ``(..., S, Ev)``, zero where hidden from every query.
-        mask: attention mask, valid lengths and causality, folded.
-        is_causal: whether causality is all that the mask holds, and leaves no row without keys.
+        mask: attention mask, valid lengths and causality in one.
+        is_causal: whether the mask is causality alone and leaves no row without keys.
     """
 
     query: Tensor
@@ -37,7 +37,7 @@ class Call:
     is_causal: bool
 
     def masking(self, unsqueezed: int | None = None) -> dict[str, Any]:
-        """Mask and causality as keywords of ``attend``, with a dimension put in for heads."""
+        """Mask and causality as keywords of ``attend``, with a dimension inserted for heads."""
         if self.is_causal:
             return {"is_causal": True}
         mask = self.mask.as_tensor()
@@ -52,7 +52,7 @@ class Call:
 
 
 def check_features(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Hold the numbers of features against those that the module was made for.
+    """Compare the numbers of features with those that the module was made for.
 
     Raises:
         ShapeError: one differs.
@@ -86,7 +86,7 @@ def prepare(
     check_lead(query, key, value)
     check_features(module, query, key, value)
     if not 0.0 <= dropout_p < 1.0:
-        raise UsageError(f"dropout_p = {dropout_p}, but it lies in [0, 1).")
+        raise UsageError(f"dropout_p = {dropout_p}, but should be in [0, 1).")
     lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
     mask = fold(
         attn_mask,

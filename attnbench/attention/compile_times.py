@@ -1,6 +1,6 @@
-"""How long compilers take, and whether what they made came from a cache.
+"""The time that compilers take, and whether their results came from a cache.
 
-torch tells what ``torch.compile`` does; a kernel that compiles by other means notes it with
+torch reports what ``torch.compile`` does; a kernel that compiles by other means reports it with
 :func:`note_compiled`.
 """
 
@@ -22,9 +22,9 @@ class Compiled:
     """What was compiled in a context of :func:`compilations`.
 
     Args:
-        seconds: time that compilers took, loading from caches included.
-        loaded: programs and graphs that came from a cache.
-        made: those that were compiled.
+        seconds: time that compilers took, including loading from caches.
+        loaded: number of programs and graphs that came from a cache.
+        made: number of those that were compiled.
     """
 
     seconds: float = 0.0
@@ -33,7 +33,7 @@ class Compiled:
 
     @property
     def source(self) -> str:
-        """``compiled`` if anything was, ``cache`` if all came from one, empty if there was none."""
+        """``compiled`` if anything was, ``cache`` if all came from one, empty without any."""
         return "compiled" if self.made else "cache" if self.loaded else ""
 
 
@@ -41,11 +41,11 @@ _OPEN: ContextVar[Compiled | None] = ContextVar("attnbench_compiled", default=No
 
 
 def note_compiled(seconds: float, *, cached: bool) -> None:
-    """Note that a kernel compiled something, or loaded it from a cache.
+    """Report that a kernel compiled something, or loaded it from a cache.
 
     Args:
-        seconds: how long it took.
-        cached: whether it came from a cache, of an earlier process say.
+        seconds: the time it took.
+        cached: whether it came from a cache, such as that of an earlier process.
     """
     found = _OPEN.get()
     if found is not None:
@@ -56,7 +56,7 @@ def note_compiled(seconds: float, *, cached: bool) -> None:
 
 @contextmanager
 def compilations() -> Iterator[Compiled]:
-    """Collects what is compiled in this context; complete when it is left."""
+    """Collect what is compiled in this context; complete after it ends."""
     found = Compiled()
     before = _by_torch()
     token = _OPEN.set(found)

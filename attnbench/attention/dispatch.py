@@ -1,4 +1,4 @@
-"""Which kernel runs a call: the one that is named, or the first that supports it."""
+"""The choice of the kernel for a call: the named one, or the first that supports it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Choice", "call_case", "choices", "choose", "rows_stand_alone", "scor
 
 
 _ROWS_ALONE = "query_alone_equals_query_among_others"
-"""What a scoring function in which positions count is exempt from."""
+"""The invariant from which position-dependent scoring functions are exempt."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel, and why it cannot run a case; ``None`` if it can."""
+    """A kernel, and the reason why it cannot run a case; ``None`` if it can."""
 
     kernel: KernelSpec
     reason: str | None
@@ -41,15 +41,16 @@ def _each(kernels: Iterable[KernelSpec], case: Case) -> Iterator[Choice]:
 
 
 _KERNELS: dict[str | None, tuple[ScoringSpec | None, tuple[KernelSpec, ...]]] = {}
-"""By origin of a module: the scoring function that made it, and its kernels.
+"""The scoring function that made a module, and its kernels, by the module's origin.
 
-A graph is guarded by what it reads here; what a call returns as a constant could not be called.
+A compiled graph guards what it reads from this table. It cannot call a function that was returned
+to it as a constant.
 """
 
 
 @constant_for_compiler
 def _look_up(origin: str | None) -> None:
-    """Put an origin into the table; a step of its own, which is not traced into a graph."""
+    """Put an origin into the table, in a function that is not traced into a graph."""
     scoring = registry().made(origin)
     _KERNELS[origin] = scoring, () if scoring is None else tuple(registry().kernels(scoring))
 
@@ -60,7 +61,7 @@ def scoring_of(module: nn.Module) -> ScoringSpec | None:
 
 
 def rows_stand_alone(module_or_name: nn.Module | str) -> bool:
-    """Whether a row of scores is known to depend on nothing but its query and the keys.
+    """Whether a row of scores is known to depend only on its query and the keys.
 
     False for position-dependent scorings, and for modules that no registered spec made.
     """
@@ -74,7 +75,7 @@ def rows_stand_alone(module_or_name: nn.Module | str) -> bool:
 
 
 def call_case(query: Tensor, key: Tensor, value: Tensor, mask: Mask, is_causal: bool) -> Case:
-    """The case that a call is, as far as a kernel's ``supports`` may ask."""
+    """The case of a call, with the fields that a kernel's ``supports`` may use."""
     kind = "causal" if is_causal else "floating" if mask.bias is not None else "boolean"
     return Case(
         lead=tuple(query.shape[:-2]),
@@ -94,7 +95,7 @@ def choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> Ke
 
     Raises:
         UnknownNameError: the scoring function has no such kernel.
-        UsageError: a kernel is named that cannot run this, or that belongs to no such module.
+        UsageError: the named kernel cannot run this, or does not belong to this module.
     """
     if kernel is None or kernel == "plain":
         return None

@@ -1,8 +1,8 @@
 """Masks: which keys each query may attend to, and what is added to the scores.
 
-A boolean mask says ``True`` = may attend; a floating one is added to the scores, and hides a key
-where it is ``-inf``. Valid lengths, causality and windows become boolean masks. :func:`fold` makes
-one :class:`Mask` of all of them.
+In a boolean mask, ``True`` means that the query may attend. A floating mask is added to the scores,
+and hides a key where it is ``-inf``. Valid lengths, causality and windows become boolean masks.
+:func:`fold` combines all of them to one :class:`Mask`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Mask:
-    """What hides keys from queries, folded into one.
+    """Everything that hides keys from queries or is added to their scores.
 
     Args:
         allowed: boolean, broadcasts to ``(..., L, S)``; ``None`` if nothing is hidden.
@@ -48,7 +48,7 @@ class Mask:
         return None if self.allowed is None else ~self.allowed.any(-2).unsqueeze(-1)
 
     def opened(self) -> Mask:
-        """The same mask, with every key open to the rows that have none."""
+        """The same mask, except that rows without any key may attend to all keys."""
         if self.allowed is None:
             return self
         return Mask(self.allowed | ~self.allowed.any(-1, keepdim=True), self.bias)
@@ -91,8 +91,8 @@ def window_mask(
     Args:
         q_len: L.
         kv_len: S.
-        before: how many keys before its own position it sees; ``None`` for all.
-        after: how many after it; ``None`` for all.
+        before: number of visible keys before its own position; ``None`` for all.
+        after: number of visible keys after it; ``None`` for all.
         device: of the mask.
 
     Raises:
@@ -100,7 +100,7 @@ def window_mask(
     """
     for name, size in (("before", before), ("after", after)):
         if size is not None and size < 0:
-            raise MaskError(f"{name} = {size}, but a window is at least 0, or None for no limit.")
+            raise MaskError(f"{name} = {size}, but should be at least 0, or None for no limit.")
     position = torch.arange(q_len, device=device).unsqueeze(-1) + (kv_len - q_len)
     distance = torch.arange(kv_len, device=device) - position
     allowed = torch.ones_like(distance, dtype=torch.bool)
@@ -115,25 +115,25 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
     """Valid lengths as a boolean mask that broadcasts to ``(*lead, L, S)``.
 
     Args:
-        valid_lens: integers ``(B,)``, one length an item, or ``(B, L)``, one a query, where ``B``
-            is the first leading size.
+        valid_lens: integers: ``(B,)``, one length per item, or ``(B, L)``, one per query, where
+            ``B`` is the first leading size.
         lead: leading sizes of the scores.
         q_len: L.
-        kv_len: S; a length lies in ``0 .. S``.
+        kv_len: S; a length is between 0 and S.
 
     Raises:
-        MaskError: the wrong dtype or shape, or a length out of range (not looked at while a CUDA
-            graph is captured).
+        MaskError: the wrong dtype or shape, or a length is out of range (not checked while a
+            CUDA graph is captured).
     """
     if valid_lens.dtype not in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
-        raise MaskError(f"valid_lens has dtype {valid_lens.dtype}, but lengths are integers.")
+        raise MaskError(f"valid_lens has dtype {valid_lens.dtype}, but should be an integer dtype.")
     batch = lead[0] if lead else None
     shapes = [(batch,), (batch, q_len)]
     if batch is None or tuple(valid_lens.shape) not in shapes:
         wanted = f"({batch},) or ({batch}, {q_len})" if lead else "a batch, and the query has none"
         raise MaskError(
             f"valid_lens has shape {tuple(valid_lens.shape)}, but should have {wanted}: "
-            "one length an item, or one a query, over the first leading size."
+            "one length per item or one per query, over the first leading size."
         )
     if valid_lens.numel() and is_concrete(valid_lens) and not _captured(valid_lens):
         low, high = int(valid_lens.min()), int(valid_lens.max())
@@ -148,12 +148,12 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
 
 
 def _captured(tensor: Tensor) -> bool:
-    """Whether a CUDA graph is being captured, in which nothing on the device can be looked at."""
+    """Whether a CUDA graph is being captured, during which no value on the device can be read."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def broadcast_mask(mask: Tensor, shape: tuple[int, ...]) -> None:
-    """Hold a mask's dtype and shape against the scores'.
+    """Check that a mask's dtype and shape fit the scores.
 
     Raises:
         MaskError: it is neither boolean nor floating, has less than two dimensions, or does not
@@ -187,7 +187,7 @@ def fold(
     causal: str = "bottom_right",
     window_size: tuple[int, int] | None = None,
 ) -> Mask:
-    """Fold a mask, valid lengths and causality into one.
+    """Combine a mask, valid lengths, causality and a window.
 
     Args:
         attn_mask: boolean or floating, broadcasts to ``(*lead, L, S)``.
@@ -197,9 +197,9 @@ def fold(
         q_len: L.
         kv_len: S.
         device: of the scores.
-        causal: to where causality is aligned, ``"bottom_right"`` or ``"top_left"``; ``"always"``
-            hides the future whatever ``is_causal`` says.
-        window_size: keys before and after each position that are left; -1 for all.
+        causal: alignment of causality, ``"bottom_right"`` or ``"top_left"``; ``"always"`` hides the
+            future whatever ``is_causal`` says.
+        window_size: number of visible keys before and after each position; -1 for all.
 
     Raises:
         MaskError: a mask or length that does not fit.

@@ -1,4 +1,4 @@
-"""From scores to weights to the output: masked softmax, dropout and the weighted sum."""
+"""Masked softmax, dropout and the weighted sum: from scores to the output."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["masked_softmax", "pool", "softmax_weights"]
 
 
 def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
-    """Weights of a folded mask: softmax over the keys that are left, exactly 0 elsewhere.
+    """Softmax over the keys that a mask leaves; hidden keys get a weight of exactly 0.
 
     Args:
-        scores: ``(..., L, S)``; those of hidden keys may be anything, NaN too.
-        mask: what hides keys; its bias is added to the scores.
+        scores: ``(..., L, S)``; those of hidden keys may be anything, including NaN.
+        mask: the mask; its bias is added to the scores.
 
     Returns:
         ``(..., L, S)``, float64 or float32: half types are widened, since softmax in float16
@@ -41,12 +41,12 @@ def masked_softmax(
     valid_lens: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """Scores to weights, in the dtype of the scores.
+    """Convert scores to weights in the dtype of the scores.
 
     Args:
         scores: ``(..., L, S)``, floating; never changed.
         attn_mask: boolean (True = may attend) or floating (added), broadcasts to ``(..., L, S)``.
-        valid_lens: integers ``(B,)``, one length an item, or ``(B, L)``, one a query.
+        valid_lens: integers: ``(B,)``, one length per item, or ``(B, L)``, one per query.
         is_causal: hide the future, aligned to the bottom right.
 
     Returns:
@@ -73,7 +73,7 @@ def pool(weights: Tensor, value: Tensor, *, dropout_p: float = 0.0) -> Tensor:
     Args:
         weights: ``(..., L, S)``.
         value: ``(..., S, Ev)``; widened to the dtype of the weights.
-        dropout_p: the share of weights that is dropped, the rest rescaled.
+        dropout_p: share of weights to drop; the rest are rescaled.
 
     Returns:
         ``(..., L, Ev)`` in the dtype of the weights.

@@ -1,7 +1,7 @@
-"""The calls of torch that are not public, each behind a name of its own.
+"""Private functions of torch, each behind a name of its own.
 
-Whoever moves to another release of torch looks here first. Heavy modules are imported when they are
-used: the compiler takes a second.
+Look here first when moving to another release of torch. Heavy modules are imported where they are
+used: importing the compiler takes a second.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def eager(function: _Function) -> _Function:
-    """A function that the compiler leaves alone, as ``torch.compiler.disable`` makes it.
+    """Exclude a function from compilation, like ``torch.compiler.disable``.
 
-    That imports the compiler at once; this does when the function is first called.
+    That imports the compiler at once; this does so only when the function is first called.
     """
     found: _Function = torch._disable_dynamo(function)  # type: ignore[assignment, attr-defined]
     return found
 
 
 def is_concrete(tensor: Tensor) -> bool:
-    """Whether values can be looked at: neither traced, nor fake, nor under ``vmap``."""
+    """Whether values can be read: the tensor is neither traced, nor fake, nor under ``vmap``."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return not (
@@ -49,12 +49,12 @@ def is_concrete(tensor: Tensor) -> bool:
 
 
 def transforms_active() -> bool:
-    """Whether a transform of ``torch.func`` is at work; a compiler traces through those itself."""
+    """Whether a transform of ``torch.func`` is active; the compiler traces through those itself."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def constant_for_compiler(function: _Function) -> _Function:
-    """Have ``torch.compile`` call a function while it traces, and keep what it gives.
+    """Make ``torch.compile`` call a function while it traces, and keep the result as a constant.
 
     ``torch.compiler.assume_constant_result`` does this too, and imports the compiler.
     """
@@ -63,19 +63,19 @@ def constant_for_compiler(function: _Function) -> _Function:
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> None:
-    """Turn the gradient of weights ``(..., L, S)`` into that of their scores, in place."""
+    """Convert the gradient of weights ``(..., L, S)`` to that of their scores, in place."""
     torch._softmax_backward_data(grad, weights, -1, weights.dtype, grad_input=grad)
 
 
 def graph_breaks() -> int:
-    """How many graph breaks ``torch.compile`` has met in this process."""
+    """The number of graph breaks of ``torch.compile`` in this process."""
     from torch._dynamo.utils import counters
 
     return sum(counters["graph_break"].values())
 
 
 def faked(call: nn.Module, *tensors: Tensor) -> Any:
-    """What a call gives where tensors, parameters and buffers have shapes and no values."""
+    """The result of a call on fake tensors, parameters and buffers: shapes without values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     mode = FakeTensorMode()
@@ -89,19 +89,19 @@ def faked(call: nn.Module, *tensors: Tensor) -> Any:
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has not typed it
-    """A dispatch mode that is given higher-order operators too, each as one operation.
+    """A dispatch mode that also receives higher-order operators, each as one operation.
 
-    FlexAttention is one; without a compiler around it, torch traces it at each call, which it
-    refuses to do under a mode that does not say that it is one of torch's own kind.
+    FlexAttention is such an operator. Without a compiler, torch traces it at each call, and refuses
+    to do so under a mode that does not declare itself as infrastructure.
     """
 
     supports_higher_order_operators = True
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """Let what is called under it be traced."""
+        """Allow tracing under this mode."""
         return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # the compiler would be imported, 1 s, only to be told to keep out
+        return False  # otherwise the compiler is imported (1 s), only to be skipped

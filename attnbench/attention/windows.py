@@ -1,8 +1,8 @@
-"""A few neighbouring keys a query: time and memory grow with L times the window, not with L·S.
+"""Attention to a few neighbouring keys: time and memory grow with L times the window, not L·S.
 
-Each query looks at ``width`` slots from a start of its own. The slots are gathered, so that the
-windows become items of one query each, ``(..., L)`` leading sizes, ``1`` query, ``width`` keys, and
-any scoring function can score them.
+Each query attends to ``width`` slots from a start of its own. The slots are gathered, so that every
+query becomes an item with leading sizes ``(..., L)``, 1 query and ``width`` keys, and any scoring
+function can score it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["Band", "band", "last_slots"]
 
 @dataclass(frozen=True)
 class Band:
-    """The slots that each query looks at.
+    """The slots to which each query may attend.
 
     Args:
-        index: ``(L, W)``, or ``(..., L, W)`` where items differ; slots, all in ``0 .. S - 1``.
+        index: ``(L, W)``, or ``(..., L, W)`` if items differ: slots from 0 to S - 1.
         attn_mask: boolean or floating, broadcasts to ``(..., L, W)``.
         kv_len: S.
     """
@@ -34,7 +34,7 @@ class Band:
     kv_len: int
 
     def take(self, tensor: Tensor) -> Tensor:
-        """``(..., S, E)`` as ``(..., L, W, E)``."""
+        """Gather ``(..., S, E)`` to ``(..., L, W, E)``."""
         index, (*lead, slots, size) = self.index, tensor.shape
         if index.dim() > 2:  # one long list of slots, so that the gradient is not (..., L, S, E)
             count = torch.arange(index.shape[:-2].numel(), device=index.device)
@@ -47,12 +47,12 @@ class Band:
     def attend(
         self, scoring: nn.Module, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Output ``(..., L, Ev)`` and weights ``(..., L, W)``, if asked for.
+        """Compute the output ``(..., L, Ev)``, and weights ``(..., L, W)`` if wanted.
 
         Args:
             scoring: a scoring function's module.
             query: ``(..., L, Eq)``.
-            key, value: taken, ``(..., L, W, Ek)`` and ``(..., L, W, Ev)``.
+            key, value: as :meth:`take` returns them, ``(..., L, W, Ek)`` and ``(..., L, W, Ev)``.
             options: ``dropout_p`` and ``return_weights`` of :func:`attnbench.attend`.
         """
         mask = self.attn_mask.unsqueeze(-2)
@@ -64,7 +64,7 @@ class Band:
         return output.squeeze(-2), None if weights is None else weights.squeeze(-2)
 
     def spread(self, weights: Tensor) -> Tensor:
-        """Weights ``(..., L, W)`` as ``(..., L, S)``, zero outside the windows."""
+        """Scatter weights ``(..., L, W)`` to ``(..., L, S)``, zero outside the windows."""
         wide = weights.new_zeros(*weights.shape[:-1], self.kv_len)
         return wide.scatter(-1, self.index.expand(weights.shape), weights)
 
@@ -72,13 +72,13 @@ class Band:
 def band(
     call: Call, start: Tensor, width: int, *, low: Tensor, high: Tensor, is_causal: bool = False
 ) -> Band:
-    """The slots from a start, those of them that a query may attend to.
+    """The slots from a start, and which of them each query may attend to.
 
     Args:
-        call: its mask is looked up at the slots; causality that it does not hold is given apart.
-        start: ``(L,)`` or ``(..., L)``, the first slot; moved to where ``width`` slots fit.
-        width: how many slots; S at most.
-        low, high: like ``start``: a query may attend to slots in ``low .. high``, both included.
+        call: the call, whose mask applies to the slots.
+        start: ``(L,)`` or ``(..., L)``: the first slot, moved to a place where ``width`` slots fit.
+        width: number of slots, at most S.
+        low, high: like ``start``: a query may attend to slots from ``low`` to ``high`` inclusive.
         is_causal: also hide the future, aligned to the bottom right.
     """
     q_len, kv_len = call.query.shape[-2], call.key.shape[-2]
@@ -101,9 +101,9 @@ def band(
 
 
 def last_slots(call: Call, is_causal: bool = False) -> Tensor:
-    """``(..., L)`` or broadcastable: how many slots there are up to the last that a query may see.
+    """The number of slots up to the last one that a query may see; broadcasts to ``(..., L)``.
 
-    It is a query's own, so that padding behind it, other queries and the future do not count.
+    It is counted for each query, so that padding, other queries and the future have no effect.
     """
     q_len, kv_len = call.query.shape[-2], call.key.shape[-2]
     ends = torch.arange(1, kv_len + 1, device=call.query.device)

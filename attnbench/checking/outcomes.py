@@ -182,7 +182,8 @@ def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = 
     """
     lead = next((outcome for outcome in bad if outcome.diagnosis), bad[0])
     parts = [f"{lead.subject}: {lead.diagnosis} (likely cause)"] if lead.diagnosis else []
-    parts.append(failure_text(_with_script(lead, bad), (statements or {}).get(lead.invariant, "")))
+    shown, statement = _with_script(lead, bad), (statements or {}).get(lead.invariant, "")
+    parts.append(failure_text(replace(lead, reproduce=shown.reproduce), statement, shown.invariant))
     others: dict[str, list[str]] = {}
     for outcome in bad:
         if outcome is not lead:
@@ -195,13 +196,18 @@ def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = 
 
 
 def _with_script(lead: Outcome, bad: Sequence[Outcome]) -> Outcome:
-    """The failure with a script: its own, or the first one of the other failures."""
-    scripts = [o.reproduce for o in (lead, *bad) if o.reproduce and "\n" in o.reproduce]
-    return replace(lead, reproduce=scripts[0]) if scripts else lead
+    """The failure to reproduce: the one described, or the first other one with a script."""
+    return next((o for o in (lead, *bad) if o.reproduce and "\n" in o.reproduce), lead)
 
 
-def failure_text(outcome: Outcome, statement: str = "") -> str:
-    """Describe a failure in full: property, values, counterexample, how to reproduce it."""
+def failure_text(outcome: Outcome, statement: str = "", reproduced: str = "") -> str:
+    """Describe a failure in full: property, values, counterexample, how to reproduce it.
+
+    Args:
+        outcome: the failure.
+        statement: statement of its invariant.
+        reproduced: the invariant whose failure ``outcome.reproduce`` shows, if it is another one.
+    """
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
         lines.append(filled("property: ", statement))
@@ -216,7 +222,9 @@ def failure_text(outcome: Outcome, statement: str = "") -> str:
     if outcome.status == "failed" and outcome.invariant != CONTRACT:
         lines.append(f'  by design? exempt={{"{outcome.invariant}": "why"}} in the spec skips it')
     if outcome.reproduce:
-        lines += ["  reproduce:", textwrap.indent(outcome.reproduce.rstrip(), "    ")]
+        another = reproduced and reproduced != outcome.invariant
+        what = f"reproduce {reproduced}, which failed too:" if another else "reproduce:"
+        lines += [f"  {what}", textwrap.indent(outcome.reproduce.rstrip(), "    ")]
     return "\n".join(lines)
 
 

@@ -167,7 +167,8 @@ def _outcomes(
     status = "error" if event.kind == "raised" else event.kind
     current, rest = work.invariants[0], work.invariants[1:]
     seconds = event.task.timeout_s if status == "timeout" else 0.0
-    ended = Outcome(work.label, current, status, event.reason, seconds=seconds)
+    reason = event.reason + "; --memory of attnbench check sets it" * event.over_memory
+    ended = Outcome(work.label, current, status, reason, seconds=seconds)
     yield _repeatable(ended, event.task)
     if event.kind == "raised" or not work.restarts:
         reason = f"not run: {RESTARTS + 1} processes of the subject ended, the last in {current}"

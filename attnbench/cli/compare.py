@@ -18,6 +18,7 @@ from attnbench.errors import UsageError
 if TYPE_CHECKING:
     from attnbench.benchmark.bench_case import BenchCase
     from attnbench.benchmark.comparing.duel import Row
+    from attnbench.benchmark.comparing.verdict_of_pairs import Judged
     from attnbench.benchmark.comparing.verdict_of_runs import Verdict
     from attnbench.benchmark.records.record import Record
     from attnbench.cli.duel_plan import Asked, Plan
@@ -167,10 +168,11 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
 
 def _duel_row(row: Row) -> dict[str, Any]:
     found = row.judged
+    low, high = _interval(found) if found else ("-", "-")
     shown = {
         "change": _share(found.effect if found else math.nan),
-        "from": _share(found.low if found else math.nan),
-        "to": _share(found.high if found else math.nan),
+        "from": low,
+        "to": high,
         "would see": _share(found.visible if found else math.nan),
         "spread": _share(found.spread if found else math.nan).lstrip("+"),
         "pairs": str(len(row.values)),
@@ -229,7 +231,13 @@ def _key(verdict: Verdict) -> tuple[str, str, str]:
 
 
 def _share(value: float) -> str:
-    return "-" if math.isnan(value) else "any" if math.isinf(value) else f"{value:+.1%}"
+    return f"{value:+.1%}" if math.isfinite(value) else "-"
+
+
+def _interval(found: Judged | Verdict) -> tuple[str, str]:
+    """The bounds of a change; there are none where too little was measured."""
+    bounded = math.isfinite(found.high)
+    return (_share(found.low), _share(found.high)) if bounded else ("-", "-")
 
 
 def _milliseconds(seconds: float) -> str:
@@ -237,6 +245,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _row(verdict: Verdict, example: Record) -> dict[str, Any]:
+    low, high = _interval(verdict)
     return {
         "subject": example.subject,
         "case": example.workload or example.case,
@@ -249,8 +258,8 @@ def _row(verdict: Verdict, example: Record) -> dict[str, Any]:
         "B ms": _milliseconds(verdict.b_s),
         "processes": f"{verdict.processes[0]}, {verdict.processes[1]}",
         "change": _share(verdict.effect),
-        "from": _share(verdict.low),
-        "to": _share(verdict.high),
+        "from": low,
+        "to": high,
         "would see": "nothing" if math.isinf(verdict.visible) else _share(verdict.visible),
         "verdict": verdict.verdict,
     }
@@ -277,21 +286,18 @@ def _explained(verdicts: list[Verdict], margin: float) -> str:
 
 
 def _as_json(verdict: Verdict, example: Record) -> dict[str, Any]:
-    def number(value: float) -> float | None:
-        return value if math.isfinite(value) else None
-
     return {
         "subject": example.subject,
         "case": example.case,
         "workload": example.workload,
         "contract": example.contract,
         "verdict": verdict.verdict,
-        "effect": number(verdict.effect),
-        "low": number(verdict.low),
-        "high": number(verdict.high),
-        "would_see": number(verdict.visible),
-        "a_time_s": number(verdict.a_s),
-        "b_time_s": number(verdict.b_s),
+        "effect": _finite(verdict.effect),
+        "low": _finite(verdict.low),
+        "high": _finite(verdict.high),
+        "would_see": _finite(verdict.visible),
+        "a_time_s": _finite(verdict.a_s),
+        "b_time_s": _finite(verdict.b_s),
         "processes": list(verdict.processes),
         "alternated": verdict.alternated,
         "reason": verdict.reason,

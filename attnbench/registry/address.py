@@ -1,14 +1,14 @@
-"""Addresses: how a subject is named in a call, on the command line and in a record.
+"""Addresses: the names of subjects in calls, on the command line and in records.
 
 additive                           a scoring function or a mechanism
 additive/factorised                a kernel of a scoring function
-my-scores:cosine                   of one distribution, where two bring the same name
-multi_head(scoring=additive)       with options: a subject of its own
-path/to/file.py:SPEC               what is not installed: a spec, or an iterable of specs
+my-scores:cosine                   of one distribution, if two register the same name
+multi_head(scoring=additive)       with options: a separate subject
+path/to/file.py:SPEC               not installed: a spec, or an iterable of specs
 path/to/file.py:SPECS#cosine       one of such an iterable, by its name
 package.module:SPEC
-package.module:function as sdpa    a function, module or class, in a style of call
-soft with hidden_slots=finite      with other conventions than its spec names
+package.module:function as sdpa    a function, module or class, with its style of call
+soft with hidden_slots=finite      with other conventions than those of its spec
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Address:
     """A parsed address.
 
     Args:
-        name: of a scoring function or mechanism, or the attribute of a file or module.
-        kernel: name of a kernel of it.
+        name: name of a scoring function or mechanism, or an attribute of a file or module.
+        kernel: name of one of its kernels.
         source: a distribution, a file's path (it ends in ``.py``) or a module.
         options: keyword arguments for ``make``.
-        style: how what it names is called.
-        conventions: those that are to be followed instead of the spec's.
+        style: style of call of the target.
+        conventions: conventions that replace those of the spec.
         item: name of one of the specs that the attribute lists; ``""`` means all of them.
     """
 
@@ -57,7 +57,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read an address.
+    """Parse an address.
 
     Raises:
         AddressError: it has no name, or its options are not ``key=value`` pairs.
@@ -96,13 +96,13 @@ def item_of(text: str, name: str) -> str:
 
 
 def styled(text: str, style: str | None, conventions: Iterable[str]) -> str:
-    """An address with a style and conventions, ``KEY=VALUE`` each, behind it."""
+    """An address followed by a style and conventions, each ``KEY=VALUE``."""
     given = ", ".join(conventions)
     return text + (f" as {style}" if style else "") + (f" with {given}" if given else "")
 
 
 def without_style(text: str) -> str:
-    """An address without the style and the conventions behind it."""
+    """An address without its style and conventions."""
     return _STYLED.fullmatch(text.strip())[1]  # type: ignore[index]  # it always matches
 
 
@@ -146,7 +146,7 @@ def _parse_options(text: str, bracketed: str) -> dict[str, Any]:
 
 
 def _option_value(node: ast.expr, bracketed: str, text: str) -> Any:
-    """A literal, or the text of anything else: ``scoring=additive`` names a scoring function."""
+    """A literal, or else the text, as in ``scoring=additive``, which names a scoring function."""
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -157,7 +157,7 @@ def _option_value(node: ast.expr, bracketed: str, text: str) -> Any:
 
 
 def format_options(options: Mapping[str, Any]) -> str:
-    """The options as an address writes them, sorted by name; ``""`` if there are none."""
+    """The options as in an address, sorted by name; ``""`` without any."""
     if not options:
         return ""
     return "(" + ", ".join(f"{key}={value}" for key, value in sorted(options.items())) + ")"

@@ -32,7 +32,7 @@ __all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry"]
 
 @dataclass(frozen=True)
 class Registered:
-    """A spec together with the plugin that brought it."""
+    """A spec and the plugin that registers it."""
 
     spec: AnySpec
     plugin: Plugin
@@ -52,8 +52,8 @@ class Registry:
     """The specs of all plugins that loaded, by name.
 
     Args:
-        plugins: loaded, failed and blocked ones. One whose specs name an unknown law or invariant
-            is turned into a failed one here, when all names are known.
+        plugins: loaded, failed and blocked plugins. A plugin whose specs name an unknown law or
+            invariant becomes a failed one here, where all names are known.
     """
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
@@ -83,10 +83,10 @@ class Registry:
         return plugin
 
     def validate(self, spec: Spec, *, excused: bool = False) -> None:
-        """Hold the names in ``laws`` and ``exempt`` against the invariants that are there.
+        """Check the names in ``laws`` and ``exempt``.
 
         Args:
-            excused: an unknown name is no error, since the plugin that brings it may be absent.
+            excused: accept unknown names, since the plugin that registers them may be absent.
 
         Raises:
             SpecError: a name is unknown, or an exemption has no reason.
@@ -98,7 +98,7 @@ class Registry:
             for name in names:
                 if name not in known and not excused:
                     raise SpecError(
-                        f"{where} names the {what} {name!r}, which no plugin brings. "
+                        f"{where} names the {what} {name!r}, which no plugin registers. "
                         f"{nearest(name, known)}"
                     )
         for name, reason in spec.exempt.items():
@@ -114,15 +114,15 @@ class Registry:
         return [plugin for plugin in self.plugins if plugin.status == "failed"]
 
     def get(self, name: str) -> Spec:
-        """The spec at a name, ``scoring/kernel`` or ``distribution:name``.
+        """Look up a spec by ``name``, ``scoring/kernel`` or ``distribution:name``.
 
         Raises:
-            UnknownNameError: no loaded plugin brings it.
+            UnknownNameError: no loaded plugin registers it.
             DuplicateNameError: more than one does.
         """
         address = parse_address(name)
         if address.options:
-            raise AddressError(f"{name!r} has options, but a spec has none: leave them out.")
+            raise AddressError(f"{name!r} has options, but a spec has none; leave them out.")
         key = f"{address.name}/{address.kernel}" if address.kernel else address.name
         found = self._by_key.get(key, [])
         if address.source is not None:
@@ -146,7 +146,7 @@ class Registry:
         return text
 
     def specs(self) -> list[tuple[str, Spec, Plugin]]:
-        """Every subject's address, spec and plugin, sorted; duplicates by distribution."""
+        """Address, spec and plugin of each subject, sorted; duplicates name their distribution."""
         rows: list[tuple[str, Spec, Plugin]] = []
         for key, found in self._by_key.items():
             for entry in found:
@@ -156,16 +156,16 @@ class Registry:
         return sorted(rows, key=lambda row: row[0])
 
     def scoring_for(self, kernel: KernelSpec) -> ScoringSpec:
-        """The scoring function of a kernel; of two with that name, its own distribution's.
+        """The scoring function of a kernel; of several, the one of the kernel's distribution.
 
         Raises:
             UnknownNameError: there is none.
-            DuplicateNameError: there are several, and none or several come with the kernel.
+            DuplicateNameError: there are several, and not exactly one in that distribution.
         """
         found = [r for r in self._by_key.get(kernel.scoring, []) if isinstance(r.spec, ScoringSpec)]
         if not found:
             raise UnknownNameError(
-                f"kernel {kernel.name!r} is of {kernel.scoring!r}, which is no scoring function. "
+                f"kernel {kernel.name!r} names {kernel.scoring!r}, which is no scoring function. "
                 f"{nearest(kernel.scoring, self._by_key)}"
             )
         if len(found) > 1:
@@ -196,7 +196,7 @@ class Registry:
             if isinstance(r.spec, KernelSpec)
         ]
         for kernel in sorted(kernels, key=lambda kernel: (-kernel.priority, kernel.name)):
-            with contextlib.suppress(LookupError):  # said when the kernel itself is looked up
+            with contextlib.suppress(LookupError):  # raised when the kernel itself is looked up
                 table.setdefault(id(self.scoring_for(kernel)), []).append(kernel)
         return table
 
@@ -206,14 +206,14 @@ class Registry:
         return {getattr(s.make, ORIGIN): s for s in entries if isinstance(s, ScoringSpec)}
 
     def made(self, origin: str | None) -> ScoringSpec | None:
-        """The scoring function that made a module with this mark; ``None`` if none did."""
+        """The scoring function that made a module of this origin; ``None`` if none did."""
         return self._by_origin.get(origin) if origin is not None else None
 
     def invariants(self) -> list[Invariant]:
         """Every invariant and law, sorted by name.
 
         Raises:
-            DuplicateNameError: two plugins bring one of the same name.
+            DuplicateNameError: two plugins register one of the same name.
         """
         for name, found in self._invariants.items():
             if len(found) > 1:
@@ -223,7 +223,7 @@ class Registry:
         return [spec for spec in specs if isinstance(spec, Invariant)]
 
     def invariant_plugin(self, name: str) -> str:
-        """The distribution that brings an invariant, for messages."""
+        """The distribution that registers an invariant, for messages."""
         found = self._invariants.get(name, [])
         return ", ".join(f"{e.plugin.distribution} {e.plugin.version}" for e in found) or "unknown"
 
@@ -248,7 +248,7 @@ def _duplicate(key: str, found: list[Registered]) -> str:
 
 
 def load(plugins: Iterable[Plugin] | None = None) -> Registry:
-    """Load each plugin on its own; one that fails does not touch the others."""
+    """Load each plugin separately; if one fails, the others are unaffected."""
     return Registry(load_plugin(plugin) for plugin in (discover() if plugins is None else plugins))
 
 

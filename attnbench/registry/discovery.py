@@ -1,7 +1,7 @@
-"""Finding plugins by their metadata, and loading each on its own.
+"""Discovery of plugins by their metadata, and loading of each.
 
-pluggy itself stops at the first failing entry point, drops a duplicate name without a word, and
-leaves a plugin half registered after a validation error; so each plugin has a manager of its own.
+pluggy itself stops at the first failing entry point, silently drops a duplicate name, and leaves a
+plugin half registered after a validation error. Each plugin therefore gets its own manager.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ HOOKS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point, and what became of it.
+    """An entry point and its state.
 
-    ``status``: ``found`` (its metadata was read), ``blocked`` (not to be loaded), ``ok`` or
-    ``failed``; ``message`` is the failure in one sentence, ``trace`` its traceback.
+    ``status`` is ``found`` (its metadata was read), ``blocked`` (must not be loaded), ``ok`` or
+    ``failed``. ``message`` describes the failure in one sentence, and ``trace`` is its traceback.
     """
 
     name: str
@@ -58,19 +58,19 @@ class Plugin:
     entry_point: metadata.EntryPoint | None = field(default=None, repr=False, compare=False)
 
     def failed(self, error: BaseException) -> Plugin:
-        """The same plugin, failed with an error; none of its specs is kept."""
+        """The same plugin as failed, without its specs."""
         lines = traceback.format_exception(error)
         message = f"{type(error).__name__}: {error}{told(error)}"
         return replace(self, status="failed", message=message, trace="".join(lines), specs=())
 
 
 def normalised(name: str) -> str:
-    """A distribution's or entry point's name, as names are compared."""
+    """The name of a distribution or entry point in the form in which names are compared."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _described(dist: metadata.Distribution | None) -> dict[str, Any]:
-    """Name, version and required names of a distribution, whose metadata each look parses anew."""
+    """Name, version and requirements of a distribution; each call parses its metadata."""
     if dist is None:
         return {"distribution": "unknown", "version": "0"}
     names = (re.match(r"[\w.-]+", text) for text in dist.requires or ())
@@ -79,7 +79,7 @@ def _described(dist: metadata.Distribution | None) -> dict[str, Any]:
 
 
 def discover(disabled: str | None = None) -> list[Plugin]:
-    """Every installed plugin, from metadata alone, sorted by name and distribution.
+    """Find every installed plugin by its metadata, sorted by name and distribution.
 
     Args:
         disabled: names of entry points or distributions to block, separated by commas; the
@@ -105,7 +105,7 @@ def discover(disabled: str | None = None) -> list[Plugin]:
 
 
 class _Manager(pluggy.PluginManager):
-    """A manager for one plugin; as in pytest, a hook's name is enough to be one."""
+    """A manager for one plugin; as in pytest, a function is a hook by its name alone."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         options = super().parse_hookimpl_opts(plugin, name)
@@ -115,10 +115,10 @@ class _Manager(pluggy.PluginManager):
 
 
 def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
-    """All specs that the hooks of one plugin give.
+    """All specs that the hooks of one plugin return.
 
     Raises:
-        PluginError: a hook's name is mistyped, there is none, or one gives something else.
+        PluginError: a hook is misspelt, there is no hook, or one returns something else.
     """
     manager = _Manager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -157,7 +157,7 @@ def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
 
 
 def load_plugin(plugin: Plugin) -> Plugin:
-    """The plugin, loaded or failed; a blocked one as it is."""
+    """Load a plugin; the result is ``ok`` or ``failed``. A blocked plugin is returned unchanged."""
     if plugin.status != "found" or plugin.entry_point is None:
         return plugin
     try:

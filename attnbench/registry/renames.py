@@ -1,4 +1,4 @@
-"""Modules that were renamed: an error that meets an old name says the new one."""
+"""Renamed modules: an import error of an old name tells the new one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def renamed(module: str | None) -> str | None:
 
 
 def told(error: BaseException) -> str:
-    """What ends the message of an import that used an old name; ``""`` for any other error."""
+    """The end of the message of a failed import of an old name; ``""`` for any other error."""
     if not isinstance(error, ImportError):
         return ""
     member = re.match(r"cannot import name '(\w+)'", str(error))  # from package import module

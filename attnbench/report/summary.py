@@ -17,7 +17,7 @@ class Row:
     """One subject at one case under one contract, as the terminal and the page show it.
 
     Times are medians over processes; the quartiles are over processes where there are at least
-    four, else those within them. Memory and error are the largest of all processes.
+    three, else those within them. Memory and error are the largest of all processes.
 
     Args:
         record: first record of the group, for the fields that all share.
@@ -72,7 +72,7 @@ def _row(records: Sequence[Record]) -> Row:
     good = [r for r in records if r.status == "ok" and r.time_s is not None]
     shown = good or list(records)
     times = [time for r in good for time in r.process_times_s]
-    if len(times) >= 4:
+    if len(times) >= 3:
         low, high = statistics.quantiles(times, n=4, method="inclusive")[::2]
         quartiles: tuple[float | None, float | None] = low, high
     else:

@@ -73,7 +73,7 @@ def test_lengths_of_another_shape_are_an_error(shape: Any) -> None:
 
 
 def test_floating_lengths_are_an_error() -> None:
-    with pytest.raises(MaskError, match="lengths are integers"):
+    with pytest.raises(MaskError, match="should be an integer dtype"):
         folded(valid_lens=torch.ones(2))
 
 

@@ -43,6 +43,18 @@ USERS_FILE = textwrap.dedent(
 DOT = "query @ key.mT"
 
 
+def test_the_script_is_that_of_the_failure_shown(tmp_path: Path) -> None:
+    file = tmp_path / "my_scores.py"
+    normalised = (
+        "return nn.functional.normalize(query, dim=-1) @ nn.functional.normalize(key, dim=-1).mT"
+    )
+    file.write_text(USERS_FILE.format(body=normalised, laws=""))
+    names = ["agrees_with_float64", "finite_at_extremes"]
+    told = str(attnbench.check(f"{file}:SPEC", profile="quick", invariants=names))
+    assert "FAILED cosine: finite_at_extremes" in told
+    assert "reproduce:\n    # finite_at_extremes on cosine, case " in told
+
+
 def first_failure(tmp_path: Path, body: str, invariant: str, laws: str = "") -> Outcome:
     file = tmp_path / "my_scores.py"
     file.write_text(USERS_FILE.format(body=body, laws=laws))

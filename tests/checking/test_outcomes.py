@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnbench.cases.case import Case
-from attnbench.checking.outcomes import CheckReport, Outcome, failure_text
+from attnbench.checking.outcomes import CheckReport, Outcome, failure_text, finding_text
 
 LONG = "weights.sum(-1)[0] = 1.0039, but should be 1 ± 0.00098: " + "each row " * 60
 BAD = Outcome("mine", "weights_sum_to_one", "failed", LONG, 40, counterexample=Case().id)
@@ -59,6 +60,13 @@ def test_an_assertion_in_pytest_says_what_failed(tmp_path: Path, message: str, w
     assert "weights_sum_to_one" in done.stdout
     assert "weights.sum(-1)[0] = 1.0039" in done.stdout
     assert ("case b" in done.stdout) is whole
+
+
+def test_a_script_for_another_failure_names_it() -> None:
+    other = Outcome("mine", "layouts_agree", "failed", "off", reproduce="import torch\nassert 0")
+    told = finding_text([replace(BAD, diagnosis="wrong"), other])
+    assert "  reproduce layouts_agree, which failed too:\n    import torch" in told
+    assert "  reproduce:\n    import torch" in finding_text([other, BAD])
 
 
 def test_only_what_was_shrunk_is_called_the_smallest() -> None:

@@ -25,7 +25,7 @@ def test_check_shows_each_outcome_of_one_subject() -> None:
     assert "law not declared" not in result.out
     assert "law not declared" in run("check", *arguments, "--verbose").out
     assert result.out.splitlines()[-2].startswith(
-        "1 passed, 1 skipped (1 as it does not declare the law, which -v lists) in "
+        "1 passed, 1 skipped (1 for laws that are not declared; -v lists them) in "
     )
     assert result.err == ""
 

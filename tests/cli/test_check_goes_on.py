@@ -60,7 +60,8 @@ def test_a_subject_that_kills_its_process_crashed_and_is_begun_again_once() -> N
 def test_a_subject_over_its_memory_crashed_and_says_the_cap() -> None:
     result = run("check", "bad_subjects.py:HOARDS", *SUM, "--memory", "0.75", "--json")
     assert result.code == 3
-    assert "over the cap of 0.75 GiB" in outcome(result, "Hoards")["reason"]
+    reason = outcome(result, "Hoards")["reason"]
+    assert "over the cap of 0.75 GiB; --memory of attnbench check sets it" in reason
 
 
 @pytest.fixture

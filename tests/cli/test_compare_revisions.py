@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+TOO_FEW = "out of time after 1 pair, too few for an interval"
 MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
 ENVIRONMENT = {
     **os.environ,
@@ -161,7 +162,7 @@ def test_one_core_is_enough(repository: Path) -> None:
     (row,) = json.loads(done.stdout)["rows"]
     assert row["pairs"] == 1
     assert row["values"][0] > 0.2
-    assert row["reason"] == "out of time after 1 pair"
+    assert row["reason"] == TOO_FEW
 
 
 def test_a_call_longer_than_the_slot_and_the_budget_is_measured_once(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_call_longer_than_the_slot_and_the_budget_is_measured_once(tmp_path: P
     done = compare(tmp_path, "long.py:SPEC", "long.py:SPEC", "--budget", "0.2", "--json")
     assert done.returncode == 4, done.stdout + done.stderr
     (row,) = json.loads(done.stdout)["rows"]
-    assert (row["pairs"], row["reason"]) == (1, "out of time after 1 pair")
+    assert (row["pairs"], row["reason"]) == (1, TOO_FEW)
 
 
 def test_ctrl_c_removes_the_worktrees_and_ends_soon(repository: Path) -> None:

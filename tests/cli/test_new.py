@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from attnbench.cli import main
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -37,6 +40,22 @@ def test_a_new_distribution_is_whole_and_names_itself_throughout(
     assert 'my_scores = "my_scores"' in (here / "my-scores/pyproject.toml").read_text()
     assert not any("$" in p.read_text() for p in here.rglob("*") if p.is_file())
     assert "attnbench check my_scores" in capsys.readouterr().out
+
+
+def test_results_are_kept_out_of_git(here: Path) -> None:
+    assert main(["new", "my-scores"]) == main(["new", "my-layers", "--layer"]) == 0
+    for name in ("my-scores", "my-layers"):
+        assert "results/" in (here / name / ".gitignore").read_text().splitlines()
+
+
+def test_the_manual_shows_the_settings_of_asv_that_are_written(here: Path) -> None:
+    assert main(["new", "my-scores"]) == 0
+    written = json.loads((here / "my-scores" / "asv.conf.json").read_text())
+    page = (ROOT / "docs" / "howto" / "asv.md").read_text(encoding="utf-8")
+    shown = json.loads(re.findall(r"```json title=.*?\n(.*?)```", page, re.DOTALL)[0])
+    written["install_command"][0] = shown["install_command"][0]  # the place of this installation
+    written["matrix"]["req"]["torch"] = shown["matrix"]["req"]["torch"]
+    assert shown == written
 
 
 def test_a_new_layer_is_whole_and_passes_before_it_is_installed(

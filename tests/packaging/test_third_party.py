@@ -79,7 +79,7 @@ FAIL_TO_LOAD = {
     "broken-hook": "the weights file is missing",
     "broken-return": "write 'return [spec]'",
     "broken-mistyped": "Did you mean 'attnbench_scorings'",
-    "broken-law": "names the law 'unit_varianc', which no plugin brings. Did you mean",
+    "broken-law": "names the law 'unit_varianc', which no plugin registers. Did you mean",
 }
 
 

@@ -75,7 +75,7 @@ def test_two_distributions_with_one_name_stay_loaded_and_are_reached_by_distribu
 def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered() -> None:
     found = Registry([plugin(specs=[spec("good"), spec("bad", laws=("unit_varianc",))])])
     (failed,) = found.failures
-    assert "bad names the law 'unit_varianc', which no plugin brings." in failed.message
+    assert "bad names the law 'unit_varianc', which no plugin registers." in failed.message
     assert "Did you mean 'unit_variance'" in failed.message
     assert found.specs() == []
 

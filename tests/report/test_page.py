@@ -56,6 +56,13 @@ def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_
     assert by_key["slow", "L128"].ratio is None
 
 
+@pytest.mark.parametrize(("count", "over"), [(2, "slots"), (3, "processes")])
+def test_quartiles_are_over_processes_from_three_on(count: int, over: str) -> None:
+    times = (1e-3, 2e-3, 9e-3)[:count]
+    (row,) = rows([record(time_q1_s=0.5e-3, times_s=times, time=2e-3)])
+    assert row.time_q1_s == (0.5e-3 if over == "slots" else 1.5e-3)
+
+
 def test_commits_and_machines_are_not_pooled_and_the_newest_is_shown() -> None:
     older = [record(time=1e-3, commit="a"), record("slow", time=4e-3, commit="a")]
     newer = [record(time=2e-3, commit="b", created="2026-02-01T00:00:00Z")]

@@ -5,6 +5,7 @@ The budget limits the pairs and the time. This module does not import torch.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,3 +144,5 @@ class Duel:
             if found.verdict == "ambiguous" and last:
                 ended = "out of time" if self.short else "undecided"
                 row.reason = f"{ended} after {found.pairs} pair{'s' if found.pairs != 1 else ''}"
+                if math.isinf(found.high):
+                    row.reason += ", too few for an interval"

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from attnbench.cases.case import Case
+from attnbench.checking.evidence.diagnosis import diagnosed
 from attnbench.checking.evidence.source_lines import Step, Unwritable
 from attnbench.checking.evidence.subject_source import (
     Named,
@@ -38,7 +39,7 @@ from attnbench.subject.subject import Subject
 __all__ = ["reproduce", "with_evidence"]
 
 _TIME_LIMIT_S = 60
-_TRIES = 3  # failures of a subject for which a script is tried
+_TRIES = 3  # most failures of a subject for which a script is tried
 _TOLD_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
 _LONGEST = 200  # lines; a longer script is less helpful than the message
 
@@ -48,8 +49,9 @@ def with_evidence(
 ) -> Iterator[Outcome]:
     """Pass on outcomes as they come, and add evidence to some failures.
 
-    The first failure for which it is possible gets a script that reproduces it. One of the first
-    gets the mistakes that explain the wrong outputs.
+    The first failure for which it is possible gets a script that reproduces it, and so does a later
+    one that shows the likely cause better. One of the first gets the mistakes that explain the
+    wrong outputs.
 
     Args:
         outcomes: outcomes of ``subject``.
@@ -58,7 +60,9 @@ def with_evidence(
     """
     known = {invariant.name: invariant for invariant in invariants}
     tries = looks = _TRIES
+    written = False
     seen: list[str] = []
+    so_far: list[Outcome] = []
     for outcome in outcomes:
         if outcome.status == "failed" and looks > 0:
             looks -= 1
@@ -67,14 +71,21 @@ def with_evidence(
                 found = explanations(subject, seen)
             if found:
                 looks, outcome = 0, replace(outcome, explained=found)
-        if outcome.status == "failed" and outcome.counterexample and tries > 0:
+        so_far.append(outcome)
+        wanted = outcome.status == "failed" and bool(outcome.counterexample) and tries > 0
+        if wanted and (not written or _leads(so_far)):
             tries -= 1
             case = Case.from_id(outcome.counterexample)
             with seeded():
                 script = reproduce(subject, known[outcome.invariant], case)
             if script is not None:
-                tries, outcome = 0, replace(outcome, reproduce=script)
+                written, outcome = True, replace(outcome, reproduce=script)
         yield outcome
+
+
+def _leads(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the last outcome is the one that shows the likely cause of the failures best."""
+    return diagnosed(outcomes)[-1].diagnosis is not None
 
 
 def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:

@@ -64,7 +64,7 @@ class Screen:
         counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
         laws = sum(outcome.reason == _NO_LAW for outcome in report.outcomes)
         if self._each and not self._verbose and laws:
-            counts += f" ({laws} as it does not declare the law, which -v lists)"
+            counts += f" ({laws} for laws that are not declared; -v lists them)"
         print_line(f"{counts or 'nothing checked'} in {seconds:.0f} s")
         for note in report.notes:
             print_line(note)

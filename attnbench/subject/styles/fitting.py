@@ -1,4 +1,4 @@
-"""The styles of call that fit a callee, by the arguments in its signature."""
+"""The styles of call that fit a callee, by the names of the arguments in its signature."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
 
 _NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "flash": ("causal",),
         "varlen": ("causal",),
         "paged": ("cache_seqlens", "block_table", "causal"),
         "interface": ("attention_mask",),
@@ -39,6 +38,12 @@ _NAMED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """The arguments that a function must have at any place."""
+
+_FOREIGN: Mapping[str, str] = MappingProxyType({"flash": "is_causal"})
+"""An argument that shows that a function follows another style."""
+
+_LAYOUTS: Mapping[str, str] = MappingProxyType({"sdpa": "(B, H, L, E)", "flash": "(B, L, H, E)"})
+"""The layouts of tensors by which styles with the same arguments differ."""
 
 _PASSED: Mapping[str, tuple[str, ...]] = MappingProxyType({"interface": ("scaling", "dropout")})
 """The arguments that are always passed, even if they have a default."""
@@ -55,6 +60,8 @@ def _missing(keywords: Keywords, style: str) -> str | None:
     for name in _NAMED.get(style, ()):
         if name not in keywords.names:
             return f"it has no argument {name}"
+    if _FOREIGN.get(style) in keywords.names:
+        return f"its argument {_FOREIGN[style]} belongs to another style"
     given = {*keywords.names[: len(first)], *_NAMED.get(style, ()), *_PASSED.get(style, ())}
     more = [name for name in keywords.required if name not in given]
     return f"it needs {more[0]} besides" if more else None
@@ -97,4 +104,7 @@ def fitted(callee: Callable[..., Any], style: str) -> Keywords:
 def better(callee: Any) -> str:
     """A sentence, after a space, with the styles that fit a callee; empty if none does."""
     known = fitting(callee) if callable(callee) else []
-    return f" {' or '.join(known)} fits." if known else ""
+    listed = [f"{one} on {_LAYOUTS[one]}" if one in _LAYOUTS else one for one in known]
+    unsaid = any(one in _LAYOUTS for one in known)
+    end = "; the signature does not say which layout it takes" if unsaid else ""
+    return f" Its arguments fit {' or '.join(listed)}{end}." if known else ""

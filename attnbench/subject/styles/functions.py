@@ -65,13 +65,15 @@ def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
 
 def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
-    """Make a spec of a function of ``(B, L, H, E)`` with ``causal=``, like flash-attention's.
+    """Make a spec of a function of ``(B, L, H, E)``, like flash-attention's.
 
-    Causality is aligned to the bottom right, and a row without keys gives zeros, as flash-attention
-    documents since 2.1. Grouped heads are used if a small call with them succeeds.
+    The function gets those keywords that its signature has. Causality is aligned to the bottom
+    right, and a row without keys gives zeros, as flash-attention documents since 2.1. Grouped heads
+    are used if a small call with them succeeds.
 
     Args:
-        function: ``function(q, k, v, causal=False, ...)``, or a module with such a forward.
+        function: ``function(q, k, v, ...)``, perhaps with ``causal=False``, or a module with such a
+            forward.
         fields: fields of the spec, as for :func:`sdpa`.
 
     Raises:

@@ -88,7 +88,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
         raise StyleError(f"{target!r} is of type {type(target).__name__}, which is not callable.")
     style = style or known_style(target)
     if style is None:
-        fit = fitting(target)
+        fit = better(target)
         if not fit:
             raise StyleError(
                 f"{name_of(target)} is no spec, and none of the styles of call fits it "
@@ -98,7 +98,8 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
             )
         raise StyleError(
             f"{name_of(target)} is no spec, and how it is called is not known: name the style with "
-            f"--as ({', '.join(fit)} would fit). A guess could take its mask for the opposite."
+            f"--as, or in Python with style=.{fit} A guess could take heads for positions, or a "
+            "mask for its opposite."
         )
     if style not in STYLES:
         raise UnknownNameError(f"no style is called {style!r}. {nearest(style, STYLES)}")

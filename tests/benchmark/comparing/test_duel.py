@@ -14,6 +14,7 @@ from attnbench.benchmark.comparing.duel import Duel, Row
 from attnbench.benchmark.comparing.sides import Unmeasured
 from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.workloads import named_set
+from attnbench.cli import compare
 
 CASE = named_set("compare")[0]
 
@@ -48,6 +49,16 @@ def duel(effects: dict[str, float | str], *, spread: float = 0.01, **more: Any) 
 
 def verdicts(found: Duel) -> dict[str, str]:
     return {row.subject: row.verdict for row in found.rows}
+
+
+def test_of_too_few_pairs_no_interval_is_shown() -> None:
+    (row,) = duel({"steady": 0.5}, spread=0.0, looks={2: 0.005}).rows
+    assert row.reason == "undecided after 2 pairs, too few for an interval"
+    shown = compare._duel_row(row)
+    assert [shown[name] for name in ("change", "from", "to", "would see", "spread")] == [
+        "+50.0%",
+        *("-", "-", "-", "-"),
+    ]
 
 
 def test_what_is_decided_at_the_first_look_goes_on_no_further() -> None:

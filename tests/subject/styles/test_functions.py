@@ -284,11 +284,11 @@ def test_grouped_heads_a_function_does_not_take_are_refused() -> None:
 @pytest.mark.parametrize(
     ("function", "style", "message"),
     [
-        (flashlike, "interface", "argument 1 should be module. sdpa or flash fits"),
-        (eager, "sdpa", "argument 1 should be query. interface fits"),
-        (scaled_dot_product_attention, "flash", "it has no argument causal. sdpa fits"),
+        (flashlike, "interface", "argument 1 should be module. Its arguments fit sdpa on"),
+        (eager, "sdpa", "argument 1 should be query. Its arguments fit interface."),
+        (scaled_dot_product_attention, "flash", "its argument is_causal belongs to another style"),
         (lambda query, key: query, "sdpa", "argument 3 should be value"),
-        (eager, "keras", "it makes no layer without module. interface fits"),
+        (eager, "keras", "it makes no layer without module. Its arguments fit interface."),
         (scaled_dot_product_attention, "keras", "nothing tells its arguments"),
         (lambda: 3, "keras", "what it makes, 3, is no layer of Keras"),
         (3, "sdpa", "is of type int, which is not callable|cannot be called as sdpa"),
@@ -304,8 +304,23 @@ def test_a_style_that_does_not_fit_says_what_is_missing(
 def test_without_a_style_only_exactly_known_objects_are_recognised() -> None:
     (subject,) = resolve("torch.nn.functional:scaled_dot_product_attention")
     assert subject.about[0].startswith("scaled_dot_product_attention: called as sdpa")
-    with pytest.raises(StyleError, match=r"name the style with --as .*sdpa, flash would fit"):
+    with pytest.raises(StyleError, match="name the style with --as"):
         resolve(flashlike)
+
+
+def test_the_layouts_that_a_signature_does_not_tell_apart_are_named() -> None:
+    def bare(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention on ``(B, L, H, E)`` whose arguments are those of one on ``(B, H, L, E)``."""
+        scores = torch.einsum("blhe,bshe->bhls", q / q.shape[-1] ** 0.5, k)
+        return torch.einsum("bhls,bshe->blhe", scores.softmax(-1), v)
+
+    told = r"fit sdpa on \(B, H, L, E\) or flash on \(B, L, H, E\); the signature does not say"
+    with pytest.raises(StyleError, match=told):
+        resolve(bare)
+    report = attnbench.check(
+        adapters.flash(bare), profile="quick", invariants=["agrees_with_float64"]
+    )
+    assert report.ok, report
 
 
 def test_a_test_module_is_parametrized_with_checks_of_a_function() -> None:
