@@ -58,7 +58,8 @@ def unbroken(html: str) -> str:
 def labelled(html: str) -> str:
     """Tables whose cells carry the name of their column, which narrow screens show in each.
 
-    A long name in a cell may be broken after its dots, underscores and brackets.
+    A table with many columns of text is marked, to be shown in this way on wide screens too. A long
+    name in a cell may be broken after its dots, underscores and brackets.
     """
 
     def breakable(name: re.Match[str]) -> str:
@@ -76,7 +77,10 @@ def labelled(html: str) -> str:
             text = re.sub(r"(?<![^\s>])[^\s<]{24,}", breakable, found.group(2))
             return f'<td data-column="{name}"{found.group(1)}>{text}</td>'
 
-        return re.sub(r"<td([^>]*)>(.*?)</td>", cell, table.group(), flags=re.DOTALL)
+        text = re.sub(r"<td([^>]*)>(.*?)</td>", cell, table.group(), flags=re.DOTALL)
+        contents = re.findall(r"<td[^>]*>(.*?)</td>", text, re.DOTALL)
+        wordy = len(names) >= 4 and max(map(len, contents), default=0) > 200
+        return text.replace("<table>", "<table data-cards>") if wordy else text
 
     return re.sub(r"<table>.*?</table>", cells, html, flags=re.DOTALL)
 
