@@ -72,8 +72,8 @@ def with_evidence(
             if found:
                 looks, outcome = 0, replace(outcome, explained=found)
         so_far.append(outcome)
-        wanted = outcome.status == "failed" and bool(outcome.counterexample) and tries > 0
-        if wanted and (not written or _leads(so_far)):
+        worth = tries > 0 and (not written or _leads(so_far))
+        if outcome.status == "failed" and outcome.counterexample and worth:
             tries -= 1
             case = Case.from_id(outcome.counterexample)
             with seeded():
