@@ -113,7 +113,7 @@ def additive_rows() -> Iterator[Row]:
             "sdpa": backward(fused, a, b, value),
         }
         slow = frozenset({"textbook"})
-        limit = "" if items == 4 else "<= 1.4"
+        limit = "" if items == 4 else "<= 1.6"
         name = f"additive {sizes}"
         over, under = ("textbook", "kernel"), ("kernel", "sdpa")
         yield Row(name, forward, {over: f">= {next(least)}", under: limit}, slow)

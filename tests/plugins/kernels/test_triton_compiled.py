@@ -18,7 +18,7 @@ SPILLED = 256
 """Bytes a thread may put aside; with tiles twice as high it was up to 9208."""
 POINTERS = (
     "a", "b", "w", "value", "a_ends", "b_ends", "output", "logs", "grad", "deltas", "grad_a",
-    "grad_w", "grad_b", "grad_value",
+    "grad_w", "grad_b", "grad_value", "a_powers", "b_powers",
 )  # fmt: skip
 
 
@@ -42,8 +42,13 @@ def compiled(name: str, capability: int, **constants: Any) -> Any:
         given: "constexpr" if given in constants else types.get(given, "i32")
         for given in kernel.arg_names
     }
+    aligned = {  # as torch's tensors are
+        (place,): [["tt.divisibility", 16]]
+        for place, given in enumerate(kernel.arg_names)
+        if str(signature[given]).startswith("*")
+    }
     return triton.compile(
-        ASTSource(kernel, signature, constexprs=constants),
+        ASTSource(kernel, signature, constexprs=constants, attrs=aligned),
         target=GPUTarget("cuda", capability, 32),
         options=dict(arguments.OPTIONS),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import triton
 from torch import Tensor
+from torch.nn.functional import pad
 
 __all__ = ["OPTIONS", "SIZES", "arranged", "on_its_device", "padded_width"]
 
@@ -19,15 +20,25 @@ SIZES = ("q_len", "kv_len", "visible", "mask_item", "mask_row", "a_blocks", "b_b
 """Arguments that vary from call to call: kernels are not compiled anew for their values."""
 
 
-def _ends(side: Tensor, step: int) -> Tensor:
-    """Least and largest of each unit in blocks of rows, ``(N, blocks, 2, h)``."""
+def _blockwise(side: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """What the quotients need of a side ``(N, count, h)``, in blocks of rows.
+
+    Returns:
+        Least, largest and middle of each unit in a block, ``(N, blocks, 3, h)``; and exp(2 x) of
+        each distance x from the middle, ``(N, blocks, h, step)``, h rounded up to a multiple of 4.
+        Threads read these in order, the compiler knows the strides, and no load needs a mask.
+    """
     items, count, units = side.shape
     blocks = -(-count // step)
     more = blocks * step - count
     if more:  # the last row again
         side = torch.cat([side, side[:, -1:].expand(items, more, units)], 1)
-    low, high = torch.aminmax(side.reshape(items, blocks, step, units), dim=2)
-    return torch.stack([low, high], 2).contiguous()
+    side = side.reshape(items, blocks, step, units)
+    low, high = torch.aminmax(side, dim=2)
+    middle = (low + high) / 2
+    powers = (2 * (side - middle.unsqueeze(2))).exp()
+    powers = pad(powers, (0, -units % 4), value=1.0).transpose(2, 3).contiguous()
+    return torch.stack([low, high, middle], 2).contiguous(), powers
 
 
 def arranged(
@@ -43,7 +54,11 @@ def arranged(
         mask = mask.expand(a.shape[0], a.shape[1], b.shape[1])
         strides = tuple(mask.stride())
         mask = mask.view(torch.uint8) if kind == 1 else mask
-    a_ends, b_ends = (a, b) if squares else (_ends(a, _ROWS), _ends(b, _SLOTS))
+    a_ends = a_powers = a
+    b_ends = b_powers = b
+    if not squares:
+        a_ends, a_powers = _blockwise(a, _ROWS)
+        b_ends, b_powers = _blockwise(b, _SLOTS)
     sizes = {
         "q_len": a.shape[1], "kv_len": b.shape[1], "features": value.shape[2],
         "visible": b.shape[1] - a.shape[1] + 1, "mask_item": strides[0], "mask_row": strides[1],
@@ -52,7 +67,7 @@ def arranged(
         "padded": triton.next_power_of_2(a.shape[2]), "squares": squares, "kind": kind,
         "causal": causal, "height": _ROWS, "breadth": _SLOTS, **OPTIONS,
     }  # fmt: skip
-    return [a, b, w, value, mask, a_ends, b_ends], sizes
+    return [a, b, w, value, mask, a_ends, b_ends, a_powers, b_powers], sizes
 
 
 def padded_width(features: int, most: int) -> int:

@@ -20,8 +20,8 @@ _WIDTH = 16
 
 @triton.jit
 def _slopes(
-    a, b, w, value, mask, a_ends, b_ends, grad, logs, deltas, rows, slots, at_rows, at_slots,
-    features, visible, mask_row, mask_slot,
+    a, b, w, value, mask, a_ends, b_ends, a_powers, b_powers, grad, logs, deltas,
+    rows, slots, at_rows, at_slots, features, visible, mask_row, mask_slot,
     units: tl.constexpr, padded: tl.constexpr, width: tl.constexpr, squares: tl.constexpr,
     kind: tl.constexpr, causal: tl.constexpr, height: tl.constexpr, breadth: tl.constexpr,
 ):  # fmt: skip
@@ -30,7 +30,7 @@ def _slopes(
     if not squares:
         exact = is_exact(a_ends, b_ends, units, padded)
     scores = scores_of(
-        a, b, w, a_ends, b_ends, rows, slots, at_rows, at_slots, exact,
+        a, b, w, a_ends, b_ends, a_powers, b_powers, rows, slots, at_rows, at_slots, exact,
         units, squares, height, breadth,
     )  # fmt: skip
     scores = masked(
@@ -55,7 +55,7 @@ def _slopes(
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_rows(
-    a, b, w, value, mask, a_ends, b_ends, grad, logs, deltas, grad_a, grad_w,
+    a, b, w, value, mask, a_ends, b_ends, a_powers, b_powers, grad, logs, deltas, grad_a, grad_w,
     q_len, kv_len, features, visible, mask_item, mask_row, mask_slot, a_blocks, b_blocks,
     units: tl.constexpr, padded: tl.constexpr, width: tl.constexpr, squares: tl.constexpr,
     kind: tl.constexpr, causal: tl.constexpr, height: tl.constexpr, breadth: tl.constexpr,
@@ -68,7 +68,8 @@ def _backward_rows(
     b += n * kv_len * units
     w += n * units
     mask += n * mask_item
-    a_ends += (n * a_blocks + block) * 2 * units
+    a_ends += (n * a_blocks + block) * 3 * units
+    a_powers += (n * a_blocks + block) * ((units + 3) // 4 * 4) * height
     grad_a += n * q_len * units
     grad_w += (n * a_blocks + block) * units
     last = kv_len
@@ -77,26 +78,30 @@ def _backward_rows(
     for start in range(0, last, breadth):
         slots = start + tl.arange(0, breadth).to(tl.int64)
         at_slots = slots < kv_len
-        own_ends = b_ends + (n * b_blocks + start // breadth) * 2 * units
+        own = n * b_blocks + start // breadth
+        own_ends = b_ends + own * 3 * units
+        own_powers = b_powers + own * ((units + 3) // 4 * 4) * breadth
         _, slope, exact = _slopes(
-            a, b, w, value + n * kv_len * features, mask, a_ends, own_ends,
+            a, b, w, value + n * kv_len * features, mask, a_ends, own_ends, a_powers, own_powers,
             grad + n * q_len * features, logs + n * q_len, deltas + n * q_len,
             rows, slots, at_rows, at_slots, features, visible, mask_row, mask_slot,
             units, padded, width, squares, kind, causal, height, breadth,
         )  # fmt: skip
         for u in range(units):
             t, more = unit(
-                a, b, a_ends, own_ends, rows, slots, at_rows, at_slots, u, exact, units, squares
-            )
-            own = tl.sum(slope * more, 1) * tl.load(w + u)
+                a, b, a_ends, own_ends, a_powers, own_powers, rows, slots, at_rows, at_slots,
+                u, exact, units, squares, height, breadth,
+            )  # fmt: skip
+            more = tl.sum(slope * more, 1) * tl.load(w + u)
             before = tl.load(grad_a + rows * units + u, at_rows, 0.0)
-            tl.store(grad_a + rows * units + u, before + own, at_rows)
+            tl.store(grad_a + rows * units + u, before + more, at_rows)
             tl.store(grad_w + u, tl.load(grad_w + u) + tl.sum(tl.sum(slope * t, 1), 0))
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _backward_slots(
-    a, b, w, value, mask, a_ends, b_ends, grad, logs, deltas, grad_b, grad_value,
+    a, b, w, value, mask, a_ends, b_ends, a_powers, b_powers, grad, logs, deltas,
+    grad_b, grad_value,
     q_len, kv_len, features, visible, mask_item, mask_row, mask_slot, a_blocks, b_blocks,
     units: tl.constexpr, padded: tl.constexpr, width: tl.constexpr, squares: tl.constexpr,
     kind: tl.constexpr, causal: tl.constexpr, height: tl.constexpr, breadth: tl.constexpr,
@@ -109,7 +114,8 @@ def _backward_slots(
     b += n * kv_len * units
     w += n * units
     mask += n * mask_item
-    b_ends += (n * b_blocks + block) * 2 * units
+    b_ends += (n * b_blocks + block) * 3 * units
+    b_powers += (n * b_blocks + block) * ((units + 3) // 4 * 4) * breadth
     grad_b += n * kv_len * units
     grad += n * q_len * features
     grad_value += n * kv_len * features
@@ -119,9 +125,11 @@ def _backward_slots(
     for start in range(first, q_len, height):
         rows = start + tl.arange(0, height).to(tl.int64)
         at_rows = rows < q_len
-        own_ends = a_ends + (n * a_blocks + start // height) * 2 * units
+        own = n * a_blocks + start // height
+        own_ends = a_ends + own * 3 * units
+        own_powers = a_powers + own * ((units + 3) // 4 * 4) * height
         weights, slope, exact = _slopes(
-            a, b, w, value + n * kv_len * features, mask, own_ends, b_ends,
+            a, b, w, value + n * kv_len * features, mask, own_ends, b_ends, own_powers, b_powers,
             grad, logs + n * q_len, deltas + n * q_len,
             rows, slots, at_rows, at_slots, features, visible, mask_row, mask_slot,
             units, padded, width, squares, kind, causal, height, breadth,
@@ -140,13 +148,14 @@ def _backward_slots(
             tl.store(where, tl.load(where, inside, 0.0) + more, inside)
         for u in range(units):
             _, each = unit(
-                a, b, own_ends, b_ends, rows, slots, at_rows, at_slots, u, exact, units, squares
-            )
-            own = tl.sum(slope * each, 0) * tl.load(w + u)
+                a, b, own_ends, b_ends, own_powers, b_powers, rows, slots, at_rows, at_slots,
+                u, exact, units, squares, height, breadth,
+            )  # fmt: skip
+            more = tl.sum(slope * each, 0) * tl.load(w + u)
             if squares:
-                own = -own
+                more = -more
             before = tl.load(grad_b + slots * units + u, at_slots, 0.0)
-            tl.store(grad_b + slots * units + u, before + own, at_slots)
+            tl.store(grad_b + slots * units + u, before + more, at_slots)
 
 
 def differentiate(

@@ -16,7 +16,7 @@ __all__ = ["attend"]
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward(
-    a, b, w, value, mask, a_ends, b_ends, output, logs,
+    a, b, w, value, mask, a_ends, b_ends, a_powers, b_powers, output, logs,
     q_len, kv_len, features, visible, mask_item, mask_row, mask_slot, a_blocks, b_blocks,
     units: tl.constexpr, padded: tl.constexpr, width: tl.constexpr, squares: tl.constexpr,
     kind: tl.constexpr, causal: tl.constexpr, height: tl.constexpr, breadth: tl.constexpr,
@@ -29,7 +29,8 @@ def _forward(
     b += n * kv_len * units
     w += n * units
     mask += n * mask_item
-    a_ends += (n * a_blocks + block) * 2 * units
+    a_ends += (n * a_blocks + block) * 3 * units
+    a_powers += (n * a_blocks + block) * ((units + 3) // 4 * 4) * height
     place = part + tl.arange(0, width)
     at = place < features
     top = tl.full((height,), float("-inf"), tl.float32)
@@ -41,12 +42,14 @@ def _forward(
     for start in range(0, last, breadth):
         slots = start + tl.arange(0, breadth).to(tl.int64)
         at_slots = slots < kv_len
-        own_ends = b_ends + (n * b_blocks + start // breadth) * 2 * units
+        own = n * b_blocks + start // breadth
+        own_ends = b_ends + own * 3 * units
+        own_powers = b_powers + own * ((units + 3) // 4 * 4) * breadth
         exact = True
         if not squares:
             exact = is_exact(a_ends, own_ends, units, padded)
         scores = scores_of(
-            a, b, w, a_ends, own_ends, rows, slots, at_rows, at_slots, exact,
+            a, b, w, a_ends, own_ends, a_powers, own_powers, rows, slots, at_rows, at_slots, exact,
             units, squares, height, breadth,
         )  # fmt: skip
         scores = masked(

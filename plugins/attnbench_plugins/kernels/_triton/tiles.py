@@ -7,7 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_REACH = tl.constexpr(12.0)
+_REACH = tl.constexpr(14.0)
+_FURTHEST = tl.constexpr(80.0)
 _TINY = tl.constexpr(0.25)
 _CEILING = tl.constexpr(2147483648.0)
 
@@ -26,19 +27,22 @@ def _tanh(x):
 
 
 @triton.jit
-def _sides(a, b, a_ends, b_ends, rows, slots, at_rows, at_slots, u, units: tl.constexpr):
-    """One unit's exponentials, of a column of rows and a row of slots; 1 and 0 beyond the units."""
+def _sums(
+    a_powers, b_powers, a_ends, b_ends, u, units: tl.constexpr, height: tl.constexpr,
+    breadth: tl.constexpr,
+):  # fmt: skip
+    """1 + exp(2 (a + b)) of one unit at each pair of a tile; 2 beyond the units.
+
+    Powers are from the middles of their blocks, at most exp(28). Where the middles' sum is clamped,
+    tanh is 1; a product that overflows is infinite, and one that underflows is 0, as they should.
+    """
     there = u < units
-    low, high = tl.load(a_ends + u, there, 0.0), tl.load(a_ends + units + u, there, 0.0)
-    least, most = tl.load(b_ends + u, there, 0.0), tl.load(b_ends + units + u, there, 0.0)
-    a_reach, b_reach = (high - low) / 2, (most - least) / 2
-    shift = tl.where(a_reach <= b_reach, low + a_reach, -(least + b_reach))
-    bound = tl.minimum(a_reach, b_reach) + _REACH
-    left = tl.load(a + rows * units + u, at_rows & there, 0.0) - shift
-    right = tl.load(b + slots * units + u, at_slots & there, 0.0) + shift
-    left = tl.exp(2 * tl.minimum(tl.maximum(left, -bound), bound))
-    right = tl.exp(2 * tl.minimum(tl.maximum(right, -bound), bound))
-    return left[:, None], right[None, :]
+    middles = tl.load(a_ends + 2 * units + u, there, 0.0)
+    middles += tl.load(b_ends + 2 * units + u, there, 0.0)
+    factor = tl.exp(tl.minimum(tl.maximum(2 * middles, -_FURTHEST), _FURTHEST))
+    left = tl.load(a_powers + u * height + tl.arange(0, height)) * factor
+    right = tl.load(b_powers + u * breadth + tl.arange(0, breadth))
+    return left[:, None] * right[None, :] + 1
 
 
 @triton.jit
@@ -48,7 +52,7 @@ def is_exact(a_ends, b_ends, units: tl.constexpr, padded: tl.constexpr):
     there = u < units
     low, high = tl.load(a_ends + u, there, 0.0), tl.load(a_ends + units + u, there, 0.0)
     least, most = tl.load(b_ends + u, there, 0.0), tl.load(b_ends + units + u, there, 0.0)
-    reach = tl.minimum(high - low, most - least) / 2
+    reach = tl.maximum(high - low, most - least) / 2
     ends = tl.maximum(tl.abs(low), tl.abs(high)) + tl.maximum(tl.abs(least), tl.abs(most))
     far = tl.max(tl.where(reach <= _REACH, 0, 1), 0)  # also where it is NaN
     return (far > 0) | (tl.max(ends, 0) < _TINY)
@@ -56,7 +60,7 @@ def is_exact(a_ends, b_ends, units: tl.constexpr, padded: tl.constexpr):
 
 @triton.jit
 def scores_of(
-    a, b, w, a_ends, b_ends, rows, slots, at_rows, at_slots, exact,
+    a, b, w, a_ends, b_ends, a_powers, b_powers, rows, slots, at_rows, at_slots, exact,
     units: tl.constexpr, squares: tl.constexpr, height: tl.constexpr, breadth: tl.constexpr,
 ):  # fmt: skip
     """Scores of a tile, before any mask."""
@@ -73,14 +77,14 @@ def scores_of(
             found += tl.load(w + u) * _tanh(x)
     else:
         for u in range(0, units, 4):
-            p, q = _sides(a, b, a_ends, b_ends, rows, slots, at_rows, at_slots, u, units)
-            x0 = tl.minimum(p * q + 1, _CEILING)
-            p, q = _sides(a, b, a_ends, b_ends, rows, slots, at_rows, at_slots, u + 1, units)
-            x1 = tl.minimum(p * q + 1, _CEILING)
-            p, q = _sides(a, b, a_ends, b_ends, rows, slots, at_rows, at_slots, u + 2, units)
-            x2 = tl.minimum(p * q + 1, _CEILING)
-            p, q = _sides(a, b, a_ends, b_ends, rows, slots, at_rows, at_slots, u + 3, units)
-            x3 = tl.minimum(p * q + 1, _CEILING)
+            x0 = _sums(a_powers, b_powers, a_ends, b_ends, u, units, height, breadth)
+            x0 = tl.minimum(x0, _CEILING)
+            x1 = _sums(a_powers, b_powers, a_ends, b_ends, u + 1, units, height, breadth)
+            x1 = tl.minimum(x1, _CEILING)
+            x2 = _sums(a_powers, b_powers, a_ends, b_ends, u + 2, units, height, breadth)
+            x2 = tl.minimum(x2, _CEILING)
+            x3 = _sums(a_powers, b_powers, a_ends, b_ends, u + 3, units, height, breadth)
+            x3 = tl.minimum(x3, _CEILING)
             w0, w1 = tl.load(w + u), tl.load(w + u + 1, u + 1 < units, 0.0)
             w2, w3 = tl.load(w + u + 2, u + 2 < units, 0.0), tl.load(w + u + 3, u + 3 < units, 0.0)
             low, high = x0 * x1, x2 * x3
@@ -109,8 +113,8 @@ def masked(
 
 @triton.jit
 def unit(
-    a, b, a_ends, b_ends, rows, slots, at_rows, at_slots, u, exact,
-    units: tl.constexpr, squares: tl.constexpr,
+    a, b, a_ends, b_ends, a_powers, b_powers, rows, slots, at_rows, at_slots, u, exact,
+    units: tl.constexpr, squares: tl.constexpr, height: tl.constexpr, breadth: tl.constexpr,
 ):  # fmt: skip
     """One unit's value at each pair, and its derivative in ``a``."""
     if squares:
@@ -123,8 +127,7 @@ def unit(
             t = _tanh(left + tl.load(b + slots * units + u, at_slots, 0.0)[None, :])
             slope = 1 - t * t
         else:
-            p, q = _sides(a, b, a_ends, b_ends, rows, slots, at_rows, at_slots, u, units)
-            r = 1 / (p * q + 1)
+            r = 1 / _sums(a_powers, b_powers, a_ends, b_ends, u, units, height, breadth)
             t = 1 - 2 * r
             slope = 4 * (r - r * r)
         return t, slope
