@@ -72,8 +72,8 @@ def with_evidence(
             if found:
                 looks, outcome = 0, replace(outcome, explained=found)
         so_far.append(outcome)
-        worth = tries > 0 and (not written or _leads(so_far))
-        if outcome.status == "failed" and outcome.counterexample and worth:
+        failed = outcome.status == "failed" and tries > 0
+        if failed and outcome.counterexample and (not written or _leads(so_far)):
             tries -= 1
             case = Case.from_id(outcome.counterexample)
             with seeded():
