@@ -134,7 +134,7 @@ def test_a_quantised_cache_takes_calls_of_any_length_and_rounds_what_it_keeps() 
     hidden = torch.randn(2, 9, 16)
     parts = [module(hidden[:, a:b], None, cache) for a, b in ((0, 3), (3, 4), (4, 9))]
     gap = (torch.cat(parts, 1) - module(hidden)).abs().amax((0, 2))
-    assert not gap[:3].any()
+    assert gap[:3].max() < 1e-6
     assert 1e-5 < gap[3:].max() < 1e-2
 
 
