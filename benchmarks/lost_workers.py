@@ -4,7 +4,7 @@
 
 Each run checks two scoring functions on two seeds on a Dask cluster of this machine with two
 workers, one of which is killed. Its outcomes have to be those of a run without a kill: none lost,
-none twice, none different (but for the seconds). Also told is what Dask adds to a task.
+none twice, none different (but for the seconds).
 """
 
 from __future__ import annotations
@@ -40,17 +40,9 @@ def cluster_of_two() -> Any:
 
 
 def main(runs: int) -> None:
-    from distributed import Client
-
     chance = random.Random(0)  # noqa: S311 -- moments, not secrets
     lost = twice = different = 0
     with cluster_of_two() as cluster:
-        with Client(cluster, set_as_default=False) as client:
-            client.submit(abs, 0).result()
-            began = time.perf_counter()
-            client.gather([client.submit(abs, n, pure=False) for n in range(1000)])
-            per_task_ms = time.perf_counter() - began
-        print(f"Dask takes {per_task_ms:.2f} ms a task, of 1000 that do nothing", flush=True)
         began = time.monotonic()
         expected = outcomes(cluster.scheduler_address)
         seconds = time.monotonic() - began

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import itertools
+import json
 import os
+import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +20,15 @@ from typing import Any
 
 from attnbench.errors import UsageError
 from attnbench.processes.made_clusters import made_cluster
-from attnbench.processes.plain import event_of, plain_task
+from attnbench.processes.plain import events_of, plain_task
 from attnbench.processes.pool import Event, Task
 from attnbench.processes.remote import installed_versions, run_task
 
 __all__ = ["ClusterWorkers", "UnencryptedWarning"]
 
 _ANSWER_S = 10.0
+_TOGETHER_S = 0.02
+"""Wait for more answers after one, since those that are fetched together cost less."""
 
 
 class UnencryptedWarning(UserWarning):
@@ -57,9 +61,9 @@ class ClusterWorkers:
         self._stack = contextlib.ExitStack()
         self._preload, self._resources = tuple(preload), dict(resources or {})
         self._run = uuid.uuid4().hex[:12]
+        self._waiting: list[Task] = []
         self._tasks: dict[str, Task] = {}
         self._numbers = itertools.count()
-        self._done: Any = None
         try:
             cluster = self._stack.enter_context(made_cluster(where)) or where
             self.client = self._stack.enter_context(_client_of(cluster, where))
@@ -68,7 +72,7 @@ class ClusterWorkers:
         except BaseException:
             self._stack.close()
             raise
-        self._as_completed = distributed.as_completed
+        self._done = distributed.as_completed(loop=self.client.loop)
 
     def _refuse_others(self, where: str, count: int) -> None:
         """Check the workers' number, resources and versions before the first task."""
@@ -132,13 +136,8 @@ class ClusterWorkers:
         return sum(int(one["nthreads"]) for one in self.workers().values()) or 1
 
     def submit(self, task: Task) -> None:
-        """Submit a task to the scheduler; allowed while events are being read."""
-        future = self.send(task)
-        self._tasks[future.key] = task
-        if self._done is None:
-            self._done = self._as_completed([future], loop=self.client.loop)
-        else:
-            self._done.add(future)
+        """Submit a task; allowed while events are being read, with the next of which it is sent."""
+        self._waiting.append(task)
 
     def send(
         self,
@@ -153,36 +152,70 @@ class ClusterWorkers:
             resources: Dask resources to reserve for it.
             workers: addresses of the workers that may run it; by default all.
         """
-        variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
         return self.client.submit(
             run_task,
-            plain_task(task),
-            self._preload,
-            variables,
-            os.getcwd(),
-            key=f"attnbench-{self._run}-{next(self._numbers)}",
+            json.dumps(plain_task(task)),
+            self._setting(),
+            key=self._key(),
             pure=False,
             resources=resources or None,
             workers=workers,
         )
 
+    def _key(self) -> str:
+        return f"attnbench-{self._run}-{next(self._numbers)}"
+
+    def _setting(self) -> str:
+        """What all tasks have in common, as JSON."""
+        variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
+        setting = {"preload": self._preload, "variables": variables, "folder": os.getcwd()}
+        return json.dumps(setting, sort_keys=True)
+
     def events(self) -> Iterator[Event]:
         """Yield the events of each task as the tasks end, until none is left."""
-        if self._done is None:
+        while self._waiting or not self._done.is_empty():
+            self._send_waiting()
+            batch = self._done.next_batch()
+            time.sleep(_TOGETHER_S)
+            batch += self._done.next_batch(block=False)
+            found = self._gathered(batch)
+            for future in batch:
+                task = self._tasks.pop(future.key)
+                if future.key in found:
+                    yield from events_of(task, found[future.key])
+                else:
+                    yield from self.ended(task, future)
+                future.release()
+
+    def _send_waiting(self) -> None:
+        """Send the waiting tasks together: each message and each answer has a cost of its own."""
+        if not self._waiting:
             return
-        for future in self._done:
-            yield from self.ended(self._tasks[future.key], future)
-            future.release()
+        tasks = {self._key(): task for task in self._waiting}
+        texts = [json.dumps(plain_task(task)) for task in self._waiting]
+        settings = [self._setting()] * len(texts)
+        self._waiting.clear()
+        self._tasks |= tasks
+        futures = self.client.map(run_task, texts, settings, key=list(tasks), pure=False)
+        self._done.update(futures)
+
+    def _gathered(self, batch: Sequence[Any]) -> dict[str, str]:
+        """The answers of those that have one, fetched together, by key."""
+        finished = [future for future in batch if future.status == "finished"]
+        try:
+            answers = self.client.gather(finished)
+        except Exception:  # one was lost since; asked one by one, each says what happened to it
+            return {}
+        return {future.key: text for future, text in zip(finished, answers, strict=True)}
 
     def ended(self, task: Task, future: Any) -> Iterator[Event]:
         """Yield the events of a task that has ended."""
         try:
-            events = future.result()
+            answer = future.result()
         except Exception as error:
             yield self._lost(task, error)
-            return
-        for data in events:
-            yield event_of(task, data)
+        else:
+            yield from events_of(task, answer)
 
     def _lost(self, task: Task, error: Exception) -> Event:
         """The event of a task that no worker could finish."""
@@ -197,10 +230,11 @@ class ClusterWorkers:
 
     def cancel(self) -> None:
         """Cancel the tasks that have not ended."""
+        self._waiting.clear()
         with contextlib.suppress(Exception):
-            if self._done is not None:
-                self.client.cancel(list(self._done.futures), force=True)
-        self._done = None
+            self.client.cancel(list(self._done.futures), force=True)
+        self._done.clear()
+        self._tasks.clear()
 
     def __enter__(self) -> ClusterWorkers:
         return self

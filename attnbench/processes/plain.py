@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 from typing import Any
 
 from attnbench import errors
 from attnbench.processes.pool import Event, Task
 
-__all__ = ["event_of", "plain_event", "plain_task", "task_of"]
+__all__ = ["event_of", "events_of", "plain_event", "plain_task", "task_of"]
 
 _CLASS = "attnbench class"
 
@@ -47,6 +48,11 @@ def event_of(task: Task, data: dict[str, Any]) -> Event:
         error = getattr(errors, error[0], errors.AttnbenchError)(error[1])
     value = _rebuilt(data["value"])
     return Event(task, data["kind"], value, data["reason"], error, data["over_memory"])
+
+
+def events_of(task: Task, text: str) -> list[Event]:
+    """Convert a JSON list of results of :func:`plain_event` back to the events of a task."""
+    return [event_of(task, data) for data in json.loads(text)]
 
 
 def _plain(value: Any) -> Any:

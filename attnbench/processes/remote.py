@@ -25,44 +25,44 @@ _LOOK_S = 0.5
 _HOSTS = threading.local()
 
 
-def run_task(
-    task: dict[str, Any], preload: Sequence[str], variables: dict[str, str], folder: str
-) -> Any:
-    """Run a task and return its events as plain data; the last one says how it ended.
+def run_task(task: str, setting: str) -> str:
+    """Run a task and return its events; the last one says how it ended.
+
+    Everything is JSON: Dask would search other containers for its own keys, and measure them.
 
     Args:
         task: result of :func:`attnbench.processes.plain.plain_task`.
-        preload: modules to import in the children of a new host.
-        variables: environment variables of the machine on which the run was started.
-        folder: folder in which the run was started; if shared, users' files are found from there.
+        setting: ``preload``, the modules to import in the children of a new host; ``variables`` of
+            the environment in which the run was started; and its ``folder``, which is the host's,
+            too, if it is shared, so that users' files are found.
     """
-    wanted = (tuple(preload), tuple(sorted(variables.items())), folder)
     host: subprocess.Popen[str] | None = getattr(_HOSTS, "one", None)
-    if host is not None and _HOSTS.wanted != wanted and host.stdin is not None:
+    if host is not None and _HOSTS.setting != setting and host.stdin is not None:
         host.stdin.close()  # ends a host that was started for another run
         host = None
     if host is None or host.poll() is not None:
-        host = _HOSTS.one = _started(preload, variables, folder)
-        _HOSTS.wanted = wanted
-    events: list[dict[str, Any]] = []
+        host = _HOSTS.one = _started(**json.loads(setting))
+        _HOSTS.setting = setting
+    events: list[str] = []
     assert host.stdin is not None
     assert host.stdout is not None
     over = threading.Event()
     threading.Thread(target=_end_if_cancelled, args=(_own_task(), host, over), daemon=True).start()
     try:
-        host.stdin.write(json.dumps(task) + "\n")
+        host.stdin.write(task + "\n")
         host.stdin.flush()
-        while not events or events[-1]["kind"] not in _OVER:
+        while not events or json.loads(events[-1])["kind"] not in _OVER:
             line = host.stdout.readline()
             if not line:
                 raise BrokenPipeError
-            events.append(json.loads(line))
+            events.append(line)
     except BrokenPipeError:
         ending = {"kind": "crashed", "value": None, "error": None, "over_memory": False}
-        events.append({**ending, "reason": "the process that ran it for the worker ended"})
+        reason = "the process that ran it for the worker ended"
+        events.append(json.dumps({**ending, "reason": reason}))
     finally:
         over.set()
-    return events
+    return f"[{','.join(events)}]"
 
 
 def _own_task() -> Any:
