@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
-from attnbench.cli.options import AsJson, Targets
+from attnbench.cli.options import AsJson, Cluster, Targets
+from attnbench.errors import UsageError
+from attnbench.processes.machines import Machine, MachineLostError
+from attnbench.processes.pool import Task
 
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Row
@@ -28,12 +37,13 @@ def command(
     device: Annotated[str, typer.Option("--device", help="A torch device.")] = "cpu",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
     pairs: Annotated[int, typer.Option("--pairs", min=2, help="Pairs of the same code.")] = 15,
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> int:
     """Measure the same code on both sides, to find out what 'attnbench compare' can detect here.
 
     The default subject is scaled_dot. Run it while the machine is as busy as it will be when you
-    compare.
+    compare. On a cluster every machine measures, each for itself.
     """
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.benchmark.machine.setting import here
@@ -48,6 +58,12 @@ def command(
         devices=(device,),
         dtypes=dtype,
     )
+    if cluster is not None:
+        words = [*(targets or ()), "--device", device, "--threads", str(threads)]
+        words += ["--pairs", str(pairs), *([] if workload else ["--set", set_name])]
+        words += [word for name in workload or () for word in ("--workload", name)]
+        words += [word for name in dtype or () for word in ("--dtype", name)]
+        return _on_machines(cluster, device, words, as_json=as_json)
     interrupted = False
     with alike(targets or [BASELINE], cases, threads=threads) as (exchange, rows):
         duel = Duel(exchange, rows, looks={pairs: 0.02}, decide=False)
@@ -67,16 +83,72 @@ def command(
             if row.reason and not row.values:
                 typer.echo(f"{row.subject}: {row.reason}")
         typer.echo(_LEGEND)
-        load = duel.load
-        if load:
-            typer.echo(
-                f"{duel.row_s:.2f} s per row and pair; other processes kept "
-                f"{load['others_cores']:.1f} of {load['cores']:.0f} cores busy."
-            )
+        _tell_load(duel.row_s, duel.load)
     if interrupted:
         return INTERRUPTED
     return OK if any(len(row.values) >= 2 for row in duel.rows) else INCONCLUSIVE
 
+
+def _on_machines(cluster: str, device: str, words: Sequence[str], *, as_json: bool) -> int:
+    """Calibrate on all machines of a cluster at once."""
+    from attnbench.cli import machine_runs
+    from attnbench.cli.printing.tables import print_json, print_table
+
+    task = Task(
+        "calibrate", f"{__name__}:as_plain_data", {"words": list(words)}, timeout_s=_WITHIN_S
+    )
+    found: dict[str, dict[str, Any]] = {}
+    lost = []
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(_MOST_MACHINES))  # waits for threads last
+        machines = stack.enter_context(machine_runs.machines_of(cluster, [device]))
+        assert machines is not None
+        calls = {one.name: pool.submit(Machine.call, one, task) for one in machines.all}
+        for name, call in calls.items():
+            try:
+                found[name] = call.result()
+            except MachineLostError as error:
+                lost.append(error)
+    if as_json:
+        print_json({"machines": found})
+    else:
+        for name, one in found.items():
+            print_table(one["rows"], title=name)
+            _tell_load(one["row_s"], one["load"])
+            typer.echo("")
+        typer.echo(_LEGEND)
+    for one_lost in lost:
+        typer.echo(f"attnbench: {one_lost}", err=True)
+    if lost:
+        return MachineLostError.exit_code
+    told = all(any(row["pairs"] >= 2 for row in one["rows"]) for one in found.values())
+    return OK if told else INCONCLUSIVE
+
+
+def as_plain_data(words: Sequence[str]) -> Any:
+    """What ``attnbench calibrate --json`` prints on the machine on which this is called.
+
+    Raises:
+        UsageError: it ended with an error.
+    """
+    command = [sys.executable, "-m", "attnbench", "calibrate", *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- ours
+    if not done.stdout:
+        *_, line = ["no output", *done.stderr.splitlines()]
+        raise UsageError(line.removeprefix("attnbench: "))
+    return json.loads(done.stdout)
+
+
+def _tell_load(row_s: float, load: Any) -> None:
+    if load:
+        typer.echo(
+            f"{row_s:.2f} s per row and pair; other processes kept "
+            f"{load['others_cores']:.1f} of {load['cores']:.0f} cores busy."
+        )
+
+
+_MOST_MACHINES = 256
+_WITHIN_S = 24 * 3600.0
 
 _LEGEND = """\
 spread_%   standard deviation of a pair's value, with the same code on both sides

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import itertools
 import json
+import logging
 import os
 import time
 import uuid
@@ -58,6 +59,8 @@ class ClusterWorkers:
         resources: Mapping[str, float] | None = None,
     ) -> None:
         distributed = _distributed()
+        # it logs a lost connection with its traceback, of which the user is told in one line
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
         self._stack = contextlib.ExitStack()
         self._preload, self._resources = tuple(preload), dict(resources or {})
         self._run = uuid.uuid4().hex[:12]

@@ -7,12 +7,14 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,100 @@ def test_a_task_that_is_taken_back_ends_on_its_worker(two: Machines) -> None:
     while hosts():
         assert time.monotonic() < until, "it still runs"
         time.sleep(0.1)
+
+
+def test_every_machine_is_calibrated(tmp_path: Path, two_machines: Any) -> None:
+    where = ("--cluster", two_machines.scheduler_address)
+    words = ("calibrate", "--pairs", "2", "--workload", "gpt2_decode", "--json")
+    done = attnbench(*words, *where, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    machines = json.loads(done.stdout)["machines"]
+    assert sorted(machines) == ["north", "south"]
+    for one in machines.values():
+        (row,) = one["rows"]
+        assert (row["subject"], row["case"], row["pairs"]) == ("scaled_dot", "gpt2_decode", 2)
+        assert row["spread_%"] > 0
+    wrong = attnbench("calibrate", "gone.py:SPEC", *where, cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("attnbench: on north: gone.py:SPEC: ")
+    assert wrong.stderr.endswith("there is no file gone.py\n")
+    assert "Traceback" not in wrong.stderr
+
+
+@contextlib.contextmanager
+def dask(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of Dask's command line, such as a scheduler."""
+    environment = {**os.environ, "ATTNBENCH_MACHINE": "north"}
+    command = [sys.executable, "-m", "distributed.cli.dask_" + words[0], *words[1:]]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@contextlib.contextmanager
+def cluster_of_processes(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A scheduler that can be killed, with a worker that measures."""
+    address = f"tcp://127.0.0.1:{port}"
+    where = ("--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+    options = ("--nthreads", "1", "--no-dashboard", "--resources", "machine=1")
+    with dask("scheduler", *where) as scheduler, dask("worker", address, *options):
+        yield scheduler
+
+
+def until_taken(process: subprocess.Popen[Any], results: Path, count: int) -> None:
+    until = time.monotonic() + 300
+    while sum(len(lines(path)) for path in results.glob("*.partial")) < count:
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_lost_scheduler_is_one_line_and_resume_takes_the_rest(tmp_path: Path) -> None:
+    results = tmp_path / "results" / "attnbench"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = ("--cluster", f"tcp://127.0.0.1:{port}")
+    with cluster_of_processes(port) as scheduler:
+        process = subprocess.Popen(
+            [*MAIN, *BENCH, *where], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        until_taken(process, results, 2)
+        scheduler.kill()
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert b"Traceback" not in said
+    line = said.decode().splitlines()[-1]
+    assert line.startswith("attnbench: the scheduler was lost")
+    assert "--resume" in line
+    (partial,) = results.glob("*.partial")
+    taken = lines(partial)
+    with cluster_of_processes(port):
+        done = attnbench("bench", "dot", *BENCH[2:6], *where, "--resume", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    records = json.loads(done.stdout)["records"]
+    assert Counter(r["machine"]["name"] for r in records) == {"north": 6}
+    times = {(r["subject"], r["case"]): r["samples_s"] for r in records}
+    for one in taken:
+        slots = [slot["seconds"] for slot in one["take"]["slots"]]
+        assert set(slots) <= set(times[one["subject"], one["case"]])
+
+
+def test_two_benchmarks_on_one_cluster_record_each_their_own(
+    tmp_path: Path, shared_machine: Any
+) -> None:
+    where = ("--cluster", shared_machine.scheduler_address, "--json")
+    with ThreadPoolExecutor(2) as pool:
+        found = list(
+            pool.map(lambda run: attnbench(*BENCH[:-1], run, *where, cwd=tmp_path), ("a", "b"))
+        )
+    for run, done in zip(("a", "b"), found, strict=True):
+        assert done.returncode == 0, done.stderr
+        records = json.loads(done.stdout)["records"]
+        assert Counter(r["run"] for r in records) == {f"{run}-north": 6}
 
 
 @pytest.mark.parametrize(
