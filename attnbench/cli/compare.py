@@ -139,7 +139,7 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
         return
     typer.echo(f"A: {plan.a}\nB: {plan.b}")
     right = ("change", "from", "to", "would see", "spread", "pairs")
-    print_table([_duel_row(row) for row in duel.rows], right=right)
+    print_table([duel_row(row) for row in duel.rows], right=right)
     for reason, count in Counter(row.reason for row in duel.rows if row.reason).items():
         if any((row.reason == reason and not row.decided) or row.refused for row in duel.rows):
             typer.echo(f"{count} {'row' if count == 1 else 'rows'}: {reason}.")
@@ -166,7 +166,7 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
         typer.echo(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
 
 
-def _duel_row(row: Row) -> dict[str, Any]:
+def duel_row(row: Row) -> dict[str, Any]:
     found = row.judged
     low, high = _interval(found) if found else ("-", "-")
     shown = {
