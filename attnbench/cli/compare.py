@@ -167,6 +167,7 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
 
 
 def duel_row(row: Row) -> dict[str, Any]:
+    """A row as the table shows it; without enough pairs there is no interval."""
     found = row.judged
     low, high = _interval(found) if found else ("-", "-")
     shown = {
