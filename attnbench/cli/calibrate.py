@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +12,6 @@ import typer
 
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
 from attnbench.cli.options import AsJson, Cluster, Targets
-from attnbench.errors import UsageError
 from attnbench.processes.machines import Machine, MachineLostError
 from attnbench.processes.pool import Task
 
@@ -45,25 +41,59 @@ def command(
     The default subject is scaled_dot. Run it while the machine is as busy as it will be when you
     compare. On a cluster every machine measures, each for itself.
     """
+    from attnbench.cli.printing.tables import print_json
+
+    asked: dict[str, Any] = {
+        "targets": targets,
+        "set_name": None if workload else set_name,
+        "workloads": workload or (),
+        "dtypes": dtype,
+        "device": device,
+        "threads": threads,
+        "pairs": pairs,
+    }
+    lost: list[MachineLostError] = []
+    if cluster is None:
+        found = {"": calibrated(**asked)}
+    else:
+        found, lost = _on_machines(cluster, device, asked)
+    if as_json:
+        print_json(found[""] if cluster is None else {"machines": found})
+    else:
+        for name, one in found.items():
+            _show(name, one)
+        typer.echo(_LEGEND)
+    for error in lost:
+        typer.echo(f"attnbench: {error}", err=True)
+    if lost:
+        return MachineLostError.exit_code
+    if any(one["interrupted"] for one in found.values()):
+        return INTERRUPTED
+    told = all(any(row["pairs"] >= 2 for row in one["rows"]) for one in found.values())
+    return OK if told else INCONCLUSIVE
+
+
+def calibrated(
+    targets: Sequence[str] | None,
+    set_name: str | None,
+    workloads: Sequence[str],
+    dtypes: Sequence[str] | None,
+    device: str,
+    threads: int,
+    pairs: int,
+) -> dict[str, Any]:
+    """Calibrate on this machine; the result is plain data, as ``--json`` prints it.
+
+    After Ctrl-C, it has the pairs so far.
+    """
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.benchmark.machine.setting import here
     from attnbench.benchmark.records.record import BASELINE
     from attnbench.benchmark.workloads import cases_of
     from attnbench.cli.duel_plan import alike
-    from attnbench.cli.printing.tables import print_json, print_table, progress
+    from attnbench.cli.printing.tables import progress
 
-    cases = cases_of(
-        name=None if workload else set_name,
-        workload_names=workload or (),
-        devices=(device,),
-        dtypes=dtype,
-    )
-    if cluster is not None:
-        words = [*(targets or ()), "--device", device, "--threads", str(threads)]
-        words += ["--pairs", str(pairs), *([] if workload else ["--set", set_name])]
-        words += [word for name in workload or () for word in ("--workload", name)]
-        words += [word for name in dtype or () for word in ("--dtype", name)]
-        return _on_machines(cluster, device, words, as_json=as_json)
+    cases = cases_of(name=set_name, workload_names=workloads, devices=(device,), dtypes=dtypes)
     interrupted = False
     with alike(targets or [BASELINE], cases, threads=threads) as (exchange, rows):
         duel = Duel(exchange, rows, looks={pairs: 0.02}, decide=False)
@@ -73,32 +103,24 @@ def command(
                 duel.run()
         except KeyboardInterrupt:
             interrupted = True
-    shown = [_row(row) for row in duel.rows]
-    if as_json:
-        machine = dict(here().machine)
-        print_json({"machine": machine, "load": duel.load, "row_s": duel.row_s, "rows": shown})
-    else:
-        print_table(shown)
-        for row in duel.rows:
-            if row.reason and not row.values:
-                typer.echo(f"{row.subject}: {row.reason}")
-        typer.echo(_LEGEND)
-        _tell_load(duel.row_s, duel.load)
-    if interrupted:
-        return INTERRUPTED
-    return OK if any(len(row.values) >= 2 for row in duel.rows) else INCONCLUSIVE
+    return {
+        "machine": dict(here().machine),
+        "load": duel.load,
+        "row_s": duel.row_s,
+        "rows": [_row(row) for row in duel.rows],
+        "unmeasured": [f"{r.subject}: {r.reason}" for r in duel.rows if r.reason and not r.values],
+        "interrupted": interrupted,
+    }
 
 
-def _on_machines(cluster: str, device: str, words: Sequence[str], *, as_json: bool) -> int:
-    """Calibrate on all machines of a cluster at once."""
+def _on_machines(
+    cluster: str, device: str, asked: dict[str, Any]
+) -> tuple[dict[str, dict[str, Any]], list[MachineLostError]]:
+    """Calibrate on all machines of a cluster at once; returns results by machine, and the lost."""
     from attnbench.cli import machine_runs
-    from attnbench.cli.printing.tables import print_json, print_table
 
-    task = Task(
-        "calibrate", f"{__name__}:as_plain_data", {"words": list(words)}, timeout_s=_WITHIN_S
-    )
-    found: dict[str, dict[str, Any]] = {}
-    lost = []
+    task = Task("calibrate", f"{__name__}:calibrated", asked, timeout_s=_WITHIN_S)
+    found, lost = {}, []
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(_MOST_MACHINES))  # waits for threads last
         machines = stack.enter_context(machine_runs.machines_of(cluster, [device]))
@@ -109,42 +131,22 @@ def _on_machines(cluster: str, device: str, words: Sequence[str], *, as_json: bo
                 found[name] = call.result()
             except MachineLostError as error:
                 lost.append(error)
-    if as_json:
-        print_json({"machines": found})
-    else:
-        for name, one in found.items():
-            print_table(one["rows"], title=name)
-            _tell_load(one["row_s"], one["load"])
-            typer.echo("")
-        typer.echo(_LEGEND)
-    for one_lost in lost:
-        typer.echo(f"attnbench: {one_lost}", err=True)
-    if lost:
-        return MachineLostError.exit_code
-    told = all(any(row["pairs"] >= 2 for row in one["rows"]) for one in found.values())
-    return OK if told else INCONCLUSIVE
+    return found, lost
 
 
-def as_plain_data(words: Sequence[str]) -> Any:
-    """What ``attnbench calibrate --json`` prints on the machine on which this is called.
+def _show(title: str, one: dict[str, Any]) -> None:
+    from attnbench.cli.printing.tables import print_table
 
-    Raises:
-        UsageError: it ended with an error.
-    """
-    command = [sys.executable, "-m", "attnbench", "calibrate", *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- ours
-    if not done.stdout:
-        *_, line = ["no output", *done.stderr.splitlines()]
-        raise UsageError(line.removeprefix("attnbench: "))
-    return json.loads(done.stdout)
-
-
-def _tell_load(row_s: float, load: Any) -> None:
+    print_table(one["rows"], title=title or None)
+    for reason in one["unmeasured"]:
+        typer.echo(reason)
+    load = one["load"]
     if load:
         typer.echo(
-            f"{row_s:.2f} s per row and pair; other processes kept "
+            f"{one['row_s']:.2f} s per row and pair; other processes kept "
             f"{load['others_cores']:.1f} of {load['cores']:.0f} cores busy."
         )
+    typer.echo("")
 
 
 _MOST_MACHINES = 256

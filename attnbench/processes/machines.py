@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,15 +146,16 @@ class Machine:
                 or (``PluginError``) the process ended.
         """
         value = None
-        for event in self.events(task):
-            if event.kind == "value":
-                value = event.value
-            elif event.kind != "done":
-                kind = type(event.error) if event.error is not None else errors.PluginError
-                raise kind(f"on {self.name}: {event.reason}")
+        with contextlib.closing(self.events(task)) as events:  # before the cluster is closed
+            for event in events:
+                if event.kind == "value":
+                    value = event.value
+                elif event.kind != "done":
+                    kind = type(event.error) if event.error is not None else errors.PluginError
+                    raise kind(f"on {self.name}: {event.reason}")
         return value
 
-    def events(self, task: Task) -> Iterator[Event]:
+    def events(self, task: Task) -> Generator[Event]:
         """Run a task and yield its events; if a worker is lost, use another one of this machine.
 
         Raises:

@@ -118,7 +118,7 @@ def _complaint(text: str, what: str) -> str:
     return (
         f"cannot read the address {text!r}: {what}.\n"
         "Write name, scoring/kernel, distribution:name, name(option=value) or "
-        "path/to/file.py:ATTRIBUTE."
+        "path/to/file.py:ATTRIBUTE, followed by #NAME for one of the specs that it lists."
     )
 
 

@@ -203,7 +203,7 @@ def test_every_machine_is_calibrated(tmp_path: Path, two_machines: Any) -> None:
         assert row["spread_%"] > 0
     wrong = attnbench("calibrate", "gone.py:SPEC", *where, cwd=tmp_path)
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("attnbench: on north: gone.py:SPEC: ")
+    assert wrong.stderr.startswith("attnbench: on north: gone.py:SPEC: here: ")
     assert wrong.stderr.endswith("there is no file gone.py\n")
     assert "Traceback" not in wrong.stderr
 
