@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "CALLS",
     "COMPILING",
     "CONTRACT",
     "STATUSES",
@@ -35,6 +36,9 @@ _SHORT = 240
 
 CONTRACT = "keeps_the_contract"
 """The invariant that runs first; if it fails, others may be meaningless."""
+
+CALLS = "\n  in the calls: "
+"""What precedes, in the reason of a failure, the calls that a cache was given."""
 
 COMPILING = ("exported_equals_eager", "compiled_equals_eager")
 """The invariants that run last, since each compiles for seconds."""
@@ -183,16 +187,8 @@ def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = 
     lead = next((outcome for outcome in bad if outcome.diagnosis), bad[0])
     parts = [f"{lead.subject}: {lead.diagnosis} (likely cause)"] if lead.diagnosis else []
     shown, statement = _with_script(lead, bad), (statements or {}).get(lead.invariant, "")
-    parts.append(failure_text(replace(lead, reproduce=shown.reproduce), statement, shown.invariant))
-    others: dict[str, list[str]] = {}
-    for outcome in bad:
-        if outcome is not lead:
-            why = "" if outcome.status == "failed" else outcome.reason.partition("\n")[0]
-            others.setdefault(f"also {outcome.status}{why and ', '}{why}: ", []).append(
-                outcome.invariant
-            )
-    parts += [filled(head, ", ".join(names)) for head, names in others.items()]
-    return "\n".join(parts)
+    told, others = replace(lead, reproduce=shown.reproduce), [o for o in bad if o is not lead]
+    return "\n".join([*parts, failure_text(told, statement, shown.invariant, others)])
 
 
 def _with_script(lead: Outcome, bad: Sequence[Outcome]) -> Outcome:
@@ -200,13 +196,16 @@ def _with_script(lead: Outcome, bad: Sequence[Outcome]) -> Outcome:
     return next((o for o in (lead, *bad) if o.reproduce and "\n" in o.reproduce), lead)
 
 
-def failure_text(outcome: Outcome, statement: str = "", reproduced: str = "") -> str:
+def failure_text(
+    outcome: Outcome, statement: str = "", reproduced: str = "", others: Sequence[Outcome] = ()
+) -> str:
     """Describe a failure in full: property, values, counterexample, how to reproduce it.
 
     Args:
         outcome: the failure.
         statement: statement of its invariant.
         reproduced: the invariant whose failure ``outcome.reproduce`` shows, if it is another one.
+        others: other failures of the subject, which are named.
     """
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
@@ -215,17 +214,32 @@ def failure_text(outcome: Outcome, statement: str = "", reproduced: str = "") ->
     lines.append(textwrap.indent(reason, "  "))
     if outcome.counterexample:
         which = "smallest counterexample" if outcome.shrunk else "counterexample"
-        lines.append(f"  {which}: {case_in_words(outcome.counterexample)}")
-        lines.append(f"    case {outcome.counterexample}")
+        if CALLS in reason:  # the case gives only the numbers in them, not their sizes
+            lines.append(f"  {which}: these calls in case {outcome.counterexample}")
+        else:
+            lines.append(f"  {which}: {case_in_words(outcome.counterexample)}")
+            lines.append(f"    case {outcome.counterexample}")
     if outcome.error is not None:
         lines.append(f"  error: {outcome.error:.3g} times what is allowed")
-    if outcome.status == "failed" and outcome.invariant != CONTRACT:
-        lines.append(f'  by design? exempt={{"{outcome.invariant}": "why"}} in the spec skips it')
+    lines += _also(others)
     if outcome.reproduce:
         another = reproduced and reproduced != outcome.invariant
         what = f"reproduce {reproduced}, which failed too:" if another else "reproduce:"
         lines += [f"  {what}", textwrap.indent(outcome.reproduce.rstrip(), "    ")]
+    if outcome.status == "failed" and outcome.invariant != CONTRACT:
+        lines.append(f'  by design? exempt={{"{outcome.invariant}": "why"}} in the spec skips it')
     return "\n".join(lines)
+
+
+def _also(others: Iterable[Outcome]) -> list[str]:
+    """Lines that name failures, those for the same reason together."""
+    names: dict[str, list[str]] = {}
+    for outcome in others:
+        why = "" if outcome.status == "failed" else outcome.reason.partition("\n")[0]
+        names.setdefault(f"also {outcome.status}{why and ', '}{why}: ", []).append(
+            outcome.invariant
+        )
+    return [filled(head, ", ".join(found)) for head, found in names.items()]
 
 
 def filled(head: str, text: str) -> str:

@@ -112,7 +112,8 @@ def test_the_failure_that_shows_the_cause_best_tells_it(monkeypatch: pytest.Monk
     lines = finding_text(told[1:]).splitlines()
     assert lines[0] == f"mine: {text} (likely cause)"
     assert lines[1] == "FAILED mine: layouts_agree"
-    assert lines[-1] == "  also failed: agrees_with_scalar_reference, unit_variance"
+    assert lines[-2] == "  also failed: agrees_with_scalar_reference, unit_variance"
+    assert lines[-1].startswith("  by design? exempt=")
     assert text in repr(CheckReport(told))
 
 

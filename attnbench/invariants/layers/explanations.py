@@ -1,4 +1,4 @@
-"""Explanations of failing programs whose cause is known."""
+"""Explanations of failing programs: a known cause, or what the failure depends on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import copy
 import torch
 
 from attnbench.invariants.layers.attribution import played
+from attnbench.invariants.layers.other_cuts import in_double, other_cuts
 from attnbench.invariants.layers.program_stage import FoundError, Stage
 from attnbench.invariants.layers.rounding import floor_of, worst_place
+from attnbench.invariants.layers.seen_tokens import seen_tokens
 
 __all__ = ["explanation"]
 
@@ -23,7 +25,7 @@ _NARROW = (
 
 
 def explanation(stage: Stage, judged: str, found: FoundError) -> str:
-    """A sentence that names the cause; empty if none is known."""
+    """Lines that name the cause, or narrow it down; empty if nothing is known."""
     kinds = {step.kind for step in found.program}
     if "select" in kinds and _selects_both_ways(stage):
         return _BOTH
@@ -31,7 +33,35 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
         narrow = Stage(stage.subject, stage.case, narrow_masks=True)
         if played(narrow, judged, found.program) is None:
             return _NARROW
-    return ""
+    if judged == "ledger":
+        return _lengths(stage)
+    cuts = other_cuts(stage, found) if judged == "split" else ""
+    return seen_tokens(stage, judged, found) + cuts + in_double(stage, judged, found)
+
+
+def _lengths(stage: Stage) -> str:
+    """What the length is said to be after each of some appends to a new cache."""
+    told: list[str] = []
+    for counts in ((1,), (3,), (1, 1), (3, 2)):
+        try:
+            said = _length_after(stage, counts)
+        except Exception:  # the program itself reports other errors
+            return ""
+        told.append(f"{said!r} after {' + '.join(map(str, counts))}")
+    return f"\n  a new cache says {', '.join(told)}"
+
+
+def _length_after(stage: Stage, counts: tuple[int, ...]) -> object:
+    subject, module, start = stage.subject, stage.module(), 0
+    with torch.no_grad():
+        cache = subject.new_cache(module, 1)
+        for count in counts:
+            tokens = stage.tokens[:1, start : start + count].clone()
+            _, cache = subject.call(module, tokens, None, cache)
+            start += count
+    assert subject.spec.cache is not None
+    assert subject.spec.cache.length is not None
+    return subject.spec.cache.length(cache)
 
 
 def _selects_both_ways(stage: Stage) -> bool:

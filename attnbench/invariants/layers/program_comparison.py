@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnbench.checking.answer_faults import raised_text
+from attnbench.checking.outcomes import CALLS
 from attnbench.errors import AttnbenchError
 from attnbench.invariants.layers.cache_programs import Step, in_words
 from attnbench.invariants.layers.cache_properties import PROPERTIES
@@ -77,7 +78,7 @@ class Player:
     def _after(self) -> str:
         refused = ", ".join(self._refused)
         told = f"\n  {refused} was refused, which should leave the cache as it was"
-        return f"\n  in the calls: {in_words(tuple(self.program))}" + (told if refused else "")
+        return f"{CALLS}{in_words(tuple(self.program))}" + (told if refused else "")
 
     def _play(self, step: Step) -> None:
         if step.kind == "begin":

@@ -1,0 +1,174 @@
+"""The tokens that a wrong output depends on, beside those that it should depend on.
+
+The failing program is played again, each time with one other token. What its last output then does
+tells whether a mask, a window, padding or a crop is wrong, or only positions and weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnbench.invariants.layers.attribution import played
+from attnbench.invariants.layers.program_comparison import Player
+from attnbench.invariants.layers.program_stage import FoundError, Stage, Track
+from attnbench.invariants.layers.rounding import floor_of
+
+__all__ = ["seen_tokens"]
+
+_MOST = 96
+"""Most tokens of a program of which each is changed once."""
+
+
+class _Replay(Player):
+    """Plays a program, judges nothing, and keeps the last output and its sequence."""
+
+    def __init__(self, stage: Stage, judged: str) -> None:
+        super().__init__(stage, judged)
+        self.output: Tensor | None = None
+        self.track: Track | None = None
+        self.columns = 0
+
+    def chunk(self, rows: int, count: int) -> Tensor:
+        found = super().chunk(rows, count)
+        self.columns = max(self.columns, self._next)
+        return found
+
+    def _judge(self, track: Track, got: Tensor) -> None:
+        if self.judged == "split":
+            track.outputs.append(got)
+            got = torch.cat(track.outputs, 1)
+        self.output, self.track = got, track
+
+    _judge_alone = _judge
+
+
+@dataclass
+class _Sight:
+    """What an output depends on: slots of its sequence, and whether also something else."""
+
+    slots: list[int]
+    elsewhere: str = ""
+
+    def __str__(self) -> str:
+        found = [f"token{'s' * (len(self.slots) > 1)} {_listed(self.slots)}"] if self.slots else []
+        return " and ".join([*found, *filter(None, [self.elsewhere])]) or "no token"
+
+
+def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
+    """A sentence on what the wrong output depends on; empty if that cannot be told."""
+    if found.place is None or found.program[-1].kind != "append":
+        return ""
+    first = _replayed(stage, judged, found)
+    if first is None or first.output is None or first.track is None:
+        return ""
+    track, (row, back, _) = first.track, found.place
+    length, rows = track.seen.shape[1], max(step.count for step in found.program[:1])
+    if rows * first.columns > _MOST or row >= track.seen.shape[0] or -back > length:
+        return ""
+    pad = track.pads[row] if track.pads else 0
+    begin = pad if judged == "alone" else 0
+    place = length + back
+    in_calls, in_one = _Sight([]), _Sight([])
+    for changed in _changed(stage, rows, first.columns):
+        other = _replayed(changed, judged, found)
+        if other is None or other.output is None or other.track is None:
+            return ""
+        slots, own = _places(other.track.seen, track.seen, row)
+        if _moves(stage, other.output[row, back], first.output[row, back]):
+            if own:
+                in_calls.slots += slots
+            else:
+                in_calls.elsewhere = _elsewhere(found, bool(slots))
+        if own and slots[0] >= begin:
+            before, after = (_one(stage, t, row, begin)[back] for t in (track, other.track))
+            if _moves(stage, after, before):
+                in_one.slots += slots
+    if not in_one.slots:
+        return ""
+    if in_calls == in_one:
+        return f"\n  token {place} depends on {in_one} in both, {_unseen(stage, judged, found)}"
+    padded = [slot for slot in in_calls.slots if slot < pad]
+    padding = f" (padding: {_listed(padded)})" if padded else ""
+    where = "alone" if judged == "alone" else "in one call"
+    return (
+        f"\n  token {place} depends on {in_calls}{padding}; {where} it depends on {in_one}: "
+        "what it sees is wrong"
+    )
+
+
+def _replayed(stage: Stage, judged: str, found: FoundError) -> _Replay | None:
+    replay = _Replay(stage, judged)
+    try:
+        for step in found.program:
+            replay.play(step)
+    except Exception:  # other numbers may lead elsewhere
+        return None
+    return replay
+
+
+def _changed(stage: Stage, rows: int, columns: int) -> Iterator[Stage]:
+    """Yield the stage with one other token each time."""
+    generator = torch.Generator().manual_seed(stage.case.seed + 1)
+    for row in range(rows):
+        for column in range(columns):
+            other = copy.copy(stage)
+            other.tokens = stage.tokens.clone()
+            drawn = torch.randn(stage.tokens.shape[-1:], generator=generator, dtype=torch.float64)
+            other.tokens[row, column] = drawn.to(other.tokens)
+            yield other
+
+
+def _places(now: Tensor, before: Tensor, row: int) -> tuple[list[int], bool]:
+    """The slots of a sequence that are other now, and whether they are of the row itself."""
+    differs = (now != before).any(-1)
+    own = differs[row].nonzero().flatten().tolist()
+    return (own, True) if own else (differs.any(0).nonzero().flatten().tolist(), False)
+
+
+def _one(stage: Stage, track: Track, row: int, begin: int) -> Tensor:
+    """The outputs of a row in one call without a cache."""
+    if begin:
+        return stage.one_call(stage.module(), track.seen[row : row + 1, begin:])[0]
+    return stage.one_call(stage.module(), track.seen, track.mask)[row]
+
+
+def _moves(stage: Stage, now: Tensor, before: Tensor) -> bool:
+    gap = (now.double() - before.double()).abs().nan_to_num(float("inf")).amax()
+    return float(gap) > floor_of(stage.subject, before)
+
+
+def _elsewhere(found: FoundError, another_row: bool) -> str:
+    kinds = [step.kind for step in found.program]
+    if another_row:
+        return "another row of the batch"
+    if kinds.count("begin") + kinds.count("fork") == 1 and "crop" in kinds:
+        return "a token that had been cropped"
+    return "a token that is not of its sequence"
+
+
+def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
+    """What may be wrong where an output depends on the tokens that it should depend on."""
+    alike = copy.copy(stage)
+    alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
+    if played(alike, judged, found.program) is None:
+        return "and with equal tokens everywhere it is right: positions or weights are wrong"
+    return "and even with equal tokens everywhere it is wrong: not only positions or weights are"
+
+
+def _listed(slots: list[int]) -> str:
+    """Numbers in words, with runs as first to last."""
+    runs: list[list[int]] = []
+    for slot in sorted({*slots}):
+        if runs and slot == runs[-1][-1] + 1:
+            runs[-1].append(slot)
+        else:
+            runs.append([slot])
+    parts: list[str] = []
+    for run in runs:
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))

@@ -1,0 +1,129 @@
+"""What the message of a failing program tells of its cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import CacheSpec, LayerSpec
+from tests.meta.right.broken_layers import BROKEN, KILLERS
+
+WINDOW = 4
+
+
+class Decoder(nn.Module):
+    """A causal layer with a window, padding and a cache, and with one mistake."""
+
+    def __init__(self, size: int, mistake: str) -> None:
+        super().__init__()
+        self.qkv, self.mistake = nn.Linear(size, 3 * size), mistake
+
+    def forward(
+        self,
+        hidden: Tensor,
+        padding_mask: Tensor | None = None,
+        cache: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        query, key, value = self.qkv(hidden).chunk(3, -1)
+        past = 0 if cache is None else cache["key"].shape[1]
+        if cache is not None:
+            if self.mistake == "low_precision":
+                key = key.to(torch.bfloat16).to(key.dtype)
+            cache["key"] = key = torch.cat([cache["key"], key], 1)
+            cache["value"] = value = torch.cat([cache["value"], value], 1)
+        rows = torch.arange(past, past + hidden.shape[1])[:, None]
+        columns = torch.arange(past + hidden.shape[1])
+        if self.mistake == "top_left":
+            rows = rows - past
+        reach = WINDOW + (self.mistake == "window_too_wide" and past > 0)
+        allowed = (columns <= rows) & (columns > rows - reach)
+        if self.mistake == "no_window_in_steps" and past and len(rows) == 1:
+            allowed = torch.ones_like(allowed)
+        if padding_mask is not None and not (self.mistake == "padding_forgotten" and past):
+            allowed = allowed & padding_mask[:, None]
+        scores = query @ key.mT * (1.0 if self.mistake == "unscaled_in_calls" and past else 0.25)
+        weights = scores.masked_fill(~allowed, -1e9).softmax(-1)
+        output: Tensor = weights @ value
+        return output + 1 if self.mistake == "shifted_in_calls" and past else output
+
+
+def new(module: nn.Module, batch_size: int) -> dict[str, Tensor]:
+    weight: Any = module.qkv.weight
+    return {name: weight.new_zeros(batch_size, 0, weight.shape[1]) for name in ("key", "value")}
+
+
+def spec(mistake: str) -> LayerSpec:
+    return LayerSpec(
+        name="decoder",
+        make=lambda size: Decoder(size, mistake),
+        causal=True,
+        window=WINDOW,
+        laws=frozenset({"left_padding_is_inert"}),
+        accepts=("padding_mask", "cache"),
+        dtypes=("float32", "float64"),
+        cache=CacheSpec(
+            new=new,
+            crop=lambda cache, length: {n: t[:, :length] for n, t in cache.items()},
+            length=lambda cache: cache["key"].shape[1] * (1 + (mistake == "counted_twice")),
+        ),
+    )
+
+
+def told(layer: LayerSpec, invariant: str) -> str:
+    (found,) = attnbench.check(layer, profile="quick", invariants=[invariant]).outcomes
+    assert found.status == "failed"
+    return found.reason
+
+
+CUT = "calls_may_be_cut_anywhere"
+SEES = "depends on {}; in one call it depends on {}: what it sees is wrong"
+BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens everywhere it is {}"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "invariant", "line"),
+    [
+        ("top_left", CUT, "token 1 " + SEES.format("token 0", "tokens 0 and 1")),
+        ("window_too_wide", CUT, "token 4 " + SEES.format("tokens 0 to 4", "tokens 1 to 4")),
+        ("no_window_in_steps", CUT, "cut as 5, 1 + 4 or 3 + 2 it is right; as 1 + 1 + 1 + 1 + 1"),
+        (
+            "padding_forgotten",
+            "padded_rows_decode_as_alone",
+            "depends on tokens 0 and 1 (padding: 0); alone it depends on token 1",
+        ),
+        ("unscaled_in_calls", CUT, BOTH.format("", "right").replace("  ", " ")),
+        ("shifted_in_calls", CUT, BOTH.format("even", "wrong")),
+        (
+            "counted_twice",
+            "cache_length_counts_slots",
+            "a new cache says 2 after 1, 6 after 3, 4 after 1 + 1, 10 after 3 + 2",
+        ),
+    ],
+)
+def test_the_message_tells_what_a_wrong_output_depends_on(
+    mistake: str, invariant: str, line: str
+) -> None:
+    assert line in told(spec(mistake), invariant)
+
+
+def test_a_cropped_token_that_still_counts_is_named() -> None:
+    layer = BROKEN["counter_only"]
+    reason = told(layer, KILLERS["counter_only"])
+    assert "token 0 depends on token 0 and a token that had been cropped" in reason
+
+
+def test_another_row_that_counts_is_named() -> None:
+    reason = told(BROKEN["keys_only"], KILLERS["keys_only"])
+    assert "and a token that is not of its sequence; in one call it depends on" in reason
+
+
+def test_a_small_error_is_tried_in_float64() -> None:
+    rounded = told(spec("low_precision"), CUT)
+    assert "in float64 the difference is the same, so that it is not rounding" in rounded
+    only = replace(spec("low_precision"), dtypes=("float32",))
+    assert "float64" not in told(only, CUT)
