@@ -152,7 +152,7 @@ class CheckReport:
         text = f"CheckReport({self._counted()}"
         bad = self._bad()
         if bad:
-            lead = next((outcome for outcome in bad if outcome.diagnosis), bad[0])
+            lead = _lead(bad)
             told = lead.diagnosis or lead.reason.partition("\n")[0]
             text += f"; {lead.status}: {lead.invariant} on {lead.subject}: {told}"
         end = ") str(report) has the rest" if bad else ")"
@@ -184,11 +184,18 @@ def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = 
         bad: outcomes of one subject that are neither passed nor skipped.
         statements: statements of the invariants by name.
     """
-    lead = next((outcome for outcome in bad if outcome.diagnosis), bad[0])
+    lead = _lead(bad)
     parts = [f"{lead.subject}: {lead.diagnosis} (likely cause)"] if lead.diagnosis else []
     shown, statement = _with_script(lead, bad), (statements or {}).get(lead.invariant, "")
     told, others = replace(lead, reproduce=shown.reproduce), [o for o in bad if o is not lead]
     return "\n".join([*parts, failure_text(told, statement, shown.invariant, others)])
+
+
+def _lead(bad: Sequence[Outcome]) -> Outcome:
+    """The failure to describe: that with the likely cause, or else the most specific one."""
+    from attnbench.checking.evidence.diagnosis import most_specific  # imports this module
+
+    return next((outcome for outcome in bad if outcome.diagnosis), None) or most_specific(bad)
 
 
 def _with_script(lead: Outcome, bad: Sequence[Outcome]) -> Outcome:

@@ -117,6 +117,16 @@ def test_the_failure_that_shows_the_cause_best_tells_it(monkeypatch: pytest.Monk
     assert text in repr(CheckReport(told))
 
 
+def test_without_a_cause_the_most_specific_failure_is_described() -> None:
+    found = failed("agrees_with_scalar_reference", "copies_agree", "layer_calls_leave_no_trace")
+    text = finding_text([Outcome("mine", "pools_values", "timeout", "too long"), *found])
+    assert text.startswith("FAILED mine: layer_calls_leave_no_trace\n")
+    assert "also failed: agrees_with_scalar_reference, copies_agree" in text
+    assert "failed: layer_calls_leave_no_trace on mine" in repr(CheckReport(tuple(found)))
+    contract = [*found, *failed("keeps_the_contract")]
+    assert finding_text(contract).startswith("FAILED mine: keeps_the_contract\n")
+
+
 def test_what_is_shipped_names_what_there_is() -> None:
     data = shipped("causes.json")
     known = {invariant.name for invariant in select_invariants(None)}

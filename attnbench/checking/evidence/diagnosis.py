@@ -19,7 +19,7 @@ from typing import Any
 
 from attnbench.checking.outcomes import CONTRACT, Outcome
 
-__all__ = ["Clue", "clue_of", "diagnosed", "trusted"]
+__all__ = ["Clue", "clue_of", "diagnosed", "most_specific", "trusted"]
 
 _TRUST = 0.55
 """Share of the known bugs with a clue for which it must be right."""
@@ -171,6 +171,14 @@ def diagnosed(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
             index = next(i for i in places if outcomes[i] is best)
             outcomes[index] = replace(best, diagnosis=_told(clue))
     return tuple(outcomes)
+
+
+def most_specific(bad: Sequence[Outcome]) -> Outcome:
+    """The failure to describe where no cause is known: the contract, or the most specific one."""
+    order = [CONTRACT, *(name for name, _ in _data("causes.json")["shown_by"])]
+    places = {name: place for place, name in enumerate(order)}
+    failed = [outcome for outcome in bad if outcome.status == "failed"]
+    return min(failed or bad[:1], key=lambda outcome: places.get(outcome.invariant, len(order)))
 
 
 def _shows(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:

@@ -157,7 +157,7 @@ def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.program) is None:
         return "and with equal tokens everywhere it is right: positions or weights are wrong"
-    return "and even with equal tokens everywhere it is wrong: not only positions or weights are"
+    return "and even with equal tokens everywhere it is wrong: values, or positions added to them"
 
 
 def _listed(slots: list[int]) -> str:
