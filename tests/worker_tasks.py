@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -110,6 +111,13 @@ def allocate() -> None:
     kept = []
     while True:
         kept.append(torch.ones(2**22))
+
+
+def leave_a_semaphore() -> None:
+    """Make a semaphore with a name, as tqdm does, and end without freeing it."""
+    lock = multiprocessing.get_context("spawn").Lock()
+    with lock:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def raise_value_error() -> None:

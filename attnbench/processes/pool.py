@@ -167,22 +167,29 @@ def _context(preload: Sequence[str] = ()) -> Any:
     return context
 
 
+_LAUNCHED = {"PYTHONUTF8": "1", "PYTHONWARNINGS": "ignore:resource_tracker"}
+
+
 @contextlib.contextmanager
 def _launching() -> Iterator[None]:
     """Start processes without this one's main script, and with UTF-8 as default encoding.
 
-    Otherwise torch fails to import in a locale without UTF-8, since its sources are UTF-8.
+    Otherwise torch fails to import in a locale without UTF-8, since its sources are UTF-8. Python's
+    tracker of resources does not warn of the semaphores that a killed child leaves, which it frees.
     """
-    main, unicode = sys.modules["__main__"], os.environ.get("PYTHONUTF8")
+    main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _LAUNCHED}
     sys.modules["__main__"] = types.ModuleType("__main__")
-    os.environ["PYTHONUTF8"] = "1"
+    for name, value in _LAUNCHED.items():
+        more = f"{before[name]},{value}" if name == "PYTHONWARNINGS" and before[name] else value
+        os.environ[name] = more
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        del os.environ["PYTHONUTF8"]
-        if unicode is not None:
-            os.environ["PYTHONUTF8"] = unicode
+        for name, old in before.items():
+            del os.environ[name]
+            if old is not None:
+                os.environ[name] = old
 
 
 class _Child:

@@ -239,3 +239,22 @@ def test_no_child_outlives_its_parent(number: signal.Signals) -> None:
         parent.wait(timeout=10)
     assert len(pids) == 2
     assert _alive(pids) == []
+
+
+SEMAPHORE = """
+from attnbench.processes.pool import Task, Workers
+with Workers() as workers:
+    workers.submit(Task("x", "worker_tasks:leave_a_semaphore"))
+    print(*[event.kind for event in workers.events()])
+"""
+
+
+def test_python_does_not_warn_of_what_a_killed_child_leaves() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SEMAPHORE],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        text=True,
+    )
+    assert done.stdout == "crashed\n"
+    assert done.stderr == ""
