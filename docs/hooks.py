@@ -62,8 +62,9 @@ def labelled(html: str) -> str:
     name in a cell may be broken after its dots, underscores and brackets.
     """
 
-    def breakable(name: re.Match[str]) -> str:
-        return re.sub(r"(?<=\w[._(])(?=\w)", "<wbr>", name.group())
+    def breakable(found: re.Match[str]) -> str:
+        tag, name = found.groups()
+        return tag or re.sub(r"(?<=\w[._(])(?=\w)", "<wbr>", name)
 
     def cells(table: re.Match[str]) -> str:
         heads = re.findall(r"<th[^>]*>(.*?)</th>", table.group(), re.DOTALL)
@@ -74,7 +75,7 @@ def labelled(html: str) -> str:
 
         def cell(found: re.Match[str]) -> str:
             name = names[next(place) % len(names)]
-            text = re.sub(r"(?<![^\s>])[^\s<]{24,}", breakable, found.group(2))
+            text = re.sub(r"(<[^>]*>)|((?<![^\s>])[^\s<]{24,})", breakable, found.group(2))
             return f'<td data-column="{name}"{found.group(1)}>{text}</td>'
 
         text = re.sub(r"<td([^>]*)>(.*?)</td>", cell, table.group(), flags=re.DOTALL)
