@@ -139,7 +139,11 @@ def _merged(group: list[Outcome]) -> Outcome:
     bad = [outcome for outcome in group if outcome.status not in ("passed", "skipped")]
     passed = [outcome for outcome in group if outcome.status == "passed"]
     one = (bad or passed or group)[0]
-    on = f"{one.reason}\n  on {len(bad)} of {len(group)} seeds" if bad else one.reason
+    on = one.reason
+    if bad:
+        on += f"\n  on {len(bad)} of {len(group)} seeds"
+    elif passed:
+        on += f", on the first of {len(passed)} seeds"
     cases, seconds = sum(o.cases for o in group), sum(o.seconds for o in group)
     return replace(one, reason=on, cases=cases, seconds=seconds)
 

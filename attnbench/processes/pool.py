@@ -176,15 +176,22 @@ def _launching() -> Iterator[None]:
 
     Otherwise torch fails to import in a locale without UTF-8, since its sources are UTF-8. Python's
     tracker of resources does not warn of the semaphores that a killed child leaves, which it frees.
+    Ctrl-C, which reaches all processes of a terminal, is left to this one: a server that it meets
+    while it imports would print a traceback.
     """
+    from multiprocessing import resource_tracker
+
     main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _LAUNCHED}
     sys.modules["__main__"] = types.ModuleType("__main__")
     for name, value in _LAUNCHED.items():
         more = f"{before[name]},{value}" if name == "PYTHONWARNINGS" and before[name] else value
         os.environ[name] = more
+    resource_tracker.ensure_running()  # its start unblocks SIGINT
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         sys.modules["__main__"] = main
         for name, old in before.items():
             del os.environ[name]

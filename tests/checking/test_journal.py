@@ -80,6 +80,8 @@ def test_of_several_seeds_the_first_bad_outcome_stands_for_all() -> None:
     assert (first.status, first.seed, first.cases) == ("failed", 1, 30)
     assert "on 2 of 3 seeds" in first.reason
     assert (second.status, second.cases) == ("passed", 10)
+    (both,) = over_seeds([one("b", seed=0), one("b", seed=1)])
+    assert (both.cases, both.reason) == (20, f"{second.reason}, on the first of 2 seeds")
 
 
 def test_a_journal_knows_the_content_of_the_files_that_it_is_about(tmp_path: Path) -> None:

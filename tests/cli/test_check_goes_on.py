@@ -111,3 +111,27 @@ def _sleeps(parent: psutil.Process) -> bool:
         return bool(workers) and [w.cpu_times().user for w in workers] == times
     except psutil.NoSuchProcess:
         return False
+
+
+def test_ctrl_c_in_a_terminal_while_the_server_imports_prints_no_traceback() -> None:
+    code = "import sys; from attnbench.cli import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "check", "scaled_dot", "dot"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    until, parent = time.monotonic() + 60, psutil.Process(process.pid)
+    while time.monotonic() < until and not _serves(parent):
+        time.sleep(0.02)
+    time.sleep(0.5)  # it imports torch, which takes over a second
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert process.returncode == 130, err
+
+
+def _serves(parent: psutil.Process) -> bool:
+    """Whether the server of the children has been started."""
+    return any("forkserver" in " ".join(child.cmdline()) for child in parent.children())
