@@ -7,7 +7,10 @@ from importlib import resources
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+import attnbench
 from attnbench.checking.api import select_invariants
 from attnbench.checking.evidence import diagnosis
 from attnbench.checking.evidence.diagnosis import Clue, clue_of, diagnosed, trusted
@@ -115,6 +118,31 @@ def test_the_failure_that_shows_the_cause_best_tells_it(monkeypatch: pytest.Monk
     assert lines[-2] == "  also failed: agrees_with_scalar_reference, unit_variance"
     assert lines[-1].startswith("  by design? exempt=")
     assert text in repr(CheckReport(told))
+
+
+def _laid(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention on (B, L, H, E)."""
+    tensors = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    return torch.nn.functional.scaled_dot_product_attention(*tensors).transpose(1, 2)
+
+
+@pytest.mark.parametrize("invariants", [["pools_values"], ["constant_values_come_back"], None])
+def test_a_function_of_another_layout_is_told_its_style(invariants: list[str] | None) -> None:
+    report = attnbench.check(_laid, style="sdpa", profile="quick", invariants=invariants)
+    told = "the function takes (B, L, H, E), the layout of the style flash, and not (B, H, L, E)"
+    assert [o.diagnosis for o in report.outcomes if o.diagnosis] == [told]
+    right = torch.nn.functional.scaled_dot_product_attention
+    mirrored = attnbench.check(
+        lambda q, k, v: right(q, k, v), style="flash", profile="quick", invariants=["pools_values"]
+    )
+    assert "the layout of the style sdpa" in str(mirrored)
+
+
+def test_a_call_that_raises_tells_nothing_of_the_property_that_made_it() -> None:
+    raised = Outcome("a", "masks_broadcast", "failed", "a raised on a legal input: ValueError: no")
+    assert diagnosed([raised])[0].diagnosis is None
+    contract = Outcome("a", "keeps_the_contract", "passed")
+    assert diagnosed([contract, raised])[1].diagnosis is not None
 
 
 def test_without_a_cause_the_most_specific_failure_is_described() -> None:

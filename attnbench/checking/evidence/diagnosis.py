@@ -158,12 +158,25 @@ def _told(clue: Clue) -> str:
     return f"{text}, as in {', '.join(found)}" if found else text
 
 
+def _judged(outcomes: Sequence[Outcome]) -> Clue | None:
+    """The clue, unless it is a property that was not reached and the contract was not checked.
+
+    Where every call raises, a property alone does not tell why.
+    """
+    clue = clue_of(outcomes)
+    if clue is None or clue.kind in ("makes", "says"):
+        return clue
+    checked = any(o.invariant == CONTRACT and o.status != "skipped" for o in outcomes)
+    failed = [o for o in outcomes if o.status == "failed"]
+    return clue if checked or not all(_BROKEN.search(o.reason) for o in failed) else None
+
+
 def diagnosed(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
     """Add the likely cause to the failure of each subject that shows it best."""
     outcomes = list(outcomes)
     for subject in dict.fromkeys(o.subject for o in outcomes if o.status == "failed"):
         places = [i for i, outcome in enumerate(outcomes) if outcome.subject == subject]
-        clue = clue_of(outcomes[i] for i in places)
+        clue = _judged([outcomes[i] for i in places])
         failed = {outcomes[i].invariant for i in places if outcomes[i].status == "failed"}
         ran = failed | {outcomes[i].invariant for i in places if outcomes[i].status == "passed"}
         if clue is not None and trusted(clue, _data("diagnoses.json"), failed, ran):

@@ -15,6 +15,7 @@ from attnbench.checking.evidence.textbook_call import Call
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.specs import LayerSpec, MechanismSpec
+from attnbench.subject.styles.functions import other_layout
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -69,6 +70,9 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
         subject: a subject with known scores: those of a scoring function, or q·k times a scale.
         counterexamples: ids of cases at which an invariant failed; small ones are used as well.
     """
+    layout = other_layout(subject.spec)
+    if layout is not None:
+        return (f"layout_of_{layout}",)
     found = likeliest(*tally(subject, counterexamples))
     return tuple(found) or (("computed_in_float32",) if _is_narrow(subject) else ())
 

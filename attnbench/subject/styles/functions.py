@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import (
+    AdaptedSpec,
     Callee,
     Maker,
     fold,
@@ -23,7 +25,7 @@ from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
 from attnbench.subject.styles.turned_masks import with_causality
 
-__all__ = ["flash", "interface", "sdpa"]
+__all__ = ["flash", "interface", "other_layout", "sdpa"]
 
 _OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes")
 _FORMULA = "softmax(q·k / √E) v"
@@ -126,6 +128,36 @@ def interface(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
         },
     }
     return spec_of("interface", function, known, fields)
+
+
+def other_layout(spec: object) -> str | None:
+    """The style that fits the layout of a function which was adapted with the other's.
+
+    Only calls show the layout: one in its own is wrong, and one in the other is right.
+
+    Args:
+        spec: any spec.
+
+    Returns:
+        ``"flash"`` or ``"sdpa"``, or ``None`` where both calls are right, or none is.
+    """
+    if not isinstance(spec, AdaptedSpec) or spec.style not in ("sdpa", "flash"):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 3, n, 8, generator=generator) for n in (4, 5, 5))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    def right(layout: type[Callee]) -> bool:
+        module = layout(copy.deepcopy(spec.callee), fitted(spec.callee, spec.style))
+        try:
+            with torch.no_grad():
+                got = module(query, key, value)
+        except Exception:  # a function may raise anything where sizes do not fit
+            return False
+        return got.shape == expected.shape and torch.allclose(got, expected, 1e-3, 1e-3)
+
+    found = [style for style, layout in (("sdpa", _Sdpa), ("flash", _Flash)) if right(layout)]
+    return found[0] if len(found) == 1 and found != [spec.style] else None
 
 
 def _takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
