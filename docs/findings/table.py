@@ -29,21 +29,22 @@ TOLERANCE = 1e-5
 HEAD = """\
 # Findings in other libraries
 
-What the properties of this project found in current releases of public libraries: {defects}
-defects in {libraries} libraries. Each is a row of the first table and counts once, however many
-subjects show it. {wrong} give a wrong result, and {errors} raise an error where a result is due.
+The checks of this project found {defects} defects in current releases of {libraries} public
+libraries. Each defect is one row of the first table, however many subjects show it. {wrong} give a
+wrong result, and {errors} raise an error where there should be a result.
 
-Each has a script of at most 15 lines that imports the library alone and prints what a call gives
-(`got`) beside what it should give (`want`): the other path's result where two paths differ and
-nothing says which is right. A defect contradicts the library's documentation, another path of the
-same library, or arithmetic; a column says which, and how, with the words of the documentation and
-their address. What contradicts only the conventions of this project is listed as by design or
-unclear. A property set as `code` is an [invariant](../reference/invariants.md) of this project.
+Each has a script of at most 15 lines that imports only the library. The script prints what a call
+gives (`got`) and what it should give (`want`). Where two ways to compute the same thing differ and
+nothing says which is right, `want` is the result of the other way. A defect contradicts the
+library's documentation, another path through the same library, or arithmetic. The column
+“contradicts” says which of these and why, and quotes and links the documentation. Results that
+contradict only the conventions of this project are listed as by design or unclear.
+A property set as `code` is an [invariant](../reference/invariants.md) of this project.
 
-Each script is run by a test against the version in the table (`tox -e peers`). The test fails on
-the day a script prints the same twice, or another version is installed, so that the table stays
-true. `findings.toml`, beside this page, holds the table, and `docs/findings/table.py` makes the
-page from it and from what the scripts printed. Public threads were searched on 2026-11-22.
+A test runs each script with the version in the table (`tox -e peers`). It fails if a script prints
+the same value twice, or if another version is installed, so the table stays true. The table is
+written in `findings.toml`, beside this page; `docs/findings/table.py` makes the page from it and
+from the output of the scripts. Public threads were searched on 2026-11-22.
 """
 
 Finding = dict[str, str]
