@@ -53,14 +53,6 @@ def test_where_the_contracts_own_call_raises_no_property_of_another_call_is_told
     assert clue_of(found[1:]) == Clue("alone", "inputs_are_unchanged", "inputs_changed")
 
 
-def test_a_call_that_raises_tells_no_cause_unless_the_contract_was_checked_too() -> None:
-    text = "mine raised on a legal input: RuntimeError: subscript h has size 3 (mine.py:4)"
-    found = [Outcome("mine", "weights_sum_to_one", "failed", text)]
-    assert diagnosed(found)[0].diagnosis is None
-    kept = Outcome("mine", "keeps_the_contract", "passed")
-    assert diagnosed([kept, *found])[1].diagnosis is not None
-
-
 def test_a_number_too_large_for_a_half_type_is_half_precision() -> None:
     text = (
         "mine raised on a legal input: RuntimeError: value cannot be converted to type c10::Half "

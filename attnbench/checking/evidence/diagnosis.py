@@ -179,22 +179,11 @@ def diagnosed(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
         clue = _judged([outcomes[i] for i in places])
         failed = {outcomes[i].invariant for i in places if outcomes[i].status == "failed"}
         ran = failed | {outcomes[i].invariant for i in places if outcomes[i].status == "passed"}
-        if clue is None or (CONTRACT not in ran and _only_the_call(clue, outcomes, places)):
-            continue
-        if trusted(clue, _data("diagnoses.json"), failed, ran):
+        if clue is not None and trusted(clue, _data("diagnoses.json"), failed, ran):
             best = _shows(clue, [outcomes[i] for i in places])
             index = next(i for i in places if outcomes[i] is best)
             outcomes[index] = replace(best, diagnosis=_told(clue))
     return tuple(outcomes)
-
-
-def _only_the_call(clue: Clue, outcomes: Sequence[Outcome], places: Iterable[int]) -> bool:
-    """Whether a clue is an invariant, and all that failed were calls, for whatever reason.
-
-    If the contract was not checked, the plainest call may fail as well.
-    """
-    failed = [outcomes[i].reason for i in places if outcomes[i].status == "failed"]
-    return clue.kind in {"alone", "fails"} and all(_BROKEN.search(reason) for reason in failed)
 
 
 def most_specific(bad: Sequence[Outcome]) -> Outcome:
