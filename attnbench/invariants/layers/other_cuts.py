@@ -31,7 +31,8 @@ def other_cuts(stage: Stage, found: FoundError) -> str:
     for other in dict.fromkeys(others):
         if list(other) != cuts:
             right = played(stage, "split", steps(begin.count, *other)) is None
-            told["right" if right else "wrong"].append(" + ".join(map(str, other)))
+            cut = " + ".join(map(str, other)) if len(other) > 1 else f"{total} at once"
+            told["right" if right else "wrong"].append(cut)
     parts = [f"as {_or(as_)} it is {how}" for how, as_ in told.items() if as_]
     return f"\n  cut {'; '.join(parts)}" if parts else ""
 

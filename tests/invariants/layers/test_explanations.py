@@ -90,7 +90,11 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
     [
         ("top_left", CUT, "token 1 " + SEES.format("token 0", "tokens 0 and 1")),
         ("window_too_wide", CUT, "token 4 " + SEES.format("tokens 0 to 4", "tokens 1 to 4")),
-        ("no_window_in_steps", CUT, "cut as 5, 1 + 4 or 3 + 2 it is right; as 1 + 1 + 1 + 1 + 1"),
+        (
+            "no_window_in_steps",
+            CUT,
+            "cut as 5 at once, 1 + 4 or 3 + 2 it is right; as 1 + 1 + 1 + 1 + 1",
+        ),
         (
             "padding_forgotten",
             "padded_rows_decode_as_alone",
