@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnbench.invariants.layers.attribution import played
+from attnbench.invariants.layers.cache_programs import Program
 from attnbench.invariants.layers.program_comparison import Player
 from attnbench.invariants.layers.program_stage import FoundError, Stage, Track
 from attnbench.invariants.layers.rounding import floor_of
@@ -67,7 +68,7 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
     if first is None or first.output is None or first.track is None:
         return ""
     track, (row, back, _) = first.track, found.place
-    length, rows = track.seen.shape[1], max(step.count for step in found.program[:1])
+    length, rows = track.seen.shape[1], _most_rows(found.program)
     if rows * first.columns > _MOST or row >= track.seen.shape[0] or -back > length:
         return ""
     pad = track.pads[row] if track.pads else 0
@@ -99,6 +100,12 @@ def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
         f"\n  token {place} depends on {in_calls}{padding}; {where} it depends on {in_one}: "
         "what it sees is wrong"
     )
+
+
+def _most_rows(program: Program) -> int:
+    """The most rows that a sequence has at any time."""
+    begun = [step.count for step in program if step.kind == "begin"]
+    return max(begun + [len(step.rows) for step in program if step.kind == "select"])
 
 
 def _replayed(stage: Stage, judged: str, found: FoundError) -> _Replay | None:

@@ -11,6 +11,12 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec
+from attnbench.cases.case import Case
+from attnbench.invariants.layers.cache_programs import Step, steps
+from attnbench.invariants.layers.program_stage import FoundError, Stage
+from attnbench.invariants.layers.seen_tokens import seen_tokens
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.lookup import resolve
 from tests.meta.right.broken_layers import BROKEN, KILLERS
 
 WINDOW = 4
@@ -68,6 +74,7 @@ def spec(mistake: str) -> LayerSpec:
         dtypes=("float32", "float64"),
         cache=CacheSpec(
             new=new,
+            select=lambda cache, index: {n: t[index] for n, t in cache.items()},
             crop=lambda cache, length: {n: t[:, :length] for n, t in cache.items()},
             length=lambda cache: cache["key"].shape[1] * (1 + (mistake == "counted_twice")),
         ),
@@ -124,6 +131,15 @@ def test_a_cropped_token_that_still_counts_is_named() -> None:
 def test_another_row_that_counts_is_named() -> None:
     reason = told(BROKEN["keys_only"], KILLERS["keys_only"])
     assert "and a token that is not of its sequence; in one call it depends on" in reason
+
+
+def test_tokens_of_rows_that_a_selection_adds_are_seen() -> None:
+    (subject,) = resolve(replace(spec("unscaled_in_calls"), name="selecting"))
+    assert isinstance(subject, LayerSubject)
+    stage = Stage(subject, Case((1,), 24, 24, 8, 8, 8))
+    program = steps(1, 1, Step("select", rows=(0, 0)), 1)
+    found = FoundError(program, "", place=(1, -1, 0))
+    assert BOTH.format("", "right").replace("  ", " ") in seen_tokens(stage, "rows", found)
 
 
 def test_a_small_error_is_tried_in_float64() -> None:
