@@ -7,6 +7,7 @@ import copy
 import torch
 
 from attnbench.invariants.layers.attribution import played
+from attnbench.invariants.layers.cache_tensors import left_by_selection, tensors_of
 from attnbench.invariants.layers.other_cuts import in_double, other_cuts
 from attnbench.invariants.layers.program_stage import FoundError, Stage
 from attnbench.invariants.layers.rounding import floor_of, worst_place
@@ -35,8 +36,33 @@ def explanation(stage: Stage, judged: str, found: FoundError) -> str:
             return _NARROW
     if judged == "ledger":
         return _lengths(stage)
+    if judged == "rows" and "select" in kinds:
+        told = _left(stage, found)
+        if told:
+            return told
     cuts = other_cuts(stage, found) if judged == "split" else ""
     return seen_tokens(stage, judged, found) + cuts + in_double(stage, judged, found)
+
+
+def _left(stage: Stage, found: FoundError) -> str:
+    """The tensors that the first selection of a program changes, and those that it leaves."""
+    subject, module = stage.subject, stage.module()
+    begin, *rest = found.program
+    select = next(step for step in rest if step.kind == "select")
+    try:
+        with torch.no_grad():
+            cache = subject.new_cache(module, begin.count)
+            tokens = stage.tokens[: begin.count, :3].clone()
+            _, cache = subject.call(module, tokens, None, cache)
+            before = {place: tensor.clone() for place, tensor in tensors_of(cache)}
+            cache = subject.select(cache, torch.tensor(select.rows, device=tokens.device))
+    except Exception:  # the program itself reports other errors
+        return ""
+    changed, left = left_by_selection(before, dict(tensors_of(cache)), begin.count)
+    if not left:
+        return ""
+    of = ", ".join(changed) or "no tensor of the cache"
+    return f"\n  select changes {of}, and leaves {', '.join(left)} as it was"
 
 
 def _lengths(stage: Stage) -> str:

@@ -74,7 +74,9 @@ def spec(mistake: str) -> LayerSpec:
         dtypes=("float32", "float64"),
         cache=CacheSpec(
             new=new,
-            select=lambda cache, index: {n: t[index] for n, t in cache.items()},
+            select=lambda cache, index: {
+                name: tensor if mistake == name else tensor[index] for name, tensor in cache.items()
+            },
             crop=lambda cache, length: {n: t[:, :length] for n, t in cache.items()},
             length=lambda cache: cache["key"].shape[1] * (1 + (mistake == "counted_twice")),
         ),
@@ -109,6 +111,11 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
         ),
         ("unscaled_in_calls", CUT, BOTH.format("", "right").replace("  ", " ")),
         ("shifted_in_calls", CUT, BOTH.format("even", "wrong")),
+        (
+            "value",
+            "selected_rows_go_on_as_their_sequences",
+            "select changes cache['key'] (1, 3, 8), and leaves cache['value'] (2, 3, 8) as it was",
+        ),
         (
             "counted_twice",
             "cache_length_counts_slots",
