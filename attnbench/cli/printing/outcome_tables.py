@@ -18,6 +18,8 @@ __all__ = ["Screen", "junit_xml"]
 _GOOD = ("passed", "skipped")
 _NO_LAW = "law not declared"
 _STATUS_WIDTH = max(map(len, STATUSES))
+_FEW_LAWS = 2
+"""How many undeclared laws are named below the table."""
 
 
 class Screen:
@@ -62,9 +64,11 @@ class Screen:
             if len(found) < self._expected[subject]:
                 self._subject(subject, found)
         counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
-        laws = sum(outcome.reason == _NO_LAW for outcome in report.outcomes)
+        laws = [o.invariant for o in report.outcomes if o.reason == _NO_LAW]
         if self._each and not self._verbose and laws:
-            counts += f" ({laws} for laws that are not declared; -v lists them)"
+            few = f"law not declared: {', '.join(laws)}"
+            many = f"{len(laws)} for laws that are not declared; -v lists them"
+            counts += f" ({few if len(laws) <= _FEW_LAWS else many})"
         print_line(f"{counts or 'nothing checked'} in {seconds:.0f} s")
         for note in report.notes:
             print_line(note)

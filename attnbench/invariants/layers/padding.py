@@ -140,7 +140,7 @@ def _told_elsewhere(look: Look, mask: str) -> bool:
 
 def _decodes_padded(subject: Subject) -> str | None:
     if "left_padding_is_inert" not in subject.laws:
-        return "law left_padding_is_inert not declared"
+        return "law left_padding_is_inert not declared: padding at the left was not tried"
     return takes_padding(subject) or has_cache(subject)
 
 

@@ -14,6 +14,7 @@ import os
 import platform
 import shlex
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
@@ -93,11 +94,22 @@ def _loaded() -> tuple[ctypes.CDLL, bool]:
     path = library_path()
     if path.exists():
         try:
-            return ctypes.CDLL(str(path)), True
+            if _is_whole(path):
+                return ctypes.CDLL(str(path)), True
         except OSError:
-            path.unlink()
+            pass
+        path.unlink()
     _compile(path)
     return ctypes.CDLL(str(path)), False
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether an ELF file has its end; the loader maps one that was cut off, and dies of SIGBUS."""
+    head = path.read_bytes()[:64]
+    if len(head) < 64 or not head.startswith(b"\x7fELF\x02\x01"):
+        return True  # of another kind; the loader itself says what is wrong with it
+    table, size, count = struct.unpack_from("<Q10xHH", head, 40)
+    return bool(path.stat().st_size >= table + size * count)
 
 
 def _compile(path: Path) -> None:

@@ -123,12 +123,15 @@ def test_without_a_compiler_list_does_not_promise_to_compile(tmp_path: Path) -> 
     assert script(source, tmp_path) == "native, compiled and measured at first use"
 
 
-def test_a_library_that_a_crash_left_empty_is_compiled_again(tmp_path: Path) -> None:
+def test_a_library_that_a_crash_left_damaged_is_compiled_again(tmp_path: Path) -> None:
     source = "from attnbench_plugins.kernels import _library; print(_library.library_path())"
     path = Path(script(source, tmp_path))
-    path.write_bytes(b"")
     assert script(NATIVE_SCRIPT, tmp_path) == "native"
-    assert path.stat().st_size > 0
+    whole = path.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        assert script(NATIVE_SCRIPT, tmp_path) == "native"
+        assert path.stat().st_size == len(whole)
 
 
 def test_a_compiler_without_openmp_gives_loops_of_one_thread(tmp_path: Path) -> None:
