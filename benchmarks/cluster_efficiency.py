@@ -93,7 +93,7 @@ def simulate(
         free += 1
         if work.late:
             late = replace(work, invariants=work.late, late=())
-            waiting += pieces(work) if work.apart else [late]
+            waiting += pieces(work) if work.parts else [late]
     return now, next(order)
 
 

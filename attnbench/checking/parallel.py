@@ -161,7 +161,7 @@ def _outcomes(
         yield _repeatable(replace(outcome, subject=work.label), event.task)
         return
     if event.kind == "done" or not work.invariants:
-        if work.apart and not work.broken:
+        if work.parts and not work.broken:
             for part, one in enumerate(pieces(work)):
                 submit(f"{number}.{part}", one)
         elif work.late:  # a new process has to run a broken contract again to know it

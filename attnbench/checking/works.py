@@ -26,8 +26,11 @@ __all__ = [
 RESTARTS = 1
 """How often a subject is restarted, after the invariant in which its process ended."""
 
-_HANDS = 32
-"""Works that the invariants of a subject are dealt to on a cluster."""
+_COARSE, _FINE = 5, 56
+"""Works that the invariants of a subject are dealt to on a cluster: at first, and at the end."""
+
+_AT_LEAST = 40
+"""Least number of subjects, the last ones, that are dealt finely."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Work:
         invariants: names of the invariants, in order.
         label: name of the subject in its outcomes.
         late: names of invariants that run after the others have run on every subject.
-        apart: whether late ones are dealt to several processes, unless the contract failed.
+        parts: number of works that late ones are dealt to, unless the contract failed; 0: one.
         broken: whether the contract failed.
         restarts: how often it may be restarted.
         seed: seed of the drawn cases.
@@ -51,7 +54,7 @@ class Work:
     invariants: tuple[str, ...]
     label: str
     late: tuple[str, ...] = ()
-    apart: bool = False
+    parts: int = 0
     broken: bool = False
     restarts: int = RESTARTS
     seed: int | None = None
@@ -106,15 +109,21 @@ def dealt(works: Sequence[Work], jobs: int) -> list[Work]:
 
 
 def apart(works: Sequence[Work]) -> list[Work]:
-    """The works for a cluster: the contract first, then the others in several processes."""
+    """The works for a cluster: the contract first, then the others in several processes.
+
+    A task has a cost, and workers without one wait at the end for the last. The last fifth of the
+    subjects is therefore dealt to many short works, and the others to a few long ones.
+    """
     found = []
-    for work in works:
+    coarse = min(len(works) * 4 // 5, len(works) - _AT_LEAST)
+    for place, one in enumerate(works):
+        work = replace(one, parts=_COARSE if place < coarse else _FINE)
         names = (*work.invariants, *work.late)
         if work.broken:
-            found.append(work)
+            found.append(one)
         elif CONTRACT in names and len(names) > 1:
             rest = tuple(name for name in names if name != CONTRACT)
-            found.append(replace(work, invariants=(CONTRACT,), late=rest, apart=True))
+            found.append(replace(work, invariants=(CONTRACT,), late=rest))
         else:
             found += pieces(replace(work, late=names))
     return found
@@ -123,14 +132,12 @@ def apart(works: Sequence[Work]) -> list[Work]:
 def pieces(work: Work) -> list[Work]:
     """The late invariants of a work in several works, the longest first.
 
-    What compiles takes longest, and has a work of its own. The others are dealt to as many as keep
-    a thousand workers busy; one each would be mostly of invariants that are skipped at once, and
-    the scheduler busier than the workers.
+    What compiles takes longest, and has a work of its own. The others share ``parts`` of them.
     """
     rest = [name for name in work.late if name not in COMPILING]
     hands: list[tuple[str, ...]] = [(name,) for name in work.late if name in COMPILING]
-    hands += [hand for part in range(_HANDS) if (hand := tuple(rest[part::_HANDS]))]
-    return [replace(work, invariants=hand, late=(), apart=False) for hand in hands]
+    hands += [hand for part in range(work.parts) if (hand := tuple(rest[part :: work.parts]))]
+    return [replace(work, invariants=hand, late=(), parts=0) for hand in hands]
 
 
 def digests(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:

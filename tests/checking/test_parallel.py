@@ -76,11 +76,19 @@ def test_what_compiles_shares_its_process_with_nothing_and_others_share_theirs()
     assert max(sizes) - min(sizes) <= 1 < max(sizes)
 
 
+def test_the_last_subjects_on_a_cluster_are_dealt_to_more_and_shorter_tasks() -> None:
+    names = (CONTRACT, *(f"invariant {n}" for n in range(90)))
+    for count, long in ((1, 0), (40, 0), (41, 1), (100, 60), (1000, 800)):
+        works = apart(works_of([(f"x{n}", f"x{n}") for n in range(count)], names))
+        longest = [max(len(piece.invariants) for piece in pieces(work)) for work in works]
+        assert longest == [18] * long + [2] * (count - long)
+
+
 def test_a_contract_that_failed_is_told_to_what_is_left_in_its_process() -> None:
     (work,) = works_of([("x", "x")], NAMES, late=COMPILING)
     (again,) = apart([replace(work, broken=True)])
     assert again.invariants == work.invariants
-    assert not again.apart
+    assert not again.parts
 
 
 @pytest.mark.parametrize(
