@@ -48,6 +48,8 @@ def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None 
 def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
     """The index at which two tensors exceed the allowed difference most; ``None`` if nowhere.
 
+    NaN in both is no difference: that a run gives NaN is told by ``agrees_with_float64``.
+
     Args:
         got, expected: ``(B, L, E)``.
         allowed: allowed difference, broadcasts to them.
@@ -55,9 +57,11 @@ def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Te
     """
     if not got.numel():
         return None
-    gap = (got.detach().cpu().double() - expected.detach().cpu().double()).abs()
-    excess = gap.nan_to_num(nan=float("inf")) / torch.as_tensor(allowed, dtype=torch.float64)
-    excess = torch.where(real.cpu(), excess, 0.0).expand(got.shape)
+    one, two = got.detach().cpu().double(), expected.detach().cpu().double()
+    gap = (one - two).abs().nan_to_num(nan=float("inf"))
+    excess = gap / torch.as_tensor(allowed, dtype=torch.float64)
+    alike = (one == two) | (one.isnan() & two.isnan())
+    excess = torch.where(real.cpu() & ~alike, excess, 0.0)
     worst = int(excess.flatten().argmax())
     if float(excess.flatten()[worst]) <= 1.0:
         return None

@@ -176,3 +176,18 @@ def test_a_window_that_is_too_wide_is_not_told_as_a_shift() -> None:
     )
     assert outcome(wide, "moved_tokens_keep_their_outputs").status != "failed"
     assert outcome(wide, "outputs_see_no_more_than_the_window").status == "failed"
+
+
+class NoNumber(nn.Module):
+    """Gives NaN for two tokens or more."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden * float("nan") if hidden.shape[1] > 1 else hidden
+
+
+def test_nan_in_both_of_two_runs_is_no_difference_between_them() -> None:
+    spec = LayerSpec(name="no_number", make=lambda size: NoNumber())
+    for invariant in ("layer_calls_leave_no_trace", "items_are_independent"):
+        assert outcome(spec, invariant).status == "passed"
+    report = attnbench.check(spec, profile="quick", invariants=["agrees_with_float64"])
+    assert [outcome.status for outcome in report.outcomes] == ["failed"]
