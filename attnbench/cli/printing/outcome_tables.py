@@ -64,7 +64,7 @@ class Screen:
             if len(found) < self._expected[subject]:
                 self._subject(subject, found)
         counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
-        laws = [o.invariant for o in report.outcomes if o.reason == _NO_LAW]
+        laws = {o.invariant: None for o in report.outcomes if o.reason == _NO_LAW}
         if self._each and not self._verbose and laws:
             few = f"law not declared: {', '.join(laws)}"
             many = f"{len(laws)} for laws that are not declared; -v lists them"

@@ -98,14 +98,15 @@ def _loaded() -> tuple[ctypes.CDLL, bool]:
                 return ctypes.CDLL(str(path)), True
         except OSError:
             pass
-        path.unlink()
+        path.unlink(missing_ok=True)
     _compile(path)
     return ctypes.CDLL(str(path)), False
 
 
 def _is_whole(path: Path) -> bool:
     """Whether an ELF file has its end; the loader maps one that was cut off, and dies of SIGBUS."""
-    head = path.read_bytes()[:64]
+    with path.open("rb") as file:
+        head = file.read(64)
     if len(head) < 64 or not head.startswith(b"\x7fELF\x02\x01"):
         return True  # of another kind; the loader itself says what is wrong with it
     table, size, count = struct.unpack_from("<Q10xHH", head, 40)
