@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -134,7 +135,11 @@ class Online(Wrapped):
         return Streaming()(self, query, key, value, attn_mask=mask)
 
 
-def _right(cls: type[Wrapped], exempt: Mapping[str, str] | None = None) -> Right:
+def _right(
+    cls: type[Wrapped],
+    exempt: Mapping[str, str] | None = None,
+    conventions: Mapping[str, Any] | None = None,
+) -> Right:
     name = cls.__name__.lower()
     assert isinstance(ATTENTION.spec, MechanismSpec)
     spec = MechanismSpec(
@@ -144,28 +149,19 @@ def _right(cls: type[Wrapped], exempt: Mapping[str, str] | None = None) -> Right
         reference=ATTENTION.spec.reference,
         laws=("pools_values",),
         exempt=exempt or {},
+        conventions=conventions or {},
     )
     return Right(name, spec)
 
 
-_BACKWARD = (
-    "backward_leaves_no_trace",
-    "bias_gets_its_gradient",
-    "empty_rows_have_finite_gradients",
-    "gradient_layouts_agree",
-    "gradient_modes_agree",
-    "gradients_alone_equal_gradients_together",
-    "gradients_are_finite_at_extremes",
-    "gradients_are_right",
-    "long_gradients_are_right",
-    "masked_slots_get_no_gradient",
-    "one_tensor_equals_three_copies",
-)
-_NO_BACKWARD = "FlexAttention has no backward on CPU"
 RIGHT = [
     _right(Sdpa),
     _right(SdpaFlash, {"bias_gets_its_gradient": "torch's flash kernel gives a mask no gradient"}),
-    _right(Flex, dict.fromkeys(_BACKWARD, _NO_BACKWARD)),
+    _right(
+        Flex,
+        {"vmap_equals_batch": "FlexAttention raises under torch.func.vmap"},
+        {"gradients": False},  # it has no backward pass on a CPU
+    ),
     _right(Chunked),
     _right(Online),
     *(Right(name, spec) for name, spec in SPECS.items()),
