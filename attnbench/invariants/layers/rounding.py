@@ -48,7 +48,7 @@ def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None 
 def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:
     """The index at which two tensors exceed the allowed difference most; ``None`` if nowhere.
 
-    NaN in both is no difference: that a run gives NaN is told by ``agrees_with_float64``.
+    NaN in both is no difference: ``keeps_the_contract`` tells of a layer that gives NaN.
 
     Args:
         got, expected: ``(B, L, E)``.

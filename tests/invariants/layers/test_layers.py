@@ -186,8 +186,9 @@ class NoNumber(nn.Module):
 
 
 def test_nan_in_both_of_two_runs_is_no_difference_between_them() -> None:
-    spec = LayerSpec(name="no_number", make=lambda size: NoNumber())
-    for invariant in ("layer_calls_leave_no_trace", "items_are_independent"):
-        assert outcome(spec, invariant).status == "passed"
-    report = attnbench.check(spec, profile="quick", invariants=["agrees_with_float64"])
-    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+    for dtypes in (("float32", "float64"), ("bfloat16",)):
+        spec = LayerSpec(name="no_number", make=lambda size: NoNumber(), dtypes=dtypes)
+        for invariant in ("layer_calls_leave_no_trace", "items_are_independent"):
+            assert outcome(spec, invariant).status == "passed"
+        report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+        assert [outcome.status for outcome in report.outcomes] == ["failed"]
