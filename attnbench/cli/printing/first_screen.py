@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grids, half_width, overhead_share
 from attnbench.benchmark.records.record import Record
 from attnbench.cli.printing import record_tables
 from attnbench.cli.printing.tables import console
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["show"]
 
@@ -24,7 +21,7 @@ _LEGEND = """\
 ± 50 %: the 95 % interval, from {counts} processes, is from ×/1.5 to ×·1.5
 gain: how many times faster a kernel is than its scoring function
 MiB: peak memory of the call beyond inputs and parameters
-checks: invariants that hold, of those that were run; +86: for 86 more there was no time
+checks: invariants that hold, of those that were run; +N: for N more there was no time
 {sign} overhead is at least a fifth of the call: {overhead}"""
 _LAYER_LEGEND = """\
 Layers: × is time over that of causal_attention; prefill computes S tokens in one call, decode the
