@@ -26,7 +26,9 @@ _STEP = 2.0**-24
 """Smallest relative move; the effect of a smaller one would vanish in float64's rounding."""
 _SURE_DRAWS = 128
 """Number of random directions that are tried before a subject fails."""
-_SHORT_SUM = 8.0
+_JUMP = 16.0
+"""If the output changes by so much more than in proportion to a move, it is not continuous."""
+_SHORT_SUM = 3.0
 """Square root of the number of keys up to which a sum counts as a single rounding."""
 
 
@@ -126,20 +128,23 @@ class Oracle(Reference):
         self, units: float, eps: float, draws: int, *, rounded: bool
     ) -> Iterator[Tensor]:
         """Yield the budgets of 4 directions, of 8 and so on; none is narrower than the previous."""
-        largest = torch.zeros_like(self.output)
+        largest = [torch.zeros_like(self.output) for _ in range(2)]
         floor = self.floor(units=units, eps=eps)
         # one unit, scaled up, where the output is smooth; all units at once near a discontinuity
         steps = (max(eps, _STEP), units * eps)
         modes = [_RandomRounding(step) if rounded else contextlib.nullcontext() for step in steps]
         moved = zip(*(self.moved(step, draws) for step in steps), strict=True)
         for count, pairs in enumerate(moved, 1):
-            for (module, inputs), step, mode in zip(pairs, steps, modes, strict=True):
-                with mode, torch.no_grad():
+            for place, ((module, inputs), step) in enumerate(zip(pairs, steps, strict=True)):
+                with modes[place], torch.no_grad():
                     output = self.subject.output(module, inputs)
                 change = (output - self.output).abs() * (units * eps / step)
-                largest = torch.maximum(largest, change.nan_to_num(0.0))
+                largest[place] = torch.maximum(largest[place], change.nan_to_num(0.0))
             if count == draws or (count >= 4 and count.bit_count() == 1):
-                yield largest.amax(-1, keepdim=True) + floor
+                one, all_units = (change.amax(-1, keepdim=True) for change in largest)
+                # it jumps: among tied keys, say, which may be more than those that were seen
+                jumps = all_units > _JUMP * one
+                yield torch.where(jumps, units * all_units, torch.maximum(one, all_units)) + floor
 
     def moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
         """Yield module and inputs ``draws`` times, each element moved up or down at random."""

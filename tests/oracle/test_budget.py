@@ -116,3 +116,17 @@ def test_a_budget_that_acquits_early_leaves_gradients_on() -> None:
     first = next(oracle.sure_budgets())
     assert torch.is_grad_enabled()
     assert bool((first <= oracle.budget(sure=True)).all())
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [  # what the search of thorough found: a sum over a few dozen keys is a random walk
+        ("dot", "b4x4x2-L9-S24-Eq16-Ek16-Ev16-float32-cpu-none-contiguous-normal-s466"),
+        # all keys are tied in saturated scores: more ties than the random directions try
+        ("hard", "b4x3x2-L27-S12-Eq3-Ek8-Ev15-float32-cpu-none-contiguous-near_overflow-s364"),
+    ],
+)
+def test_right_outputs_with_rare_errors_are_within_the_budget(target: str, found: str) -> None:
+    oracle, output = _oracle(target, Case.from_id(found))
+    error = (output.double() - oracle.output).abs()
+    assert bool((error <= oracle.budget(sure=True)).all())
