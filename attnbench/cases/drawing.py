@@ -79,9 +79,10 @@ class CaseSpace(st.SearchStrategy[Case]):
 
     def do_draw(self, data: ConjectureData) -> Case:
         """Draw a case when the strategy is used on its own."""
-        drawn = st.one_of([part.raw() for part in self.parts])
+        drawn: st.SearchStrategy[Any] = st.one_of([part.raw() for part in self.parts])
         made = drawn.map(lambda found: found[1] and found[0].finished(found[1]))
-        return data.draw(made.filter(lambda case: case is not None))  # type: ignore[return-value]
+        case: Case = data.draw(made.filter(lambda case: case is not None))
+        return case
 
 
 def space_of(strategy: st.SearchStrategy[Any]) -> CaseSpace | None:

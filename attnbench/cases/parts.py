@@ -20,7 +20,7 @@ from attnbench.specs import DTYPES
 if TYPE_CHECKING:
     from hypothesis.internal.conjecture.data import ConjectureData
 
-__all__ = ["Listing", "Part", "Space", "Step", "Way", "below"]
+__all__ = ["Listing", "Part", "Space", "Step", "Way", "below", "together"]
 
 _SMALL = 17
 _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
@@ -58,6 +58,26 @@ class _Choices(st.SearchStrategy[Any]):
     def do_draw(self, data: ConjectureData) -> Any:
         """Draw an index for each sequence."""
         return self.made([group[data.draw_integer(low, high)] for group, low, high in self.groups])
+
+
+class _Together(st.SearchStrategy[Any]):
+    """A list of elements, each drawn from one of several strategies.
+
+    It is like ``st.lists`` of ``st.one_of``, but Hypothesis does not see the elements: it would try
+    the same list again with one element copied over another, which tells nothing new.
+    """
+
+    def __init__(self, strategies: Sequence[_Choices], count: int) -> None:
+        super().__init__()
+        self.strategies, self.count = strategies, count
+
+    def do_draw(self, data: ConjectureData) -> list[Any]:
+        """Draw the elements one after the other."""
+        last = len(self.strategies) - 1
+        return [
+            self.strategies[data.draw_integer(0, last) if last else 0].do_draw(data)
+            for _ in range(self.count)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +126,7 @@ class Space(_Kept):
         cases = map(self.subject.legal, schedule(self.domain, seed=seed, brief=brief))
         return [case for case in cases if case in self.domain]
 
-    def raw(self, *, wide: bool = False) -> st.SearchStrategy[tuple[Part, Case | None]]:
+    def raw(self, *, wide: bool = False) -> _Choices:
         """Draw raw cases (``wide``: longer ones too), or ``None`` for cases outside the space.
 
         No field has more than some hundred choices, since Hypothesis prefers the first of many.
@@ -191,7 +211,7 @@ class Listing(_Kept):
         """The cases; another seed gives other values."""
         return [self.made((number, seed)) for number in range(len(self.cases))]
 
-    def raw(self, *, wide: bool = False) -> st.SearchStrategy[tuple[Part, Case | None]]:
+    def raw(self, *, wide: bool = False) -> _Choices:
         """Draw any of the cases."""
         return _Choices([self.scheduled(0, brief=False)], lambda chosen: (self, *chosen))
 
@@ -228,6 +248,11 @@ def below(part: Part, case: Case | None, *, only: bool = False) -> st.SearchStra
         return case if case is not None and chosen == ends else part.made(chosen)
 
     return _Choices(groups, decoded, last=only)
+
+
+def together(parts: Sequence[Part], count: int, *, wide: bool) -> st.SearchStrategy[Any]:
+    """Draw some raw cases at once, each with its part (see :meth:`Space.raw`)."""
+    return _Together([part.raw(wide=wide) for part in parts], count)
 
 
 def _tied(sizes: Sequence[int]) -> list[int | None]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 from unittest import SkipTest
 
@@ -82,10 +84,7 @@ class Run:
         """Whether the check fails at a case; the case is counted if it gave a verdict."""
         if self.error is not None or case in self._counted:
             return case == self.failing
-        with nearest_misses() as shares:
-            error = self.verdict(case)
-        if shares and kind == "drawn" and self.profile.name == "thorough":
-            target(max(shares), label="largest error relative to its budget")
+        error = self.verdict(case)
         if kind != "stored":
             self._counted.add(case)
         if isinstance(error, UnsatisfiedAssumption):
@@ -96,6 +95,14 @@ class Run:
         if error is not None:
             self.failing, self.error = case, error
         return error is not None
+
+    @contextlib.contextmanager
+    def aimed(self) -> Iterator[None]:
+        """Let Hypothesis prefer, in thorough, examples whose errors use most of their budgets."""
+        with nearest_misses() as shares:
+            yield
+        if shares and self.profile.name == "thorough":
+            target(max(shares), label="largest error relative to its budget")
 
     def fails_again(self, case: Case) -> bool:
         """Whether a case fails like the first failure; gives up after some number of cases."""
@@ -169,7 +176,8 @@ class Run:
             case = case.replace(device=device)
             if self.error is not None:
                 return self.fails_again(case)
-            failed = self.fails(case, "drawn")
+            with self.aimed():
+                failed = self.fails(case, "drawn")
             if isinstance(self.verdict(case), UnsatisfiedAssumption):
                 raise UnsatisfiedAssumption
             return failed

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 from hypothesis import Phase
-from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase
 
 from attnbench.cases.case import Case
 from attnbench.cases.drawing import CaseSpace
-from attnbench.cases.parts import Part, Space, below
+from attnbench.cases.parts import Part, Space, below, together
 from attnbench.checking import hypothesis_engine
 from attnbench.checking.call_cost import affordable, drawn_limit
 from attnbench.checking.executions import Run
@@ -98,15 +97,14 @@ class SpaceRun(Run):
         usual = hypothesis_engine.drawn_count(self.profile.drawn)
         wanted = drawn_limit(self.subject, usual, self.profile, self.quota)
         self.left_out += usual - wanted
-        at_once = 1 if aim else _AT_ONCE
-        strategies = [part.raw(wide=aim) for part in self.spaces]
 
         def fail(batch: list[tuple[Part, Case | None]]) -> bool:
-            for part, raw in batch:
-                if self.seen["drawn"] >= wanted and self.error is None:
-                    return False
-                if self._fails_raw(part, raw, "drawn"):
-                    return True
+            with self.aimed():
+                for part, raw in batch:
+                    if self.seen["drawn"] >= wanted and self.error is None:
+                        return False
+                    if self._fails_raw(part, raw, "drawn"):
+                        return True
             return False
 
         for attempt in range(_TRIES if self.spaces else 0):
@@ -114,10 +112,10 @@ class SpaceRun(Run):
             if left <= 0 or self.error is not None:
                 return
             hypothesis_engine.search(
-                st.lists(st.one_of(strategies), min_size=at_once, max_size=at_once),
+                together(self.spaces, _AT_ONCE, wide=aim),
                 fail,
                 phases=hypothesis_engine.phases(Phase.generate, Phase.target),
-                examples=math.ceil(left / at_once) + 1,  # the first repeats the simplest
+                examples=math.ceil(left / _AT_ONCE) + 1,  # the first repeats the simplest
                 seed=f"{self.invariant.name} {seed} {attempt}",
             )
 
