@@ -239,9 +239,9 @@ def failure_text(
 
 
 def _also(others: Iterable[Outcome]) -> list[str]:
-    """Lines that name failures, those for the same reason together."""
+    """Lines that name failures, those for the same reason together; the contract comes first."""
     names: dict[str, list[str]] = {}
-    for outcome in others:
+    for outcome in sorted(others, key=lambda one: (one.invariant != CONTRACT, one.invariant)):
         why = "" if outcome.status == "failed" else outcome.reason.partition("\n")[0]
         names.setdefault(f"also {outcome.status}{why and ', '}{why}: ", []).append(
             outcome.invariant
