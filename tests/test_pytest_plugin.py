@@ -175,7 +175,7 @@ def test_the_seed_and_settings_profile_and_statistics_of_hypothesis_work(project
         "def test_attention(subject, check):\n"
         "    raise AssertionError(check.outcome(subject).reason)\n"
     )
-    assert "12 drawn" in pytest_in(project).text
+    assert "scheduled, 4 drawn" in pytest_in(project).text
     run = pytest_in(project, "--hypothesis-profile=small", "--hypothesis-show-statistics")
     assert "3 drawn" in run.text
     assert "during generate phase" in run.text

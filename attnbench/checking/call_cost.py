@@ -1,7 +1,8 @@
 """The cost of a subject's calls in Python, estimated independently of the machine.
 
-A subject that loops in Python, or is traced anew for every shape, would keep a check busy for many
-minutes. The functions that a call enters are counted at two sizes; one of torch counts as ten.
+A subject that loops in Python, is traced anew for every shape, or waits for other processes, would
+keep a check busy for many minutes. The functions that a call enters are counted at two sizes; one
+of torch counts as ten, and one that waits for an answer as thousands.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from attnbench.subject.subject import Subject
 
 __all__ = ["affordable", "calls_at", "drawn_limit"]
 
-_USUAL = 25
-"""Number of drawn cases up to which the limit is constant."""
-
-_LIMIT = 2_000_000
-"""Most functions entered by one call at each scheduled case in total; built-ins: up to 300,000."""
-
 _OPERATION = 10
 """Weight of a call of torch, which takes some microseconds."""
+
+_WAIT = 5_000
+"""Weight of waiting for another process, which takes about a millisecond."""
+
+_WAITING = frozenset({"poll", "recv", "recv_into", "select"})
+"""Names of the functions that wait."""
 
 
 def affordable(
@@ -41,7 +42,7 @@ def affordable(
         profile: profile of the check.
         least: least number of cases to keep.
     """
-    left = _limit(profile)
+    left = float(profile.functions)
     kept: list[Case] = []
     for case in sorted(cases, key=lambda case: calls_at(subject, case)):
         left -= calls_at(subject, case)
@@ -54,11 +55,8 @@ def affordable(
 def drawn_limit(subject: Subject, wanted: int, profile: Profile, least: int) -> int:
     """The number of cases that a check has time to draw, from ``least`` to ``wanted``."""
     each = calls_at(subject, Case((2,), 9, 9))
-    return wanted if each * wanted <= _limit(profile) else max(least, int(_limit(profile) / each))
-
-
-def _limit(profile: Profile) -> float:
-    return _LIMIT * max(1.0, profile.drawn / _USUAL)
+    most = profile.functions
+    return wanted if each * wanted <= most else max(least, int(most / each))
 
 
 def calls_at(subject: Subject, case: Case) -> float:
@@ -90,6 +88,8 @@ def _entered(subject: Subject, case: Case) -> int:
     def note(frame: Any, event: str, argument: Any) -> None:
         nonlocal count
         count += event in ("call", "c_call")
+        if event == "c_call" and getattr(argument, "__name__", "") in _WAITING:
+            count += _WAIT
 
     operations = _Operations()
     before = sys.getprofile()

@@ -56,6 +56,12 @@ class Run:
         self._known: dict[Case, BaseException | None] = {}
         self._counted: set[Case] = set()
 
+    @property
+    def wanted(self) -> int:
+        """How many cases to draw: more than usual if only few were scheduled."""
+        lacking = 2 * self.quota - self.seen["scheduled"]
+        return hypothesis_engine.drawn_count(max(self.profile.drawn, lacking))
+
     def verdict(self, case: Case) -> BaseException | None:
         """The exception that the check raises at a case, cached; a rejection is one as well."""
         if case not in self._known:
@@ -189,7 +195,7 @@ class Run:
                 strategy,
                 fail,
                 phases=hypothesis_engine.phases(*stage),
-                examples=hypothesis_engine.drawn_count(self.profile.drawn),
+                examples=self.wanted,
                 seed=f"{self.invariant.name} {seed}",
                 kept=kept,
                 key=self._key,

@@ -94,9 +94,9 @@ class SpaceRun(Run):
     def generate(self, seed: int | None) -> None:
         """Run the check on drawn cases until one fails or enough gave a verdict."""
         aim = self.profile.name == "thorough"
-        usual = hypothesis_engine.drawn_count(self.profile.drawn)
-        wanted = drawn_limit(self.subject, usual, self.profile, self.quota)
-        self.left_out += usual - wanted
+        asked = self.wanted
+        wanted = drawn_limit(self.subject, asked, self.profile, self.quota)
+        self.left_out += asked - wanted
 
         def fail(batch: list[tuple[Part, Case | None]]) -> bool:
             with self.aimed():

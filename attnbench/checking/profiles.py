@@ -16,13 +16,17 @@ class Profile:
 
     Args:
         name: name of the profile.
-        drawn: number of cases drawn per invariant, in addition to the scheduled ones.
+        drawn: number of cases drawn per invariant, in addition to the scheduled ones; more if those
+            and the drawn ones are fewer than twice the quota.
         variants: whether a run on all installed subjects includes the variants that specs list.
+        functions: most Python functions that an invariant's scheduled cases enter, and its drawn
+            ones, with one call each; see :mod:`attnbench.checking.call_cost`.
     """
 
     name: str
     drawn: int
     variants: bool = True
+    functions: int = 8_000_000
 
     @property
     def quota(self) -> int:
@@ -33,9 +37,9 @@ class Profile:
 PROFILES = {
     p.name: p
     for p in (
-        Profile("quick", 12, variants=False),
+        Profile("quick", 4, variants=False, functions=100_000),
         Profile("default", 100),
-        Profile("thorough", 1000),
+        Profile("thorough", 1000, functions=80_000_000),
     )
 }
 

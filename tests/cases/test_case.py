@@ -94,19 +94,36 @@ def test_near_overflow_overflows_float16_before_scaling_and_not_after() -> None:
     assert bool((products / math.sqrt(64) < 65504).all())
 
 
-def test_a_brief_schedule_meets_every_mask_layout_regime_and_lead_too() -> None:
+def test_a_brief_schedule_meets_every_mask_layout_and_regime_and_most_leads_too() -> None:
     full, brief = list(schedule(Domain())), list(schedule(Domain(), brief=True))
     assert len(brief) < len(full)
-    for field in ("mask", "layout", "regime", "dtype", "lead"):
+    for field in ("mask", "layout", "regime", "dtype"):
         assert {getattr(c, field) for c in brief} == {getattr(c, field) for c in full}
+    assert {c.lead for c in full} - {c.lead for c in brief} == {(600,)}
 
 
-def test_a_brief_schedule_has_all_lengths_but_of_four_shapes_and_longer_ones_than_each() -> None:
+def test_a_brief_schedule_has_small_cases_of_only_what_its_shapes_lack() -> None:
+    def small(brief: bool) -> set[Case]:
+        sizes = {(4, 6, 8), (3, 3, 5)}
+        return {
+            c for c in schedule(Domain(), brief=brief) if (c.q_len, c.kv_len, c.query_size) in sizes
+        }
+
+    assert len(small(brief=True)) < len(small(brief=False)) / 2
+    narrow = Domain(max_len=6)  # the shapes that meet everything else are longer
+    full, brief = list(schedule(narrow)), list(schedule(narrow, brief=True))
+    for field in ("mask", "layout", "regime"):
+        met = {getattr(c, field) for c in brief if min(c.q_len, c.kv_len) > 1}
+        assert met == {getattr(c, field) for c in full}
+
+
+def test_a_brief_schedule_leaves_out_odd_and_large_shapes_and_has_longer_ones_than_each() -> None:
     full, brief = ({c.sizes for c in schedule(Domain(), brief=brief)} for brief in (False, True))
     assert brief < full
-    left_out = {(sizes.q_len, sizes.kv_len) for sizes in full - brief}
-    assert left_out == {(31, 33), (63, 65), (127, 129), (255, 257)}
-    assert {33, 65, 129, 257} <= {c.q_len for c in schedule(Domain(), brief=True)}
+    odd = {(31, 33), (63, 65), (127, 129), (255, 257), (1, 3)}
+    assert {(c.q_len, c.kv_len) for c in full - brief} == odd | {(65, 64), (129, 128), (257, 256)}
+    brief_lens = {(c.q_len, c.kv_len) for c in schedule(Domain(), brief=True)}
+    assert all(any(q >= at and kv > at for q, kv in brief_lens) for at in (32, 64, 128, 256))
 
 
 def test_a_case_and_what_is_tried_at_it_are_read_back_and_keep_their_fields() -> None:

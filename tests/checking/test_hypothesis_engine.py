@@ -32,7 +32,7 @@ from attnbench.strategies import cases, listed
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 
-FEW = Profile("few", 30)
+FEW = Profile("few", 30, functions=2_000_000)
 
 
 @pytest.fixture
@@ -509,8 +509,24 @@ def test_the_largest_cases_of_a_subject_that_loops_in_python_are_left_out_and_it
     with seeded():
         outcome = run_invariant(subject, one, FEW)
     assert outcome.status == "passed"
-    assert "left out, the largest: a call at L = S = 9 enters about" in outcome.reason
+    assert "left out, the largest: a call at L = S = 9 takes as long as about" in outcome.reason
     assert max(case.q_len * case.kv_len for case in asked) < 20_000
     usual, asked = invariant(lambda case: False)
     assert "left out" not in run(usual, target="dot").reason
     assert max(case.q_len * case.kv_len for case in asked) > 60_000
+
+
+def test_more_cases_are_drawn_where_few_are_scheduled() -> None:
+    quick = PROFILES["quick"]
+    (subject,) = resolve("dot")
+
+    def drawn(space: Callable[[Subject], Any]) -> str:
+        one = Invariant(name="some_property", check=lambda subject, case: None, cases=space)
+        with seeded():
+            return run_invariant(subject, one, quick).reason
+
+    assert drawn(lambda subject: cases(subject)).endswith(f", {quick.drawn} drawn")
+    few = cases(subject).filter(lambda case: 8 <= case.q_len <= 14)
+    assert drawn(lambda subject: few) == f"0 scheduled, {2 * quick.quota} drawn"
+    own = st.builds(Case, kv_len=st.integers(1, 99))
+    assert drawn(lambda subject: own) == f"0 scheduled, {2 * quick.quota} drawn"

@@ -178,11 +178,11 @@ def _applies(option: str, subject: Subject) -> str | None:
 
 def _cases(option: str, subject: Subject) -> Any:
     variants: dict[str, tuple[str | bool, ...]] = {
+        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",),
         "kind": _KINDS[option],
         "beside": ("nothing", "others"),
         "gradients": (False, True),
         "dropout": (False, True),
-        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",),
     }
     # what computes in float32 whatever it is given is told by the invariants on numbers
     narrow = tuple(dtype for dtype in subject.dtypes if dtype != "float64")

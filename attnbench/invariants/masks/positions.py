@@ -199,8 +199,12 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="With is_causal, no later key or value changes what a query gets.",
         check=_no_leak,
         cases=lambda subject: benign(
-            subject, masks=("causal", "causal_padding"), min_q_len=2, max_len=257
-        ),
+            subject,
+            masks=("causal", "causal_padding"),
+            min_q_len=2,
+            max_len=257,
+            beyond=tuple(Case((1,), length, length, mask="causal") for length in range(2, 17)),
+        ),  # every short length, since a rest of a block leaks at one of them
     )
     yield Invariant(
         name="decode_equals_prefill",

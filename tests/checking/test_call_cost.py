@@ -1,0 +1,57 @@
+"""What calls cost, estimated without a clock, and the cases that a profile leaves out for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import select
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnbench import Case
+from attnbench.checking.call_cost import affordable, calls_at, drawn_limit
+from attnbench.checking.profiles import PROFILES
+from attnbench.subject.lookup import resolve
+
+CASE = Case((2,), 9, 9)
+
+
+def waits(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
+) -> Tensor:
+    select.select([], [], [], 0)
+    return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, **options)
+
+
+def loops(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
+) -> Tensor:
+    for _ in range(query.shape[-2] * key.shape[-2]):
+        abs(1)
+    return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, **options)
+
+
+def test_a_call_that_waits_for_another_process_costs_thousands_of_functions() -> None:
+    (quick_one,), (slow_one,) = resolve("dot"), resolve(waits, "sdpa")
+    assert calls_at(quick_one, CASE) < 1_000
+    assert calls_at(slow_one, CASE) > 5_000
+
+
+def test_a_profile_leaves_out_the_largest_cases_beyond_the_functions_that_it_allows() -> None:
+    (subject,) = resolve(loops, "sdpa")
+    cases = [Case((1,), length, length) for length in (40, 9, 20, 3)]
+    smallest = {case for case in cases if case.q_len in (9, 3)}
+    profile = dataclasses.replace(
+        PROFILES["quick"], functions=int(1.5 * sum(calls_at(subject, case) for case in smallest))
+    )
+    assert affordable(subject, cases, PROFILES["default"], 1) == frozenset(cases)
+    assert affordable(subject, cases, profile, 1) == smallest
+    assert len(affordable(subject, cases, profile, 3)) == 3
+
+
+def test_a_profile_draws_as_many_cases_as_it_has_time_for() -> None:
+    (subject,) = resolve(loops, "sdpa")
+    profile = dataclasses.replace(PROFILES["quick"], functions=int(2.5 * calls_at(subject, CASE)))
+    assert drawn_limit(subject, 100, profile, 1) == 2
+    assert drawn_limit(subject, 100, profile, 5) == 5
+    assert drawn_limit(subject, 100, PROFILES["default"], 1) == 100
