@@ -111,6 +111,9 @@ def compare_slopes(
 _TINY = (2.0**-18, 2.0**-21)
 """Moves of a few float32 roundings, which a run that rounds to float32 follows in jumps."""
 
+_FALLS = 64.0
+"""A third difference that falls more from one to the other is of a sharp bend; then it is 512."""
+
 _COARSE, _SHARE = 2.0**-6, 2.0**-4
 """Step for a run with the accuracy of float32, and the allowed relative error of its slope."""
 
@@ -141,8 +144,10 @@ def _is_noisy(
                 leaf.copy_(kept[name])
         return abs(values[3] - 3 * values[2] + 3 * values[1] - values[0])
 
-    noise = max(map(third, _TINY))
-    return noise > 2.0**-40 * max(1.0, float(weight.abs().sum()))
+    long, short = map(third, _TINY)
+    if long > _FALLS * short > 0.0:
+        return False
+    return max(long, short) > 2.0**-40 * max(1.0, float(weight.abs().sum()))
 
 
 def _compare_coarsely(

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from attnbench import KernelSpec, ScoringSpec
 from attnbench.cases.case import Case
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.derivatives import gradients
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, mutant, run
@@ -88,6 +90,14 @@ class KinkBesideTheInputs(Attention):
 def test_a_kink_beside_the_inputs_is_not_held_against_gradients() -> None:
     outcome = run(mutant(KinkBesideTheInputs), RIGHT)
     assert outcome.status != "failed", outcome.reason
+
+
+def test_a_sharp_bend_is_not_taken_for_the_rounding_of_float32() -> None:
+    # a narrow window whose position changes by hundreds of keys as the query changes by one
+    (subject,) = resolve("local_predictive(scoring=additive, window=1)")
+    with seeded():
+        outcome = run_invariant(subject, INVARIANTS["long_gradients_are_right"], PROFILES["quick"])
+    assert (outcome.status, outcome.cases) == ("passed", 5), outcome.reason
 
 
 def test_gradients_through_float32_that_are_wrong_are_found() -> None:
