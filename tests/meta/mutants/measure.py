@@ -18,8 +18,9 @@ __all__ = ["Job", "Result", "results", "run_all", "run_job"]
 
 _JOB_S = 3600.0
 """Longest time of a job: every invariant on one subject, in the thorough profile."""
-_TOGETHER = 20
-"""Jobs in one process, whose first use of each part of torch takes longer than a short job."""
+_TOGETHER = {"quick": 20, "default": 4, "thorough": 1}
+"""Jobs in one process by profile: the first use of each part of torch takes longer than a short
+job, and a cluster returns the results of a process when it ends."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,9 @@ def run_all(
             function = "tests.meta.mutants.measure:results"
             workers.submit(Task(name, function, given, _JOB_S, memory_gib=4.0))
 
-        for start in range(0, len(jobs), _TOGETHER):
-            submit(list(jobs[start : start + _TOGETHER]))
+        together = _TOGETHER[jobs[0].profile] if jobs else 1
+        for start in range(0, len(jobs), together):
+            submit(list(jobs[start : start + together]))
         for event in workers.events():
             rest = left[event.task.name]
             if event.kind == "value":
