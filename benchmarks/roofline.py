@@ -101,6 +101,8 @@ def processor() -> tuple[str, dict[str, Counts] | None]:
 
 def scores_counts(share: int, newton: bool) -> Counts:
     """Instructions for `share` terms of the forward pass."""
+    if share == 3:  # eight terms by three divisions
+        return {"fma": 3 + 0.75, "mul": 3 * 5 / 8, "add": 3 * 7 / 8, "div": 9 / 8}
     joins = share // 2 - 1
     counts = {"fma": share + joins, "mul": share // 2 + 2 * joins, "add": share // 2 + 1.0}
     if newton:

@@ -17,7 +17,7 @@ template <class P, class T> struct Units {
   bool wide = false;  // a product of a group may leave the range of float
   bool even = true;  // all weights are the same: the scale
   Units(const T* w, Int count, Form form, T reach)
-      : count(count), groups(up(count, P::share)), depth(groups * P::share), rate(depth),
+      : count(count), groups(up(count, P::group)), depth(groups * P::group), rate(depth),
         over(depth), middle(groups) {
     for (Int h = 1; h < count; h++) even &= w[h] == w[0];
     if (form == SQUARES && even) scale = w[0];
@@ -36,14 +36,15 @@ template <class P, class T> struct Units {
     scale = -2 * SMALL * largest;
     for (Int q = 0; q < groups; q++) {
       T product = 1, sum = 0;
-      for (Int h = q * P::share; h < (q + 1) * P::share; h++) {
+      for (Int i = 0; i < P::group; i++) {
+        const Int h = q * P::group + i;
         sum += T(0.5) / over.data[h];
         const T most = over.data[h] * (1 + (h < count ? std::exp(2 * reach) : 0));
-        product *= std::max(T(1), most);
+        product = (i % P::share ? product : 1) * std::max(T(1), most);
+        wide |= !(product < T(1.3e36));  // 2^120: of all but one, times a sum of eight, too
       }
       // less its middle, a term is as often positive as negative: the sum's rounding stays small
       middle.data[q] = sum;
-      wide |= !(product < T(1.3e36));  // 2^120: of all but one, times a sum of eight, too
     }
   }
 };
@@ -68,30 +69,32 @@ constexpr int HEIGHT = 16, POOLED = 4;  // rows of a task, and of those that sha
 template <class P, class T, bool WIDE, int COUNT>
 INLINE void quotient(const V<P, T>* key, const V<P, T>* over, const T* row, V<P, T>& above,
                      V<P, T>& below) {
-  if constexpr (COUNT == 2) {
-    V<P, T> x = key[0] * row[0] + over[0], y = key[1] * row[P::rows] + over[1];
+  if constexpr (COUNT == 1) {
+    above = all<P, T>(1);
+    below = *key * *row + *over;
     // so that the product of all is finite; what lies above adds less than 2^-30 of the largest
-    if (WIDE) x = x > T(LARGE) ? all<P, T>(LARGE) : x, y = y > T(LARGE) ? all<P, T>(LARGE) : y;
-    above = x + y;
-    below = x * y;
+    if (WIDE) below = below > T(LARGE) ? all<P, T>(LARGE) : below;
   } else {
     constexpr int HALF = COUNT / 2;
     V<P, T> a, b, c, d;
     quotient<P, T, WIDE, HALF>(key, over, row, a, b);
-    quotient<P, T, WIDE, HALF>(key + HALF, over + HALF, row + HALF * P::rows, c, d);
+    quotient<P, T, WIDE, COUNT - HALF>(key + HALF, over + HALF, row + HALF * P::rows, c, d);
     above = a * d + c * b;
     below = b * d;
   }
 }
 
-// The same, less a number.
-template <class P, class T, bool WIDE>
-INLINE V<P, T> quotients(const V<P, T>* key, const V<P, T>* over, const T* row, V<P, T> less) {
+// The same as a number: as many quotients as it takes with P::share units in each.
+template <class P, class T, bool WIDE, int COUNT>
+INLINE V<P, T> quotients(const V<P, T>* key, const V<P, T>* over, const T* row) {
+  constexpr int FIRST = std::min(COUNT, P::share), REST = COUNT - FIRST;
   V<P, T> above, below;
-  quotient<P, T, WIDE, P::share>(key, over, row, above, below);
-  if constexpr (P::newton)
-    return above * inverse<P, T>(below, near_inverse<P, T>(below)) - less;
-  return above / below - less;
+  quotient<P, T, WIDE, FIRST>(key, over, row, above, below);
+  const V<P, T> found = P::newton ? above * inverse<P, T>(below, near_inverse<P, T>(below))
+                                  : above / below;
+  if constexpr (REST > 0)
+    return found + quotients<P, T, WIDE, REST>(key + FIRST, over + FIRST, row + FIRST * P::rows);
+  return found;
 }
 
 // Add to a sum, and keep what that rounds away.
@@ -140,7 +143,7 @@ INLINE void tanh_tile(const T* a, const T* b, const Units<P, T>& units, T* score
 // Scores of some rows and a vector of slots.
 template <class P, class T, bool WIDE>
 INLINE void quotient_tile(const T* a, const T* b, const Units<P, T>& units, T* scores, Int stride) {
-  constexpr int K = Vector<P, T>::lanes, ROWS = P::rows, N = P::share;
+  constexpr int K = Vector<P, T>::lanes, ROWS = P::rows, N = P::group;
   V<P, T> sums[ROWS] = {};
   for (Int q = 0; q < units.groups; q++, a += N * ROWS, b += N * K) {
     V<P, T> key[N], over[N];
@@ -150,7 +153,8 @@ INLINE void quotient_tile(const T* a, const T* b, const Units<P, T>& units, T* s
     }
     const V<P, T> middle = all<P, T>(units.middle.data[q]);
 #pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++) sums[r] += quotients<P, T, WIDE>(key, over, a + r, middle);
+    for (int r = 0; r < ROWS; r++)
+      sums[r] += quotients<P, T, WIDE, N>(key, over, a + r) - middle;
   }
   for (int r = 0; r < ROWS; r++) store<P, T>(scores + r * stride, sums[r] * units.scale);
 }

@@ -8,11 +8,11 @@
 #include "_attend.h"
 #include "_slopes.h"
 
-// The variants of the quotients' loops; the first is the plainest, and the other forms have no other.
+// The variants of the quotients' loops; the first is taken unless another is clearly faster.
 #if VECTOR_BYTES == 64
 #define VARIANTS(X)                                                           \
-  X(64, 4, false, 4) X(64, 4, true, 4) X(64, 8, false, 4) X(64, 8, true, 4)   \
-  X(64, 8, false, 8) X(64, 8, true, 8) X(32, 8, true, 4)
+  X(64, 3, false, 4) X(64, 4, false, 4) X(64, 4, true, 4) X(64, 8, false, 4)  \
+  X(64, 8, true, 4) X(64, 8, false, 8) X(64, 8, true, 8) X(32, 8, true, 4)
 #else
 #define VARIANTS(X)                                             \
   X(VECTOR_BYTES, 4, false, 4) X(VECTOR_BYTES, 8, false, 4) X(VECTOR_BYTES, 8, false, 8)
@@ -24,7 +24,7 @@ typedef Shape<VECTOR_BYTES, 4, false, 4> Plain;
 
 struct Variant {
   int bytes, share, newton, rows;
-  decltype(&attend<Plain, float, QUOTIENT>) scores;
+  decltype(&attend<Plain, float, QUOTIENT>) scores, scores_by_four;
   decltype(&slopes<Plain, float, QUOTIENT>) gradients, wide_gradients;
 };
 
@@ -34,7 +34,8 @@ struct Variant {
 template <int BYTES, int SHARE, bool NEWTON, int ROWS> constexpr Variant variant() {
   typedef Shape<BYTES, 4, NEWTON, ROWS> Four;
   return {BYTES, SHARE, NEWTON, ROWS, attend<Shape<BYTES, SHARE, NEWTON, ROWS>, float, QUOTIENT>,
-          slopes<Four, float, QUOTIENT>, slopes<Four, float, WIDE_QUOTIENT>};
+          attend<Four, float, QUOTIENT>, slopes<Four, float, QUOTIENT>,
+          slopes<Four, float, WIDE_QUOTIENT>};
 }
 
 const Variant variants[] = {VARIANTS(VARIANT)};
@@ -52,10 +53,12 @@ void describe_variant(Int number, Int* facts) {
 
 void attend_single(const float* a, const float* b, const float* w, const float* value,
                    const void* mask, float* weights, float* output, double reach, const Sizes* s) {
+  const Variant& found = variants[s->variant];
+  const bool half_empty = (s->units + 7) % 8 < 4;  // the last group of eight units
   (s->form == SQUARES ? attend<Plain, float, SQUARES>
    : s->form == TANH  ? attend<Plain, float, TANH>
-                      : variants[s->variant].scores)(a, b, w, value, mask, weights, output, reach,
-                                                     *s);
+   : half_empty       ? found.scores_by_four
+                      : found.scores)(a, b, w, value, mask, weights, output, reach, *s);
 }
 
 void attend_double(const double* a, const double* b, const double* w, const double* value,

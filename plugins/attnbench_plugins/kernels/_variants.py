@@ -1,8 +1,9 @@
 """The choice of a variant of the compiled loops: measured once per processor and then kept.
 
 A variant is named by the bits of a vector, the number of terms that share a division (always four
-for gradients), the method of division, and the number of rows that share a load:
-``512-8-newton-4``. All variants are exact. ``ATTNBENCH_LOOPS`` forces one.
+for gradients; with ``3``, eight terms are divided as three, three and two), the method of division,
+and the number of rows that share a load: ``512-8-newton-4``. All variants are exact.
+``ATTNBENCH_LOOPS`` forces one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FIELDS = ("processor", "scores", "slopes")
 _ROUNDS, _MOST_S = 50, 0.8
 """Rounds over all variants, and seconds after which no further round begins."""
 _GAIN = 0.03
-"""What another variant must save of the plainest one's time to be chosen: more than the noise."""
+"""What another variant must save of the first one's time to be chosen: more than the noise."""
 
 
 class ChoiceWarning(UserWarning):
@@ -65,7 +66,7 @@ class Choice:
 
 
 def variants(loops: ctypes.CDLL) -> dict[str, int]:
-    """The variants of the forward pass, numbers by name, the plainest first."""
+    """The variants of the forward pass, numbers by name, in the library's order."""
     return {_name(*facts): number for number, facts in enumerate(_facts(loops))}
 
 
@@ -160,7 +161,7 @@ def kept(
 
 
 def _fastest(run: Callable[[int], Any], numbers: dict[str, int]) -> tuple[str, dict[str, float]]:
-    """The fastest variant, and the least times of all relative to the plainest's.
+    """The fastest variant, and the least times of all relative to the first one's.
 
     Between variants that are nearly as fast as each other it would be noise that chooses.
     """
@@ -175,10 +176,10 @@ def _fastest(run: Callable[[int], Any], numbers: dict[str, int]) -> tuple[str, d
             least[name] = min(least[name], max(time.thread_time() - started, 1e-9))
         if turn >= 2 and time.perf_counter() > until:
             break
-    plain = next(iter(numbers))
-    relative = {name: round(taken / least[plain], 4) for name, taken in least.items()}
+    first = next(iter(numbers))
+    relative = {name: round(taken / least[first], 4) for name, taken in least.items()}
     fastest = min(relative, key=relative.__getitem__)
-    return fastest if relative[fastest] < 1 - _GAIN else plain, relative
+    return fastest if relative[fastest] < 1 - _GAIN else first, relative
 
 
 def _keep(

@@ -42,7 +42,8 @@ namespace {
 // on the processor.
 template <int BYTES, int SHARE, bool NEWTON, int ROWS> struct Shape {
   static constexpr int bytes = BYTES;      // of a vector
-  static constexpr int share = SHARE;      // units whose terms share a division: 4 or 8
+  static constexpr int share = SHARE;      // units whose terms share a division: 3, 4 or 8
+  static constexpr int group = SHARE == 3 ? 8 : SHARE;  // units taken together: 3, 3 and 2, or all
   static constexpr bool newton = NEWTON;   // an approximate reciprocal and a Newton step divide
   static constexpr int rows = ROWS;        // what is loaded serves so many
 };
