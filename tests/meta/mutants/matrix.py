@@ -6,7 +6,9 @@ Three measurements, each resumable (what is in ``--work`` is not run again):
              ``--work``, ``python -m tests.meta.mutants.causes`` makes the table of known bugs that
              ``attnbench`` ships.
 ``killed``   on several seeds, whether each mutant is killed by anything at all.
-``right``    on several seeds, whether any right implementation is accused.
+``right``    on several seeds, whether any right implementation is accused. With ``--accounts``,
+             what is done is kept in a short file that can be committed, and another machine goes
+             on with the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 
 from attnbench.checking.api import select_invariants
 from attnbench.subject.lookup import resolve
-from tests.meta.mutants import MUTANTS
+from tests.meta.mutants import MUTANTS, accounts
 from tests.meta.mutants.measure import Job, Result, listed, run_all
 
 __all__ = ["main"]
@@ -46,6 +48,7 @@ def main() -> None:
     parser.add_argument("--invariants", default="", help="names, separated by commas; default all")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after this long")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "kill_matrix.jsonl")
+    parser.add_argument("--accounts", type=Path, help="of right: what is done, a line a subject")
     options = parser.parse_args()
     chosen = options.invariants.split(",") if options.invariants else None
     names = tuple(invariant.name for invariant in select_invariants(chosen))
@@ -54,6 +57,9 @@ def main() -> None:
     jobs = list(
         _jobs(options.what, options.only, options.kind, names, options.profile, seeds, known)
     )
+    if options.accounts:
+        kept = accounts.read_accounts(options.accounts)
+        jobs = [job for job in jobs if not accounts.is_done(kept, job)]
     _run(jobs, options.work, options.processes, options.cluster, options.minutes)
     results = [r for r in _read(options.work) if r.profile == options.profile and r.seed in seeds]
     if options.what == "matrix":
@@ -62,6 +68,10 @@ def main() -> None:
         _tell_killed(results, seeds)
     else:
         _tell_accused(results)
+    if options.accounts:
+        found = accounts.accounts_of(results, names, accounts.head(ROOT))
+        accounts.add_accounts(options.accounts, found)
+        print(accounts.summary(accounts.read_accounts(options.accounts).values()))
 
 
 def _read(path: Path) -> list[Result]:
