@@ -85,7 +85,7 @@ def check(
     Args:
         target: an address or a spec, which need not be registered; or a function, module or class.
         style: style of call of the latter, as in :mod:`attnbench.adapters`: ``"sdpa"`` ...
-        profile: ``quick``, ``default`` or ``thorough``: 12, 100 or 1000 drawn cases per invariant,
+        profile: ``quick``, ``default`` or ``thorough``: 4, 100 or 1000 drawn cases per invariant,
             in addition to the scheduled ones.
         device: name of a torch device.
         dtypes: names of the dtypes to check; by default all that the subject supports.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
 from attnbench.checking.works import RESTARTS, Work, apart, dealt, key_of, pieces, without
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
@@ -28,8 +28,11 @@ _FIRST = (
 )
 """Imports of a check, which take 1 to 2 s per child, including those at the first use."""
 
-PRELOAD = ("torch._dynamo", "torch._inductor.compile_fx", *_FIRST)
-"""The same with the compiler, which takes 2 s more per child."""
+_TRACING = ("torch._dynamo", *_FIRST)
+"""The same with what traces calls, which takes 1 s more per child."""
+
+PRELOAD = ("torch._inductor.compile_fx", *_TRACING)
+"""The same with the compiler, which takes another second per child."""
 
 _FEW = 2
 
@@ -40,14 +43,17 @@ _SHORT = "quick"
 """The profile whose invariants take less time than a process of their own costs."""
 
 
-def preload(subjects: int | None) -> tuple[str, ...]:
+def preload(subjects: int | None, invariants: Collection[str] | None = None) -> tuple[str, ...]:
     """The imports of the server process, from which children are forked.
 
     Args:
         subjects: number of named addresses; ``None`` if all installed subjects are checked. With
             few subjects the compiler is left out: their children import it when they compile, last.
+        invariants: names of the invariants to run, if not all.
     """
-    return _FIRST if subjects is not None and subjects <= _FEW else PRELOAD
+    if subjects is not None and subjects <= _FEW:
+        return _FIRST
+    return PRELOAD if not invariants or set(COMPILING) & set(invariants) else _TRACING
 
 
 def run_checks(

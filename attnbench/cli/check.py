@@ -98,7 +98,7 @@ def command(
     if junit is not None:
         check_writable(junit, "--junit")
     named = len(targets) if targets else None
-    plugins = load_plugins(strict=strict, preload=parallel.preload(named))
+    plugins = load_plugins(strict=strict, preload=parallel.preload(named, invariant))
     targets = styled_targets(targets, style, convention)
     check_options(targets or ())
     chosen = {"profile": profile, "device": device, "dtypes": dtype}

@@ -112,6 +112,8 @@ def test_the_compiler_is_not_waited_for_where_few_subjects_are_named() -> None:
         assert not compiler & set(preload(few))
     for many in (3, None):
         assert compiler < set(preload(many))
+        assert compiler < set(preload(many, ["weights_sum_to_one", COMPILING[0]]))
+        assert "torch._inductor.compile_fx" not in preload(many, ["weights_sum_to_one"])
 
 
 def test_a_contract_that_was_recorded_as_failed_holds_for_what_is_left() -> None:
