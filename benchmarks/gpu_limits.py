@@ -25,7 +25,8 @@ LANES, SPECIAL_LANES = 128, 16
 OPERATIONS = 22
 """Of four terms on the multiply-add lanes; and one special function, the shared reciprocal."""
 POINTERS = (
-    "a", "b", "w", "value", "mask", "a_ends", "b_ends", "a_powers", "b_powers", "output", "logs",
+    "a", "b", "w", "value", "mask", "over", "middle", "scale", "a_ends", "b_ends", "a_powers",
+    "b_powers", "output", "logs",
 )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def machine_code(units: int) -> tuple[list[str], dict[str, int]]:
 
     constants: dict[str, Any] = {
         "units": units, "padded": triton.next_power_of_2(units), "width": 128, "squares": False,
-        "kind": 0, "causal": False, "height": arguments._ROWS, "breadth": arguments._SLOTS,
+        "kind": 0, "causal": False,
     }  # fmt: skip
     types = dict.fromkeys(POINTERS, "*fp32") | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, "i32") for name in forward._forward.arg_names}
