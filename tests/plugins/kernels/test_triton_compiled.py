@@ -28,13 +28,14 @@ def compiled(name: str, capability: int, **constants: Any) -> Any:
     width = 128 if name == "_forward" else backward._WIDTH
     constants |= {"units": 128, "padded": 128, "width": width}
     if name != "_forward":
-        constants |= {"stride": 128, "chunk": backward._CHUNK}
+        constants |= {"stride": 128, "chunk": backward.chunk_of(128)}
     pointers = kernel.arg_names[: kernel.arg_names.index("q_len")]
     types = dict.fromkeys(pointers, "*fp32") | dict.fromkeys(constants, "constexpr")
     if constants["kind"] == 1:
         types["mask"] = "*u8"
     signature = {given: types.get(given, "i32") for given in kernel.arg_names}
-    aligned = {(n,): [["tt.divisibility", 16]] for n in range(len(pointers))}  # as torch's are
+    even = [*pointers, "features"]  # torch's tensors, and 128
+    aligned = {(kernel.arg_names.index(given),): [["tt.divisibility", 16]] for given in even}
     return triton.compile(
         ASTSource(kernel, signature, constexprs=constants, attrs=aligned),
         target=GPUTarget("cuda", capability, 32),

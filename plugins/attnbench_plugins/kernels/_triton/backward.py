@@ -20,12 +20,10 @@ from attnbench_plugins.kernels._triton.arguments import (
 from attnbench_plugins.kernels._triton.tiles import BREADTH, HEIGHT, LANES, LIMIT, masked, scores_of
 from attnbench_plugins.kernels._triton.unit_sums import gather
 
-__all__ = ["differentiate"]
+__all__ = ["chunk_of", "differentiate"]
 
 _WIDTH = 16
 """Features of the values that a product of a tile takes at once: more do not fit in registers."""
-_CHUNK = 128
-"""Hidden units that a pass over the slopes of a tile takes at once."""
 
 
 @triton.jit
@@ -36,9 +34,9 @@ def _slopes(
     kind: tl.constexpr, causal: tl.constexpr,
 ):  # fmt: skip
     """Weights of a tile, and the gradient of its scores."""
-    rows = row + tl.arange(0, HEIGHT).to(tl.int64)
-    slots = slot + tl.arange(0, BREADTH).to(tl.int64)
+    rows, slots = row + tl.arange(0, HEIGHT), slot + tl.arange(0, BREADTH)
     at_rows, at_slots = rows < q_len, slots < kv_len
+    rows, slots = rows.to(tl.int64), slots.to(tl.int64)
     scores = scores_of(
         a, b, w, over, middle, scale, a_ends, b_ends, a_powers, b_powers, row, slot,
         q_len, kv_len, units, padded, squares,
@@ -115,7 +113,8 @@ def _backward_slots(
     depth: tl.constexpr = (units + 3) // 4 * 4
     own = n * b_blocks + block
     scratch += own * HEIGHT * BREADTH
-    slots = block * BREADTH + tl.arange(0, BREADTH).to(tl.int64)
+    slots = block * BREADTH + tl.arange(0, BREADTH)
+    at_slots, slots = slots < kv_len, slots.to(tl.int64)
     grad += n * q_len * features
     grad_value += n * kv_len * features
     first = 0
@@ -132,17 +131,18 @@ def _backward_slots(
             start, block * BREADTH, q_len, kv_len, features, visible, mask_row, mask_slot,
             units, padded, width, squares, kind, causal,
         )  # fmt: skip
-        rows = start + tl.arange(0, HEIGHT).to(tl.int64)
+        rows = start + tl.arange(0, HEIGHT)
+        at_rows, rows = rows < q_len, rows.to(tl.int64)
         for part in range(0, features, width):
             place = part + tl.arange(0, width)
             at = place < features
             upstream = tl.load(
                 grad + rows[:, None] * features + place[None, :],
-                (rows < q_len)[:, None] & at[None, :],
+                at_rows[:, None] & at[None, :],
                 0.0,
             )
             where = grad_value + slots[:, None] * features + place[None, :]
-            inside = (slots < kv_len)[:, None] & at[None, :]
+            inside = at_slots[:, None] & at[None, :]
             more = tl.dot(tl.trans(weights), upstream, input_precision="ieee")
             tl.store(where, tl.load(where, inside, 0.0) + more, inside)
         row, slot = tl.arange(0, HEIGHT), tl.arange(0, BREADTH)
@@ -156,6 +156,11 @@ def _backward_slots(
             sums + own * BREADTH * stride, sums,
             units, padded, stride, chunk, squares, BREADTH, HEIGHT, False,
         )  # fmt: skip
+
+
+def chunk_of(units: int) -> int:
+    """Hidden units that a pass over the slopes of a tile takes at once."""
+    return max(LANES.value, min(128, triton.next_power_of_2(units)))
 
 
 def _gathered(side: Tensor, step: int, stride: int) -> Tensor:
@@ -179,7 +184,7 @@ def differentiate(
     grad, logs = grad.contiguous(), logs.contiguous()
     deltas = (grad * output).sum(-1).contiguous()
     items, units = w.shape
-    chunk = max(LANES.value, min(_CHUNK, sizes["padded"]))
+    chunk = chunk_of(units)
     stride = -(-units // chunk) * chunk
     steps = HEIGHT.value, BREADTH.value
     terms = [_gathered(t, step, stride) for t, step in zip((a, b), steps, strict=True)]

@@ -24,8 +24,8 @@ def _forward(
     block, n = tl.program_id(0) % a_blocks, (tl.program_id(0) // a_blocks).to(tl.int64)
     depth: tl.constexpr = (units + 3) // 4 * 4
     part = tl.program_id(1) * width
-    rows = block * HEIGHT + tl.arange(0, HEIGHT).to(tl.int64)
-    at_rows = rows < q_len
+    rows = block * HEIGHT + tl.arange(0, HEIGHT)
+    at_rows, rows = rows < q_len, rows.to(tl.int64)
     a += n * q_len * units
     b += n * kv_len * units
     w += n * units
@@ -41,8 +41,8 @@ def _forward(
     if causal:
         last = tl.minimum(kv_len, block * HEIGHT + HEIGHT - 1 + visible)
     for start in range(0, last, BREADTH):
-        slots = start + tl.arange(0, BREADTH).to(tl.int64)
-        at_slots = slots < kv_len
+        slots = start + tl.arange(0, BREADTH)
+        at_slots, slots = slots < kv_len, slots.to(tl.int64)
         own = n * b_blocks + start // BREADTH
         scores = scores_of(
             a, b, w, over + n * depth, middle + n * (depth // 4), scale + n, a_ends,

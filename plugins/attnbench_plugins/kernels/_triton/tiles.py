@@ -22,7 +22,9 @@ SMALL, CEILING = tl.constexpr(2.0**-31), tl.constexpr(2.0**31)
 LIMIT, REACH = tl.constexpr(33.0), tl.constexpr(18.0)
 """Exponentials of twice the limit, also times SMALL, are finite and not 0; tanh(33 - 18) is 1."""
 _TINY = tl.constexpr(0.25)
-_LOG_CEILING = tl.constexpr(21.4875626)
+LOG_CEILING = tl.constexpr(21.487)  # a little less
+NEARLY_ZERO, USUAL, WIDE, FAR = (tl.constexpr(form) for form in range(4))
+"""Forms of a tile; that of a tile is the largest of its units'. The first and last take tanh."""
 _PTX = tl.constexpr(torch.version.hip is None and not knobs.runtime.interpret)
 
 
@@ -110,40 +112,29 @@ def _squares(a_powers, b_powers, w, units: tl.constexpr):
 @triton.jit
 def _tanhs(a, b, w, row, slot, q_len, kv_len, units: tl.constexpr):
     found = tl.zeros((HEIGHT // WARPS, BREADTH // LANES, WARPS, LANES), tl.float32)
-    rows, slots = row + _rows().to(tl.int64), slot + _slots().to(tl.int64)
+    rows, slots = row + _rows(), slot + _slots()
+    at_rows, at_slots = rows < q_len, slots < kv_len
+    rows, slots = rows.to(tl.int64), slots.to(tl.int64)
     for u in range(units):
-        left = tl.load(a + rows * units + u, rows < q_len, 0.0)
-        right = tl.load(b + slots * units + u, slots < kv_len, 0.0)
+        left = tl.load(a + rows * units + u, at_rows, 0.0)
+        right = tl.load(b + slots * units + u, at_slots, 0.0)
         found += tl.load(w + u) * tanh(left[:, None, :, None] + right[None, :, None, :])
     return found
 
 
 @triton.jit
-def ends(block, units: tl.constexpr, padded: tl.constexpr):
-    """How far each unit of a block reaches from 0."""
-    u = tl.arange(0, padded)
-    return tl.load(block + u, u < units, 0.0)
+def form_of(a_ends, b_ends, room, units: tl.constexpr, padded: tl.constexpr):
+    """The form that a tile takes, from how far each unit of both blocks reaches from 0.
 
-
-@triton.jit
-def is_exact(a_ends, b_ends, units: tl.constexpr, padded: tl.constexpr):
-    """Whether a tile must take tanh itself: its powers overflow, or all sums are nearly 0.
-
-    Where a side within the reach meets one beyond the limit, which is clamped, tanh is 1.
+    A part may be above the ceiling where twice the sum of both is beyond ``room``. Where a side
+    within the reach meets one beyond the limit, which is clamped, tanh is 1.
     """
-    p, q = ends(a_ends, units, padded), ends(b_ends, units, padded)
+    u = tl.arange(0, padded)
+    p, q = tl.load(a_ends + u, u < units, 0.0), tl.load(b_ends + u, u < units, 0.0)
     fits = (p <= REACH) | (q <= REACH) | ((p <= LIMIT) & (q <= LIMIT))
     fits = fits & (p + q >= 0)  # not if NaN
-    return (tl.max(tl.where(fits, 0, 1), 0) > 0) | (tl.max(p + q, 0) < _TINY)
-
-
-@triton.jit
-def _is_wide(a_ends, b_ends, over, units: tl.constexpr, padded: tl.constexpr):
-    """Whether a part may be above the ceiling."""
-    u = tl.arange(0, padded)
-    room = _LOG_CEILING - tl.log(tl.load(over + u, u < units, 1.0))
-    sums = ends(a_ends, units, padded) + ends(b_ends, units, padded)
-    return tl.max(2 * sums - room, 0) > 0
+    form = tl.where(p + q < _TINY, NEARLY_ZERO, tl.where(2 * (p + q) < room, USUAL, WIDE))
+    return tl.max(tl.where(fits, form, FAR), 0)
 
 
 @triton.jit
@@ -154,12 +145,16 @@ def scores_of(
     """Scores of the tile that begins at a row and a slot, before any mask."""
     if squares:
         found = _squares(a_powers, b_powers, w, units)
-    elif is_exact(a_ends, b_ends, units, padded):
-        found = _tanhs(a, b, w, row, slot, q_len, kv_len, units)
-    elif _is_wide(a_ends, b_ends, over, units, padded):
-        found = _quotients(a_powers, b_powers, over, middle, units, True) * tl.load(scale)
     else:
-        found = _quotients(a_powers, b_powers, over, middle, units, False) * tl.load(scale)
+        u = tl.arange(0, padded)
+        room = LOG_CEILING - tl.log(tl.load(over + u, u < units, 1.0))
+        form = form_of(a_ends, b_ends, room, units, padded)
+        if form == USUAL:
+            found = _quotients(a_powers, b_powers, over, middle, units, False) * tl.load(scale)
+        elif form == WIDE:
+            found = _quotients(a_powers, b_powers, over, middle, units, True) * tl.load(scale)
+        else:
+            found = _tanhs(a, b, w, row, slot, q_len, kv_len, units)
     return tl.reshape(tl.permute(found, (2, 0, 3, 1)), (HEIGHT, BREADTH))
 
 

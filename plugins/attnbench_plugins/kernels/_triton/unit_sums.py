@@ -13,17 +13,17 @@ import triton.language as tl
 
 from attnbench_plugins.kernels._triton.tiles import (
     CEILING,
+    FAR,
     LANES,
+    LOG_CEILING,
     SMALL,
+    USUAL,
     WARPS,
-    ends,
+    WIDE,
+    form_of,
     inverse,
-    is_exact,
     tanh,
 )
-
-_ROOM = tl.constexpr(10.7)
-"""Where sums of both sides are less, 1 + exp(2 x) is below the ceiling."""
 
 
 @triton.jit
@@ -115,17 +115,15 @@ def gather(
     Args:
         own, other: blocks of ``step`` and ``count`` rows of both sides, each ``stride`` long.
         own_powers, other_powers: exponentials of twice their distance, unless with ``squares``.
-        own_ends, other_ends: as for :func:`is_exact`.
+        own_ends, other_ends: as for :func:`form_of`.
         slopes: gradients of the scores, ``(count, step)``.
         total: their sum.
         sums: ``(step, stride)``, to be multiplied by 4 w, or by 2 w with ``squares``.
         parts: gradient of the weights, ``(stride,)``; only with ``weights``.
     """
-    exact, wide = False, False
+    form = FAR
     if not squares:
-        exact = is_exact(own_ends, other_ends, units, padded)
-        reach = ends(own_ends, units, padded) + ends(other_ends, units, padded)
-        wide = tl.max(reach, 0) > _ROOM
+        form = form_of(own_ends, other_ends, LOG_CEILING, units, padded)
     rows: tl.constexpr = step // WARPS
     each: tl.constexpr = chunk // LANES
     row = tl.arange(0, rows)[:, None, None, None] + rows * tl.arange(0, WARPS)[None, None, :, None]
@@ -136,23 +134,23 @@ def gather(
             bent, plain = _squares(
                 tl.load(own + place), other + first, slopes, step, count, stride, chunk
             )
-        elif exact:
+        elif form == USUAL:
+            bent, plain = _quotients(
+                tl.load(own_powers + place), other_powers + first, slopes, step, count, stride,
+                chunk, False,
+            )  # fmt: skip
+        elif form == WIDE:
+            bent, plain = _quotients(
+                tl.load(own_powers + place), other_powers + first, slopes, step, count, stride,
+                chunk, True,
+            )  # fmt: skip
+        else:
             bent, plain = _tanhs(
                 tl.load(own + place), other + first, slopes, step, count, stride, chunk
             )
-        else:
-            left = tl.load(own_powers + place)
-            if wide:
-                bent, plain = _quotients(
-                    left, other_powers + first, slopes, step, count, stride, chunk, True
-                )
-            else:
-                bent, plain = _quotients(
-                    left, other_powers + first, slopes, step, count, stride, chunk, False
-                )
         tl.store(sums + place, tl.load(sums + place) + bent)
         if weights:
             more = tl.sum(tl.sum(plain, 2), 0)
-            if not squares and not exact:  # tanh is 1 - 2 r
+            if (form == USUAL) | (form == WIDE):  # tanh is 1 - 2 r
                 more = total - 2 * more
             tl.store(parts + first + unit, tl.load(parts + first + unit) + more)
