@@ -47,23 +47,19 @@ def centred(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return a - shift, b + shift
 
 
-def _folded(w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _folded(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What makes a sum of quotients ``1 / (over + power)`` of weighted units.
 
     Returns:
-        What the powers of a side are multiplied by, ``(N, h)``: 0 for a unit whose weight is too
-        small to count; ``over`` ``(N, h')``, h rounded up to a multiple of 4; the ``middle`` of
-        the range of four quotients, ``(N, h' / 4)``; and the ``scale`` of the sum, ``(N,)``.
+        ``over``, ``(N, h')``, with h rounded up to a multiple of 4, by which the powers of a side
+        are multiplied too; the ``middle`` of the range of four quotients, ``(N, h' / 4)``; and the
+        ``scale`` of the sum, ``(N,)``. A weight below 2^-31 of the largest counts as that.
     """
     size = w.abs()
-    largest = size.amax(1, keepdim=True).clamp_min(_LEAST)
-    counts = ~(size < _SMALL * largest)  # also if NaN
-    over = torch.where(counts, _SMALL * largest / size, 1.0)
-    middle = torch.where(counts, 0.5 / over, 1.0)
-    over, middle = (pad(t, (0, -w.shape[1] % 4), value=1.0) for t in (over, middle))
-    middle = middle.unflatten(1, (-1, 4)).sum(2)
-    factor = torch.where(counts, over[:, : w.shape[1]], 0.0)
-    return factor, over, middle, -2 * _SMALL * largest[:, 0]
+    least = _SMALL * size.amax(1, keepdim=True).clamp_min(_LEAST)
+    over = pad(least / torch.maximum(size, least), (0, -w.shape[1] % 4), value=1.0)
+    middle = (0.5 / over).unflatten(1, (-1, 4)).sum(2)
+    return over, middle, -2 * least[:, 0]
 
 
 def _transposed(side: Tensor) -> Tensor:
@@ -92,10 +88,10 @@ def arranged(
     a_ends, b_ends, over, middle, scale = a, b, w, w, w
     if not squares:
         a_ends, b_ends = (t.abs().amax(2) for t in (a_powers, b_powers))
-        factor, over, middle, scale = _folded(w)
+        over, middle, scale = _folded(w)
         rate = torch.where(w < 0, -2.0, 2.0)[:, None, None]  # tanh is odd: no weight is negative
-        a_powers, b_powers = ((rate * t.clamp(-_LIMIT, _LIMIT)).exp() for t in (a_powers, b_powers))
-        a_powers = a_powers * factor[:, None, None]
+        a_powers, b_powers = (rate * a_powers).exp(), (rate * b_powers).exp()
+        a_powers = a_powers * over[:, None, None, : w.shape[1]]
     sizes = {
         "q_len": a.shape[1], "kv_len": b.shape[1], "features": value.shape[2],
         "visible": b.shape[1] - a.shape[1] + 1, "mask_item": strides[0], "mask_row": strides[1],

@@ -20,7 +20,8 @@ HEIGHT, BREADTH = tl.constexpr(32), tl.constexpr(64)
 SMALL, CEILING = tl.constexpr(2.0**-31), tl.constexpr(2.0**31)
 """Products of four numbers from SMALL to CEILING are normal in float32, and so are inverses."""
 LIMIT, REACH = tl.constexpr(33.0), tl.constexpr(18.0)
-"""Exponentials of twice the limit, also times SMALL, are finite and not 0; tanh(33 - 18) is 1."""
+"""Exponentials of twice the limit, also times SMALL, are finite and not 0; tanh(33 - 18) is 1, and
+remains it if an exponential of the further side is infinite or 0."""
 _TINY = tl.constexpr(0.25)
 LOG_CEILING = tl.constexpr(21.487)  # a little less
 NEARLY_ZERO, USUAL, WIDE, FAR = (tl.constexpr(form) for form in range(4))
@@ -126,8 +127,7 @@ def _tanhs(a, b, w, row, slot, q_len, kv_len, units: tl.constexpr):
 def form_of(a_ends, b_ends, room, units: tl.constexpr, padded: tl.constexpr):
     """The form that a tile takes, from how far each unit of both blocks reaches from 0.
 
-    A part may be above the ceiling where twice the sum of both is beyond ``room``. Where a side
-    within the reach meets one beyond the limit, which is clamped, tanh is 1.
+    A part may be above the ceiling where twice the sum of both is beyond ``room``.
     """
     u = tl.arange(0, padded)
     p, q = tl.load(a_ends + u, u < units, 0.0), tl.load(b_ends + u, u < units, 0.0)
