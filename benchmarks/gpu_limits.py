@@ -1,13 +1,15 @@
-"""Print what a GPU's units allow the Triton kernel's forward pass, and what its machine code needs.
+"""Print what a GPU's units allow the Triton kernels, and what their machine code needs.
 
     python benchmarks/gpu_limits.py [--length 4096] [--units 128] [--features 128]
 
-The kernel is compiled for compute capability 9.0, which needs Triton and no GPU. One pass of its
-loop over hidden units is counted in the machine code: all instructions, of which a multiprocessor
-starts 128 lanes a cycle, and the special functions, sixteen lanes a cycle. Beside them stands what
-the arithmetic alone would take, written down in OPERATIONS, and the time to read and write each
-tensor once. Clock, multiprocessors and bandwidth are those of the H200's data sheet; a prediction
-is a count of what the busiest unit has to do, and no measurement.
+The kernels are compiled for compute capability 9.0, which needs Triton and no GPU. Counted are the
+instructions that a thread needs for a tile: of the loops over hidden units and rows alone, with the
+products with the values as if they took one multiply-add a number; and of the whole tile. A
+multiprocessor starts 128 lanes a cycle, and special functions on sixteen lanes a cycle. Beside
+them stand what the arithmetic of those loops would take, written down in KERNELS, what four
+multiply-adds and a special function a term would take, and the time to read and write each tensor
+once. Clock, multiprocessors and bandwidth are those of the H200's data sheet; a prediction is a
+count of what the busiest unit has to do, and no measurement.
 """
 
 from __future__ import annotations
@@ -16,35 +18,56 @@ import argparse
 import re
 import subprocess
 import tempfile
-from collections import Counter
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MULTIPROCESSORS, HERTZ, BYTES_S = 132, 1.98e9, 4.8e12
 LANES, SPECIAL_LANES = 128, 16
-OPERATIONS = 22
-"""Of four terms on the multiply-add lanes; and one special function, the shared reciprocal."""
-POINTERS = (
-    "a", "b", "w", "value", "mask", "a_ends", "b_ends", "a_powers", "b_powers", "output", "logs",
-)  # fmt: skip
 
 
-def machine_code(units: int) -> tuple[list[str], dict[str, int]]:
-    """The forward kernel's instructions for 9.0, and where labels point."""
+class Kernel(NamedTuple):
+    """What a kernel does for a tile."""
+
+    title: str
+    loops: tuple[int, ...]
+    """Operations for four terms of each of its loops, beside the reciprocal that they share."""
+    products: int
+    """Products of a tile with the values, or with the gradient of the output."""
+
+
+SCORES = 4 + 2 + 3 + 2 + 2  # parts, sums of two, their products, what lies above, and the sum
+SLOPES = 4 + 3 + 2 + 4 + 4 * 2  # parts, their products, inverses of two and of each, r - r², sums
+KERNELS = {
+    "_forward": Kernel("forward", (SCORES,), 1),
+    "_backward_rows": Kernel("gradients of queries and weights", (SCORES, SLOPES + 4), 1),
+    "_backward_slots": Kernel("gradients of keys and values", (SCORES, SLOPES), 2),
+}
+
+
+def machine_code(name: str, units: int, features: int) -> tuple[list[str], dict[str, int]]:
+    """A kernel's instructions for 9.0, and where labels point."""
     import triton
-    from attnbench_plugins.kernels._triton import arguments, forward
+    from attnbench_plugins.kernels._triton import arguments, backward, forward
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    kernel = getattr(forward if name == "_forward" else backward, name)
     constants: dict[str, Any] = {
         "units": units, "padded": triton.next_power_of_2(units), "width": 128, "squares": False,
-        "kind": 0, "causal": False, "height": arguments._ROWS, "breadth": arguments._SLOTS,
+        "kind": 0, "causal": False,
     }  # fmt: skip
-    types = dict.fromkeys(POINTERS, "*fp32") | dict.fromkeys(constants, "constexpr")
-    signature = {name: types.get(name, "i32") for name in forward._forward.arg_names}
-    aligned = {(n,): [["tt.divisibility", 16]] for n in range(len(POINTERS))}  # as torch's are
+    if name != "_forward":
+        chunk = backward.chunk_of(units)
+        constants |= {"chunk": chunk, "stride": -(-units // chunk) * chunk}
+        constants["width"] = backward._WIDTH
+    pointers = kernel.arg_names[: kernel.arg_names.index("q_len")]
+    types = dict.fromkeys(pointers, "*fp32") | dict.fromkeys(constants, "constexpr")
+    signature = {given: types.get(given, "i32") for given in kernel.arg_names}
+    even = [*pointers, "features"] if features % 16 == 0 else pointers  # as Triton finds them
+    aligned = {(kernel.arg_names.index(given),): [["tt.divisibility", 16]] for given in even}
     made = triton.compile(
-        ASTSource(forward._forward, signature, constexprs=constants, attrs=aligned),
+        ASTSource(kernel, signature, constexprs=constants, attrs=aligned),
         target=GPUTarget("cuda", 90, 32),
         options=dict(arguments.OPTIONS),
     )
@@ -65,18 +88,29 @@ def machine_code(units: int) -> tuple[list[str], dict[str, int]]:
     return found, labels
 
 
-def innermost_loops(code: list[str], labels: dict[str, int]) -> list[list[str]]:
-    """The instructions of each loop that has no other within."""
+def loops_of(code: list[str], labels: dict[str, int]) -> tuple[list[str], list[list[str]]]:
+    """The loop over tiles, without those within; and these, which have no other within."""
     ends = [
-        (labels[to[1]], place)
+        (labels[to[1]], place + 1)
         for place, instruction in enumerate(code)
         if (to := re.match(r"BRA.*?(\.L_x_\d+)", instruction)) and labels[to[1]] < place
     ]
-    return [
-        code[start : end + 1]
-        for start, end in ends
-        if not any(start <= other and last < end for other, last in ends)
-    ]
+    first, last = max(ends, key=lambda loop: loop[1] - loop[0])
+    inner = sorted(loop for loop in ends if first <= loop[0] and loop[1] < last)
+    edges = [first, *(edge for loop in inner for edge in loop), last]
+    around = [line for start, stop in list(pairwise(edges))[::2] for line in code[start:stop]]
+    return around, [code[start:stop] for start, stop in inner]
+
+
+def special(code: list[str]) -> int:
+    """Special functions among instructions."""
+    return sum(instruction.startswith("MUFU") for instruction in code)
+
+
+def is_usual(loop: list[str]) -> bool:
+    """Whether a loop is that of tiles whose powers need no limit: the others' or of a product."""
+    text = "\n".join(loop)
+    return "MUFU.RCP" in text and not re.search("MUFU.EX2|FMNMX", text)
 
 
 def main() -> None:
@@ -85,35 +119,43 @@ def main() -> None:
     for name, size in (("length", 4096), ("units", 128), ("features", 128)):
         parser.add_argument(f"--{name}", type=int, default=size)
     options = parser.parse_args()
-    from attnbench_plugins.kernels._triton import arguments
+    from attnbench_plugins.kernels._triton import arguments, backward, tiles
 
-    loop = max(innermost_loops(*machine_code(options.units)), key=len)  # the other takes tanh
-    kinds = Counter(instruction.split()[0] for instruction in loop)
-    special = {kind: count for kind, count in kinds.items() if kind.startswith("MUFU")}
-    threads = 32 * arguments.OPTIONS["num_warps"]
-    terms = 4 * arguments._ROWS * arguments._SLOTS // threads
-    print(f"a thread's pass of the loop: {terms} terms, {len(loop)} instructions, ", end="")
-    print(f"of which special functions {special}\n")
-    lengths = options.length**2
+    pairs = tiles.HEIGHT.value * tiles.BREADTH.value // (32 * arguments.OPTIONS["num_warps"])
     cycles = MULTIPROCESSORS * HERTZ / 1e3  # of all multiprocessors in a millisecond
-    product = lengths * options.features / (LANES * cycles)
-    every = lengths * options.units
+    number = options.length**2 / pairs / LANES / cycles  # of one instruction for a thread's tile
+    rarer = LANES / SPECIAL_LANES
+    product, terms = pairs * options.features, pairs * options.units
+    rows = []
+    for name, kernel in KERNELS.items():
+        around, inner = loops_of(*machine_code(name, options.units, options.features))
+        usual = [loop for loop in inner if is_usual(loop)]
+        assert len(usual) == len(kernel.loops), f"{len(usual)} loops of {name} have no limit"
+        passes = [terms / 4 / special(loop) for loop in usual]
+        for loop in usual:
+            shared = 4 * special(loop)
+            print(
+                f"{kernel.title}: {len(loop)} instructions for a thread's {shared} terms, ", end=""
+            )
+            print(f"{32 * len(loop) / shared:.1f} for 32")
+        products = kernel.products * product
+        looped = sum(len(loop) * count for loop, count in zip(usual, passes, strict=True))
+        apart = sum(len(loop) for loop in inner if not special(loop))  # the products' own loops
+        tile = len(around) + looped + apart * options.features / backward._WIDTH
+        kinds = len(kernel.loops)
+        rows += [
+            (f"{kernel.title}: multiply-add lanes", 4 * terms * kinds + products,
+             sum(kernel.loops) / 4 * terms + products, looped + products, tile),
+            (f"{kernel.title}: special functions", rarer * terms * kinds,
+             rarer * terms / 4 * kinds, rarer * terms / 4 * kinds,
+             rarer * (terms / 4 * kinds + special(around))),
+        ]  # fmt: skip
+    print("\n| on an H200, ms | four multiply-adds, one special function a term ", end="")
+    print("| the arithmetic | its loops | the whole tile |\n|---|---|---|---|---|")
+    for title, *counts in rows:
+        print(f"| {title} |", " | ".join(f"{number * count:.3f}" for count in counts), "|")
     moved = 4 * 2 * options.length * (options.units + options.features)
-    print("| limit on an H200, ms | by the arithmetic | by the machine code |\n|---|---|---|")
-    for name, least, needed in (
-        (
-            "multiply-add lanes, with the product with the values",
-            every * OPERATIONS / 4 / (LANES * cycles) + product,
-            every * len(loop) / terms / (LANES * cycles) + product,
-        ),
-        (
-            "special functions",
-            every / 4 / (SPECIAL_LANES * cycles),
-            every * sum(special.values()) / terms / (SPECIAL_LANES * cycles),
-        ),
-        ("memory, each tensor once", *[moved / BYTES_S * 1e3] * 2),
-    ):
-        print(f"| {name} | {least:.3f} | {needed:.3f} |")
+    print(f"\nforward, each tensor read or written once: {moved / BYTES_S * 1e3:.3f} ms")
 
 
 if __name__ == "__main__":

@@ -49,30 +49,74 @@ for name in ("additive", "concat_tanh_sum", "gaussian"):
 print(_sums.runs_as())
 """
 TILES = """
-import torch
+import sys, torch
 from attnbench_plugins.kernels import _triton
 torch.manual_seed(1)
-for q_len, kv_len, units, causal in ((130, 70, 5, False), (70, 130, 4, True), (64, 64, 1, True)):
-    a, b = torch.randn(1, q_len, units), torch.randn(1, kv_len, units)
-    a[:, :10] += 300  # a tile that needs a shift, and one that no shift helps
-    b[:, ::2] -= 300
-    w, value = torch.randn(1, units), torch.randn(1, kv_len, 150)
-    leaves = [t.double().requires_grad_() for t in (a, b, w, value)]
-    each = (leaves[0][:, :, None] + leaves[1][:, None]).tanh()
-    scores = (each * leaves[2][:, None, None]).sum(-1)
-    if causal:
-        seen = torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
-        scores = scores.masked_fill(~seen, -torch.inf)
-    true = scores.softmax(-1) @ leaves[3]
-    grad = torch.randn(true.shape)
-    output, logs = _triton.attend(a, b, w, value, None, causal, False)
-    got = _triton.differentiate(grad, output, logs, a, b, w, value, None, causal, False)
-    again = _triton.differentiate(grad, output, logs, a, b, w, value, None, causal, False)
-    assert all(torch.equal(x, y) for x, y in zip(got, again))
-    expected = true, *torch.autograd.grad(true, leaves, grad.double())
-    for ours, theirs in zip((output, *got), expected):
-        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-4)
+
+def usual(a, b, w): return a, b, w
+def signs_differ(a, b, w): return a * 3, b * 3, -w.abs() * (-1.0) ** torch.arange(w.shape[1])
+def weights_differ(a, b, w): return a, b, w * 10.0 ** -torch.arange(w.shape[1]).mul(3)
+def some_weigh_nothing(a, b, w): return a, b, w * (torch.arange(w.shape[1]) % 2)
+def none_weighs(a, b, w): return a, b, w * 0
+def wide(a, b, w):  # no product of four is finite without a limit
+    a, b = a * 3, b * 3
+    a[:, ::2] += 16
+    b[:, 1::3] += 16
+    return a, b, w
+def wide_for_small_weights(a, b, w):  # and not if all weighed the same
+    w[:, 1:] *= 1e-6
+    return a * 0.3 + 10, b * 0.3 + 7, w
+def shifted(a, b, w): return a + 300, b - 300, w
+def saturated(a, b, w):  # exponentials are 0 or infinite
+    w[:, 0] = 0
+    b[:, ::2] += 70
+    b[:, 3::5] -= 700
+    return a, b, w
+def tanh_in_some_tiles(a, b, w):
+    for side in a, b:
+        side[:, :9] += 60
+        side[:, 9:16] -= 60
+    return a, b, w
+
+for case in sys.argv[1:]:
+    for q_len, kv_len, units, causal in ((40, 70, 5, False), (70, 130, 4, True), (64, 64, 1, True)):
+        a, b = torch.randn(1, q_len, units), torch.randn(1, kv_len, units)
+        a, b, w = globals()[case](a, b, torch.randn(1, units))
+        value = torch.randn(1, kv_len, 150)
+        leaves = [t.double().requires_grad_() for t in (a, b, w, value)]
+        each = (leaves[0][:, :, None] + leaves[1][:, None]).tanh()
+        scores = (each * leaves[2][:, None, None]).sum(-1)
+        if causal:
+            seen = torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
+            scores = scores.masked_fill(~seen, -torch.inf)
+        true = scores.softmax(-1) @ leaves[3]
+        grad = torch.randn(true.shape)
+        output, logs = _triton.attend(a, b, w, value, None, causal, False)
+        got = _triton.differentiate(grad, output, logs, a, b, w, value, None, causal, False)
+        again = _triton.differentiate(grad, output, logs, a, b, w, value, None, causal, False)
+        assert all(torch.equal(x, y) for x, y in zip(got, again))
+        expected = true, *torch.autograd.grad(true, leaves, grad.double())
+        for ours, theirs in zip((output, *got), expected):
+            size = max(1, theirs.abs().max().item())
+            torch.testing.assert_close(
+                ours.double() / size, theirs / size, rtol=1e-4, atol=1e-5, msg=lambda m: case + m
+            )
 print("done")
+"""
+CASES = (
+    "usual", "signs_differ", "weights_differ", "some_weigh_nothing", "none_weighs", "wide",
+    "wide_for_small_weights", "shifted", "saturated", "tanh_in_some_tiles",
+)  # fmt: skip
+ROUNDS = """
+import sys, torch
+from attnbench_plugins.kernels import _triton
+torch.manual_seed(2)
+size, weight = map(float, sys.argv[1:])
+a, b, w = (torch.randn(1, n, 1024) for n in (3, 5, 1))
+a, b, w = a * size, b * size, w[0].sign() * weight
+true = (a.double()[:, :, None] + b.double()[:, None]).tanh() @ w[0].double()
+logs = _triton.attend(a, b, w, torch.randn(1, 5, 1), None, False, False)[1]
+print((logs - true.logsumexp(-1)).abs().max().item())
 """
 WAITS = """
 import torch, attnbench
@@ -142,8 +186,23 @@ def test_it_agrees_with_the_plain_form_for_all_masks_heads_and_dtypes() -> None:
 
 
 @needs_triton
-def test_several_tiles_with_and_without_a_shift_are_exact_and_repeatable() -> None:
-    assert script(TILES, TRITON_INTERPRET="1") == "done"
+@pytest.mark.parametrize("case", CASES)
+def test_several_tiles_are_exact_and_repeatable_in_every_form(case: Any) -> None:
+    assert script(TILES, case, TRITON_INTERPRET="1") == "done"
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("size", "weight", "most"),
+    [
+        (1, 1, 2e-5),  # more if a running sum were ever that of all weights
+        (1e-3, 1e4, 2e-3),  # 1 - 2 r would round relative to 1, tanh rounds relative to itself
+    ],
+)
+def test_units_that_cancel_or_are_nearly_zero_keep_their_accuracy(
+    size: Any, weight: Any, most: Any
+) -> None:
+    assert float(script(ROUNDS, str(size), str(weight), TRITON_INTERPRET="1")) < most
 
 
 @needs_triton

@@ -16,10 +16,6 @@ SHARED_KIB = {70: 96, 75: 64, 80: 163, 86: 99, 90: 227}
 """Shared memory that a block may take, by compute capability (CUDA's programming guide)."""
 SPILLED = 256
 """Bytes a thread may put aside; with tiles twice as high it was up to 9208."""
-POINTERS = (
-    "a", "b", "w", "value", "a_ends", "b_ends", "output", "logs", "grad", "deltas", "grad_a",
-    "grad_w", "grad_b", "grad_value", "a_powers", "b_powers",
-)  # fmt: skip
 
 
 def compiled(name: str, capability: int, **constants: Any) -> Any:
@@ -30,23 +26,16 @@ def compiled(name: str, capability: int, **constants: Any) -> Any:
 
     kernel = getattr(forward if name == "_forward" else backward, name)
     width = 128 if name == "_forward" else backward._WIDTH
-    constants |= {
-        "units": 128, "padded": 128, "width": width,
-        "height": arguments._ROWS, "breadth": arguments._SLOTS,
-    }  # fmt: skip
-    types = {
-        "mask": "*u8" if constants["kind"] == 1 else "*fp32",
-        **dict.fromkeys(POINTERS, "*fp32"),
-    }
-    signature = {
-        given: "constexpr" if given in constants else types.get(given, "i32")
-        for given in kernel.arg_names
-    }
-    aligned = {  # as torch's tensors are
-        (place,): [["tt.divisibility", 16]]
-        for place, given in enumerate(kernel.arg_names)
-        if str(signature[given]).startswith("*")
-    }
+    constants |= {"units": 128, "padded": 128, "width": width}
+    if name != "_forward":
+        constants |= {"stride": 128, "chunk": backward.chunk_of(128)}
+    pointers = kernel.arg_names[: kernel.arg_names.index("q_len")]
+    types = dict.fromkeys(pointers, "*fp32") | dict.fromkeys(constants, "constexpr")
+    if constants["kind"] == 1:
+        types["mask"] = "*u8"
+    signature = {given: types.get(given, "i32") for given in kernel.arg_names}
+    even = [*pointers, "features"]  # torch's tensors, and 128
+    aligned = {(kernel.arg_names.index(given),): [["tt.divisibility", 16]] for given in even}
     return triton.compile(
         ASTSource(kernel, signature, constexprs=constants, attrs=aligned),
         target=GPUTarget("cuda", capability, 32),

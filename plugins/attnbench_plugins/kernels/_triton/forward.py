@@ -9,48 +9,45 @@ import triton.language as tl
 from torch import Tensor
 
 from attnbench_plugins.kernels._triton.arguments import SIZES, arranged, on_its_device, padded_width
-from attnbench_plugins.kernels._triton.tiles import is_exact, masked, scores_of
+from attnbench_plugins.kernels._triton.tiles import BREADTH, HEIGHT, masked, scores_of
 
 __all__ = ["attend"]
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _forward(
-    a, b, w, value, mask, a_ends, b_ends, a_powers, b_powers, output, logs,
+    a, b, w, value, mask, over, middle, scale, a_ends, b_ends, a_powers, b_powers, output, logs,
     q_len, kv_len, features, visible, mask_item, mask_row, mask_slot, a_blocks, b_blocks,
     units: tl.constexpr, padded: tl.constexpr, width: tl.constexpr, squares: tl.constexpr,
-    kind: tl.constexpr, causal: tl.constexpr, height: tl.constexpr, breadth: tl.constexpr,
+    kind: tl.constexpr, causal: tl.constexpr,
 ):  # fmt: skip
     block, n = tl.program_id(0) % a_blocks, (tl.program_id(0) // a_blocks).to(tl.int64)
+    depth: tl.constexpr = (units + 3) // 4 * 4
     part = tl.program_id(1) * width
-    rows = block * height + tl.arange(0, height).to(tl.int64)
-    at_rows = rows < q_len
+    rows = block * HEIGHT + tl.arange(0, HEIGHT)
+    at_rows, rows = rows < q_len, rows.to(tl.int64)
     a += n * q_len * units
     b += n * kv_len * units
     w += n * units
     mask += n * mask_item
-    a_ends += (n * a_blocks + block) * 3 * units
-    a_powers += (n * a_blocks + block) * ((units + 3) // 4 * 4) * height
+    a_ends += (n * a_blocks + block) * units
+    a_powers += (n * a_blocks + block) * depth * HEIGHT
     place = part + tl.arange(0, width)
     at = place < features
-    top = tl.full((height,), float("-inf"), tl.float32)
-    total = tl.zeros((height,), tl.float32)
-    sums = tl.zeros((height, width), tl.float32)
+    top = tl.full((HEIGHT,), float("-inf"), tl.float32)
+    total = tl.zeros((HEIGHT,), tl.float32)
+    sums = tl.zeros((HEIGHT, width), tl.float32)
     last = kv_len
     if causal:
-        last = tl.minimum(kv_len, block * height + height - 1 + visible)
-    for start in range(0, last, breadth):
-        slots = start + tl.arange(0, breadth).to(tl.int64)
-        at_slots = slots < kv_len
-        own = n * b_blocks + start // breadth
-        own_ends = b_ends + own * 3 * units
-        own_powers = b_powers + own * ((units + 3) // 4 * 4) * breadth
-        exact = True
-        if not squares:
-            exact = is_exact(a_ends, own_ends, units, padded)
+        last = tl.minimum(kv_len, block * HEIGHT + HEIGHT - 1 + visible)
+    for start in range(0, last, BREADTH):
+        slots = start + tl.arange(0, BREADTH)
+        at_slots, slots = slots < kv_len, slots.to(tl.int64)
+        own = n * b_blocks + start // BREADTH
         scores = scores_of(
-            a, b, w, a_ends, own_ends, a_powers, own_powers, rows, slots, at_rows, at_slots, exact,
-            units, squares, height, breadth,
+            a, b, w, over + n * depth, middle + n * (depth // 4), scale + n, a_ends,
+            b_ends + own * units, a_powers, b_powers + own * depth * BREADTH,
+            block * HEIGHT, start, q_len, kv_len, units, padded, squares,
         )  # fmt: skip
         scores = masked(
             scores, mask, rows, slots, at_rows, at_slots, mask_row, mask_slot, visible,
