@@ -64,8 +64,10 @@ def wide(a, b, w):  # no product of four is finite without a limit
     b[:, 1::3] += 16
     return a, b, w
 def wide_for_small_weights(a, b, w):  # and not if all weighed the same
-    w[:, 1:] *= 1e-6
-    return a * 0.3 + 10, b * 0.3 + 7, w
+    a[..., 1:] = a[..., 1:] / 10 + 11.5
+    b[..., 1:] = b[..., 1:] / 10 + 8.5
+    w[:, 1:] = w[:, 1:].abs() * 1e-9
+    return a, b, w
 def shifted(a, b, w): return a + 300, b - 300, w
 def saturated(a, b, w):  # exponentials are 0 or infinite
     w[:, 0] = 0
