@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import attnbench
 
 RAISES = """
@@ -18,6 +20,7 @@ SPEC = attnbench.ScoringSpec(name="raises", make=lambda q, k: Raises(), equal_si
 """
 
 
+@pytest.mark.slow
 def test_an_exception_names_the_users_line_in_a_folder_called_torch(tmp_path: Path) -> None:
     file = tmp_path / "torch" / "layers_of_mine.py"
     file.parent.mkdir()

@@ -268,6 +268,7 @@ def test_what_a_database_of_ones_own_raises_is_told_and_stops_nothing(kept: Path
     }
 
 
+@pytest.mark.slow
 def test_a_report_tells_of_the_database_once(kept: Path) -> None:
     kept.parent.mkdir()
     kept.write_text("no folder")

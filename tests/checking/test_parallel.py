@@ -25,6 +25,7 @@ def outcomes(*targets: str, jobs: int = 1) -> list[Outcome]:
     return list(run_checks(works, OPTIONS, jobs=jobs, timeout_s=120.0, memory_gib=2.0))
 
 
+@pytest.mark.slow
 def test_what_compiles_runs_last_within_a_subject_and_over_all_of_them() -> None:
     order = [invariant.name for invariant in planned("dot")[1]]
     assert order[0] == CONTRACT
@@ -34,6 +35,7 @@ def test_what_compiles_runs_last_within_a_subject_and_over_all_of_them() -> None
     assert len(found) == len(set(found)) == 6
 
 
+@pytest.mark.slow
 def test_a_broken_contract_holds_for_what_runs_later_too() -> None:
     found = {o.invariant: o for o in outcomes(f"{HERE}/bad_subjects.py:SHAPE")}
     assert found[CONTRACT].status == "failed"
@@ -116,6 +118,7 @@ def test_the_compiler_is_not_waited_for_where_few_subjects_are_named() -> None:
         assert "torch._inductor.compile_fx" not in preload(many, ["weights_sum_to_one"])
 
 
+@pytest.mark.slow
 def test_a_contract_that_was_recorded_as_failed_holds_for_what_is_left() -> None:
     target = f"{HERE}/bad_subjects.py:SHAPE"
     works = works_of([(target, planned(target)[0][0].name)], NAMES, late=COMPILING)

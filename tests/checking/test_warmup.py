@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DRAW = """
 import sys
 import attnbench.checking.warmup
@@ -23,6 +25,7 @@ print(drawn)
 """
 
 
+@pytest.mark.slow
 def test_what_is_drawn_does_not_depend_on_the_modules_that_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "many.py").write_text(f"NUMBERS = {[7_919 * n for n in range(100, 300)]}\n")
     script = tmp_path / "draw.py"

@@ -100,6 +100,7 @@ def test_the_floor_is_part_of_the_budget() -> None:
         assert bool((oracle.floor() <= oracle.budget()).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed: Any) -> None:
     case = Case((4, 4), 1, 1024, 64, 64, 64, seed=seed)  # dot: the largest weight is near 1
@@ -118,6 +119,7 @@ def test_a_budget_that_acquits_early_leaves_gradients_on() -> None:
     assert bool((first <= oracle.budget(sure=True)).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "found"),
     [  # what the search of thorough found: a sum over a few dozen keys is a random walk

@@ -120,6 +120,7 @@ def test_a_crash_below_many_frames_still_names_the_users() -> None:
     assert "torch/nn/modules" not in event.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("times", [1, 1024])
 def test_printing_a_gigabyte_neither_takes_its_memory_twice_nor_much_time(

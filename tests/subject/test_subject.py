@@ -172,6 +172,7 @@ SPEC = attnbench.ScoringSpec(
 """
 
 
+@pytest.mark.slow
 def test_a_bias_that_begins_at_zero_is_moved_so_that_its_use_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "twice.py"
     path.write_text(TWICE)

@@ -54,6 +54,7 @@ def test_one_mistake_has_one_name(name: str) -> None:
     assert failed == [KILLERS[name]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["positions_restart", "keeps_the_buffer", "selects_both_ways"])
 def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path) -> None:
     report = attnbench.check(BROKEN[name], profile="quick", invariants=[KILLERS[name]])
@@ -95,6 +96,7 @@ class RoundsByASharedCount(PartedLayer):
     stores = (_Store, _Store)
 
 
+@pytest.mark.slow
 def test_copies_of_a_cache_that_rounds_are_held_to_each_other() -> None:
     exempt = {"calls_may_be_cut_anywhere": "what is old is rounded"}
     assert isinstance(PARTED.spec, LayerSpec)
@@ -239,6 +241,7 @@ class Narrowed(nn.Module):
         return self.linear(hidden).bfloat16()
 
 
+@pytest.mark.slow
 def test_a_layer_of_the_wrong_dtype_gets_a_script() -> None:
     spec = LayerSpec(name="narrowed", make=Narrowed)
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])

@@ -129,12 +129,14 @@ def test_the_message_tells_what_a_wrong_output_depends_on(
     assert line in told(spec(mistake), invariant)
 
 
+@pytest.mark.slow
 def test_a_cropped_token_that_still_counts_is_named() -> None:
     layer = BROKEN["counter_only"]
     reason = told(layer, KILLERS["counter_only"])
     assert "token 0 depends on token 0 and a token that had been cropped" in reason
 
 
+@pytest.mark.slow
 def test_another_row_that_counts_is_named() -> None:
     reason = told(BROKEN["keys_only"], KILLERS["keys_only"])
     assert "and a token that is not of its sequence; in one call it depends on" in reason

@@ -34,6 +34,7 @@ def test_a_right_layer_is_not_accused(name: str, invariant: str) -> None:
     assert found.status in ("passed", "skipped"), found.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
 def test_one_mistake_has_one_name(name: str) -> None:
     failed = [i for i in INVARIANTS if outcome(BROKEN[name], i).status == "failed"]

@@ -64,6 +64,7 @@ def statuses(report: attnbench.CheckReport) -> dict[str, str]:
     return {outcome.invariant: outcome.status for outcome in report.outcomes}
 
 
+@pytest.mark.slow
 def test_torchs_fused_attention_is_accused_of_nothing_but_no_positive_scale_beside_causality() -> (
     None
 ):
