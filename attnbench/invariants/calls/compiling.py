@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.torch_internals import faked, graph_breaks
+from attnbench.attention.torch_internals import faked, graph_breaks, is_concrete
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.checking.evidence.untaped import sourced, transformed
@@ -161,6 +161,11 @@ def _exported(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     with _told("torch.export.export"):
         got = exported(_Call(base), *_tensors(base))
+        if not is_concrete(got):
+            raise InvariantViolation(
+                "the exported program returned a tensor without values on inputs with values: it "
+                "keeps a tensor from the time when it was traced"
+            )
     base.expect(got.detach(), "exported, output", "the call as it is")
 
 

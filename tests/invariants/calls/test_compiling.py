@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 import attnbench
 from attnbench.checking.profiles import PROFILES, current_profile
@@ -76,6 +77,31 @@ def test_what_a_subject_keeps_of_an_export_is_no_fault_of_the_invariant() -> Non
     for name in ("exported_equals_eager", "fake_tensors_tell_the_shape", "vmap_equals_batch"):
         outcome = run(mutant(Remembers), INVARIANTS[name])
         assert outcome.status in ("passed", "failed"), outcome.reason
+
+
+class EagerFlex(Attention):
+    """FlexAttention that turns the compiler off in the call itself, so that export keeps a mask."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        logs = weights.clamp_min(1e-30).log()
+
+        def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, s: Tensor) -> Tensor:
+            return 0 * score + logs[b, h, i, s]
+
+        query = value.new_zeros(*weights.shape[:-1], value.shape[-1])
+        with torch.compiler.set_stance("force_eager"):
+            output = flex_attention(query, value, value, score_mod=add)
+        assert isinstance(output, Tensor)
+        return output
+
+
+@pytest.mark.filterwarnings("ignore")  # FlexAttention's own, since it is not compiled
+def test_an_exported_program_without_values_is_no_fault_of_the_invariant() -> None:
+    wrong = run(
+        mutant(EagerFlex, conventions={"gradients": False}), INVARIANTS["exported_equals_eager"]
+    )
+    assert wrong.status == "failed", wrong.reason
+    assert "returned a tensor without values" in wrong.reason
 
 
 def test_what_a_transformation_raises_is_told_in_one_sentence() -> None:
