@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import LAYOUTS, Case
+from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -80,9 +81,28 @@ def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
     plain = base.inputs.map(lambda tensor: tensor.contiguous())
     found = _gradients(base, base.inputs, given, run)
     expected = _gradients(base, plain, even, run)
-    for name, got, should in zip(names, found, expected, strict=True):
+    for place, (name, got, should) in enumerate(zip(names, found, expected, strict=True)):
         told = f"handed {way} the gradient{whose} by {name}"
-        same_gradient(got, should, told, "the same call all contiguous", eps=base.eps)
+        try:
+            same_gradient(got, should, told, "the same call all contiguous", eps=base.eps)
+        except InvariantViolation:
+            # terms that cancel round by more than their sum tells: a cosine of single numbers
+            if got is None or should is None:
+                raise
+            near = [_gradients(base, _last_bits(base, plain), even, run)[place] for _ in range(8)]
+            noise = max(float((one - should).abs().max()) for one in near if one is not None)
+            if not float((got - should).abs().max()) <= 8 * noise:  # a NaN never agrees
+                raise
+
+
+def _last_bits(base: Baseline, inputs: Inputs) -> Inputs:
+    """The inputs, with each number moved by one unit in its last place, or not."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        ways = torch.randint(-1, 2, tensor.shape, generator=base.generator).to(tensor)
+        return tensor + tensor.abs() * ways * torch.finfo(tensor.dtype).eps
+
+    return inputs.map(moved)
 
 
 @hookimpl

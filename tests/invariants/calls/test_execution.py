@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnbench.cases.case import Case
+from attnbench.checking.runner import seeded
 from attnbench.invariants import dropout
 from attnbench.invariants.calls import copies, execution, layouts
+from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 from tests.meta.mutants.dropout import BackwardDropsOthers, NoDropoutWhenCausal
 from tests.meta.mutants.state import FactorsKeptFromInference
 from tests.meta.mutants.twins.attention import Attention
+from tests.meta.right.scorings import SPECS
 
 INVARIANTS = by_name(execution, layouts, dropout, copies)
 
@@ -196,3 +200,13 @@ def test_what_is_kept_of_inference_mode_is_told_with_the_call_that_came_before()
     wrong = run(mutant(FactorsKeptFromInference), INVARIANTS["gradient_modes_agree"])
     assert wrong.status == "failed"
     assert wrong.reason.startswith("after a call under inference_mode, the same call outside")
+
+
+def test_gradients_whose_terms_cancel_may_round_by_those_terms() -> None:
+    (cosine,) = resolve(SPECS["cosine"])
+    case = Case.from_id(
+        "b1x3-L59-S30-Eq1-Ek1-Ev17-float64-cpu-boolean-transposed-normal-s685"
+        "+gradient=transposed+of=scores"
+    )
+    with seeded():  # of single numbers, the cosine is a sign, and its gradient should be 0
+        INVARIANTS["gradient_layouts_agree"].check(cosine, case)
