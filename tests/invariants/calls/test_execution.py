@@ -202,11 +202,15 @@ def test_what_is_kept_of_inference_mode_is_told_with_the_call_that_came_before()
     assert wrong.reason.startswith("after a call under inference_mode, the same call outside")
 
 
-def test_gradients_whose_terms_cancel_may_round_by_those_terms() -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        "b1x3-L59-S30-Eq1-Ek1-Ev17-float64-cpu-boolean-transposed-normal-s685",
+        "b0d-L9-S40-Eq1-Ek1-Ev1-float64-cpu-none-strided-normal-s314",
+    ],
+)
+def test_gradients_whose_terms_cancel_may_round_by_those_terms(case: str) -> None:
     (cosine,) = resolve(SPECS["cosine"])
-    case = Case.from_id(
-        "b1x3-L59-S30-Eq1-Ek1-Ev17-float64-cpu-boolean-transposed-normal-s685"
-        "+gradient=transposed+of=scores"
-    )
+    found = Case.from_id(f"{case}+gradient=transposed+of=scores")
     with seeded():  # of single numbers, the cosine is a sign, and its gradient should be 0
-        INVARIANTS["gradient_layouts_agree"].check(cosine, case)
+        INVARIANTS["gradient_layouts_agree"].check(cosine, found)
