@@ -161,11 +161,11 @@ def _exported(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     with _told("torch.export.export"):
         got = exported(_Call(base), *_tensors(base))
-        if not is_concrete(got):
-            raise InvariantViolation(
-                "the exported program returned a tensor without values on inputs with values: it "
-                "keeps a tensor from the time when it was traced"
-            )
+    if not is_concrete(got):
+        raise InvariantViolation(
+            "the exported program returned a tensor without values on inputs with values: it keeps "
+            "a tensor from the time when it was traced"
+        )
     base.expect(got.detach(), "exported, output", "the call as it is")
 
 

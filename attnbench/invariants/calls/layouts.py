@@ -86,14 +86,32 @@ def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
         try:
             same_gradient(got, should, told, "the same call all contiguous", eps=base.eps)
         except InvariantViolation:
-            # terms that cancel round by more than their sum tells: a cosine of single numbers
-            if got is None or should is None:
-                raise
             bits = functools.partial(_last_bits, generator=base.generator)
-            near = [_gradients(base, plain.map(bits), bits(even), run)[place] for _ in range(16)]
-            noise = max(float((one - should).abs().max()) for one in near if one is not None)
-            if not float((got - should).abs().max()) <= 8 * noise:  # a NaN never agrees
+            near = [_gradients(base, plain.map(bits), bits(even), run)[place] for _ in range(_RUNS)]
+            if not _is_rounding(got, should, near):
                 raise
+
+
+_RUNS, _MARGIN = 16, 64.0
+"""Runs on inputs that differ in their last bits, and the multiple of what they move allowed.
+
+A right cosine came to 8 times that in the worst of 482 comparisons, on 12 seeds of thorough; a
+backward pass that reads its gradient in a wrong order is off by as much as the gradient itself.
+"""
+
+
+def _is_rounding(
+    got: Tensor | None, expected: Tensor | None, near: Iterable[Tensor | None]
+) -> bool:
+    """Whether two gradients differ by what the last bits of the inputs move them by.
+
+    Where terms cancel, as in a cosine of single numbers, these round by more than their sum tells.
+    """
+    if got is None or expected is None:
+        return False
+    moved = [float((one - expected).abs().max()) for one in near if one is not None]
+    off = float((got - expected).abs().max())
+    return off <= _MARGIN * max(moved, default=0.0)  # false for a NaN
 
 
 def _last_bits(tensor: Tensor, generator: torch.Generator) -> Tensor:
