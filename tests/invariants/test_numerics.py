@@ -133,6 +133,24 @@ def test_the_order_of_operations_may_differ_between_the_references() -> None:
     INVARIANTS["agrees_with_scalar_reference"].check(subject, case)
 
 
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        (
+            "agrees_with_float64",
+            "b4x1x3-L40-S29-Eq5-Ek1-Ev8-float32-cpu-lengths_2d-transposed-huge-s330",
+        ),
+        (
+            "agrees_with_scalar_reference",
+            "b4x4-L38-S34-Eq5-Ek1-Ev16-float32-cpu-none-heads-huge-s335",
+        ),
+    ],
+)
+def test_scores_of_saturated_units_tie_in_float32_as_in_float64(name: str, case: str) -> None:
+    (subject,) = resolve("hard")
+    INVARIANTS[name].check(subject, Case.from_id(case))
+
+
 def test_a_subject_without_a_reference_is_skipped_with_that_reason() -> None:
     outcome = run(
         replace(_dot(_product), reference=None), INVARIANTS["agrees_with_scalar_reference"]

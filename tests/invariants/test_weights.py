@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench import KernelSpec
+from attnbench import Case, KernelSpec
 from attnbench.invariants import pooling, weights
+from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, case_of, mutant, run
 from tests.meta.mutants.twins.attention import ATTENTION, Attention
 
@@ -144,6 +145,12 @@ def test_declaring_pools_values_without_doing_it_is_a_failure() -> None:
     assert isinstance(ATTENTION.spec, attnbench.MechanismSpec)
     wrong = replace(ATTENTION.spec, make=ValueSquashed)
     assert run(wrong, INVARIANTS["pools_values"]).status == "failed"
+
+
+def test_weights_of_another_call_may_be_those_of_scores_added_up_in_another_order() -> None:
+    case = "b0d-L46-S64-Eq16-Ek16-Ev16-float64-cpu-bias-contiguous-normal-s3042"
+    (subject,) = resolve("dot/fused")
+    INVARIANTS["pools_values"].check(subject, Case.from_id(case))
 
 
 def test_a_dropped_key_is_found_at_the_smallest_size_that_has_two() -> None:

@@ -206,6 +206,13 @@ def test_a_law_passes_a_right_mechanism_that_declares_it(law: Any) -> None:
     assert status(declared[0], law) == "passed"
 
 
+def test_the_expectation_is_compared_within_the_rounding_of_the_scores() -> None:
+    case = "b1x2x1-L1-S1-Eq5-Ek5-Ev5-float32-cpu-boolean-offset-far-s2680"
+    (subject,) = resolve("forced_forward")
+    (invariant,) = select_invariants(["training_is_the_expectation"])
+    invariant.check(subject, attnbench.Case.from_id(case))
+
+
 def test_a_law_of_windows_says_what_a_module_without_one_lacks() -> None:
     spec = replace(attnbench.get("soft"), laws=("only_window_has_weight",), variants=())
     (outcome,) = attnbench.check(

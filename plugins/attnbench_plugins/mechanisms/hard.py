@@ -7,7 +7,6 @@ stores the log-probability of a sample: ``(module.log_prob * reward).sum()``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +22,12 @@ from attnbench_plugins.scorings._scoring import legal_sizes, pair_score
 __all__ = ["HardAttention"]
 
 _SCORING = "additive"
+_TIE = 4 * torch.finfo(torch.float32).eps
+"""Keys whose scores differ by less, relative to the largest score, tie; the same in every dtype.
+
+If it depended on the dtype, the choice in float32 would differ from that in float64 wherever the
+scores of saturated units are this close.
+"""
 
 
 class HardAttention(nn.Module):
@@ -92,7 +97,7 @@ def _sample(soft: Tensor) -> Tensor:
 
 
 def _likeliest(scores: Tensor, mask: Mask) -> Tensor:
-    """The key with the highest score, or the first of those that differ by rounding only.
+    """The key with the highest score, or the first of those that tie with it.
 
     Weights cannot decide this: softmax rounds away differences of scores that are small beside 1.
     """
@@ -102,7 +107,7 @@ def _likeliest(scores: Tensor, mask: Mask) -> Tensor:
     total = total.masked_fill(hidden, float("-inf"))
     top = total.amax(-1, keepdim=True)
     # the bias of other keys, however large, does not round the highest score
-    slack = 4 * torch.finfo(total.dtype).eps * torch.maximum(size, top.abs())
+    slack = _TIE * torch.maximum(size, top.abs())
     return (total >= top - slack).to(torch.uint8).argmax(-1, keepdim=True)
 
 
@@ -116,8 +121,8 @@ def _reference(
     score, rows = pair_score(module.scoring), []
     for q, may in zip(query, allowed, strict=True):
         scores = {slot: score(q, k) for slot, k in enumerate(key) if may[slot]}
-        slack = 4 * sys.float_info.epsilon * max(map(abs, scores.values()), default=0.0)
-        # the first of the keys that differ by rounding only, as in the module
+        slack = _TIE * max(map(abs, scores.values()), default=0.0)
+        # the first of the keys that tie, as in the module
         least = max(scores.values(), default=0.0) - slack
         slot = next((slot for slot, found in scores.items() if found >= least), None)
         rows.append([0.0] * len(value[0]) if slot is None else value[slot])
