@@ -33,7 +33,8 @@ def _one_key(subject: Subject, case: Case) -> None:
     agree_within(weights.sum(-1), alive, 0.0, "weights.sum(-1)", "a row with a key left")
     soft = _soft(module, inputs).double().detach() * alive.unsqueeze(-1)
     lost = soft.amax(-1) - (soft * weights).sum(-1)
-    # if scores differ by the rounding of float32, which is much far from the origin, any will do
+    # of keys whose scores float32 cannot tell apart, of which there are many far from the origin,
+    # any will do
     scores = module.scoring(inputs.query, inputs.key).detach()
     size = scores.masked_fill(~inputs.allowed, 0.0).abs().amax(-1).double()
     eps = max(torch.finfo(dtype).eps for dtype in (scores.dtype, torch.float32))
@@ -115,9 +116,10 @@ def _expectation(subject: Subject, case: Case) -> None:
     with torch.no_grad():
         scores = module.scoring(query, key)
         exact = copy.deepcopy(module.scoring).double()(query.double(), key.double())
-    # the module may compute its scores in another order, and round them as much as these are
-    rounding = float(((scores - exact) * inputs.allowed).abs().max())
-    stop = (scores + module.offset.detach()).double().sigmoid() * inputs.allowed
+        stop = (scores + module.offset).double().sigmoid() * inputs.allowed
+        # the module may add up its scores in another order, and round them as much as these
+        rounding = float(((scores - exact) * inputs.allowed).abs().max())
+    tolerance = 1e-6 + 4 * rounding
     standing = torch.zeros(*case.lead, case.kv_len, dtype=torch.float64)
     standing[..., 0] = 1
     for row in range(case.q_len):
@@ -128,7 +130,6 @@ def _expectation(subject: Subject, case: Case) -> None:
             passing = passing - expected[..., slot]
         standing = expected
         what = f"in training, weights[..., {row}, :]"
-        tolerance = 1e-6 + 4 * rounding
         agree_within(weights[..., row, :], expected, tolerance, what, "the recursion, slot by slot")
     parameters = dict(module.named_parameters())
     for name, gradient in zip(

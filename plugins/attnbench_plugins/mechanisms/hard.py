@@ -23,15 +23,18 @@ __all__ = ["HardAttention"]
 
 _SCORING = "additive"
 _TIE = 4 * torch.finfo(torch.float32).eps
-"""Keys whose scores differ by less, relative to the largest score, tie; the same in every dtype.
+"""The relative difference up to which scores tie, the same in every dtype.
 
-If it depended on the dtype, the choice in float32 would differ from that in float64 wherever the
-scores of saturated units are this close.
+If it depended on the dtype, float32 and float64 would pick different keys wherever scores are this
+close, as those of saturated units often are.
 """
 
 
 class HardAttention(nn.Module):
-    """Attend to one key per query.
+    """Attend to one key per query: in evaluation to the first of those that tie.
+
+    Keys tie if their scores are within 4 units in the last place of float32 of the highest score,
+    relative to the largest score of the row.
 
     Args:
         query_size, key_size, value_size: Eq, Ek and Ev.

@@ -32,6 +32,15 @@ def test_hard_gives_the_value_of_the_likeliest_key() -> None:
     assert torch.equal(module(query, key, value), value[best])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_hard_picks_the_first_of_keys_that_float32_can_hardly_tell_apart(dtype: Any) -> None:
+    module = made("hard", 1, 1, 1, scoring="dot").to(dtype)
+    query, value = torch.ones(1, 1, dtype=dtype), torch.tensor([[1.0], [2.0], [3.0]], dtype=dtype)
+    for gap, picked in ((2e-7, 1.0), (2e-6, 3.0)):
+        key = torch.tensor([[1.0], [1.0], [1.0 + gap]], dtype=dtype)
+        assert module(query, key, value).item() == picked
+
+
 def test_hard_tells_small_scores_apart_beside_a_large_bias_on_another_key() -> None:
     module, (query, key, value) = made("hard", scoring="dot").float(), tensors()
     query, key, value = query.float() / 1024, key.float(), value.float()
