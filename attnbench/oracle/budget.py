@@ -103,8 +103,12 @@ class Oracle(Reference):
         return eps + max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
 
     def score_budget(self, *, units: float = 4.0) -> Tensor:
-        """The allowed error of each score, ``(*lead, L, S)``, if everything moves by ``units``."""
-        return units * self._score_move(self.eps, 8)
+        """The allowed error of each score, ``(*lead, L, S)``, if everything moves by ``units``.
+
+        There are 32 draws because with two features, what a draw moves a product of them by cancels
+        in 3 of 8, and a score that is exactly 0 allows nothing else.
+        """
+        return units * self._score_move(self.eps, 32)
 
     def _score_move(self, eps: float, draws: int) -> Tensor:
         """``(*lead, L, S)``: the change of each score when everything moves by one unit."""
