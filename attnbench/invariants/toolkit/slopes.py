@@ -17,7 +17,7 @@ from attnbench.subject.tensors import Inputs
 __all__ = ["compare_slopes", "gradients_of", "has_slopes"]
 
 _STEP, _FINER, _OTHERS = 1e-5, 1e-6, (1e-4, 1e-7)
-"""Steps of finite differences; if one disagrees, the next is tried."""
+"""Steps of finite differences; if one disagrees, the next is tried, and the last is the finest."""
 
 
 def gradients_of(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | None]:
@@ -80,12 +80,13 @@ def compare_slopes(
         # the error of a difference is quadratic in its step; two steps cancel it
         if any(map(near, (finer, (100 * finer - first) / 99))):
             return None
-        if any(near(slope(step)[0]) for step in _OTHERS):
+        others = [slope(step)[0] for step in _OTHERS]
+        if any(map(near, others)):
             return None
         off = abs(float(got - finer))
         # with a kink or a jump within the step, slopes do not converge, or differ on both sides
         kink = abs(float(less_bend)) > max(off, abs(float(bend))) / 4
-        if kink or abs(float(finer - first)) > off / 4:
+        if kink or any(abs(float(finer - one)) > off / 4 for one in (first, others[-1])):
             rough.append(True)
             return None
         return got, finer

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor, nn
 
 from attnbench import KernelSpec, ScoringSpec
@@ -14,6 +15,7 @@ from attnbench.invariants.derivatives import gradients
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, mutant, run
 from tests.meta.mutants.twins.attention import ATTENTION, Attention
+from tests.meta.right.scorings import SPECS
 
 INVARIANTS = by_name(gradients)
 RIGHT = INVARIANTS["gradients_are_right"]
@@ -92,6 +94,14 @@ def test_a_kink_beside_the_inputs_is_not_held_against_gradients() -> None:
     assert outcome.status != "failed", outcome.reason
 
 
+def test_kinks_on_both_sides_closer_than_most_steps_are_not_held_against_gradients() -> None:
+    """All keys are equal, so that many share a kink; the slopes settle again at 3e-8 only."""
+    (kinked,) = resolve(SPECS["kinked"])
+    case = "b4x4x2-L11-S51-Eq5-Ek5-Ev2-float64-cpu-causal_padding-contiguous-equal_keys-s959"
+    with seeded(), pytest.raises(UnsatisfiedAssumption):
+        RIGHT.check(kinked, Case.from_id(case))
+
+
 def test_a_sharp_bend_is_not_taken_for_the_rounding_of_float32() -> None:
     # a narrow window whose position changes by hundreds of keys as the query changes by one
     (subject,) = resolve("local_predictive(scoring=additive, window=1)")
@@ -122,6 +132,14 @@ def test_gradients_that_are_nan_where_the_output_is_finite_are_found() -> None:
     assert outcome.status == "failed"
     assert "gradient of output.sum() by" in outcome.reason
     assert "but should be finite" in outcome.reason
+
+
+@pytest.mark.parametrize("seed", [0, 7, 317])
+def test_gradients_whose_terms_cancel_may_overflow_by_those_terms(seed: int) -> None:
+    """A cosine of zero keys has terms of 1e19, which would cancel if none were rounded."""
+    (cosine,) = resolve(SPECS["cosine"])
+    case = "b3x1-L16-S12-Eq1-Ek1-Ev1-float16-cpu-none-contiguous-zero_keys"
+    FINITE.check(cosine, Case.from_id(f"{case}-s{seed}+scores=own"))
 
 
 class Linear(nn.Module):
