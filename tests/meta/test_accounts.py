@@ -1,5 +1,9 @@
 """The committed account of what right implementations passed."""
 
+import re
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 from tests.meta.mutants.accounts import (
@@ -53,3 +57,42 @@ def test_an_accusation_is_told_and_runs_again_until_it_is_gone(tmp_path: Path) -
     add_accounts(path, accounts_of(results("passed", "passed", "passed"), NAMES, "def"))
     assert is_done(read_accounts(path), job(0))
     assert "accused: 0" in summary(read_accounts(path).values())
+
+
+def test_the_manual_says_what_the_committed_account_says() -> None:
+    root = Path(__file__).parents[2]
+    kept = read_accounts(root / "results" / "thorough_right.jsonl").values()
+    sources = Counter(source for source, _ in {(a.source, a.subject) for a in kept})
+    expected = [
+        [
+            sources[source],
+            len({a.seed for a in kept if a.source == source}),
+            sum(a.passed for a in kept if a.source == source),
+            sum(a.skipped for a in kept if a.source == source),
+            sum(len(a.others) for a in kept if a.source == source),
+        ]
+        for source in ("builtin", "right", "twins", "by design")
+    ]
+    page = (root / "docs" / "explanation" / "checks.md").read_text()
+    table = page.partition("| right implementations |")[2].partition("\n\n")[0]
+    rows = [
+        [int(cell.replace(",", "")) for cell in re.findall(r"(?<=\| )[\d,]+(?= \|)", line)]
+        for line in table.splitlines()[2:]
+    ]
+    assert rows[:-1] == expected
+    total, seeds, *counts = (sum(column) for column in zip(*expected, strict=True))
+    assert rows[-1] == [total, seeds // len(expected), *counts]
+
+
+def test_a_mistaken_argument_is_told_in_one_line() -> None:
+    command = ["-m", "tests.meta.mutants.matrix", "right", "--invariants", "wheights_sum_to_one"]
+    run = subprocess.run(
+        [sys.executable, *command],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: no invariant is called 'wheights_sum_to_one'.")
+    assert run.stderr.count("\n") == 1

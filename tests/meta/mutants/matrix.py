@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attnbench.checking.api import select_invariants
+from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve
 from tests.meta.mutants import MUTANTS, accounts
 from tests.meta.mutants.measure import Job, Result, listed, run_all
@@ -237,4 +239,8 @@ def _tell_accused(results: list[Result]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except AttnbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
