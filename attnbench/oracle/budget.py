@@ -10,12 +10,11 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.torch_internals import OperationMode
+from attnbench.oracle.operations import RoundedMeans, RoundedOperations
 from attnbench.oracle.references import Reference
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -24,8 +23,9 @@ __all__ = ["Oracle"]
 
 _STEP = 2.0**-24
 """Smallest relative move; the effect of a smaller one would vanish in float64's rounding."""
+_FEW_DRAWS = 4
 _SURE_DRAWS = 128
-"""Number of random directions that are tried before a subject fails."""
+"""Numbers of random directions that are tried first, and before a subject fails."""
 _JUMP = 16.0
 """If the output changes by so much more than in proportion to a move, it is not continuous."""
 _SHORT_SUM = 3.0
@@ -50,12 +50,13 @@ class Oracle(Reference):
         Args:
             units: units in the last place by which inputs, parameters and values may move.
             eps: one such unit, relative; by default that of the dtype under test.
-            sure: try many random directions instead of few, and, for a mechanism, of which only
-                the output is known, also round each of its operations at random. Few directions
-                suffice for a subject to pass; before it fails, use ``sure``.
+            sure: try many random directions instead of few, and round the subject's own operations
+                at random: the means of a scoring function, and every operation of a mechanism, of
+                which only the output is known. Few directions suffice for a subject to pass; before
+                it fails, use ``sure``.
         """
         eps = self.eps if eps is None else eps
-        draws = _SURE_DRAWS if sure else 4
+        draws = _SURE_DRAWS if sure else _FEW_DRAWS
         if self._is_mechanism:
             *_, widest = self._mechanism_budgets(units, eps, draws, rounded=sure)
             return widest
@@ -114,13 +115,14 @@ class Oracle(Reference):
         """``(*lead, L, S)``: the change of each score when everything moves by one unit."""
         step = max(eps, _STEP)
         total = torch.zeros_like(self.scores)
+        mode = RoundedMeans(step) if draws > _FEW_DRAWS else contextlib.nullcontext()
         for module, inputs in self.moved(step, draws):
             seen = self.allowed.any(-2).unsqueeze(-1)
             key = torch.where(seen, inputs.key, torch.zeros_like(inputs.key))
             bias = self.bias
             if inputs.attn_mask is not None and inputs.attn_mask.is_floating_point():
                 bias = torch.where(self.allowed, inputs.attn_mask, bias)
-            with torch.no_grad():
+            with mode, torch.no_grad():
                 total += (module(inputs.query, key) + bias - self.scores).square()
         size = torch.maximum((self.scores - self.bias).abs(), self.bias.abs())
         move = (total / draws).sqrt() * (eps / step)
@@ -136,7 +138,7 @@ class Oracle(Reference):
         floor = self.floor(units=units, eps=eps)
         # one unit, scaled up, where the output is smooth; all units at once near a discontinuity
         steps = (max(eps, _STEP), units * eps)
-        modes = [_RandomRounding(step) if rounded else contextlib.nullcontext() for step in steps]
+        modes = [RoundedOperations(step) if rounded else contextlib.nullcontext() for step in steps]
         moved = zip(*(self.moved(step, draws) for step in steps), strict=True)
         for count, pairs in enumerate(moved, 1):
             for place, ((module, inputs), step) in enumerate(zip(pairs, steps, strict=True)):
@@ -144,7 +146,7 @@ class Oracle(Reference):
                     output = self.subject.output(module, inputs)
                 change = (output - self.output).abs() * (units * eps / step)
                 largest[place] = torch.maximum(largest[place], change.nan_to_num(0.0))
-            if count == draws or (count >= 4 and count.bit_count() == 1):
+            if count == draws or (count >= _FEW_DRAWS and count.bit_count() == 1):
                 one, all_units = (change.amax(-1, keepdim=True) for change in largest)
                 # it jumps: among tied keys, say, which may be more than those that were seen
                 jumps = all_units > _JUMP * one
@@ -186,30 +188,3 @@ def _step_of(tensor: Tensor, step: float, tiny: float) -> Tensor:
     """The distance by which each element moves; 0 for elements that are not finite."""
     size = tensor.detach().abs().mul_(step).add_(tiny)
     return size.masked_fill_(~tensor.isfinite(), 0.0)
-
-
-class _RandomRounding(OperationMode):
-    """Round every result of every operation up or down at random to a precision.
-
-    Results that are exact in this precision (positions, counts, ones and zeros) are not changed.
-    """
-
-    def __init__(self, eps: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
-        self.eps = eps
-        self.generator = torch.Generator().manual_seed(0)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, tuple):  # of a higher-order operator
-            return tuple(map(self._rounded, result))
-        return result if getattr(func, "is_view", False) else self._rounded(result)
-
-    def _rounded(self, result: Any) -> Any:
-        if not isinstance(result, Tensor) or not result.is_floating_point():
-            return result
-        unit = torch.ldexp(torch.full_like(result, self.eps / 2), torch.frexp(result).exponent)
-        low = (result / unit).floor()
-        up = torch.randint(2, result.shape, generator=self.generator).to(result.dtype)
-        rounded = torch.where(low * unit == result, result, (low + up) * unit)
-        return torch.where(rounded.isfinite(), rounded, result)

@@ -1,7 +1,7 @@
 """The effect of rounding on a layer's output, which is the allowed difference of equal outputs.
 
 A difference is compared with the change that one unit in the last place makes at every parameter,
-at the hidden states and at every submodule's output.
+at the hidden states, at every submodule's output and at every mean.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.oracle.operations import RoundedMeans
 from attnbench.subject.layer import LayerSubject
 
 __all__ = ["eps_of", "floor_of", "rounding_of", "worst_place"]
@@ -80,7 +81,7 @@ def rounding_of(
         padding_mask: ``(B, L)``.
     """
     eps = eps_of(subject, hidden.dtype)
-    signs = torch.Generator().manual_seed(0)
+    signs, means = torch.Generator().manual_seed(0), RoundedMeans(eps)
 
     def moved(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
@@ -105,7 +106,8 @@ def rounding_of(
         for _ in range(_DRAWS):
             for parameter, true in pairs:
                 parameter.copy_(moved(true))
-            output, _ = subject.call(other, moved(hidden), padding_mask)
+            with means:
+                output, _ = subject.call(other, moved(hidden), padding_mask)
             change = (output.double() - still.double()).abs().nan_to_num(0.0).cpu()
             largest = torch.maximum(largest, change)
     return _UNITS * largest.amax(-1, keepdim=True) + floor_of(subject, still)

@@ -42,6 +42,19 @@ class Cosine(nn.Module):
         return (query @ key.mT) * wide(self.log_scale).exp()
 
 
+class LayerNormed(nn.Module):
+    """A product of query and key, each through a LayerNorm, which over two features saturates."""
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+        self.query_norm, self.key_norm = nn.LayerNorm(query_size), nn.LayerNorm(key_size)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``."""
+        scores: Tensor = self.query_norm(query) * query.shape[-1] ** -0.5 @ self.key_norm(key).mT
+        return scores
+
+
 class Polynomial(nn.Module):
     """A square, whose scores float16 may not hold."""
 
@@ -198,6 +211,7 @@ _TAKES = "the sink takes some of the weight"
 SPECS = {
     "kinked": ScoringSpec(name="kinked", make=Kinked),
     "cosine": ScoringSpec(name="cosine", make=Cosine, equal_sizes=True),
+    "layer_normed": ScoringSpec(name="layer_normed", make=LayerNormed, equal_sizes=True),
     "polynomial": ScoringSpec(name="polynomial", make=Polynomial, equal_sizes=True),
     "compiled": ScoringSpec(name="compiled", make=Compiled, dtypes=("float32", "float64")),
     "dropping": ScoringSpec(name="dropping", make=Dropping, dtypes=("float32", "float64")),
@@ -261,6 +275,7 @@ SPECS = {
 ACCUSED_ONCE = {
     "kinked": ("gradients_are_right", "long_gradients_are_right"),
     "cosine": ("every_attendable_key_matters",),
+    "layer_normed": ("agrees_with_float64",),
     "polynomial": ("weights_are_not_negative", "weights_sum_to_one"),
     "compiled": ("backward_leaves_no_trace", "second_derivatives_are_right_or_refused"),
     "dropping": (

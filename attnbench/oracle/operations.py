@@ -1,0 +1,97 @@
+"""The rounding of a subject's own operations, which no move of its inputs may show.
+
+A normalisation over two features, for example, gives ±1 wherever its inputs move to, but rounding
+its mean moves the output by many units in the last place. A run under a mode of this module has its
+operations rounded at random; the change that this makes is part of an error budget.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.attention.torch_internals import OperationMode
+
+__all__ = ["RoundedMeans", "RoundedOperations"]
+
+_ATEN = torch.ops.aten
+_MEANS = (_ATEN.mean, _ATEN.var_mean, _ATEN.std_mean)
+_FINEST = torch.finfo(torch.float32).eps
+"""Means of half types are taken in float32: by torch itself, and by whoever should."""
+
+
+class RoundedMeans(OperationMode):
+    """Move every mean, and every mean within a normalisation, by one unit up or down at random.
+
+    Other operations are left alone, so that cancellation that a subject brings about itself, such
+    as that of ``q² + k² - 2·q·k``, is not excused.
+
+    Args:
+        eps: one unit in the last place, relative; at most that of float32 is used.
+    """
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        self.unit = min(eps, _FINEST)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        operation = getattr(func, "overloadpacket", None)
+        if operation is _ATEN.native_layer_norm or operation is _ATEN.native_group_norm:
+            output, mean, scale = result
+            shift = self._unit_of(mean) * scale  # before the weights
+            weight = args[2]
+            if operation is _ATEN.native_group_norm:
+                shift, weight = _by_channel(shift, output), _by_channel(args[1], output)
+            moved = output + (shift if weight is None else shift * weight).to(output.dtype)
+            return moved, mean, scale
+        if operation in _MEANS:
+            whole = isinstance(result, tuple)
+            mean = result[-1] if whole else result
+            mean = mean + self._unit_of(mean) if mean.is_floating_point() else mean
+            return (*result[:-1], mean) if whole else mean
+        return result
+
+    def _unit_of(self, tensor: Tensor) -> Tensor:
+        signs = torch.randint(2, tensor.shape, generator=self.generator).mul_(2).sub_(1)
+        return tensor * self.unit * signs.to(tensor)
+
+
+def _by_channel(tensor: Tensor | None, output: Tensor) -> Tensor | None:
+    """What belongs to groups ``(N, G)`` or channels ``(C,)``, to be broadcast to an output."""
+    if tensor is None:
+        return None
+    whole = tensor.repeat_interleave(output.shape[1] // tensor.shape[-1], -1)
+    return whole.reshape(*whole.shape, *[1] * (output.dim() - 2))
+
+
+class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch has not typed it
+    """Round every result of every operation up or down at random to a precision, and means too.
+
+    Results that are exact in this precision (positions, counts, ones and zeros) are not changed.
+
+    Args:
+        eps: the precision, relative.
+    """
+
+    def __init__(self, eps: float) -> None:
+        super().__init__(eps)
+        self.eps = eps
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if isinstance(result, tuple):  # of a normalisation, or a higher-order operator
+            return tuple(map(self._rounded, result))
+        return result if getattr(func, "is_view", False) else self._rounded(result)
+
+    def _rounded(self, result: Any) -> Any:
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            return result
+        unit = torch.ldexp(torch.full_like(result, self.eps / 2), torch.frexp(result).exponent)
+        low = (result / unit).floor()
+        up = torch.randint(2, result.shape, generator=self.generator).to(result.dtype)
+        rounded = torch.where(low * unit == result, result, (low + up) * unit)
+        return torch.where(rounded.isfinite(), rounded, result)
