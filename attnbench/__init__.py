@@ -95,11 +95,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"attnbench.{_LAZY[name]}"), name)
         globals()[name] = value  # found without this function from now on
         return value
-    from attnbench.registry.renames import renamed
-
-    new = renamed(f"attnbench.{name}")
-    told = f"; the module was renamed to {new}" if new else ""
-    raise AttributeError(f"module 'attnbench' has no attribute {name!r}{told}", name=name)
+    raise AttributeError(f"module 'attnbench' has no attribute {name!r}", name=name)
 
 
 def __dir__() -> list[str]:

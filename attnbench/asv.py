@@ -119,7 +119,7 @@ _ASV_NAMES = frozenset(
 def class_name(address: str) -> str:
     """The name of a subject's class, such as ``additive__factorised``."""
     name = re.sub(r"[/(]|, ", "__", address.removesuffix(")")).replace("=", "_")
-    plain = re.sub(r"\W", "_", name)
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)  # "²" is of \w, but in no identifier
     if plain != name or not plain[0].isalpha() or plain in _ASV_NAMES:
         # other characters all become "_": the sum keeps my-score and my.score apart
         plain = f"subject_{plain}_{zlib.crc32(address.encode()):08x}"

@@ -1,4 +1,6 @@
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
@@ -41,9 +43,16 @@ def test_every_field_but_name_and_make_has_a_default() -> None:
         ({"laws": (1,)}, "laws should be a tuple of names"),
         ({"dtypes": ("float31",)}, "Did you mean 'float32'"),
         ({"dtypes": ()}, "dtypes is empty"),
-        ({"exempt": ["x"]}, "exempt should map"),
+        ({"exempt": ["x"]}, "exempt should be a mapping"),
         ({"reference": 1}, "reference should be callable"),
         ({"sizes": 1}, "sizes should be callable"),
+        ({"formula": 3}, "scoring 'mine': formula should be text, not 3"),
+        ({"equal_sizes": "no"}, "equal_sizes should be True or False, not 'no'"),
+        ({"equal_sizes": 1}, "equal_sizes should be True or False, not 1"),
+        ({"variants": (1,)}, r"variants should be a tuple of mappings .*, not \(1,\)"),
+        ({"variants": {"a": 1}}, r"variants should be a tuple of mappings .*, not \{'a': 1\}"),
+        ({"variants": ({1: 2},)}, "variants should be a tuple of mappings"),
+        ({"exempt": 3}, "exempt should be a mapping .*, not 3"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -52,6 +61,23 @@ def test_impossible_scoring_spec_is_an_error_that_names_the_field(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         scoring(**changes)
+
+
+@pytest.mark.parametrize("name", ["additive", "additive/factorised", "soft", "causal_attention"])
+def test_a_spec_can_be_copied_deeply(name: str) -> None:
+    spec = attnbench.get(name)
+    copied: Any = copy.deepcopy(spec)
+    assert copied is not spec
+    assert dataclasses.replace(copied).exempt == spec.exempt
+    assert getattr(copied, "variants", ()) == getattr(spec, "variants", ())
+
+
+def test_fields_that_are_mappings_cannot_be_changed_but_hashed_and_pickled() -> None:
+    exempt: Any = scoring(exempt={"a": "b"}).exempt
+    with pytest.raises(TypeError):
+        exempt["a"] = "c"
+    assert pickle.loads(pickle.dumps(exempt)) == exempt == {"a": "b"}
+    assert hash(exempt) == hash(scoring(exempt={"a": "b"}).exempt)
 
 
 def test_mechanism_names_only_known_keywords() -> None:

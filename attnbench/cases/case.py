@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from attnbench.errors import UsageError, nearest
 from attnbench.specs import Sizes
 
-__all__ = ["LAYER_MASKS", "LAYOUTS", "MASKS", "REGIMES", "Case", "Trial"]
+__all__ = ["LAYER_MASKS", "LAYOUTS", "MASKS", "REGIMES", "Case", "Trial", "read_option"]
 
 Option = TypeVar("Option", str, int, bool)
 
@@ -119,7 +119,7 @@ class Case:
         for name in ("q_len", "kv_len", "query_size", "key_size", "value_size", "seed"):
             values[name] = int(values[name])
         pairs = (part.split("=") for part in variants.split("+")[1:])
-        return Case(**values).tried(**{name: _option(value) for name, value in pairs})
+        return Case(**values).tried(**{name: read_option(value) for name, value in pairs})
 
     def tried(self, **variants: str | int | bool) -> Case:
         """The same case with some variants of a property chosen."""
@@ -199,7 +199,8 @@ class Trial(Case):
         return super().id + "".join(f"+{name}={option}" for name, option in self.variants)
 
 
-def _option(text: str) -> str | int | bool:
+def read_option(text: str) -> str | int | bool:
+    """An option of a variant, as it is written in the id of a case."""
     if text in ("True", "False"):
         return text == "True"
     return int(text) if text.isdecimal() else text

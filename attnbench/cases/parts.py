@@ -5,7 +5,9 @@ These strategies draw the structure of a case; values come from its seed.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -161,7 +163,7 @@ class Space(_Kept):
             tried = {**first, **dict(getattr(case, "variants", ()))}
             ends = (*map(tried.get, first), case.mask, case.layout, case.regime, case.dtype)
             groups = [
-                [*itertools.takewhile(end.__ne__, group), end]
+                [*itertools.takewhile(functools.partial(operator.ne, end), group), end]
                 for group, end in zip(groups, ends, strict=True)
             ]
         return [

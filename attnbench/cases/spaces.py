@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnbench.cases.case import LAYER_MASKS, LAYOUTS, MASKS, REGIMES, Case
+from attnbench.cases.case import LAYER_MASKS, LAYOUTS, MASKS, REGIMES, Case, read_option
 from attnbench.cases.domain import Domain, Taker
 from attnbench.errors import UsageError, nearest
 
@@ -75,6 +75,13 @@ def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
                 raise UsageError(
                     f"variants={{{name!r}: ...}} has {word!r}, but the id of a case may contain "
                     "only letters, digits and underscores."
+                )
+        for option in options:
+            read = read_option(str(option))
+            if (type(read), read) != (type(option), option):
+                raise UsageError(
+                    f"variants={{{name!r}: ...}} has {option!r}, which the id of a case gives back "
+                    f"as {read!r}; use that."
                 )
 
 

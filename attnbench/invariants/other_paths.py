@@ -41,9 +41,12 @@ def _other(subject: Subject) -> Subject:
         found = resolve(address)
     except AttnbenchError as error:
         raise JudgementError(f"same_as={address!r}: {error}") from error
-    if len(found) != 1 or found[0].kind != subject.kind:
+    # a scoring function or a kernel stands for the soft attention that is made of it
+    is_layer = subject.kind == "layer"
+    if len(found) != 1 or (found[0].kind == "layer") != is_layer:
         kinds = ", ".join(f"{other.name} ({other.kind})" for other in found)
-        raise JudgementError(f"same_as={address!r} should be one {subject.kind}, but is {kinds}.")
+        wanted = "layer" if is_layer else "mechanism, scoring function or kernel"
+        raise JudgementError(f"same_as={address!r} should be one {wanted}, but is {kinds}.")
     return found[0]
 
 

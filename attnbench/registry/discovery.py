@@ -20,7 +20,6 @@ import pluggy
 
 from attnbench import hookspecs
 from attnbench.errors import PluginError, nearest
-from attnbench.registry.renames import told
 from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 __all__ = ["AnySpec", "Plugin", "Spec", "call_hooks", "discover", "load_plugin", "normalised"]
@@ -60,7 +59,7 @@ class Plugin:
     def failed(self, error: BaseException) -> Plugin:
         """The same plugin as failed, without its specs."""
         lines = traceback.format_exception(error)
-        message = f"{type(error).__name__}: {error}{told(error)}"
+        message = f"{type(error).__name__}: {error}"
         return replace(self, status="failed", message=message, trace="".join(lines), specs=())
 
 

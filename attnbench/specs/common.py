@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attnbench._signing import signed_make
@@ -19,11 +18,13 @@ if TYPE_CHECKING:
 __all__ = [
     "DTYPES",
     "KNOWN_LAWS",
+    "ReadOnly",
     "Sizes",
     "check_callable",
     "check_name",
     "check_names",
     "check_same_as",
+    "check_type",
     "freeze_common",
     "freeze_mapping",
     "freeze_tuple",
@@ -52,6 +53,28 @@ KNOWN_LAWS = (
 """Laws that may be declared from the start, whether or not the plugin that checks them is there."""
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+class ReadOnly(Mapping[str, Any]):
+    """A mapping that cannot be changed, but can be hashed, copied and pickled."""
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
 
 
 @dataclass(frozen=True)
@@ -103,18 +126,20 @@ def check_names(kind: str, name: str, what: str, given: object, known: Iterable[
         require(False, kind, name, f"{what} names {item!r}. {nearest(str(item), known)}")
 
 
+def check_type(spec: Any, kind: str, what: str, wanted: type, expected: str) -> None:
+    """Check the type of a field."""
+    value = getattr(spec, what)
+    right = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+    require(right, kind, spec.name, f"{what} should be {expected}, not {value!r}")
+
+
 def freeze_tuple(spec: Any, kind: str, what: str) -> None:
     """Turn a field into a tuple of names."""
     value = getattr(spec, what)
+    listed = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+    items = tuple(value) if listed else ()
     require(
-        not isinstance(value, str) and isinstance(value, Iterable),
-        kind,
-        spec.name,
-        f"{what} should be a tuple of names, not {value!r}",
-    )
-    items = tuple(value)
-    require(
-        all(isinstance(item, str) for item in items),
+        listed and all(isinstance(item, str) for item in items),
         kind,
         spec.name,
         f"{what} should be a tuple of names, not {value!r}",
@@ -124,14 +149,25 @@ def freeze_tuple(spec: Any, kind: str, what: str) -> None:
 
 def freeze_mapping(spec: Any, kind: str, what: str) -> None:
     """Turn a field into a mapping that cannot be changed."""
-    value = getattr(spec, what)
+    check_type(spec, kind, what, Mapping, "a mapping of an invariant's name to a reason")
+    object.__setattr__(spec, what, ReadOnly(getattr(spec, what)))
+
+
+def _freeze_variants(spec: Any, kind: str) -> None:
+    given = spec.variants
+    listed = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+    variants = tuple(given) if listed else ()
     require(
-        isinstance(value, Mapping),
+        listed
+        and all(
+            isinstance(v, Mapping) and all(isinstance(key, str) for key in v) for v in variants
+        ),
         kind,
         spec.name,
-        f"{what} should map an invariant's name to a reason, not be {value!r}",
+        "variants should be a tuple of mappings of an option's name to its value, such as "
+        f"({{'num_heads': 2}},), not {given!r}",
     )
-    object.__setattr__(spec, what, MappingProxyType(dict(value)))
+    object.__setattr__(spec, "variants", tuple(ReadOnly(variant) for variant in variants))
 
 
 def is_count(value: object) -> bool:
@@ -163,6 +199,9 @@ def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> N
         require(bool(spec.dtypes), kind, spec.name, "dtypes is empty; leave it None for all")
     freeze_tuple(spec, kind, "laws")
     freeze_mapping(spec, kind, "exempt")
-    variants = tuple(MappingProxyType(dict(v)) for v in spec.variants)
-    object.__setattr__(spec, "variants", variants)
+    for what in ("formula", "source"):
+        check_type(spec, kind, what, str, "text")
+    if hasattr(spec, "equal_sizes"):
+        check_type(spec, kind, "equal_sizes", bool, "True or False")
+    _freeze_variants(spec, kind)
     object.__setattr__(spec, "make", signed_make(spec, kind))

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from attnbench.errors import SpecError, nearest
+from attnbench.specs.common import ReadOnly
 
 __all__ = [
     "KINDS",
@@ -97,7 +98,7 @@ def freeze_conventions(spec: Any, kind: str, allowed: Iterable[str] = _KEYS) -> 
             f"not be {given!r}"
         )
     checked = {key: _checked(where, key, value, tuple(allowed)) for key, value in given.items()}
-    object.__setattr__(spec, "conventions", MappingProxyType(checked))
+    object.__setattr__(spec, "conventions", ReadOnly(checked))
 
 
 def _checked(where: str, key: object, value: object, allowed: tuple[str, ...]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnbench.specs.common import check_callable, check_name, check_names, freeze_tuple
+from attnbench.specs.common import check_callable, check_name, check_names, check_type, freeze_tuple
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -50,6 +50,8 @@ class Invariant:
 
     def __post_init__(self) -> None:
         check_name("invariant", self.name)
+        check_type(self, "invariant", "statement", str, "a sentence")
+        check_type(self, "invariant", "law", bool, "True or False")
         freeze_tuple(self, "invariant", "kinds")
         check_names("invariant", self.name, "kinds", self.kinds, KINDS)
         check_callable("invariant", self.name, check=self.check)

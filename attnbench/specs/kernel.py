@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attnbench.specs.common import check_callable, check_name, freeze_mapping, require
+from attnbench.specs.common import check_callable, check_name, check_type, freeze_mapping
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,5 @@ class KernelSpec:
             check_callable("kernel", self.name, supports=self.supports)
         if self.runs_as is not None:
             check_callable("kernel", self.name, runs_as=self.runs_as)
-        require(
-            isinstance(self.priority, int), "kernel", self.name, "priority should be an integer"
-        )
+        check_type(self, "kernel", "priority", int, "an integer")
         freeze_mapping(self, "kernel", "exempt")

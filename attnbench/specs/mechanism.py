@@ -58,7 +58,7 @@ class MechanismSpec:
         conventions: which of several usual meanings it follows; see
             :class:`attnbench.specs.conventions.Conventions` for keys and values.
         same_as: address of another subject that gives the same output wherever both take a case;
-            it loads this one's ``state_dict``.
+            it loads this one's ``state_dict``. A scoring function stands for its soft attention.
 
     Raises:
         SpecError: a field has the wrong type, or a name is unknown.

@@ -34,7 +34,6 @@ from attnbench.registry.address import (
 )
 from attnbench.registry.catalog import Registry, registry
 from attnbench.registry.discovery import Spec, normalised
-from attnbench.registry.renames import told
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.styles.table import adapted
@@ -232,7 +231,7 @@ def _import(name: str, target: str) -> ModuleType:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise _failed(target, error) from error
         raise UnknownNameError(
-            f"{target}: there is neither a distribution nor a module {name!r}{told(error)}; "
+            f"{target}: there is neither a distribution nor a module {name!r}; "
             "a file is addressed as path/to/file.py:ATTRIBUTE."
         ) from None
     except (Exception, SystemExit) as error:
@@ -249,8 +248,7 @@ def _failed(target: str, error: BaseException) -> AttnbenchError:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         file, line = frame.filename, frame.lineno
     return AddressError(
-        f"{target} cannot be imported: {type(error).__name__}: {error}{told(error)}\n"
-        f"  at {file}:{line}"
+        f"{target} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}"
     )
 
 

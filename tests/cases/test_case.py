@@ -4,10 +4,12 @@ from typing import Any
 import pytest
 import torch
 
+import attnbench
 from attnbench.cases import spaces
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case, Trial
 from attnbench.cases.domain import Domain
 from attnbench.cases.schedule import schedule
+from attnbench.checking.runner import PROFILES, run_invariant
 from attnbench.errors import UsageError
 from attnbench.subject.lookup import resolve
 from attnbench.subject.tensors import make_inputs
@@ -159,3 +161,26 @@ def test_a_variant_that_an_id_could_not_hold_is_refused(variants: Any) -> None:
         spaces.cases(subject, variants=variants)
     with pytest.raises(UsageError, match="letters, digits and underscores"):
         spaces.listed(Case(), variants=variants)
+
+
+@pytest.mark.parametrize("option", ["1", "True", "007"])
+def test_a_variant_that_an_id_gives_back_as_another_is_refused(option: str) -> None:
+    (subject,) = resolve("dot")
+    with pytest.raises(UsageError, match=f"'{option}', which the id of a case gives back as"):
+        spaces.cases(subject, variants={"n": (option,)})
+
+
+def test_variants_may_mix_words_and_numbers() -> None:
+    def check(subject: attnbench.Subject, case: Case) -> None:
+        if case.variant("n", "") != "all":
+            raise attnbench.InvariantViolation("no more than all")
+
+    mixed = attnbench.Invariant(
+        name="mixed",
+        check=check,
+        cases=lambda subject: spaces.cases(subject, variants={"n": ("all", 1)}),
+    )
+    (subject,) = resolve("dot")
+    outcome = run_invariant(subject, mixed, PROFILES["quick"])
+    assert outcome.status == "failed"
+    assert str(outcome.counterexample).endswith("+n=1")

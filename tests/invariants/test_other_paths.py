@@ -38,8 +38,8 @@ class Other(Fast):
 
 def spec(make, **given):
     return attnbench.MechanismSpec(
-        name=make.__name__.lower(), make=make, equal_sizes=True, dtypes=("float32", "float64"),
-        **given)
+        name=make.__name__.strip("<>").lower(), make=make, equal_sizes=True,
+        dtypes=("float32", "float64"), **given)
 
 SLOW = spec(Slow)
 FAST = spec(Fast, same_as=f"{__file__}:SLOW")
@@ -81,6 +81,18 @@ OFF_LAYER = layer(OffLayer, same_as=f"{__file__}:LAYER")
 TWICE_LAYER = layer(TwiceLayer, same_as=f"{__file__}:LAYER")
 WIDE_LAYER = layer(WideLayer, same_as=f"{__file__}:LAYER")
 CROSSED = layer(Layer, same_as=f"{__file__}:SLOW")
+class Plain(torch.nn.Module):
+    def __init__(self, *sizes, scale=1.0):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, query, key, value, attn_mask=None):
+        output = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=attn_mask)
+        return output * self.scale
+PLAIN = spec(Plain, same_as="scaled_dot")
+KERNEL = spec(Plain, same_as="scaled_dot/fused")
+BENT = spec(lambda *sizes: Plain(*sizes, scale=1.01), same_as="scaled_dot")
 MISSING = spec(Fast, same_as="nothing_of_that_name")
 """
 
@@ -101,6 +113,15 @@ def outcome(file: Path, name: str) -> Any:
 
 def test_two_paths_of_one_attention_agree(file: Path) -> None:
     assert outcome(file, "FAST").status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("PLAIN", "passed"), ("KERNEL", "passed"), ("BENT", "failed")]
+)
+def test_a_scoring_function_stands_for_its_soft_attention(
+    file: Path, name: str, status: str
+) -> None:
+    assert outcome(file, name).status == status
 
 
 def test_a_path_that_differs_without_gradients_is_told(file: Path) -> None:

@@ -213,15 +213,6 @@ def test_the_expectation_is_compared_within_the_rounding_of_the_scores() -> None
     invariant.check(subject, attnbench.Case.from_id(case))
 
 
-def test_a_law_of_windows_says_what_a_module_without_one_lacks() -> None:
-    spec = replace(attnbench.get("soft"), laws=("only_window_has_weight",), variants=())
-    (outcome,) = attnbench.check(
-        spec, profile="quick", invariants=["only_window_has_weight"]
-    ).outcomes
-    assert outcome.status == "failed"
-    assert "has no method edges(query, kv_len, seen)" in outcome.reason
-
-
 def test_each_exemption_of_a_mechanism_names_a_known_invariant_and_gives_a_reason() -> None:
     known = {invariant.name for invariant in select_invariants(None)}
     for name in attnbench.subjects():
@@ -229,3 +220,31 @@ def test_each_exemption_of_a_mechanism_names_a_known_invariant_and_gives_a_reaso
         for invariant, reason in spec.exempt.items():
             assert invariant in known
             assert len(reason.split()) > 4, (name, invariant)
+
+
+class HasNoParts(torch.nn.Module):
+    def forward(self, query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+@pytest.mark.parametrize(
+    ("law", "part"),
+    [
+        ("picks_one_key", "scoring"),
+        ("samples_follow_soft_weights", "scoring"),
+        ("only_window_has_weight", "edges"),
+        ("looks_back_at_most_its_window", "window"),
+        ("penalty_is_zero_iff_orthonormal", "penalty"),
+    ],
+)
+def test_a_law_says_what_it_reads_of_a_module_that_lacks_it(law: str, part: str) -> None:
+    spec = attnbench.MechanismSpec(
+        name="bare",
+        make=lambda *sizes: HasNoParts(),
+        equal_sizes=True,
+        laws=("pools_values", law),
+        dtypes=("float32", "float64"),
+    )
+    (outcome,) = attnbench.check(spec, profile="quick", invariants=[law]).outcomes
+    assert outcome.status == "failed"
+    assert f"has no attribute {part!r}" in outcome.reason

@@ -14,16 +14,20 @@ import attnbench
 from attnbench import Case, Inputs, Subject
 from attnbench.strategies import cases
 from attnbench.testing import agree_within, holds, reject, softmax_weights
-from attnbench_plugins.laws.rows import built_with_weights
+from attnbench_plugins.laws.rows import built_with_weights, member
 
 _SAMPLES = 4000
 _FALSE_ALARM = 1e-9
 """Probability of a false alarm per case; below 1e-6 per run of some hundred cases."""
 
 
+def _scoring(module: Any) -> Any:
+    return member(module, "scoring", "a module (query, key) for the scores before mask and softmax")
+
+
 def _soft(module: Any, inputs: Inputs) -> Tensor:
     """The soft weights from which a key is chosen."""
-    return softmax_weights(module.scoring(inputs.query, inputs.key), inputs.mask)
+    return softmax_weights(_scoring(module)(inputs.query, inputs.key), inputs.mask)
 
 
 def _one_key(subject: Subject, case: Case) -> None:
@@ -35,7 +39,7 @@ def _one_key(subject: Subject, case: Case) -> None:
     lost = soft.amax(-1) - (soft * weights).sum(-1)
     # of keys whose scores float32 cannot tell apart, of which there are many far from the origin,
     # any will do
-    scores = module.scoring(inputs.query, inputs.key).detach()
+    scores = _scoring(module)(inputs.query, inputs.key).detach()
     size = scores.masked_fill(~inputs.allowed, 0.0).abs().amax(-1).double()
     eps = max(torch.finfo(dtype).eps for dtype in (scores.dtype, torch.float32))
     slack = -torch.expm1(-8 * eps * size) * soft.amax(-1)
@@ -85,7 +89,8 @@ def _gradient(subject: Subject, case: Case) -> None:
     reward = torch.arange(case.kv_len).to(soft) - 1.5
     # the samples of a key together carry its weight, so that the sum is not random
     each = (soft.detach() * reward / counts.clamp_min(1)).gather(0, chosen)
-    kept = (each * module.log_prob.squeeze(-1)).sum()
+    log_prob = member(module, "log_prob", "the log-probabilities of the keys chosen last")
+    kept = (each * log_prob.squeeze(-1)).sum()
     enumerated = (soft * reward * (counts > 0)).sum()
     got, expected = (
         torch.autograd.grad(x, query, retain_graph=True)[0] for x in (kept, enumerated)
@@ -114,9 +119,11 @@ def _expectation(subject: Subject, case: Case) -> None:
         query, key, inputs.value, inputs.attn_mask, return_weights=True
     )
     with torch.no_grad():
-        scores = module.scoring(query, key)
+        scores = _scoring(module)(query, key)
         exact = copy.deepcopy(module.scoring).double()(query.double(), key.double())
-        stop = (scores + module.offset).double().sigmoid() * inputs.allowed
+        stop = (
+            scores + member(module, "offset", "what is added to a score")
+        ).double().sigmoid() * inputs.allowed
         # the module may add up its scores in another order, and round them as much as these
         rounding = float(((scores - exact) * inputs.allowed).abs().max())
     tolerance = 1e-6 + 4 * rounding
@@ -143,16 +150,17 @@ def _penalty(subject: Subject, case: Case) -> None:
     rows = weights.shape[-2]
     gram = torch.einsum("...rs,...ts->...rt", weights, weights)
     apart = (gram - torch.eye(rows, dtype=gram.dtype)).abs().amax((-2, -1))
-    penalty = module.penalty(weights)
+    penalty_of = member(module, "penalty", "a method (weights) for the penalty on equal rows")
+    penalty = penalty_of(weights)
     holds((penalty > 0) == (apart > 0), "penalty", penalty, "0 just where A Aᵀ = I")
     wide = max(rows, case.kv_len)
     order = torch.randperm(wide, generator=torch.Generator().manual_seed(case.seed))
     orthonormal = torch.eye(wide, dtype=torch.float64)[order][:rows]
-    none = module.penalty(orthonormal)
+    none = penalty_of(orthonormal)
     holds(none == 0, "penalty of rows on one key each", none, "exactly 0")
     if rows < 2:
         reject("one row on one key is orthonormal")
-    shared = module.penalty(orthonormal[:1].expand(rows, -1))
+    shared = penalty_of(orthonormal[:1].expand(rows, -1))
     wanted = torch.tensor(float(rows * (rows - 1)), dtype=torch.float64)
     agree_within(shared, wanted, 1e-12, "penalty of equal rows", "r(r − 1) pairs")
 

@@ -14,7 +14,7 @@ from attnbench import Case, Inputs, Subject
 from attnbench.strategies import cases
 from attnbench.testing import MASKS, agree, agree_within, holds, needs, reject
 
-__all__ = ["built_with_weights"]
+__all__ = ["built_with_weights", "member"]
 
 
 def built_with_weights(subject: Subject, case: Case) -> tuple[Any, Inputs, Tensor]:
@@ -22,6 +22,16 @@ def built_with_weights(subject: Subject, case: Case) -> tuple[Any, Inputs, Tenso
     module, inputs = subject.build(case)
     with torch.no_grad():
         return module, inputs, needs(subject.weights(module, inputs)).double()
+
+
+def member(module: Any, name: str, meaning: str) -> Any:
+    """An attribute of a module that a law reads; a module without it does not obey that law."""
+    if not hasattr(module, name):
+        raise attnbench.InvariantViolation(
+            f"the module, a {type(module).__name__}, has no attribute {name!r}, {meaning}, which "
+            "this law reads: add it, or do not declare the law"
+        )
+    return getattr(module, name)
 
 
 def _at_most_one(subject: Subject, case: Case) -> None:
@@ -36,12 +46,10 @@ def _inside(module: Any, inputs: Inputs) -> Tensor:
     """``(..., L, S)``: whether a slot is in a query's window, computed from the window's edges."""
     allowed = inputs.allowed
     slots = torch.arange(allowed.shape[-1])
-    if not hasattr(module, "edges"):
-        raise attnbench.InvariantViolation(
-            f"the module, a {type(module).__name__}, has no method edges(query, kv_len, seen), "
-            "which this law calls for the first and last slot of each window"
-        )
-    low, high = module.edges(inputs.query, len(slots), (allowed * (slots + 1)).amax(-1))
+    edges = member(
+        module, "edges", "a method (query, kv_len, seen) for the first and last slot of each window"
+    )
+    low, high = edges(inputs.query, len(slots), (allowed * (slots + 1)).amax(-1))
     inside: Tensor = (slots >= low.unsqueeze(-1)) & (slots <= high.unsqueeze(-1))
     return inside.expand_as(allowed)
 
@@ -64,7 +72,9 @@ def _looks_back(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
     slot = case.kv_len // 2 if case.variant("slot", "first") == "middle" else 0
     rows = torch.arange(case.q_len)
-    blind = (rows < slot) | (rows > slot + module.window)  # row `slot` has its own value
+    blind = (rows < slot) | (
+        rows > slot + member(module, "window", "how far a state looks back")
+    )  # row `slot` has its own value
     if not bool(blind.any()):
         reject("every state sees that slot")
     moved = torch.arange(case.kv_len).unsqueeze(-1) == slot
