@@ -33,6 +33,7 @@ from attnbench.specs import (
 )
 
 if TYPE_CHECKING:
+    from attnbench.answers.closeness import assert_attention_close, assert_close
     from attnbench.attention.attend import attend
     from attnbench.cases.case import Case
     from attnbench.checking.api import CheckReport, Outcome, check
@@ -46,6 +47,8 @@ _LAZY = {
     "Inputs": "subject.subject",
     "Outcome": "checking.api",
     "Subject": "subject.subject",
+    "assert_attention_close": "answers.closeness",
+    "assert_close": "answers.closeness",
     "attend": "attention.attend",
     "check": "checking.api",
     "get": "subject.lookup",
@@ -77,6 +80,8 @@ __all__ = [
     "Subject",
     "UnknownNameError",
     "UsageError",
+    "assert_attention_close",
+    "assert_close",
     "attend",
     "check",
     "get",

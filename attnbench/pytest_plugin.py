@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from attnbench.subject.subject import Subject
 
 __all__: list[str] = []
+
+
+@pytest.fixture
+def attention_close() -> Callable[..., None]:
+    """:func:`attnbench.assert_attention_close`, without an import."""
+    from attnbench.answers.closeness import assert_attention_close
+
+    return assert_attention_close
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

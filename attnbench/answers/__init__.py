@@ -1,0 +1,1 @@
+"""Answers to usual questions about attention: is it rounding, does the batch change it."""

@@ -1,0 +1,243 @@
+"""Assertions for anybody's tests: is an output that of attention, within what its dtype permits?
+
+The allowed error is computed for each element from the inputs, and not one number for all: it is
+what moving query, key, value, mask and every score by some units in the last place may change.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from attnbench.errors import DtypeError, ShapeError
+from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.oracle.textbook import Stages, stages_of
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["Expected", "assert_attention_close", "assert_close"]
+
+_DRAWS = 8
+"""Random directions in which :func:`assert_close` moves the inputs."""
+
+_STEP = 2.0**-24
+"""Smallest relative move; what a smaller one changes would vanish in float64's rounding."""
+
+_SHORT_SUM = 3.0
+"""Square root of the number of keys up to which a sum counts as a single rounding."""
+
+
+def assert_attention_close(
+    actual: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    valid_lens: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    window_size: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    causal: str = "bottom_right",
+    internal_dtype: torch.dtype | None = None,
+    units: float = 4.0,
+) -> None:
+    r"""Assert that a tensor is :math:`\mathrm{softmax}(s\, q k^\top) v`, within rounding.
+
+    Arguments have the meaning of ``torch.nn.functional.scaled_dot_product_attention``, but for
+    ``is_causal``, which is aligned to the bottom right unless ``causal`` says otherwise. A row
+    without keys is zeros.
+
+    Args:
+        actual: ``(..., L, Ev)``, the output to judge, of any floating dtype and device.
+        query: ``(..., L, E)``; its dtype decides how much rounding may cost.
+        key: ``(..., S, E)``.
+        value: ``(..., S, Ev)``.
+        attn_mask: boolean (True = may attend) or floating, broadcasts to ``(..., L, S)``.
+        valid_lens: ``(B,)`` or ``(B, L)``, number of keys that count.
+        is_causal: whether each query sees no later key.
+        scale: factor of the scores; by default ``E ** -0.5``.
+        enable_gqa: whether the heads of key and value divide those of the query.
+        window_size: ``(before, after)``, -1 for no limit, around each query's position.
+        softcap: a score x becomes ``softcap * tanh(x / softcap)``.
+        sinks: ``(H,)``, score of an extra key per head, whose value is zero.
+        alibi_slopes: ``(H,)``, decrease of a score per step of distance.
+        causal: ``"bottom_right"`` or ``"top_left"``, where L and S differ.
+        internal_dtype: dtype in which it computes, if that is narrower than the query's.
+        units: units in the last place by which everything may move.
+
+    Raises:
+        InvariantViolation: an ``AssertionError`` that names the worst element, the value that it
+            should have, and the error as a multiple of the allowed one.
+        ShapeError, DtypeError: the tensors do not fit each other.
+    """
+    _check_tensors(actual, query, key, value)
+    inputs = Inputs(
+        query.detach(),
+        key.detach(),
+        value.detach(),
+        attn_mask=attn_mask,
+        valid_lens=valid_lens,
+        is_causal=is_causal,
+        enable_gqa=enable_gqa,
+        scale=scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        sinks=sinks,
+        alibi_slopes=alibi_slopes,
+    )
+    with torch.no_grad():
+        right = Expected(inputs, internal_dtype=internal_dtype, units=units)
+        allowed = right.floor
+        if not bool(((actual.detach().cpu() - right.output).abs() <= allowed).all()):
+            allowed = right.budget
+        agree_within(actual, right.output, allowed, "output", "attention in float64")
+
+
+class Expected:
+    """The output of scaled dot-product attention in float64, and what rounding may cost it.
+
+    Args:
+        inputs: the inputs, in the dtype under test.
+        internal_dtype: dtype in which the subject computes, if narrower than the query's.
+        units: units in the last place by which inputs and scores may move.
+
+    Attributes:
+        output: ``(*lead, L, Ev)`` in float64 on the CPU.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        *,
+        internal_dtype: torch.dtype | None = None,
+        units: float = 4.0,
+    ) -> None:
+        dtypes = [t for t in (inputs.query.dtype, internal_dtype) if t is not None]
+        self._inputs, self._units = inputs, units
+        self._eps = max(torch.finfo(dtype).eps for dtype in dtypes)
+        self._tiny = torch.finfo(inputs.query.dtype).smallest_normal * self._eps
+        self._stages = stages_of(inputs)
+        self._weights, self._value = self._stages.weights, self._stages.finite_value
+        self.output = self._weights @ self._value
+
+    @functools.cached_property
+    def floor(self) -> Tensor:
+        """``(*lead, L, Ev)``: the part of the budget that is due to values, weights and output."""
+        size = self._value.abs()
+        own = (self._weights @ size).mul_(_sum_eps(self._eps, size.shape[-2]))
+        return own.add_(self._tiny * (1 + size.sum(-2, keepdim=True))).mul_(self._units)
+
+    @property
+    def budget(self) -> Tensor:
+        """The allowed error of each element, ``(*lead, L, Ev)``; its scores' part costs most."""
+        value, output = self._value, self.output
+        move = self._units * _score_move(self._inputs, self._stages, self._eps) + self._tiny
+        slack = _weight_slack(self._weights, move)
+        total = slack.sum(-1, keepdim=True)
+        # Σ slack |value - output| by Cauchy and Schwarz, which needs no tensor (L, S, Ev)
+        spread = slack @ value.square() - 2 * output * (slack @ value) + output.square() * total
+        return (total * spread.clamp_min_(0.0)).sqrt_().add_(self.floor)
+
+
+def _weight_slack(weights: Tensor, move: Tensor) -> Tensor:
+    """The most by which each weight changes if no score moves by more than its ``move``."""
+    grown = move.clamp_max_(300.0).exp_()
+    up, down = weights * grown, weights / grown
+    rest = (1.0 - weights.sum(-1, keepdim=True)).clamp_min_(0.0)  # the weight of a sink
+    least, most = (t.sum(-1, keepdim=True).add_(rest).clamp_min_(1e-300) for t in (down, up))
+    up = up.div_(least).clamp_max_(1.0).sub_(weights)
+    return torch.maximum(up, weights - down.div_(most), out=up).clamp_min_(0.0)
+
+
+def _score_move(inputs: Inputs, stages: Stages, eps: float) -> Tensor:
+    """What one unit in the last place of query and key changes each score by, ``(*lead, L, S)``."""
+    query, key = (t.detach().cpu().double().square_() for t in (inputs.query, inputs.key))
+    key = torch.where(key.isfinite(), key, 0.0)
+    if inputs.enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    scale = query.shape[-1] ** -0.5 if inputs.scale is None else abs(inputs.scale)
+    move = (query @ key.mT).mul_(2.0).sqrt_().mul_(eps * scale)
+    # a score is rounded itself, and so is its sum with a mask
+    own = stages.scores.abs().add_(stages.bias.abs()).mul_(eps)
+    return torch.maximum(move, own, out=own)
+
+
+def _sum_eps(eps: float, kv_len: int) -> float:
+    """The allowed error of a sum over keys; rounding errors of a long one walk at random."""
+    walk = math.sqrt(kv_len) / _SHORT_SUM
+    return eps + max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
+
+
+def assert_close(
+    actual: Tensor,
+    expected: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
+    *,
+    units: float = 4.0,
+) -> None:
+    """Assert that a tensor is what a function gives in float64, within rounding.
+
+    The function is called on the inputs in float64, and again with each element of the inputs moved
+    by one unit in the last place of its own dtype: what this changes is what rounding may cost.
+
+    Args:
+        actual: the tensor to judge, of any floating dtype and device.
+        expected: a function of the inputs that computes it; it is run in float64 on the CPU.
+        inputs: the arguments of the function; those that are not floating are passed as they are.
+        units: units in the last place by which inputs may move.
+
+    Raises:
+        InvariantViolation: an ``AssertionError`` that names the worst element, the value that it
+            should have, and the error as a multiple of the allowed one.
+        ShapeError: ``expected`` gives another shape.
+    """
+    eps = max(torch.finfo(t.dtype).eps for t in (actual, *inputs) if t.is_floating_point())
+    tiny = torch.finfo(actual.dtype).smallest_normal * eps
+    step = max(eps, _STEP)
+    wide = [t.detach().cpu().double() if t.is_floating_point() else t.cpu() for t in inputs]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        right = expected(*wide)
+        change = torch.zeros_like(right)
+        for _ in range(_DRAWS):
+            moved = (_moved(t, step, generator) if t.is_floating_point() else t for t in wide)
+            change = torch.maximum(change, (expected(*moved) - right).abs().nan_to_num(0.0))
+        if change.dim():  # an element may owe what its neighbours show
+            change = change.amax(-1, keepdim=True).expand(change.shape)
+        floor = eps * right.abs().nan_to_num(0.0, 0.0, 0.0) + tiny
+        agree_within(
+            actual, right, units * (change * (eps / step) + floor), "actual", "the float64 run"
+        )
+
+
+def _moved(tensor: Tensor, step: float, generator: torch.Generator) -> Tensor:
+    signs = torch.randint(2, tensor.shape, generator=generator).to(tensor.dtype).mul_(2).sub_(1)
+    return torch.where(tensor.isfinite(), tensor + tensor.abs() * step * signs, tensor)
+
+
+def _check_tensors(actual: Tensor, query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, tensor in (("actual", actual), ("query", query), ("key", key), ("value", value)):
+        if not tensor.is_floating_point():
+            raise DtypeError(f"{name} is {tensor.dtype}, but should be floating point.")
+        if tensor.dim() < 2:
+            raise ShapeError(f"{name} has shape {tuple(tensor.shape)}, but should be (..., L, E).")
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ShapeError(
+            f"query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} do "
+            "not fit; expected (..., L, E), (..., S, E) and (..., S, Ev)."
+        )
+    wanted = (*query.shape[:-1], value.shape[-1])
+    if actual.shape != wanted:
+        raise ShapeError(
+            f"actual has shape {tuple(actual.shape)}, but attention of these inputs has {wanted}; "
+            "a tensor of (B, L, H, E) is transposed by .transpose(1, 2) first."
+        )

@@ -1,0 +1,154 @@
+"""The assertions that anybody's tests can use."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import attnbench
+from attnbench.answers.closeness import Expected, assert_attention_close, assert_close
+from attnbench.errors import DtypeError, InvariantViolation, ShapeError
+from attnbench.subject.tensors import Inputs
+
+HALVES = (torch.bfloat16, torch.float16)
+DTYPES = (torch.float64, torch.float32, *HALVES)
+
+
+def _tensors(
+    dtype: torch.dtype, *, q_len: int = 5, kv_len: int = 7, size: int = 8, seed: int = 0
+) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((2, 3, q_len, size), (2, 3, kv_len, size), (2, 3, kv_len, 4))
+    return [
+        torch.randn(s, generator=generator, dtype=torch.float64).to(dtype=dtype) for s in shapes
+    ]
+
+
+def _textbook(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+
+
+@given(
+    st.sampled_from(DTYPES),
+    st.integers(1, 40),
+    st.integers(1, 70),
+    st.sampled_from((1, 2, 8, 64)),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=150, deadline=None)
+def test_right_outputs_are_close(dtype: Any, q_len: Any, kv_len: Any, size: Any, seed: Any) -> None:
+    query, key, value = _tensors(dtype, q_len=q_len, kv_len=kv_len, size=size, seed=seed)
+    for output in (sdpa(query, key, value), _textbook(query, key, value)):
+        assert_attention_close(output, query, key, value)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_missing_scale_is_not_close(dtype: Any) -> None:
+    query, key, value = _tensors(dtype)
+    with pytest.raises(InvariantViolation, match=r"output\[.*should|attention in float64 has"):
+        assert_attention_close(sdpa(query, key, value, scale=1.0), query, key, value)
+
+
+def test_an_output_in_half_precision_is_not_close_for_float32() -> None:
+    query, key, value = _tensors(torch.float32)
+    narrow = _textbook(*(t.bfloat16() for t in (query, key, value))).float()
+    with pytest.raises(AssertionError, match="times that"):
+        assert_attention_close(narrow, query, key, value)
+    assert_attention_close(narrow, query, key, value, internal_dtype=torch.bfloat16)
+
+
+def test_masks_lengths_and_grouped_heads_have_the_usual_meaning() -> None:
+    query, key, value = _tensors(torch.float32, q_len=4, kv_len=4)
+    mask = torch.ones(4, 4, dtype=torch.bool).tril()
+    output = sdpa(query, key, value, is_causal=True)
+    assert_attention_close(output, query, key, value, attn_mask=mask)
+    assert_attention_close(output, query, key, value, is_causal=True)
+    shared = sdpa(query, key[:, :1], value[:, :1], enable_gqa=True)
+    assert_attention_close(shared, query, key[:, :1], value[:, :1], enable_gqa=True)
+    shorter = sdpa(query, key[..., :2, :], value[..., :2, :])
+    lengths = torch.tensor([2, 2])
+    assert_attention_close(shorter, query, key, value, valid_lens=lengths)
+
+
+def test_the_causal_corner_is_told_apart() -> None:
+    query, key, value = _tensors(torch.float32, q_len=3, kv_len=6)
+    output = sdpa(query, key, value, is_causal=True)
+    assert_attention_close(output, query, key, value, is_causal=True, causal="top_left")
+    with pytest.raises(InvariantViolation):
+        assert_attention_close(output, query, key, value, is_causal=True)
+
+
+def test_an_empty_row_has_to_be_zeros() -> None:
+    query, key, value = _tensors(torch.float32)
+    mask = torch.ones(5, 7, dtype=torch.bool)
+    mask[2] = False
+    output = sdpa(query, key, value, attn_mask=mask)
+    assert_attention_close(output, query, key, value, attn_mask=mask)
+    output[..., 2, :] = value.mean(-2)
+    with pytest.raises(InvariantViolation, match=r"\[\d, \d, 2, \d\]"):
+        assert_attention_close(output, query, key, value, attn_mask=mask)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_not_finite_is_not_close(wrong: Any) -> None:
+    query, key, value = _tensors(torch.float32)
+    output = sdpa(query, key, value)
+    output[0, 0, 0, 0] = wrong
+    with pytest.raises(InvariantViolation, match=r"output\[0, 0, 0, 0\]"):
+        assert_attention_close(output, query, key, value)
+
+
+def test_padding_that_holds_nan_costs_nothing() -> None:
+    query, key, value = _tensors(torch.float32)
+    output = sdpa(query, key[..., :5, :], value[..., :5, :])
+    key[..., 5:, :], value[..., 5:, :] = math.nan, math.nan
+    assert_attention_close(output, query, key, value, valid_lens=torch.tensor([5, 5]))
+
+
+def test_the_budget_bounds_every_move_of_the_scores() -> None:
+    """The closed form is no less than what moving each score to its bounds brings about."""
+    query, key, value = _tensors(torch.float16, q_len=3, kv_len=5)
+    right = Expected(Inputs(query, key, value), units=4.0)
+    wide = [t.double() for t in (query, key, value)]
+    scores = wide[0] @ wide[1].mT / 8**0.5
+    move = 4 * torch.finfo(torch.float16).eps * scores.abs()
+    for seed in range(50):
+        generator = torch.Generator().manual_seed(seed)
+        signs = torch.randint(2, scores.shape, generator=generator) * 2 - 1
+        moved = (scores + signs * move).softmax(-1) @ wide[2]
+        assert bool(((moved - right.output).abs() <= right.budget).all())
+
+
+def test_any_function_has_a_budget_from_its_inputs() -> None:
+    x, y = torch.randn(6, 5), torch.randn(5, 4)
+    assert_close(x @ y, torch.matmul, (x, y))
+    assert_close((x.half() @ y.half()), torch.matmul, (x.half(), y.half()))
+    with pytest.raises(InvariantViolation, match="the float64 run has"):
+        assert_close((x.half() @ y.half()).float(), torch.matmul, (x, y))
+
+
+def test_arguments_that_do_not_fit_are_one_error() -> None:
+    query, key, value = _tensors(torch.float32)
+    with pytest.raises(ShapeError, match=r"transpose\(1, 2\)"):
+        assert_attention_close(sdpa(query, key, value).transpose(1, 2), query, key, value)
+    with pytest.raises(ShapeError, match="do not fit"):
+        assert_attention_close(query, query, key[..., :4], value)
+    with pytest.raises(DtypeError, match="floating point"):
+        assert_attention_close(query.long(), query, key, value)
+
+
+def test_both_are_public() -> None:
+    assert attnbench.assert_attention_close is assert_attention_close
+    assert attnbench.assert_close is assert_close
+
+
+def test_a_fixture_hands_it_out(attention_close: Any) -> None:
+    query, key, value = _tensors(torch.float32)
+    attention_close(sdpa(query, key, value), query, key, value)
