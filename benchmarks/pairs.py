@@ -12,8 +12,8 @@ memory, ``bursts`` is half a second of work in a second. ``tables`` puts tables 
 together from recorded pairs, each pair once in a table, and counts those in which any row is
 called; ``trials`` draws trials, with replacement, from recorded pairs of a change and counts those
 that miss it.
-``--margin`` is that of ``attnbench compare``: a change that lies within it is called the same,
-however surely it is seen.
+``--margin`` is that of ``attnbench compare``: a change within it is called slightly slower, however
+surely it is seen.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def called(values: list[list[float]], margin: float = 0.03) -> list[str]:
     """The verdicts of a table of rows, through all its looks."""
     import numpy as np
 
-    from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, judge
+    from attnbench.benchmark.comparing.verdict import LOOKS, judge_pairs
 
     verdicts = ["ambiguous"] * len(values)
     for look, alpha in LOOKS.items():
@@ -143,7 +143,9 @@ def called(values: list[list[float]], margin: float = 0.03) -> list[str]:
         if not undecided or look > len(values[0]):
             break
         columns = np.array([values[n][:look] for n in undecided]).T
-        for n, found in zip(undecided, judge(columns, alpha=alpha, margin=margin), strict=True):
+        for n, found in zip(
+            undecided, judge_pairs(columns, alpha=alpha, margin=margin), strict=True
+        ):
             verdicts[n] = found.verdict
     return verdicts
 

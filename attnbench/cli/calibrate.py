@@ -162,7 +162,7 @@ seen_15_%  smallest slowdown that a single row detects in 95 of 100 comparisons 
 def _row(row: Row) -> dict[str, Any]:
     import statistics
 
-    from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS
+    from attnbench.benchmark.comparing.verdict import LOOKS
 
     values = list(row.values.values())
     spread = statistics.stdev(values) if len(values) > 1 else math.nan

@@ -6,6 +6,7 @@ compared with itself.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,19 +14,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from attnbench.benchmark.comparing.verdict_of_runs import (
-    MARGIN,
+from attnbench.benchmark.comparing.verdict import (
     MIN_PROCESSES,
-    Pair,
+    RUNS_MARGIN,
+    Sides,
     Verdict,
+    judge_runs,
     taken_in_turn,
-    verdicts,
 )
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.records.store import read, read_folder, run_path
 from attnbench.errors import RecordError, nearest
 
-__all__ = ["Comparison", "Key", "compare", "key_of", "read_side"]
+__all__ = ["Compared", "Comparison", "Key", "compare", "key_of", "read_side"]
 
 
 Key = tuple[str, str, str]
@@ -38,17 +39,30 @@ def key_of(record: Record) -> Key:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """A row that at least one side measured.
+
+    Args:
+        example: one of its records, for its sizes and names.
+        sides: the times of both sides.
+        verdict: the verdict on B against A.
+    """
+
+    example: Record
+    sides: Sides
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The result of comparing two sets of records.
 
     Args:
-        verdicts: one for each row that at least one side measured.
-        examples: one record of each row, for its sizes and names.
+        rows: the rows; first those that both sides measured.
         notes: remarks to print with the table.
     """
 
-    verdicts: list[Verdict]
-    examples: dict[Key, Record]
+    rows: list[Compared]
     notes: list[str] = field(default_factory=list)
 
 
@@ -84,13 +98,13 @@ def compare(
     a: Sequence[Record],
     b: Sequence[Record],
     *,
-    margin: float = MARGIN,
+    margin: float = RUNS_MARGIN,
 ) -> Comparison:
     """Decide for each row whether B is faster or slower than A.
 
     Args:
         a, b: the records of the two sides.
-        margin: changes that are surely smaller than this share count as ``same``.
+        margin: changes smaller than this share count as small.
 
     Raises:
         RecordError: the sides come from different machines, share no row or contract, or both
@@ -102,16 +116,17 @@ def compare(
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         _refuse_nothing_shared(*sides)
-    pairs = [_pair(key, sides[0][key], sides[1][key]) for key in shared]
-    found = verdicts(pairs, margin=margin)
     examples = {key_of(record): record for record in (*b, *a)}
-    found += [_one_sided(key, a, b) for key in examples if key not in shared]
-    ranked = {key for side in sides for key in side}
-    found = [v for v in found if v.key in ranked]
-    return Comparison(found, examples, list(_notes(a, b, pairs)))
+    times = [_times(sides[0][key], sides[1][key]) for key in shared]
+    verdicts = judge_runs(times, margin=margin)
+    rows = [Compared(examples[k], t, v) for k, t, v in zip(shared, times, verdicts, strict=True)]
+    for key, example in examples.items():
+        if (key in sides[0]) != (key in sides[1]):
+            rows.append(_one_sided(example, a, b))
+    return Comparison(rows, list(_notes(a, b, times)))
 
 
-def _pair(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Pair:
+def _times(a: Sequence[Record], b: Sequence[Record]) -> Sides:
     """The evidence on a row: whole runs if enough of both sides alternated, else processes.
 
     Processes of one run share that run's bias; only alternating runs average it out.
@@ -125,9 +140,9 @@ def _pair(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Pair:
     fewest = min(len(side) for side in runs)
     if in_turn and fewest >= MIN_PROCESSES:
         means = [tuple(_mean_s(run) for run in side.values()) for side in runs]
-        return Pair(key, means[0], means[1])
+        return Sides(means[0], means[1])
     times = [tuple(t for r in side for t in r.process_times_s) for side in (a, b)]
-    return Pair(key, times[0], times[1], alternated=False, runs=fewest if in_turn else 1)
+    return Sides(times[0], times[1], alternated=False, runs=fewest if in_turn else 1)
 
 
 def _by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -149,29 +164,18 @@ def _by_row(records: Iterable[Record]) -> dict[Key, list[Record]]:
     return dict(rows)
 
 
-def _one_sided(key: Key, a: Sequence[Record], b: Sequence[Record]) -> Verdict:
-    """The verdict on a row that only one side measured: ambiguous, with the reason."""
-    sides = {"A": [r for r in a if key_of(r) == key], "B": [r for r in b if key_of(r) == key]}
-    told = []
-    for name, records in sides.items():
+def _one_sided(example: Record, a: Sequence[Record], b: Sequence[Record]) -> Compared:
+    """A row that only one side measured: ambiguous, with the reason."""
+    sides = [[r for r in side if key_of(r) == key_of(example)] for side in (a, b)]
+    reasons = []
+    for name, records in zip("AB", sides, strict=True):
         counts = Counter(r.status for r in records)
         held = ", ".join(f"{count} {status}" for status, count in counts.items())
-        told.append(f"{name}: {held or 'not measured'}")
-    times = {n: [r.time_s for r in rs if r.status == "ok" and r.time_s] for n, rs in sides.items()}
-    nan = float("nan")
-    return Verdict(
-        key=key,
-        verdict="ambiguous",
-        effect=nan,
-        low=nan,
-        high=nan,
-        visible=nan,
-        a_s=min(times["A"], default=nan),
-        b_s=min(times["B"], default=nan),
-        processes=(len(times["A"]), len(times["B"])),
-        alternated=False,
-        reason="; ".join(told),
-    )
+        reasons.append(f"{name}: {held or 'not measured'}")
+    a_s, b_s = (tuple(r.time_s for r in side if r.status == "ok" and r.time_s) for side in sides)
+    nan = math.nan
+    verdict = Verdict("ambiguous", nan, nan, nan, nan, reason="; ".join(reasons))
+    return Compared(example, Sides(a_s, b_s, alternated=False), verdict)
 
 
 _SAME = ("name", "processor", "cores")
@@ -232,8 +236,8 @@ def _refuse_nothing_shared(a: dict[Key, list[Record]], b: dict[Key, list[Record]
     )
 
 
-def _notes(a: Sequence[Record], b: Sequence[Record], pairs: Sequence[Pair]) -> Iterable[str]:
-    if pairs and not any(pair.alternated for pair in pairs):
+def _notes(a: Sequence[Record], b: Sequence[Record], times: Sequence[Sides]) -> Iterable[str]:
+    if not any(row.alternated for row in times):
         yield (
             "The intervals include the drift of this machine between runs. 'attnbench compare "
             "REVISION' measures both sides in turn and detects much smaller changes; so do five "

@@ -16,7 +16,7 @@ import numpy as np
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.comparing.exchange import Exchange
 from attnbench.benchmark.comparing.sides import AnotherAnswer, Unmeasured
-from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, MARGIN, Judged, judge
+from attnbench.benchmark.comparing.verdict import LOOKS, MARGIN, Verdict, judge_pairs
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.measuring.blocks import pair_value
 
@@ -46,7 +46,7 @@ class Row:
     case: BenchCase
     sides: tuple[Mapping[str, Any], Mapping[str, Any]]
     values: dict[int, float] = field(default_factory=dict)
-    judged: Judged | None = None
+    judged: Verdict | None = None
     reason: str = ""
     refused: bool = False
     differs: bool = False
@@ -54,7 +54,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """``faster``, ``slower``, ``same`` or ``ambiguous``."""
+        """One of :data:`attnbench.benchmark.comparing.verdict.VERDICTS`."""
         return self.judged.verdict if self.judged else "ambiguous"
 
     @property
@@ -70,7 +70,7 @@ class Duel:
     Args:
         exchange: exchange that measures the two sides.
         rows: rows of the table.
-        margin: changes smaller than this share count as ``same``.
+        margin: changes smaller than this share count as small.
         budget_s: seconds; a pair that would probably end later is not begun, except the first.
         looks: numbers of pairs after which rows are judged, and the error each look may spend.
         decide: whether to judge rows; if not, every row gets all pairs up to the last look.
@@ -139,10 +139,11 @@ class Duel:
         values = np.array([[row.values[n] for row in rows] for n in shared], dtype=float)
         if not len(values):
             return
-        for row, found in zip(rows, judge(values, alpha=alpha, margin=self.margin), strict=True):
+        found_by_row = judge_pairs(values, alpha=alpha, margin=self.margin)
+        for row, found in zip(rows, found_by_row, strict=True):
             row.judged = found
             if found.verdict == "ambiguous" and last:
                 ended = "out of time" if self.short else "undecided"
-                row.reason = f"{ended} after {found.pairs} pair{'s' if found.pairs != 1 else ''}"
+                row.reason = f"{ended} after {len(values)} pair{'s' if len(values) != 1 else ''}"
                 if math.isinf(found.high):
                     row.reason += ", too few for an interval"

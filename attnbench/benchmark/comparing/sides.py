@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ class Server:
 
     def __init__(self, side: Side, threads: int) -> None:
         self.side = side
+        self._unread = b""
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
         path = os.pathsep.join([*map(str, side.roots), os.environ.get("PYTHONPATH", "")])
         variables = {
@@ -123,13 +125,16 @@ class Server:
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(timeout_s):
+        until = time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            left = max(0.0, until - time.monotonic())
+            if not select.select([self._process.stdout], [], [], left)[0]:
                 raise Late(f"{self.side.name}: no answer within {timeout_s:g} s")
-        line = self._process.stdout.readline()
-        if not line:
-            raise UsageError(f"{self.side.name} cannot be run.{self.told()}")
+            piece = os.read(self._process.stdout.fileno(), 65536)
+            if not piece:
+                raise UsageError(f"{self.side.name} cannot be run.{self.told()}")
+            self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
         found: dict[str, Any] = json.loads(line)
         return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnbench.benchmark.comparing.verdict_of_pairs import LOOKS, judge
+from attnbench.benchmark.comparing.verdict import LOOKS, judge_pairs
 from benchmarks.pairs import read
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -22,13 +22,13 @@ def values(name: str) -> list[float]:
 
 
 def test_unchanged_code_is_not_called() -> None:
-    (found,) = judge(np.array([values("same")]).T, alpha=LOOKS[15])
+    (found,) = judge_pairs(np.array([values("same")]).T, alpha=LOOKS[15])
     assert found.verdict in ("same", "ambiguous")
     assert found.low < 0 < found.high
 
 
 def test_the_interval_of_five_percent_more_work_holds_five_percent() -> None:
-    (found,) = judge(np.array([values("five_percent")]).T, alpha=LOOKS[15])
+    (found,) = judge_pairs(np.array([values("five_percent")]).T, alpha=LOOKS[15])
     assert found.verdict != "faster"
     assert found.low < 0.05 < found.high
     assert found.effect == pytest.approx(0.05, abs=0.02)
@@ -36,6 +36,6 @@ def test_the_interval_of_five_percent_more_work_holds_five_percent() -> None:
 
 def test_both_rows_of_one_table_are_told_apart() -> None:
     table = np.array([values("same"), values("five_percent")]).T
-    same, more = judge(table, alpha=LOOKS[15])
+    same, more = judge_pairs(table, alpha=LOOKS[15])
     assert same.effect < 0.03 < more.effect
     assert statistics.fmean(values("five_percent")) > statistics.fmean(values("same")) + 0.02

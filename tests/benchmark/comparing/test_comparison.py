@@ -1,24 +1,15 @@
-"""Verdicts on simulated processes, and the comparisons that are refused."""
+"""Comparisons of recorded runs: what is evidence, and which are refused."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from attnbench import cli
 from attnbench.benchmark.comparing import comparison
-from attnbench.benchmark.comparing.verdict_of_runs import (
-    Pair,
-    Verdict,
-    taken_in_turn,
-    verdicts,
-)
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
 from attnbench.errors import RecordError
@@ -62,98 +53,12 @@ def in_turn(times: Sequence[float], *, first: bool) -> list[Record]:
 QUIET = (1.0, 1.004, 0.997, 1.002, 0.999)
 
 
-def judged(generator: np.random.Generator, change: float, sd: float, tables: int) -> list[Verdict]:
-    """Verdicts on tables of ten rows whose processes vary by ``sd``, B slower by ``change``."""
-    found = []
-    for _ in range(tables):
-        pairs = []
-        for row in range(10):
-            a, b = (np.exp(generator.normal(0, sd, 5)) for _ in range(2))
-            pairs.append(Pair((str(row),), tuple(a), tuple(b * (1 + change))))
-        found += verdicts(pairs)
-    return found
-
-
-@pytest.mark.parametrize("sd", [0.003, 0.02, 0.1])
-def test_unchanged_code_is_called_faster_or_slower_in_under_one_row_of_two_hundred(
-    sd: float,
-) -> None:
-    found = judged(np.random.default_rng(1), 0.0, sd, 100)
-    counts = Counter(v.verdict for v in found)
-    assert counts["faster"] + counts["slower"] <= 5, counts
-
-
-def test_a_quiet_machine_sees_10_percent_in_95_of_100() -> None:
-    found = judged(np.random.default_rng(2), 0.1, 0.005, 50)
-    assert sum(v.verdict == "slower" for v in found) >= 0.95 * len(found)
-
-
-def test_the_verdict_of_b_against_a_is_that_of_a_against_b_turned_round() -> None:
-    slow = tuple(1.2 * t for t in QUIET)
-    (forth,), (back,) = (
-        verdicts([Pair(("x",), QUIET, slow)]),
-        verdicts([Pair(("x",), slow, QUIET)]),
-    )
-    assert (forth.verdict, back.verdict) == ("slower", "faster")
-    assert math.isclose((1 + forth.effect) * (1 + back.effect), 1.0)
-    assert forth.low < 0.2 < forth.high
-
-
-def test_four_processes_a_side_conclude_nothing() -> None:
-    (found,) = verdicts([Pair(("x",), QUIET[:4], tuple(2 * t for t in QUIET[:4]))])
-    assert found.verdict == "ambiguous"
-    assert "at least 5" in found.reason
-    assert found.visible == math.inf  # so that no slowdown is promised to be seen
-
-
-def test_one_process_a_side_is_ambiguous_and_could_have_seen_nothing() -> None:
-    (found,) = verdicts([Pair(("x",), (1.0,), (3.0,))])
-    assert found.verdict == "ambiguous"
-    assert found.visible == math.inf
-
-
-def test_same_is_said_only_if_the_whole_interval_lies_within_the_margin() -> None:
-    pair = Pair(("x",), QUIET, QUIET)
-    assert verdicts([pair], margin=0.05)[0].verdict == "same"
-    assert verdicts([pair], margin=0.001)[0].verdict == "ambiguous"
-
-
-def test_what_would_be_seen_is_not_what_would_be_called_same() -> None:
-    steady = tuple(1.0 + 1e-4 * n for n in range(8))
-    (found,) = verdicts([Pair(("x",), steady, steady)], margin=0.05)
-    assert found.visible == 0.05
-    for change, verdict in ((0.02, "same"), (found.visible, "slower")):
-        slow = tuple((1 + change) * t for t in steady)
-        assert verdicts([Pair(("x",), steady, slow)], margin=0.05)[0].verdict == verdict
-
-
-def test_runs_one_after_the_other_have_to_beat_the_drift_between_runs() -> None:
-    slow = tuple(1.08 * t for t in QUIET)
-    turned, apart = (
-        verdicts([Pair(("x",), QUIET, slow, alternated=turns)])[0] for turns in (True, False)
-    )
-    assert turned.verdict == "slower"
-    assert apart.verdict == "ambiguous"
-    assert apart.visible > turned.visible
-
-
-def test_more_rows_widen_every_interval() -> None:
-    pair = Pair(("x",), QUIET, QUIET)
-    alone, among = verdicts([pair])[0], verdicts([pair] * 50)[0]
-    assert among.high > alone.high
-
-
-def test_processes_alternate_only_if_the_sides_change_places_often() -> None:
-    assert taken_in_turn([0, 2, 4], [1, 3, 5])
-    assert not taken_in_turn([0, 1, 2], [3, 4, 5])
-
-
 def test_runs_in_turn_are_evidence_one_by_one_and_need_no_allowance_for_drift() -> None:
     a = in_turn(QUIET, first=True)
     b = in_turn([1.08 * t for t in QUIET], first=False)
-    assert comparison.compare(a, b).verdicts[0].verdict == "slower"
+    assert comparison.compare(a, b).rows[0].verdict.verdict == "slower"
     apart = comparison.compare(side("a", QUIET), side("b", [1.08 * t for t in QUIET]))
-    assert apart.verdicts[0].verdict == "ambiguous"
+    assert apart.rows[0].verdict.verdict == "ambiguous"
     assert "drift of this machine" in apart.notes[0]
 
 
@@ -161,7 +66,8 @@ def test_processes_of_enough_runs_in_turn_are_counted_by_run() -> None:
     a, b = (
         [r for run in in_turn(QUIET, first=first) for r in (run, run)] for first in (True, False)
     )
-    assert comparison.compare(a, b).verdicts[0].processes == (5, 5)
+    sides = comparison.compare(a, b).rows[0].sides
+    assert (len(sides.a_s), len(sides.b_s)) == (5, 5)
 
 
 def test_two_runs_a_side_in_turn_do_not_collapse_to_two_means() -> None:
@@ -171,17 +77,18 @@ def test_two_runs_a_side_in_turn_do_not_collapse_to_two_means() -> None:
             for start in (first, first + 2)
         ]
 
-    (found,) = comparison.compare(runs(0, 1.0), runs(1, 1.3)).verdicts
-    assert found.processes == (10, 10)
+    (turned,) = comparison.compare(runs(0, 1.0), runs(1, 1.3)).rows
+    assert (len(turned.sides.a_s), len(turned.sides.b_s)) == (10, 10)
+    (alone,) = comparison.compare(side("a", QUIET), side("b", [1.3 * t for t in QUIET])).rows
+    found, other = turned.verdict, alone.verdict
     assert found.verdict == "slower"
-    (alone,) = comparison.compare(side("a", QUIET), side("b", [1.3 * t for t in QUIET])).verdicts
-    assert found.high - found.low < alone.high - alone.low
+    assert found.high - found.low < other.high - other.low
 
 
 def test_another_hostname_or_kernel_is_noted_and_compared() -> None:
     other = side("b", QUIET, machine={**MACHINE, "node": "there", "system": "Linux 7"})
     found = comparison.compare(side("a", QUIET), other)
-    assert found.verdicts[0].verdict in ("same", "ambiguous")
+    assert found.rows[0].verdict.verdict in ("same", "ambiguous")
     assert "node differs: here in A, there in B." in found.notes
 
 
@@ -211,14 +118,14 @@ def test_a_case_that_stopped_working_is_a_row_of_its_own() -> None:
     a = side("a", QUIET) + side("a", QUIET, case="other")
     b = [*side("b", QUIET), record("b", 0, None, case="other")]
     found = comparison.compare(a, b)
-    last = found.verdicts[-1]
+    last = found.rows[-1].verdict
     assert (last.verdict, last.reason) == ("ambiguous", "A: 5 ok; B: 1 failed")
 
 
 def test_void_and_unverified_records_do_not_count() -> None:
     void = side("b", tuple(9 * t for t in QUIET), status="void")
     found = comparison.compare(side("a", QUIET), side("b", QUIET) + void)
-    assert abs(found.verdicts[0].effect) < 1e-9
+    assert abs(found.rows[0].verdict.effect) < 1e-9
     assert "5 void records are left out." in found.notes
 
 
