@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.oracle.operations import RoundedMeans, RoundedOperations
-from attnbench.oracle.references import Reference
+from attnbench.oracle.references import NormEpsilon, Reference
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -122,7 +122,7 @@ class Oracle(Reference):
             bias = self.bias
             if inputs.attn_mask is not None and inputs.attn_mask.is_floating_point():
                 bias = torch.where(self.allowed, inputs.attn_mask, bias)
-            with mode, torch.no_grad():
+            with mode, torch.no_grad(), NormEpsilon(self.dtype):
                 total += (module(inputs.query, key) + bias - self.scores).square()
         size = torch.maximum((self.scores - self.bias).abs(), self.bias.abs())
         move = (total / draws).sqrt() * (eps / step)
@@ -142,7 +142,7 @@ class Oracle(Reference):
         moved = zip(*(self.moved(step, draws) for step in steps), strict=True)
         for count, pairs in enumerate(moved, 1):
             for place, ((module, inputs), step) in enumerate(zip(pairs, steps, strict=True)):
-                with modes[place], torch.no_grad():
+                with modes[place], torch.no_grad(), NormEpsilon(self.dtype):
                     output = self.subject.output(module, inputs)
                 change = (output - self.output).abs() * (units * eps / step)
                 largest[place] = torch.maximum(largest[place], change.nan_to_num(0.0))

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from attnbench.specs import LayerSpec, MechanismSpec
 from attnbench.subject.subject import Subject
@@ -23,6 +24,7 @@ from attnbench.subject.tensors import Inputs
 
 __all__ = [
     "NoReferenceError",
+    "NormEpsilon",
     "Reference",
     "allowed_and_bias",
     "float64_output",
@@ -90,6 +92,31 @@ def scalar_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor
     return reference.scalar(reference.rows()) if reference.has_scalar else None
 
 
+class NormEpsilon(TorchFunctionMode):  # type: ignore[no-untyped-call]  # torch has not typed it
+    """In a wider run, ``rms_norm`` without an epsilon takes that of the dtype under test.
+
+    torch takes the epsilon of the dtype in which it computes, float32 or wider.
+
+    Args:
+        dtype: dtype under test.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func in (nn.functional.rms_norm, torch.rms_norm):
+            given |= dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False))
+            if given.get("eps") is None:
+                given["eps"] = self.eps
+            args = ()
+        return func(*args, **given)
+
+
 class NoReferenceError(Exception):
     """A subject does not support float64 and fails in it, so there is no reference for it."""
 
@@ -107,7 +134,7 @@ class Reference:
     """
 
     def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:
-        self.subject = subject
+        self.subject, self.dtype = subject, inputs.query.dtype
         self.module, self.inputs = widened(module, inputs)
         self.allowed, self.bias = allowed_and_bias(self.inputs)
         self._is_mechanism = isinstance(subject.spec, MechanismSpec | LayerSpec)
@@ -137,7 +164,7 @@ class Reference:
     @contextlib.contextmanager
     def _judged(self) -> Iterator[None]:
         try:
-            with torch.no_grad():
+            with torch.no_grad(), NormEpsilon(self.dtype):
                 yield
         except Exception as error:
             if "float64" in self.subject.dtypes:
