@@ -105,9 +105,7 @@ class NormEpsilon(TorchFunctionMode):  # type: ignore[no-untyped-call]  # torch 
         super().__init__()
         self.eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = dict(kwargs or {})
         if func in (nn.functional.rms_norm, torch.rms_norm):
             given |= dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False))

@@ -35,7 +35,7 @@ KNOWN_CACHE_BUGS = """
     Megatron-Bridge#5259 TinyLLM#17 OpenNMT-py#2532 transformers#41966 transformers#30400
     transformers#48510 transformers#37574 mlx-lm#1914 transformers#47708 mlx-lm#1673 mlx-vlm#1715
     transformers#48280 hnet#20 executorch#21857 keras-hub#1738 mlx-lm#439 transformers#47433
-    vllm-mlx#385 mlx-examples#977 MemOS#2301 vllm#3239 transformers#46612 transformers#48700
+    vllm-mlx#385 mlx-examples#977 MemOS#2301 transformers#46612 transformers#48700
     transformers#34232 mlx-lm#1141 mlx-vlm#1889 omlx#2172 fairseq2#74
     attention-is-all-you-need-pytorch#28 mlx-lm#1467 pytorch#79927 flashinfer#3716 vllm#43810
     transformers#29114 MoE-Infinity#195 pytorch#99282 pytorch#186434 vllm-ascend#5583

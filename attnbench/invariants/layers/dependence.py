@@ -13,7 +13,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.layers.other_causes import sees_beyond_window, sees_the_future
 from attnbench.invariants.layers.program_stage import TOKENS
-from attnbench.invariants.layers.rounding import floor_of, rounding_of
+from attnbench.invariants.layers.rounding import gradient_floor, rounding_of
 from attnbench.invariants.layers.uncached_calls import Look, has_gradients, layer_cases
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.specs import Invariant
@@ -100,7 +100,7 @@ def _no_future_gradient(subject: Subject, case: Case) -> None:
     (gradient,) = differentiate(output, [hidden], weight)
     if gradient is None:
         return
-    late, allowed = gradient[:, own:].abs(), floor_of(look.subject, gradient)
+    late, allowed = gradient[:, own:].abs(), gradient_floor(look.subject, gradient)
     if not float(late.amax()) <= allowed and not sees_the_future(look.subject, case.mask):
         place = [int(i) for i in (~(late <= allowed)).nonzero()[0]]
         place[1] += own

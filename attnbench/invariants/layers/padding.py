@@ -17,7 +17,7 @@ from attnbench.invariants.layers.other_causes import (
     mixes_items,
     sees_the_future,
 )
-from attnbench.invariants.layers.rounding import floor_of, rounding_of
+from attnbench.invariants.layers.rounding import gradient_floor, rounding_of
 from attnbench.invariants.layers.uncached_calls import (
     Look,
     has_gradients,
@@ -90,7 +90,7 @@ def _no_gradient(subject: Subject, case: Case) -> None:
     if gradient is None:
         return
     leaked = torch.where(mask.unsqueeze(-1), torch.zeros_like(gradient), gradient)
-    allowed = floor_of(look.subject, gradient)
+    allowed = gradient_floor(look.subject, gradient)
     if float(leaked.abs().amax()) > allowed and not _told_elsewhere(look, case.mask):
         place = [int(i) for i in (leaked.abs() > allowed).nonzero()[0]]
         raise InvariantViolation(

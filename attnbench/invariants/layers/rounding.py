@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnbench.oracle.operations import RoundedMeans
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["eps_of", "floor_of", "rounding_of", "worst_place"]
+__all__ = ["eps_of", "floor_of", "gradient_floor", "rounding_of", "worst_place"]
 
 _UNITS = 4.0
 _DRAWS = 16
@@ -44,6 +44,15 @@ def floor_of(subject: LayerSubject, expected: Tensor, dtype: torch.dtype | None 
     eps = eps_of(subject, dtype or expected.dtype)
     units = 4 if eps > _COARSE else 32  # units of a half type are large
     return units * eps * max(largest, 1e-30)
+
+
+def gradient_floor(subject: LayerSubject, gradient: Tensor) -> float:
+    """The gradient that counts as none, where the outputs' weights and the inputs are near 1.
+
+    All of a gradient may be rounding, as behind a norm of one feature.
+    """
+    largest = float(gradient.detach().double().abs().nan_to_num(0.0).amax())
+    return 32 * eps_of(subject, gradient.dtype) * max(largest, 1.0)
 
 
 def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Tensor) -> Any:

@@ -41,8 +41,6 @@ _LOSSY = "what is quantised differs from what is exact, in the first call too (t
 
 _NO_COPY = "torch copies no tensors of optimum-quanto, and raises RuntimeError"
 
-_EMPTY = "the library's models reshape to (..., -1, D), which torch refuses for no tokens"
-
 
 class TinyModel(nn.Module):
     """A model called on hidden states, in the place of the embeddings of its tokens.
@@ -133,7 +131,7 @@ def transformers(
         "dtypes": ("float32", "bfloat16", "float16"),
         "laws": ("left_padding_is_inert",),
         "conventions": {"gradients": attention != "flex_attention"},  # on the CPU it has none
-        "exempt": {"empty_calls_are_harmless": _EMPTY},
+        "exempt": {},
     }
     if cache == "quantized":
         known["exempt"] |= {**dict.fromkeys(LOSSY, _LOSSY), "caches_are_independent": _NO_COPY}

@@ -176,3 +176,18 @@ class Table(Attention):
 def test_a_buffer_that_is_not_persistent_is_no_fault() -> None:
     found = run(mutant(Table), INVARIANTS["fake_tensors_tell_the_shape"])
     assert found.status == "passed", found.reason
+
+
+def test_a_failure_of_the_debugging_backend_alone_is_no_failure(monkeypatch: Any) -> None:
+    compile_ = torch.compile
+
+    def failing(function: Any, *, backend: str) -> Any:
+        if backend == "aot_eager":
+            raise RuntimeError("only this backend")
+        return compile_(function, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", failing)
+    report = attnbench.check("scaled_dot", profile="quick", invariants=["compiled_equals_eager"])
+    (outcome,) = report.outcomes
+    assert outcome.status == "skipped"
+    assert "'aot_eager', which is for debugging, fails" in outcome.reason

@@ -193,3 +193,31 @@ def test_nan_in_both_of_two_runs_is_no_difference_between_them() -> None:
             assert outcome(spec, invariant).status == "passed"
         report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
         assert [outcome.status for outcome in report.outcomes] == ["failed"]
+
+
+class Reshaped(Normed):
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows, length, _ = hidden.shape
+        return super().forward(hidden).view(rows, length, 2, -1).flatten(2)
+
+
+def test_a_layer_that_raises_on_no_tokens_refuses_them() -> None:
+    spec = LayerSpec(name="reshaped", make=Reshaped, sizes=lambda size: max(4, size // 4 * 4))
+    report = attnbench.check(spec, profile="quick", invariants=["empty_calls_are_harmless"])
+    (outcome,) = report.outcomes
+    assert outcome.status == "skipped"
+    assert "it refuses a call on no tokens (RuntimeError)" in outcome.reason
+
+
+class FunctionallyNormed(OfOneSize):
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = nn.functional.layer_norm(hidden, hidden.shape[-1:])
+        pairs = super().forward(hidden).unflatten(-1, (-1, 2))
+        return nn.functional.rms_norm(pairs, (2,)).flatten(2)
+
+
+def test_norms_of_two_features_are_not_accused() -> None:
+    spec = LayerSpec(name="twos", make=FunctionallyNormed, sizes=lambda size: max(2, size // 2 * 2))
+    names = ["agrees_with_float64", "half_types_agree"]
+    report = attnbench.check(spec, invariants=names)
+    assert [o.status for o in report.outcomes] == ["passed"] * 2, str(report)

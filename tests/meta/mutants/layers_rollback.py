@@ -173,9 +173,9 @@ def past(cache: Cache | None) -> int:
     return 0 if cache is None else cache.length
 
 
-@_growing("vllm#3239", killers=("empty_calls_are_harmless",))
-class NoNewTokensRaise(Layer):
-    """A call with no new tokens takes the last of them."""
+@_growing("own", killers=("empty_calls_are_harmless",))
+class NoNewTokensTakeASlot(Layer):
+    """A call with no new tokens is counted as one."""
 
     def forward(
         self,
@@ -183,9 +183,10 @@ class NoNewTokensRaise(Layer):
         padding_mask: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        if cache is not None:
-            hidden[:, -1]
-        return super().forward(hidden, padding_mask, cache)
+        output = super().forward(hidden, padding_mask, cache)
+        if cache is not None and not hidden.shape[1]:
+            cache.advance(1)
+        return output
 
 
 @_parted("transformers#48700", "transformers#45510", killers=("cropped_slots_are_forgotten",))
