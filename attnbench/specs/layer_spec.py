@@ -87,6 +87,9 @@ class LayerSpec:
         conventions: which of several usual meanings it follows: ``positions``, ``hidden_slots``,
             ``internal_dtype`` and ``gradients``.
         same_as: the address of another subject with which it agrees.
+        notes: remarks for the first lines of a report, such as what an adapter found by trying.
+        settle: ``settle(spec)`` gives the spec with what only calls of the module tell; an adapter
+            sets it, and it is called once, when the subject is looked up.
         formula, source, dtypes, laws, exempt, variants: as in :class:`ScoringSpec`.
 
     Raises:
@@ -108,10 +111,13 @@ class LayerSpec:
     conventions: Mapping[str, Any] = field(default_factory=dict)
     same_as: str | None = None
     variants: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    settle: Callable[[LayerSpec], LayerSpec] | None = None
 
     def __post_init__(self) -> None:
         freeze_common(self, "layer")
         freeze_tuple(self, "layer", "accepts")
+        freeze_tuple(self, "layer", "notes")
         check_names("layer", self.name, "accepts", self.accepts, LAYER_ACCEPTS)
         freeze_conventions(self, "layer", LAYER_DEFAULTS)
         check_same_as(self, "layer")

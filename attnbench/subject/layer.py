@@ -94,6 +94,11 @@ class LayerSubject(Subject):
         return self.spec.accepts
 
     @property
+    def about(self) -> tuple[str, ...]:
+        """A line with its conventions, and the notes of its spec."""
+        return (*super().about, *(f"{self.name}: {note}" for note in self.spec.notes))
+
+    @property
     def capacity(self) -> int:
         """The length of the longest sequence that it takes."""
         cache = self.spec.cache

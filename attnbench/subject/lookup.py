@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -86,7 +87,7 @@ def resolve(target: Any, style: str | None = None) -> list[Subject]:
         return resolve(styled(target, style, ()))
     if isinstance(target, _SPECS):
         _is_no_spec(target, style, target.name)
-        return [_subject(target, _name(target), _name(target), {})]
+        return [_subject(_settled(target), _name(target), _name(target), {})]
     if not isinstance(target, str):
         if not callable(target):
             raise AddressError(
@@ -100,7 +101,7 @@ def resolve(target: Any, style: str | None = None) -> list[Subject]:
         text = without_style(target).partition("(")[0].strip()
         spec: Spec = registry().get(text)
         _is_no_spec(spec, address.style, text)
-        spec = _following(spec, address.conventions)
+        spec = _settled(_following(spec, address.conventions))
         return [_subject(spec, text, text + format_options(address.options), address.options)]
     return _resolve_attribute(address, target)
 
@@ -165,7 +166,7 @@ def _resolve_attribute(address: Address, target: str) -> list[Subject]:
             f"{address.source} has no attribute {address.name!r}. {nearest(address.name, names)}"
         )
     specs = [
-        _following(spec, address.conventions)
+        _settled(_following(spec, address.conventions))
         for spec in _specs_in(getattr(module, address.name), address.style, target)
     ]
     bare = target.partition("(")[0].strip() if address.options else target
@@ -220,6 +221,14 @@ def _following(spec: Spec, conventions: Mapping[str, Any]) -> Spec:
             "layers."
         )
     return replace(spec, conventions={**spec.conventions, **conventions})
+
+
+@functools.lru_cache(maxsize=64)
+def _settled(spec: Spec) -> Spec:
+    """The spec with what a layer's adapter finds out by calling the module."""
+    if not isinstance(spec, LayerSpec) or spec.settle is None:
+        return spec
+    return spec.settle(spec)
 
 
 def _import(name: str, target: str) -> ModuleType:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, UsageError
 from attnbench.adapters import layer
+from attnbench.subject.lookup import resolve
 
 EVEN = {"sizes": lambda size: max(2, size // 2 * 2)}
 
@@ -274,3 +275,100 @@ def test_padding_is_skipped_for_a_function_whose_module_takes_no_mask() -> None:
     statuses = {outcome.invariant: outcome.status for outcome in report.outcomes}
     assert statuses.pop("copies_agree") == "passed", report
     assert set(statuses.values()) <= {"skipped", "inconclusive"}, report
+
+
+def settled(spec: Any) -> Any:
+    (subject,) = resolve(spec)
+    return subject
+
+
+class GivesBack(Additive):
+    """With ``use_cache`` a tuple that ends with keys and values; ``wrong`` leaves them unused."""
+
+    wrong = False
+
+    def forward(
+        self,
+        x: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
+    ) -> Any:
+        past = None if self.wrong else past_key_values
+        output, *rest = super().forward(x, attention_mask, past, use_cache)
+        return (output, *rest) if use_cache else (output,)
+
+
+class LeavesUnused(GivesBack):
+    wrong = True
+
+
+def test_a_cache_that_a_call_gives_back_is_found_by_trying() -> None:
+    subject = settled(layer(GivesBack, form="additive", **EVEN))
+    assert subject.spec.causal
+    assert subject.accepts == ("padding_mask", "cache")
+    assert subject.spec.cache.select is not None
+    assert subject.spec.cache.crop is not None
+    (line,) = subject.about
+    assert "cache in past_key_values, given back with use_cache=True (found by trying)" in line
+
+
+def test_a_cache_that_is_given_back_and_ignored_is_accused() -> None:
+    spec = layer(LeavesUnused, form="additive", **EVEN)
+    names = ["calls_may_be_cut_anywhere"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert [o.status for o in report.outcomes] == ["failed"], str(report)
+
+
+def test_whether_a_layer_is_causal_is_found_by_trying() -> None:
+    subject = settled(layer(Causal, **EVEN))
+    assert subject.spec.causal
+    assert subject.about == ("Causal: causal (found by trying)",)
+    other = settled(layer(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)))
+    assert not other.spec.causal
+    assert "not causal (found by trying)" in other.about[0]
+    assert not settled(layer(Causal, causal=False)).spec.causal
+
+
+class TakesOthers(Causal):
+    def forward(self, x: Tensor, **_: Any) -> Tensor:
+        return super().forward(x)
+
+
+class KeepsInPlace(TakesOthers):
+    def forward(self, x: Tensor, kv_cache: Any = None) -> Tensor:  # type: ignore[override]
+        return super().forward(x)
+
+
+class NowhereToGo(TakesOthers):
+    def forward(self, x: Tensor, use_cache: bool = False) -> Tensor:  # type: ignore[override]
+        return super().forward(x)
+
+
+class OddlyMasked(TakesOthers):
+    def forward(self, x: Tensor, pad_mask: Any = None) -> Tensor:  # type: ignore[override]
+        return super().forward(x)
+
+
+class OddlyPlaced(GivesBack):
+    def forward(  # type: ignore[override]
+        self, x: Tensor, past_key_values: Any = None, rotary_pos: Any = None
+    ) -> Any:
+        return super().forward(x, None, past_key_values, True)
+
+
+@pytest.mark.parametrize(
+    ("make", "told", "decided"),
+    [
+        (KeepsInPlace, "'kv_cache', but gives none back: give cache=", {"cache_name": None}),
+        (NowhereToGo, "'use_cache', and no argument with a usual name", {"cache_name": None}),
+        (OddlyMasked, "'pad_mask', which may say what is padding: give mask=", {"mask": None}),
+        (OddlyPlaced, "'rotary_pos', which may be where the tokens", {"positions": None}),
+    ],
+)
+def test_an_argument_that_nothing_decides_is_named_with_what_decides_it(
+    make: Any, told: str, decided: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        settled(layer(make, **EVEN))
+    assert settled(layer(make, **EVEN, **decided)).spec.causal

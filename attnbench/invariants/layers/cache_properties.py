@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from attnbench.invariants.layers.cache_programs import Program, Step, steps
+from attnbench.invariants.layers.other_causes import holds_left_padding
 from attnbench.subject.layer import LayerSubject
 
 __all__ = ["PROPERTIES", "Property", "operations"]
@@ -33,14 +34,9 @@ def operations(subject: LayerSubject, judged: str) -> tuple[str, ...]:
     cache, lacking = subject.spec.cache, set[str]()
     if judged == "mixed":
         lacking = {name for name in ("select", "crop") if getattr(cache, name) is None}
-    if not _pads(subject):
+    if not holds_left_padding(subject):
         lacking.add("pads")
     return tuple(name for name in PROPERTIES[judged].operations if name not in lacking)
-
-
-def _pads(subject: LayerSubject) -> bool:
-    """Whether a layer makes a promise about padding at the left."""
-    return "left_padding_is_inert" in subject.laws and "padding_mask" in subject.accepts
 
 
 def _window(subject: LayerSubject) -> int:
@@ -88,7 +84,7 @@ def _selections(subject: LayerSubject) -> list[Program]:
         steps(3, 6, (1,), 1, 1, pads=(0, 2, 4)),
     ]
     return [
-        *(unequal if _pads(subject) else ()),
+        *(unequal if holds_left_padding(subject) else ()),
         steps(3, 4, (2, 0, 1), 1, 1),
         steps(2, 3, (1, 1, 0), 1, 2),
         steps(3, 9, (1,), 1, 1),

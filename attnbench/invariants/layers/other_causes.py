@@ -17,7 +17,18 @@ from attnbench.invariants.layers.rounding import rounding_of
 from attnbench.invariants.layers.uncached_calls import Look
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["leak", "leaks_padding", "mixes_items", "sees_beyond_window", "sees_the_future"]
+__all__ = [
+    "LEFT",
+    "holds_left_padding",
+    "leak",
+    "leaks_padding",
+    "mixes_items",
+    "sees_beyond_window",
+    "sees_the_future",
+]
+
+LEFT = "left_padding_is_inert"
+"""The law on padding at the left."""
 
 
 def _plain(subject: LayerSubject, mask: str) -> Iterator[Look]:
@@ -45,6 +56,43 @@ def leaks_padding(subject: LayerSubject, mask: str) -> bool:
     return any(
         leak(look, look.mask) is not None for look in _plain(subject, mask) if look.mask is not None
     )
+
+
+@functools.lru_cache(maxsize=256)
+def holds_left_padding(subject: LayerSubject) -> bool:
+    """Whether an item padded at the left gives, in one call, what it gives alone.
+
+    The law promises it. Without the law a few calls show it, and what holds in one call has to hold
+    with a cache.
+    """
+    if "padding_mask" not in subject.accepts:
+        return False
+    if LEFT in subject.laws:
+        return True
+    try:
+        return all(map(_holds_left_padding, _plain(subject, "none")))
+    except Exception:  # it refuses such padding
+        return False
+
+
+def _holds_left_padding(look: Look) -> bool:
+    rows, length = look.hidden.shape[:2]
+    pads = (0, length // 3, length - 1)[:rows]
+    mask = torch.arange(length, device=look.hidden.device) >= torch.tensor(pads)[:, None]
+    if leak(look, mask) is not None:
+        return False
+    got = look.run(look.hidden, mask)
+    for row, pad in enumerate(pads):
+        own = look.hidden[row : row + 1, pad:]
+        expected = look.run(own)
+
+        def allowed(own: Tensor = own) -> Tensor:
+            return rounding_of(look.subject, look.module, own)
+
+        mine = got[row : row + 1, pad:]
+        if look.differs(mine, expected, look.real(own), allowed) is not None:
+            return False
+    return True
 
 
 @functools.lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.layers.cache_checks import cache_invariant, has_cache
 from attnbench.invariants.layers.other_causes import (
+    holds_left_padding,
     leak,
     leaks_padding,
     mixes_items,
@@ -26,6 +27,7 @@ from attnbench.invariants.layers.uncached_calls import (
 )
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.specs import Invariant
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 __all__: list[str] = []
@@ -139,9 +141,19 @@ def _told_elsewhere(look: Look, mask: str) -> bool:
 
 
 def _decodes_padded(subject: Subject) -> str | None:
-    if "left_padding_is_inert" not in subject.laws:
-        return "law left_padding_is_inert not declared: padding at the left was not tried"
-    return takes_padding(subject) or has_cache(subject)
+    assert isinstance(subject, LayerSubject)
+    reason = has_cache(subject)
+    if reason is not None:
+        return reason
+    untested = "padding with a cache was not tested"
+    if "padding_mask" not in subject.accepts:
+        return f"{untested}: it does not accept padding_mask"
+    if not holds_left_padding(subject):
+        return (
+            f"{untested}: law left_padding_is_inert not declared, and in one call padding at the "
+            "left changes outputs"
+        )
+    return None
 
 
 @hookimpl

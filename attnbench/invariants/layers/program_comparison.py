@@ -18,6 +18,7 @@ from attnbench.checking.outcomes import CALLS
 from attnbench.errors import AttnbenchError
 from attnbench.invariants.layers.cache_programs import Step, in_words
 from attnbench.invariants.layers.cache_properties import PROPERTIES
+from attnbench.invariants.layers.other_causes import LEFT
 from attnbench.invariants.layers.program_lines import ProgramLines
 from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage, Track
 from attnbench.invariants.layers.rounding import floor_of, worst_place
@@ -69,9 +70,13 @@ class Player:
 
     def _raises_anyway(self, step: Step) -> bool:
         """Whether the same calls also raise without the operations of the property."""
-        if self.judged in ("split", "mixed") or step.kind != "append":
+        if step.kind != "append":
             return False
         track = self.tracks[step.track]
+        if track.pads and LEFT not in self.subject.laws:
+            return True  # it promises nothing, and refuses
+        if self.judged in ("split", "mixed"):
+            return False
         mask = None if self.judged == "alone" else track.mask
         return self.judged == "ledger" or self._twin(track, track.seen, mask) is None
 

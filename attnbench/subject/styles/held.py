@@ -39,12 +39,12 @@ class Held:
         """Replace the cache by the one that a call returned, if it did."""
         others = list(result[1:]) if isinstance(result, tuple | list) else []
         named = getattr(result, "past_key_values", None)
-        others = others if named is None else [named]
-        alike = [x for x in others if x is not None and _alike(x, self.value)]
+        others = [x for x in (others if named is None else [named]) if x is not None]
+        alike = [x for x in others if _alike(x, self.value)]
         if alike:
             self.value = alike[-1]
-        elif returned and others:
-            self.value = others[-1]
+        elif returned and others:  # a tensor beside a cache is one of weights
+            self.value = ([x for x in others if not isinstance(x, Tensor)] or others)[-1]
 
     @contextmanager
     def installed(self) -> Iterator[nn.Module]:

@@ -6,9 +6,11 @@ and the number of tokens seen. Everything else is an argument of :func:`layer`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,32 +18,18 @@ from torch import Tensor, nn
 
 from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec
+from attnbench.subject.styles.argument_names import CACHES, FORMS, MASKS, OFFSETS, SLOTS
 from attnbench.subject.styles.held import KEPT, Held, held_cache
+from attnbench.subject.styles.trials import (
+    is_causal,
+    refuse_masks,
+    refuse_positions,
+    returned_cache,
+    tried,
+)
 from attnbench.subject.styles.turned_masks import padding_as
 
-__all__ = ["FORMS", "HiddenStates", "layer"]
-
-MASKS = {
-    "padding_mask": "boolean",
-    "attention_mask": "ones",
-    "mask": "boolean",
-    "attn_mask": "boolean",
-    "key_padding_mask": "padding",
-    "src_key_padding_mask": "padding",
-}
-"""Possible names of the argument for the padding, in the order of search, and their forms."""
-
-FORMS = ("boolean", "ones", "padding", "additive")
-"""True = real; 1 = real; True = padding; ``(B, 1, 1, S)`` with the lowest number at padding."""
-
-CACHES = ("cache", "past_key_values", "past_key_value", "layer_past", "kv_cache", "past", "state")
-"""Possible names of the argument for the cache."""
-
-OFFSETS = ("start_pos", "offset", "past_length", "position_offset")
-"""Possible names of the argument for the number of earlier tokens."""
-
-SLOTS = ("input_pos", "cache_position")
-"""Possible names of the argument for the slots ``(L,)`` of the new tokens."""
+__all__ = ["HiddenStates", "layer"]
 
 
 class HiddenStates(nn.Module):
@@ -53,6 +41,7 @@ class HiddenStates(nn.Module):
         form: one of :data:`FORMS`.
         cache: name of the argument for the cache, or ``None``.
         kept: one of :data:`KEPT`.
+        positions: name of a further argument for positions ``(B, L)``, or ``None``.
         keywords, cached_keywords: further arguments of every call, and of calls with a cache.
     """
 
@@ -63,10 +52,12 @@ class HiddenStates(nn.Module):
         form: str,
         cache: str | None,
         kept: str,
+        positions: str | None,
         keywords: Mapping[str, Any],
         cached_keywords: Mapping[str, Any],
     ) -> None:
         super().__init__()
+        self.positions = positions
         self.module, self.mask, self.form, self.cache, self.kept = module, mask, form, cache, kept
         self.keywords, self.cached_keywords = dict(keywords), dict(cached_keywords)
         self.names = _names(module)
@@ -99,7 +90,7 @@ class HiddenStates(nn.Module):
         where = slots.expand(hidden.shape[0], -1)
         if real is not None:
             where = (real.cumsum(-1) - 1).clamp_min(0)[:, past:]
-        known: dict[str, Any] = {"position_ids": where}
+        known: dict[str, Any] = {"position_ids": where, self.positions or "": where}
         known |= dict.fromkeys(OFFSETS, past) | dict.fromkeys(SLOTS, slots)
         return {name: known[name] for name in self.names if name in known}
 
@@ -111,7 +102,8 @@ def layer(
     form: str | None = None,
     cache: CacheSpec | None = None,
     kept: str = "argument",
-    cache_name: str | None = None,
+    cache_name: str | None = "",
+    positions: str | None = "",
     keywords: Mapping[str, Any] | None = None,
     cached_keywords: Mapping[str, Any] | None = None,
     **fields: Any,
@@ -133,13 +125,21 @@ def layer(
             next, as with tuples of keys and values, which need no ``cache``. ``"module"``: it is in
             the module, whose state is swapped around each call; the functions of ``cache`` get the
             module, and ``new`` makes it ready for a batch.
-        cache_name: name of the argument for the cache, if it is not a usual one.
+        cache_name: name of the argument for the cache, if it is not a usual one; ``None`` to leave
+            a cache that the signature shows untried.
+        positions: name of the argument for positions ``(B, L)``, counted from the first real token,
+            if it is not a usual one; ``None`` to leave what looks like one alone.
         keywords, cached_keywords: further arguments of every call, and of calls with a cache.
         fields: fields of :class:`attnbench.LayerSpec`, such as ``name``, ``causal`` and ``laws``. A
             layer with a cache is causal unless ``causal=False`` is given.
 
+    Where neither says so, a few calls show whether the module is causal, and whether it gives back
+    a cache (with ``use_cache=True``, where it takes that). They are made when the subject is looked
+    up, and the first lines of a report name what they showed.
+
     Raises:
-        UsageError: an argument has an invalid value.
+        UsageError: an argument has an invalid value; when the subject is looked up: the signature
+            shows a mask, a cache or a position of which nothing says how to use it.
     """
     if form not in (None, *FORMS) or kept not in KEPT:
         wrong, known = (form, FORMS) if form not in (None, *FORMS) else (kept, KEPT)
@@ -153,7 +153,7 @@ def layer(
             raise DtypeError(f"make({size}) gave {type(module).__name__}, not an nn.Module.")
         names = _names(module)
         taken = _found(module, names, MASKS, mask)
-        holds = _found(module, names, CACHES, cache_name or "") if cached else None
+        holds = _found(module, names, CACHES, cache_name) if cached else None
         if cached and kept != "module" and holds is None:
             raise UsageError(
                 f"{type(module).__name__} takes none of {', '.join(CACHES)}; name the argument that"
@@ -162,10 +162,67 @@ def layer(
         chosen = form or MASKS.get(taken or "", "boolean")
         more = {"use_cache": True} if "use_cache" in names else {}
         return HiddenStates(
-            module, taken, chosen, holds, kept, keywords or {}, {**more, **(cached_keywords or {})}
+            module,
+            taken,
+            chosen,
+            holds,
+            kept,
+            positions,
+            keywords or {},
+            {**more, **(cached_keywords or {})},
         )
 
-    return LayerSpec(**_known(make, template, wrap, mask, held_cache(cache, kept), fields))
+    def with_returned(found: CacheSpec | None, name: str | None, spec: LayerSpec) -> LayerSpec:
+        """The same layer with a cache that it gives back."""
+        return layer(
+            make,
+            mask=mask,
+            form=form,
+            cache=found,
+            kept="returned",
+            cache_name=name,
+            positions=positions,
+            keywords=keywords,
+            cached_keywords=cached_keywords,
+            **{**fields, "name": spec.name, "conventions": spec.conventions},
+        )
+
+    def settle(spec: LayerSpec) -> LayerSpec:
+        module, hidden = tried(spec)
+        if module is None:
+            return spec  # a check reports it
+        known = {*(keywords or {}), *(cached_keywords or {})}
+        notes = []
+        if mask == "" and module.mask is None:
+            refuse_masks(spec.name, module.names)
+            spec = replace(spec, accepts=tuple(n for n in spec.accepts if n != "padding_mask"))
+        name = next((n for n in CACHES if n in module.names), None)
+        asks = name is not None or "use_cache" in module.names
+        if not cached and cache_name is not None and asks and not known & {name, "use_cache"}:
+            if name is None:
+                raise UsageError(
+                    f"{spec.name}: forward takes 'use_cache', and no argument with a usual "
+                    "name for what comes back: name it with cache_name=, or give "
+                    "cache_name=None to leave it untried."
+                )
+            told = f"{spec.name}: forward takes {name!r}"
+            again = with_returned(None, name, spec)
+            assert again.cache is not None
+            found = returned_cache(again.make(hidden.shape[-1]).eval(), again.cache, hidden, told)
+            spec = with_returned(found, name, spec)
+            how = " with use_cache=True" if "use_cache" in module.names else ""
+            lacking = "" if found.crop else "; of its slots none are cropped"
+            notes.append(f"cache in {name}, given back{how} (found by trying{lacking})")
+        if spec.cache is not None and positions is not None:
+            refuse_positions(spec.name, module.names, known | {positions})
+        if spec.cache is None and "causal" not in fields:
+            with contextlib.suppress(Exception):  # which a check reports
+                spec = replace(spec, causal=is_causal(module, hidden))
+                notes.append(f"{'' if spec.causal else 'not '}causal (found by trying)")
+        return replace(spec, notes=(*spec.notes, *notes))
+
+    found_out = _known(make, template, wrap, mask, held_cache(cache, kept), fields)
+    return LayerSpec(settle=settle, **found_out)
 
 
 def _known(

@@ -28,12 +28,12 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     """``LocalMHA``."""
     if not LIBRARIES["local-attention"].installed:
         return
-    yield layer(lambda size: _local(size), name="local_attention", mask="mask", dtypes=DTYPES)
+    known: dict[str, Any] = {"mask": "mask", "cache_name": None, "dtypes": DTYPES}
+    yield layer(lambda size: _local(size), name="local_attention", **known)
     yield layer(
         lambda size: _local(size, causal=True),
         name="local_attention_causal",
-        mask="mask",
-        dtypes=DTYPES,
         causal=True,
         window=5,
+        **known,
     )

@@ -87,12 +87,14 @@ def attnbench_layers() -> Iterable[attnbench.LayerSpec]:
     """``Encoder`` and ``Decoder``."""
     if not INSTALLED:
         return
+    known: dict[str, Any]
     for name in ("plain", "alibi", "rotary", "flash"):
         make = partial(_encoder, **DECODERS[name])
-        yield layer(make, name=f"x_transformers_encoder_{name}", mask="mask", dtypes=DTYPES)
+        known = {"mask": "mask", "cache_name": None, "dtypes": DTYPES}
+        yield layer(make, name=f"x_transformers_encoder_{name}", **known)
     for name, options in DECODERS.items():
         make = partial(_decoder, **options)
         dtypes = DTYPES[:1] if name == "dynamic" else DTYPES  # x_transformers_dynamic_half
         sizes = _two if name == "shifted" else None  # one half of the features is shifted
-        known: dict[str, Any] = {"mask": "mask", "causal": True, "dtypes": dtypes, "sizes": sizes}
-        yield layer(make, name=f"x_transformers_{name}", **known)
+        known = {"mask": "mask", "cache_name": None, "causal": True, "dtypes": dtypes}
+        yield layer(make, name=f"x_transformers_{name}", sizes=sizes, **known)

@@ -1,0 +1,115 @@
+"""What a few calls of a module on hidden states tell, where its signature leaves it open."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.errors import UsageError
+from attnbench.specs import CacheSpec, LayerSpec
+from attnbench.subject.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
+from attnbench.subject.styles.held import TUPLES, Held
+
+__all__ = ["is_causal", "refuse_masks", "refuse_positions", "returned_cache", "tried"]
+
+_ROWS, _FIRST, _LENGTH = 2, 7, 9
+
+
+def tried(spec: LayerSpec) -> tuple[Any, Tensor]:
+    """A module of a small size and tokens ``(2, 9, E)`` for it; ``None`` if it cannot be made."""
+    try:
+        size = 8 if spec.sizes is None else spec.sizes(8)
+        dtype = "float32" if spec.dtypes is None or "float32" in spec.dtypes else spec.dtypes[0]
+        with torch.random.fork_rng(devices=[]):
+            module = spec.make(size).to(getattr(torch, dtype)).eval()
+    except UsageError:
+        raise
+    except Exception:
+        return None, torch.empty(0)
+    generator = torch.Generator().manual_seed(0)
+    return module, torch.randn(_ROWS, _LENGTH, size, generator=generator).to(getattr(torch, dtype))
+
+
+def refuse_masks(layer: str, names: Sequence[str]) -> None:
+    """Raise where an argument of a layer may be a mask in a form that nothing tells."""
+    for name in names:
+        if "mask" in name or name in LENGTHS:
+            raise UsageError(
+                f"{layer}: forward takes {name!r}, which may say what is padding: give "
+                f"mask={name!r} with form= one of {', '.join(FORMS)}, or mask=None to leave "
+                "padding untried."
+            )
+
+
+def refuse_positions(layer: str, names: Sequence[str], given: Collection[str | None]) -> None:
+    """Raise where an argument of a layer with a cache may be positions, and is not given any."""
+    for name in names:
+        known = name in ("position_ids", *OFFSETS, *SLOTS) or name in given
+        if not known and any(part in name for part in ("pos", "offset", "rotary")):
+            raise UsageError(
+                f"{layer}: forward takes {name!r}, which may be where the tokens after cached ones "
+                f"are: give positions={name!r} if it takes (B, L), cached_keywords= for a "
+                "constant, or positions=None where the module counts by itself."
+            )
+
+
+@torch.no_grad()
+def is_causal(module: nn.Module, hidden: Tensor) -> bool:
+    """Whether no output changes with later tokens, wherever these begin."""
+    expected = module(hidden)
+    for own in range(1, hidden.shape[1]):
+        other = torch.cat([hidden[:, :own], -hidden[:, own:].roll(1, -1)], 1)
+        gap = (module(other) - expected)[:, :own].abs().amax()
+        if not float(gap) <= 64 * torch.finfo(hidden.dtype).eps * float(expected.abs().amax()):
+            return False
+    return True
+
+
+@torch.no_grad()
+def returned_cache(module: nn.Module, spec: CacheSpec, hidden: Tensor, told: str) -> CacheSpec:
+    """The cache that a module gives back, and the operations on it that are known.
+
+    Args:
+        module: with the interface of a layer.
+        spec: the cache of a layer, which takes what a call gives back.
+        hidden: tokens of a first and a second call.
+        told: the arguments that ask for a cache, for the error.
+
+    Raises:
+        UsageError: nothing comes back, or what does is not taken by the next call.
+    """
+    options = (
+        "give cache=attnbench.CacheSpec(new=...), where it is changed in place; kept='module', "
+        "where the module holds it; or cache_name=None, to leave it untried."
+    )
+    held: Held = spec.new(module, _ROWS)
+    module(hidden[:, :_FIRST], cache=held)
+    if held.value is None:
+        raise UsageError(f"{told}, but gives none back: {options}")
+    found = list(_tensors(held.value))
+    try:
+        module(hidden[:, _FIRST:], cache=held)
+    except Exception as error:
+        raise UsageError(
+            f"{told}, but raises when it is given what it gave back "
+            f"({type(error).__name__}: {error}): {options}"
+        ) from error
+    rows = bool(found) and all(tensor.shape[:1] == (_ROWS,) for tensor in found)
+    slots = rows and all(tensor.shape[-2:-1] == (_FIRST,) for tensor in found)
+    return CacheSpec(
+        new=TUPLES.new,
+        select=TUPLES.select if rows else None,
+        crop=TUPLES.crop if slots else None,
+    )
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested tuples and lists; none of other objects."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _tensors(part)
