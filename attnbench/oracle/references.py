@@ -92,7 +92,7 @@ def scalar_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor
     return reference.scalar(reference.rows()) if reference.has_scalar else None
 
 
-class NormEpsilon(TorchFunctionMode):  # type: ignore[no-untyped-call]  # torch has not typed it
+class NormEpsilon(TorchFunctionMode):
     """In a wider run, ``rms_norm`` without an epsilon takes that of the dtype under test.
 
     torch takes the epsilon of the dtype in which it computes, float32 or wider.
