@@ -64,7 +64,7 @@ NAMES_OF_0_1 = {
     "attnbench.saved_inputs": "digest load_inputs save_inputs",
     "attnbench.specs": "ACCEPTS DTYPES KNOWN_LAWS Invariant KernelSpec MechanismSpec ScoringSpec "
     "Sizes",
-    "attnbench.strategies": "Drawn cases changed domain_of drawn_of listed listed_of",
+    "attnbench.strategies": "cases changed domain_of listed",
 }
 """What the public modules of version 0.1 had."""
 

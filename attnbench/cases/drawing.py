@@ -1,67 +1,271 @@
-"""Hypothesis strategies of cases that know their schedule.
+"""Case spaces: what is scheduled, what Hypothesis draws, and what it shrinks a failing case to.
 
-``cases()`` and ``listed()`` return a :class:`CaseSpace`. Filtering, mapping or joining one gives
-another, so that scheduled cases are filtered and mapped like drawn ones.
+A space is a Hypothesis strategy of cases that remembers its parts. The strategies draw the
+structure of a case; its values come from its seed. A *raw* case is a case before the filters and
+maps of its space; Hypothesis draws and shrinks raw cases.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
-from attnbench.cases.case import Case
-from attnbench.cases.parts import Part, Space, Step, Way
+from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
+from attnbench.cases.domain import Domain, Taker
+from attnbench.cases.schedule import schedule, varied
+from attnbench.specs import DTYPES
 
-if TYPE_CHECKING:
-    from hypothesis.internal.conjecture.data import ConjectureData
+__all__ = [
+    "CaseSpace",
+    "Foreign",
+    "Listing",
+    "NoCaseError",
+    "Part",
+    "Space",
+    "Step",
+    "Way",
+    "mostly_last",
+    "space_of",
+]
 
-__all__ = ["CaseSpace", "NoCaseError", "space_of"]
+_SMALL = 17
+_FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
+_LEAD = (1, 2, 3)
+_SEEDS = range(2**12)
+_SMALL_SEEDS = 16
+_WORDS = (*MASKS, *LAYOUTS, *REGIMES, "float32", "float64", "bfloat16", "float16")
+_PLACES = {word: place for place, word in enumerate(_WORDS)}
+"""The order of words in shrinking; words that only layers use come last."""
+
+Step = Callable[[Case], Case | None]
+Way = Callable[[Case], Case]
 
 
 class NoCaseError(Exception):
     """A space has no case with the requested dtypes."""
 
 
-class CaseSpace(st.SearchStrategy[Case]):
-    """A strategy of cases that keeps its parts.
-
-    A *raw* case is a case before the steps of its part; Hypothesis draws and shrinks raw cases.
+@dataclass(frozen=True, eq=False, repr=False)
+class _Kept:
+    """The state of a space that was filtered and mapped.
 
     Args:
-        parts: the spaces that it joins.
+        steps: filters and maps in order.
+        enough: number of cases that must give a verdict; 0 for the profile's quota.
     """
 
-    def __init__(self, *parts: Part) -> None:
-        super().__init__()
-        self.parts = parts
+    _: KW_ONLY
+    steps: tuple[Step, ...] = ()
+    enough: int = 0
+    draws = True
 
-    def __repr__(self) -> str:
-        return " | ".join(map(repr, self.parts))
+    def finished(self, case: Case | None) -> Case | None:
+        """Apply all steps to a raw case; ``None`` if a filter rejects it."""
+        for step in self.steps:
+            case = None if case is None else step(case)
+        return case
 
-    def filter(self, condition: Callable[[Case], Any]) -> CaseSpace:  # type: ignore[override]
-        """The same space, restricted to cases that satisfy a condition."""
-        return self._with(lambda case: case if condition(case) else None)
 
-    def map(self, pack: Callable[[Case], Any]) -> Any:
-        """The same space with each case changed."""
-        return self._with(pack)
+@dataclass(frozen=True, eq=False, repr=False)
+class Space(_Kept):
+    """The cases of a domain that a subject supports.
 
-    def _with(self, step: Step) -> CaseSpace:
-        return CaseSpace(*(replace(part, steps=(*part.steps, step)) for part in self.parts))
+    Args:
+        subject: subject whose sizes and dtypes are respected.
+        domain: bounds of the cases.
+        ways: changes, one of which is drawn and applied to a drawn case, but not to scheduled ones.
+    """
+
+    subject: Taker
+    domain: Domain
+    ways: tuple[Way, ...] = ()
+
+    def on(self, device: str, dtypes: Sequence[str] | None) -> Space | None:
+        """The same space on a device, with these dtypes only; ``None`` if it has none of them."""
+        wanted = tuple(d for d in self.domain.dtypes if dtypes is None or d in dtypes)
+        domain = replace(self.domain, devices=(device,), dtypes=wanted)
+        return replace(self, domain=domain) if wanted else None
+
+    def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
+        """The raw cases that run first, in order: the schedule, made legal for the subject."""
+        cases = map(self.subject.legal, schedule(self.domain, seed=seed, brief=brief))
+        return [case for case in cases if case in self.domain]
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes of its cases."""
+        return self.domain.dtypes
+
+    def includes(self, raw: Case) -> bool:
+        """Whether a raw case is one of the space."""
+        options = dict(getattr(raw, "variants", ()))
+        variants = self.domain.variants
+        chosen = options.keys() == variants.keys() and all(
+            option in variants[name] for name, option in options.items()
+        )
+        return chosen and raw in self.domain and self.subject.legal(raw) == raw
+
+    def raw(self, *, wide: bool = False) -> st.SearchStrategy[Case | None]:
+        """Draw raw cases (``wide``: longer ones too), or ``None`` for cases outside the space.
+
+        Every size but the first may be tied to another one, so that L = S and L = S = B are common.
+        """
+        domain = self.domain
+        most = domain.longest_drawn if wide else min(domain.max_len, _SMALL)
+        lows = (domain.min_q_len, domain.min_kv_len)
+        q_lens, kv_lens = (range(low, max(low, most) + 1) for low in lows)
+        features = [n for n in _FEATURES if n <= domain.max_features] or [1]
+        groups: list[Sequence[Any]] = [
+            *(domain.leads, *[_tied(_LEAD)] * max(domain.leads), q_lens, _tied(kv_lens)),
+            *(*domain.variants.values(), *_words(domain)),
+            *(features, _tied(features), _tied(features), _SEEDS),
+        ]
+        ways = self.ways or (_unchanged,)
+        return _raw_cases(self, [st.sampled_from(group) for group in (*groups, ways)])
+
+    def below(self, case: Case) -> st.SearchStrategy[Case | None]:
+        """Draw raw cases that are no larger than a given one, and mostly that one itself."""
+        domain, rank = self.domain, len(case.lead)
+        first = {name: group[0] for name, group in domain.variants.items()}
+        own = {**first, **dict(getattr(case, "variants", ()))}
+        words = (sorted(group, key=lambda word: _PLACES.get(word, 99)) for group in _words(domain))
+        groups: list[Sequence[Any]] = [
+            *([*domain.variants[name]] for name in first),
+            *words,
+        ]
+        ends = (*map(own.get, first), case.mask, case.layout, case.regime, case.dtype)
+        seeds = (*range(min(case.seed, _SMALL_SEEDS)), case.seed)
+        lead = (*case.lead, *(1,) * (max(domain.leads) - rank))
+        choices: list[Sequence[Any]] = [
+            [*sorted(n for n in domain.leads if n < rank), rank],
+            *map(_upto, lead),
+            _upto(case.q_len, domain.min_q_len),
+            _upto(case.kv_len, domain.min_kv_len),
+            *(
+                [*itertools.takewhile(functools.partial(operator.ne, end), group), end]
+                for group, end in zip(groups, ends, strict=True)
+            ),
+            *map(_upto, (case.query_size, case.key_size, case.value_size)),
+            seeds,
+        ]
+        largest = [choice[-1] for choice in choices]
+        fields = [mostly_last(choice, len(choices)) for choice in choices]
+        return st.tuples(*fields).map(
+            lambda chosen: case if [*chosen] == largest else self.made(chosen)
+        )
+
+    def made(self, chosen: Sequence[Any]) -> Case | None:
+        """The nearest legal case with these fields; a ``None`` copies the field it is tied to."""
+        domain, count = self.domain, len(self.domain.variants)
+        rank, *leading = chosen[: -10 - count]
+        q_len, kv_len, *options = chosen[-10 - count : -8]
+        mask, layout, regime, dtype, query, key, value, seed = chosen[-8:]
+        kv_len = kv_len or max(q_len, domain.min_kv_len)
+        if mask.startswith("causal") and q_len > kv_len:  # otherwise some queries have no key
+            q_len, kv_len = kv_len, q_len
+        lead = tuple(size or min(q_len, 4) for size in leading[:rank])
+        sizes = (q_len, kv_len, query, key or query, value or query)
+        case = Case(lead, *sizes, dtype, domain.devices[0], mask, layout, regime, seed)
+        case = case.tried(**dict(zip(domain.variants, options, strict=True)))
+        case = self.subject.legal(case)
+        return case if case in domain else None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Listing(_Kept):
+    """A fixed list of cases, for an invariant whose cases are expensive or hand-picked.
+
+    Args:
+        cases: the cases in order, without repetition.
+        variants: variants of the property; the cases take the options of each in turn.
+    """
+
+    cases: tuple[Case, ...]
+    variants: Mapping[str, Sequence[Any]]
+    draws = False
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes of its cases."""
+        return tuple(dict.fromkeys(case.dtype for case in self.cases))
+
+    def includes(self, raw: Case) -> bool:
+        """Whether a case is one of the list, with any seed."""
+        options = dict(getattr(raw, "variants", ()))
+        return any(case.replace(seed=raw.seed).tried(**options) == raw for case in self.cases)
+
+    def on(self, device: str, dtypes: Sequence[str] | None) -> Listing:
+        """The same cases on a device; other dtypes are replaced by the first of ``dtypes``."""
+        taken = {d: d if not dtypes or d in dtypes else dtypes[0] for d in DTYPES}
+        kept = {case.replace(device=device, dtype=taken[case.dtype]): None for case in self.cases}
+        return replace(self, cases=tuple(kept), enough=min(self.enough, len(kept)))
+
+    def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
+        """The cases; another seed gives other values."""
+        return [
+            varied(case.replace(seed=case.seed + seed), self.variants, number + seed)
+            for number, case in enumerate(self.cases)
+        ]
+
+    def raw(self, *, wide: bool = False) -> st.SearchStrategy[Case | None]:
+        """Draw any of the cases."""
+        return st.sampled_from(self.scheduled(0))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Foreign(_Kept):
+    """The cases of any other strategy, which Hypothesis draws and shrinks on its own.
+
+    Args:
+        strategy: the strategy.
+        device, dtypes: the device and dtypes of the run.
+    """
+
+    strategy: st.SearchStrategy[Case]
+    device: str = "cpu"
+    dtypes: tuple[str, ...] = DTYPES
+
+    def on(self, device: str, dtypes: Sequence[str] | None) -> Foreign:
+        """The same cases on a device, without those of other dtypes."""
+        return replace(self, device=device, dtypes=tuple(dtypes or self.dtypes))
+
+    def includes(self, raw: Case) -> bool:
+        """Whether a case has one of the dtypes; more is not known of it."""
+        return raw.dtype in self.dtypes
+
+    def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
+        """No cases."""
+        return []
+
+    def raw(self, *, wide: bool = False) -> st.SearchStrategy[Case | None]:
+        """Draw its cases."""
+        return self.strategy
+
+
+Part = Space | Listing | Foreign
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CaseSpace:
+    """The cases of an invariant: one or several parts, each with its schedule and its draws."""
+
+    parts: tuple[Part, ...]
+
+    def then(self, step: Step) -> CaseSpace:
+        """The same space, with a step applied to scheduled and drawn cases alike."""
+        return CaseSpace(tuple(replace(part, steps=(*part.steps, step)) for part in self.parts))
 
     def changed(self, *ways: Way) -> CaseSpace:
         """The same space, with one of several changes drawn and applied to each drawn case."""
         return CaseSpace(
-            *(replace(p, ways=ways) if isinstance(p, Space) else p for p in self.parts)
+            tuple(replace(p, ways=ways) if isinstance(p, Space) else p for p in self.parts)
         )
-
-    def __or__(self, other: st.SearchStrategy[Any]) -> Any:
-        joined = space_of(other)
-        return super().__or__(other) if joined is None else CaseSpace(*self.parts, *joined.parts)
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> CaseSpace:
         """The parts that have one of the dtypes, on a device.
@@ -70,27 +274,81 @@ class CaseSpace(st.SearchStrategy[Case]):
             NoCaseError: no part has any of the dtypes.
         """
         on_it = (part.on(device, dtypes) for part in self.parts)
-        found = [part for part in on_it if part is not None]
+        found = tuple(part for part in on_it if part is not None)
         if not found:
             named = (part.domain.dtypes for part in self.parts if isinstance(part, Space))
             looked = ", ".join(dict.fromkeys(itertools.chain(*named)))
             raise NoCaseError(f"it looks at {looked} only, none of {', '.join(dtypes or ())}")
-        return CaseSpace(*found)
+        return CaseSpace(found)
 
-    def do_draw(self, data: ConjectureData) -> Case:
-        """Draw a case when the strategy is used on its own."""
-        drawn: st.SearchStrategy[Any] = st.one_of([part.raw() for part in self.parts])
-        made = drawn.map(lambda found: found[1] and found[0].finished(found[1]))
-        case: Case = data.draw(made.filter(lambda case: case is not None))
-        return case
+    def strategy(self) -> st.SearchStrategy[Case]:
+        """A Hypothesis strategy of the finished cases, from which :func:`space_of` gives the space.
+
+        Its ``filter`` and ``map`` keep the schedule: they apply to scheduled cases as well.
+        """
+        strategy: Any = st.one_of(
+            [
+                part.raw().map(part.finished).filter(lambda case: case is not None)
+                for part in self.parts
+            ]
+        )
+        vars(strategy).update(
+            attnbench_space=self,
+            filter=lambda condition: self.then(
+                lambda case: case if condition(case) else None
+            ).strategy(),
+            map=lambda pack: self.then(pack).strategy(),
+        )
+        found: st.SearchStrategy[Case] = strategy
+        return found
 
 
-def space_of(strategy: st.SearchStrategy[Any]) -> CaseSpace | None:
-    """The space of a strategy, or of the strategies that it joins; ``None`` if it is no space."""
-    if isinstance(strategy, CaseSpace):
-        return strategy
+def space_of(strategy: st.SearchStrategy[Any]) -> CaseSpace:
+    """The space of a strategy, or of the strategies that ``|`` or ``st.one_of`` joins."""
+    own: CaseSpace | None = getattr(strategy, "attnbench_space", None)
+    if own is not None:
+        return own
     joined = [space_of(part) for part in getattr(strategy, "original_strategies", ())]
-    spaces = [space for space in joined if space is not None]
-    if not spaces or len(spaces) < len(joined):
-        return None
-    return CaseSpace(*(part for space in spaces for part in space.parts))
+    parts = tuple(part for space in joined for part in space.parts)
+    known = parts and not any(isinstance(part, Foreign) for part in parts)
+    return CaseSpace(parts if known else (Foreign(strategy),))
+
+
+def mostly_last(choices: Sequence[Any], fields: int) -> st.SearchStrategy[Any]:
+    """Draw one of some choices, the simplest of which comes first: mostly the last.
+
+    A value whose fields are all drawn like this is more often than not the one that was there
+    before, so that Hypothesis finds a known failure at once, and then shrinks it field by field.
+
+    Args:
+        choices: the choices of one field.
+        fields: number of fields of the value.
+    """
+    last = len(choices) - 1
+    return st.integers(0, 2 * fields * last).map(lambda place: choices[min(place, last)])
+
+
+@st.composite
+def _raw_cases(
+    draw: st.DrawFn, space: Space, choices: Sequence[st.SearchStrategy[Any]]
+) -> Case | None:
+    *fields, way = [draw(choice) for choice in choices]
+    case = space.made(fields)
+    return None if case is None else way(case)
+
+
+def _unchanged(case: Case) -> Case:
+    return case
+
+
+def _tied(sizes: Sequence[int]) -> list[int | None]:
+    """Some sizes and, for about every fourth draw, ``None``: the size of another field."""
+    return [*sizes, *[None] * max(1, len(sizes) // 3)]
+
+
+def _upto(own: int, low: int = 1) -> range:
+    return range(min(low, own), own + 1)
+
+
+def _words(domain: Domain) -> tuple[tuple[str, ...], ...]:
+    return domain.masks, domain.layouts, domain.regimes, domain.dtypes

@@ -1,7 +1,8 @@
-"""Search with Hypothesis: one execution of its engine over a strategy, under a key of our own.
+"""Search with Hypothesis, and the failures that its example database keeps for us.
 
 Failures are stored in Hypothesis's example database: ``.hypothesis/examples`` in the working
-directory, unless a settings profile names another one, or none.
+directory, unless a settings profile names another one, or none. They are stored as text, under a
+key of our own, so that any version of Hypothesis can read them.
 """
 
 from __future__ import annotations
@@ -9,50 +10,18 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from unittest import SkipTest
 
-import hypothesis
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-from hypothesis import seed as seeded
+from hypothesis import Phase, Verbosity, find, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
-from hypothesis.errors import Unsatisfiable
+from hypothesis.errors import NoSuchExample, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
-__all__ = [
-    "EFFORT",
-    "Beginning",
-    "CarefulDatabase",
-    "Effort",
-    "database",
-    "drawn_count",
-    "phases",
-    "search",
-]
+__all__ = ["Failures", "drawn_count", "failures", "phases", "search"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How a run treats failures.
-
-    Args:
-        kept: database that stores them.
-        shrink: whether to look for simpler ones.
-    """
-
-    kept: ExampleDatabase | None = None
-    shrink: bool = True
-
-
-_USUAL = Effort()
-
-EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=_USUAL)
-"""The effort of the current run, for checks that search on their own."""
 
 _USUAL_EXAMPLES = 100
 """The default of ``max_examples`` in a settings profile."""
@@ -65,12 +34,8 @@ def search(
     phases: Iterable[Phase],
     examples: int = 100,
     seed: str = "",
-    kept: ExampleDatabase | None = None,
-    key: str = "",
 ) -> T | None:
     """Find the simplest value for which ``fails`` is true; ``None`` if none was found.
-
-    This is like :func:`hypothesis.find`, which cannot use both a seed and a database.
 
     Args:
         strategy: strategy of the values.
@@ -78,45 +43,26 @@ def search(
         phases: Hypothesis's phases of this execution.
         examples: number of values to generate.
         seed: seed of the generated values and of the order of shrinking.
-        kept: database that stores failures, which ``Phase.reuse`` tries again.
-        key: key in the database.
     """
     quiet = _loaded().verbosity in (Verbosity.quiet, Verbosity.normal)
     chosen = settings(
         max_examples=examples,
         phases=tuple(phases),
-        database=kept,
+        database=None,
         derandomize=False,
         deadline=None,
-        report_multiple_bugs=False,
         print_blob=False,
-        suppress_health_check=list(HealthCheck),
         verbosity=Verbosity.quiet if quiet else _loaded().verbosity,
     )
-    found: list[T] = []
-
-    def holds(value: T) -> None:
-        if fails(value):
-            found[:] = [value]
-            raise _FoundError
-
-    number = random.Random(seed).getrandbits(64)  # noqa: S311 -- no secret
-    execute: Any = chosen(seeded(number)(given(strategy)(holds)))  # @seed disables the database
-    execute._hypothesis_internal_database_key = key.encode()  # as hypothesis.find does it
+    chance = random.Random(seed)  # noqa: S311 -- no secret
     try:
-        execute()
-    except _FoundError:
-        return found[0]
-    except Unsatisfiable:
+        return find(strategy, fails, settings=chosen, random=chance)
+    except (NoSuchExample, Unsatisfiable):
         return None
     except SkipTest as error:
         if type(error) is not SkipTest:
             raise
     return None  # Hypothesis had nothing to run
-
-
-class _FoundError(Exception):
-    """A failing value was found."""
 
 
 def _loaded() -> settings:
@@ -137,40 +83,68 @@ def drawn_count(usual: int) -> int:
     return usual if chosen == _USUAL_EXAMPLES else chosen
 
 
-def database() -> CarefulDatabase | None:
-    """The example database of the loaded settings profile; it never raises."""
+def failures() -> Failures | None:
+    """The failures in the example database of the loaded settings profile; it never raises."""
     given = _loaded().database
     if given is None:
         return None
     if settings.get_current_profile_name() == "default":  # whose folder was chosen at import
         given = DirectoryBasedExampleDatabase(Path(".hypothesis", "examples").absolute())
-    return CarefulDatabase(given)
+    return Failures(given)
 
 
-class CarefulDatabase(ExampleDatabase):
-    """A database that survives errors of reading and writing, since it does not affect verdicts.
+class Failures:
+    """Stored failures, each a text under the key of a subject and an invariant.
 
-    Unreadable entries are left in place, while Hypothesis would delete them.
+    Errors of reading and writing do not affect verdicts, so they are told and raise nothing.
+
+    Args:
+        database: where they are stored.
 
     Attributes:
         trouble: the first error in a line; ``""`` for none.
     """
 
-    def __init__(self, inner: ExampleDatabase) -> None:
-        super().__init__()
-        self.inner = inner
+    def __init__(self, database: ExampleDatabase) -> None:
+        self._database = database
         self.trouble = ""
 
-    @property
-    def _place(self) -> str:
-        return str(getattr(self.inner, "path", "")) or f"the {type(self.inner).__name__}"
+    def stored(self, key: str) -> list[str]:
+        """The texts under a key, in order; what is no text is left there."""
+        entries = self._entries(key)
+        texts = [entry.decode() for entry in entries if entry.isascii()]
+        if len(texts) < len(entries):
+            self.note_unreadable()
+        return sorted(texts)
 
-    def _tell(self, what: str) -> None:
-        self.trouble = self.trouble or what
+    def note_unreadable(self) -> None:
+        """Tell of an entry that is no failure of ours, or one of another version."""
+        self._tell(
+            f"{self._place} holds failures that cannot be read, damaged or of another version: "
+            "they are left there, and not tried first"
+        )
 
-    def _entries(self, key: bytes) -> list[bytes]:
+    def save(self, key: str, text: str) -> None:
+        """Store a text."""
+        reason = "what was saved is not there"
+        for _ in range(2):
+            try:
+                self._database.save(key.encode(), text.encode())
+            except Exception as error:
+                reason = _first_line(error)
+            if text.encode() in self._entries(key):  # an unwritable folder raises nothing
+                return
+            self.delete(key, text)  # a damaged file may have its name
+        self._tell(f"{self._place} cannot be written ({reason}): what fails is not kept")
+
+    def delete(self, key: str, text: str) -> None:
+        """Delete a text."""
+        with contextlib.suppress(Exception):
+            self._database.delete(key.encode(), text.encode())
+
+    def _entries(self, key: str) -> list[bytes]:
         try:
-            return list(self.inner.fetch(key))
+            return list(self._database.fetch(key.encode()))
         except Exception as error:
             self._tell(
                 f"{self._place} cannot be read ({_first_line(error)}): what failed before is not "
@@ -178,77 +152,15 @@ class CarefulDatabase(ExampleDatabase):
             )
             return []
 
-    def fetch(self, key: bytes) -> Iterable[bytes]:
-        """The readable values stored under a key."""
-        entries = self._entries(key)
-        readable = [entry for entry in entries if _is_whole(entry)]
-        if len(readable) < len(entries):
-            self._tell(
-                f"{self._place} holds failures that Hypothesis {hypothesis.__version__} cannot "
-                "read, damaged or of another version: they are left there, and not tried first"
-            )
-        return readable
+    @property
+    def _place(self) -> str:
+        place = getattr(self._database, "path", "")
+        return str(place) or f"the {type(self._database).__name__}"
 
-    def save(self, key: bytes, value: bytes) -> None:
-        """Store a value."""
-        told = "what was is not there"
-        for _ in range(2):
-            try:
-                self.inner.save(key, value)
-            except Exception as error:
-                told = _first_line(error)
-            if value in self._entries(key):  # a folder says nothing where it cannot be written
-                return
-            self.delete(key, value)  # what is damaged has its name
-        self._tell(f"{self._place} cannot be written ({told}): what fails is not kept")
-
-    def delete(self, key: bytes, value: bytes) -> None:
-        """Delete a value."""
-        with contextlib.suppress(Exception):
-            self.inner.delete(key, value)
-
-    def move(self, src: bytes, dest: bytes, value: bytes) -> None:
-        """Move a value to another key."""
-        with contextlib.suppress(Exception):
-            self.inner.move(src, dest, value)
-
-
-def _is_whole(entry: bytes) -> bool:
-    """Whether this version of Hypothesis would have written an entry as it is."""
-    kept = hypothesis.database
-    if not hasattr(kept, "choices_from_bytes"):  # older ones read any bytes
-        return True
-    try:
-        choices = kept.choices_from_bytes(entry)
-        return choices is not None and kept.choices_to_bytes(choices) == entry
-    except Exception:  # what is no choice
-        return False
+    def _tell(self, trouble: str) -> None:
+        self.trouble = self.trouble or trouble
 
 
 def _first_line(error: Exception) -> str:
-    said = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-class Beginning(ExampleDatabase):
-    """A database with the last saved value, from which a search starts.
-
-    It is returned for Hypothesis's secondary keys only, since Hypothesis does not shrink values
-    under a primary key, which have been shrunk before.
-    """
-
-    def __init__(self, key: str) -> None:
-        super().__init__()
-        self.key, self.value = key.encode(), b""
-
-    def fetch(self, key: bytes) -> Iterable[bytes]:
-        """Return the last value."""
-        return [self.value] if self.value and key != self.key else []
-
-    def save(self, key: bytes, value: bytes) -> None:
-        """Store the value of the primary key."""
-        if key == self.key:
-            self.value = value
-
-    def delete(self, key: bytes, value: bytes) -> None:
-        """Do nothing."""
+    line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -22,7 +22,6 @@ __all__ = [
 
 _FIRST = (
     "attnbench.checking.api",
-    "hypothesis.internal.conjecture.engine",
     "torch.fx.experimental.symbolic_shapes",
     "attnbench.checking.warmup",
 )

@@ -6,8 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["PROFILE", "PROFILES", "Profile", "current_profile", "missed", "nearest_misses"]
+if TYPE_CHECKING:
+    from attnbench.checking.hypothesis_engine import Failures
+
+__all__ = [
+    "PROFILES",
+    "Effort",
+    "Profile",
+    "current_effort",
+    "current_profile",
+    "effort_of",
+    "missed",
+    "nearest_misses",
+]
 
 
 @dataclass(frozen=True)
@@ -44,13 +57,42 @@ PROFILES = {
 }
 
 
-PROFILE: ContextVar[Profile] = ContextVar("attnbench_profile", default=PROFILES["default"])
-"""The profile of the current run."""
+@dataclass(frozen=True)
+class Effort:
+    """The effort of the run that a check belongs to.
+
+    Args:
+        profile: its profile.
+        failures: where it stores failures, for checks that search on their own.
+        shrink: whether it looks for simpler ones.
+    """
+
+    profile: Profile = PROFILES["default"]
+    failures: Failures | None = None
+    shrink: bool = True
+
+
+_EFFORT: ContextVar[Effort] = ContextVar("attnbench_effort", default=Effort())  # noqa: B039 -- frozen
+
+
+def current_effort() -> Effort:
+    """The effort of the run; outside of one, the default profile and no store of failures."""
+    return _EFFORT.get()
 
 
 def current_profile() -> Profile:
     """The active profile; lets a check skip slow work."""
-    return PROFILE.get()
+    return _EFFORT.get().profile
+
+
+@contextmanager
+def effort_of(profile: Profile, failures: Failures | None, *, shrink: bool) -> Iterator[None]:
+    """The context of a run."""
+    token = _EFFORT.set(Effort(profile, failures, shrink))
+    try:
+        yield
+    finally:
+        _EFFORT.reset(token)
 
 
 _SHARES: ContextVar[list[float] | None] = ContextVar("attnbench_shares", default=None)

@@ -18,11 +18,10 @@ from attnbench.cases.drawing import NoCaseError, space_of
 from attnbench.cases.spaces import cases
 from attnbench.checking.answer_faults import fault_at, raised_text
 from attnbench.checking.call_cost import calls_at
-from attnbench.checking.executions import IllegalCaseError, Run, UnjudgedError
-from attnbench.checking.find_and_shrink import SpaceRun
-from attnbench.checking.hypothesis_engine import EFFORT, CarefulDatabase, Effort, database, phases
+from attnbench.checking.case_search import CaseSearch, IllegalCaseError, UnjudgedError
+from attnbench.checking.hypothesis_engine import Failures, failures, phases
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.profiles import PROFILE, PROFILES, Profile
+from attnbench.checking.profiles import PROFILES, Profile, effort_of
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -36,8 +35,7 @@ def subject_fault(subject: Subject, error: BaseException) -> bool:
         return True
     core = (
         "attnbench.invariants",
-        "attnbench.checking.executions",
-        "attnbench.checking.find_and_shrink",
+        "attnbench.checking.case_search",
         "hypothesis",
     )
     modules = [
@@ -73,66 +71,43 @@ def run_invariant(
             without it, the run is faster.
     """
     started = time.monotonic()
-    token = PROFILE.set(profile)
+    kept = failures() if shrink else None
     more: dict[str, Any] = {}
     try:
-        reason = skip_reason(subject, invariant)
-        if reason is not None:
-            status = "skipped"
-        else:
-            with warnings.catch_warnings():  # assume() rejects scheduled cases, not only drawn ones
-                warnings.simplefilter("ignore", HypothesisDeprecationWarning)
-                status, reason, more = _told(
-                    _run(subject, invariant, profile, device, dtypes, seed, shrink)
-                )
+        with (
+            effort_of(profile, kept, shrink=shrink),
+            warnings.catch_warnings(),  # assume() rejects scheduled cases, not only drawn ones
+        ):
+            warnings.simplefilter("ignore", HypothesisDeprecationWarning)
+            reason = skip_reason(subject, invariant)
+            if reason is not None:
+                status = "skipped"
+            else:
+                search = _search(subject, invariant, profile, device, dtypes, kept)
+                search.run(seed, shrink=shrink and bool(phases(Phase.shrink)))
+                status, reason, more = _told(search)
     except (NoCaseError, UnjudgedError) as error:
         status, reason = "skipped", str(error)
     except IllegalCaseError as error:
         status, reason = "error", str(error)
     except Exception as error:
         status, reason = "error", _own_fault(invariant, error)
-    finally:
-        PROFILE.reset(token)
     seconds = time.monotonic() - started
     return Outcome(subject.name, invariant.name, status, reason, seconds=seconds, **more)
 
 
-def _run(
+def _search(
     subject: Subject,
     invariant: Invariant,
     profile: Profile,
     device: str,
     dtypes: tuple[str, ...] | None,
-    seed: int | None,
-    shrink: bool,
-) -> Run:
+    kept: Failures | None,
+) -> CaseSearch:
     strategy = (invariant.cases or cases)(subject)
-    wanted = tuple(d for d in subject.dtypes if dtypes is None or d in dtypes)
-    space = space_of(strategy)
-    kept = database() if shrink else None
-    shrink = shrink and bool(phases(Phase.shrink))
-    EFFORT.set(Effort(kept, shrink))
-    if space is None:
-        plain = Run(subject, invariant, profile)
-        plain.explore(strategy, device, wanted, seed, kept, shrink=shrink)
-        return _noted(plain, kept)
-    run = SpaceRun(subject, invariant, profile, space.on(device, dtypes and wanted))
-    run.reuse(kept)
-    if run.error is None:
-        run.schedule(seed or 0)
-    if run.error is None:
-        run.generate(seed)
-    if run.error is not None:
-        if shrink:
-            run.shrink()
-        run.keep(kept)
-    return _noted(run, kept)
-
-
-def _noted(run: Run, kept: CarefulDatabase | None) -> Run:
-    """The run, with what there is to say of the database."""
-    run.note = kept.trouble if kept is not None else ""
-    return run
+    wanted = None if dtypes is None else tuple(d for d in subject.dtypes if d in dtypes)
+    space = space_of(strategy).on(device, wanted)
+    return CaseSearch(subject, invariant, profile, space, kept)
 
 
 def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
@@ -146,14 +121,14 @@ def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
     return invariant.applies(subject) if invariant.applies else None
 
 
-def _told(run: Run) -> tuple[str, str, dict[str, Any]]:
+def _told(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
     """The status, the reason, and further fields of the outcome."""
-    cases = run.seen["scheduled"] + run.seen["drawn"]
+    cases = run.seen.total() - run.seen["replayed"] * (run.error is None)
     if run.error is None:
-        return *(run.ruled_out() or _verdict(run)), {"cases": cases, "note": run.note}
+        return *(run.ruled_out() or _verdict(run)), {"cases": cases, "note": _note(run)}
     more = {
-        "cases": cases or 1,
-        "note": run.note,
+        "cases": cases,
+        "note": _note(run),
         "counterexample": run.failing.id if run.failing else None,
         "shrunk": run.shrunk,
         "error": getattr(run.error, "error", None),
@@ -161,8 +136,15 @@ def _told(run: Run) -> tuple[str, str, dict[str, Any]]:
     return *_explained(run), more
 
 
-def _verdict(run: Run) -> tuple[str, str]:
+def _note(run: CaseSearch) -> str:
+    """A sentence about the store of failures, if it could not be read or written."""
+    return run.kept.trouble if run.kept is not None else ""
+
+
+def _verdict(run: CaseSearch) -> tuple[str, str]:
     seen = f"{run.seen['scheduled']} scheduled, {run.seen['drawn']} drawn"
+    if run.seen["replayed"]:
+        seen += f", {run.seen['replayed']} replayed that failed before"
     total = run.seen["scheduled"] + run.seen["drawn"]
     if total < run.quota and run.refusals:
         return "skipped", f"it refuses all but {total} of its cases ({seen}): {run.refused}"
@@ -180,17 +162,19 @@ def _verdict(run: Run) -> tuple[str, str]:
     return "passed", seen
 
 
-def _reasons(run: Run) -> str:
+def _reasons(run: CaseSearch) -> str:
     reasons = [reason for reason, _ in run.rejections.most_common(2) if reason]
     return f": {'; '.join(reasons)}" if reasons else ""
 
 
-def _explained(run: Run) -> tuple[str, str]:
+def _explained(run: CaseSearch) -> tuple[str, str]:
     error = run.error
     assert error is not None
     where = (
         f"\n  [{run.invariant.name} on {run.subject.name}, {run.failing.id if run.failing else ''}]"
     )
+    if run.replayed:
+        where += "\n  replayed: this case failed in an earlier run, and was tried first"
     if isinstance(error, InvariantViolation):
         text = str(error)
     elif isinstance(error, JudgementError):
@@ -202,7 +186,7 @@ def _explained(run: Run) -> tuple[str, str]:
     return "failed", f"{text}{_cause(run, text)}{where}"
 
 
-def _cause(run: Run, text: str) -> str:
+def _cause(run: CaseSearch, text: str) -> str:
     """A fault of the answer itself at the failing case, which explains the failure."""
     try:
         fault = fault_at(run.subject, run.failing) if run.failing is not None else None

@@ -4,20 +4,14 @@ At its first example, Hypothesis searches all of memory for random number genera
 where an operator is declared, as torch does, finds the files of all modules. The server process,
 from which children are forked, imports this module. Existing objects are then frozen, so that no
 child's garbage collector has to scan them.
-
-Hypothesis would also read the source of every module that a child imports, for constants to draw.
-Cases are drawn by number, so that constants tell nothing, but draws would depend on what is loaded.
 """
 
 from __future__ import annotations
 
 import gc
 import inspect
-from typing import Any
 
 from hypothesis import Phase
-from hypothesis.internal.conjecture import providers
-from hypothesis.internal.constants_ast import Constants
 from hypothesis.strategies import just
 
 from attnbench.cases.case import Case
@@ -25,8 +19,6 @@ from attnbench.checking.hypothesis_engine import search
 
 __all__: list[str] = []
 
-_providers: Any = providers
-_providers._get_local_constants = Constants
 search(just(Case()), lambda case: False, phases=(Phase.generate,), examples=1)
 inspect.getmodule(search.__code__)
 gc.collect()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 import torch
 from hypothesis import Phase, settings
@@ -21,10 +20,9 @@ from torch import Tensor, nn
 
 from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject, check
 from attnbench.cases.drawing import space_of
-from attnbench.cases.parts import Part
 from attnbench.checking.hypothesis_engine import search
 from attnbench.checking.outcomes import failure_text
-from attnbench.checking.profiles import PROFILES, Profile
+from attnbench.checking.profiles import PROFILES, Effort, Profile, current_effort
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.masks import empty_rows, mask_forms, masking, positions
 from attnbench.invariants.toolkit.comparisons import reject
@@ -135,6 +133,8 @@ def test_the_stored_case_is_tried_first_also_with_another_seed(kept: Path) -> No
     asked.clear()
     again = run(one, seed=2)
     assert (asked[0], found(again), again.cases) == (first, first, 1)
+    assert "replayed: this case failed in an earlier run" in again.reason
+    assert "replayed" not in run(one, seed=1, shrink=False).reason
 
 
 def test_a_stored_case_that_holds_by_now_is_forgotten(kept: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_stored_case_that_holds_by_now_is_forgotten(kept: Path) -> None:
     outcome = run(one)
     assert (asked[0], outcome.status) == (first, "passed")
     asked.clear()
-    assert run(one).reason == outcome.reason
+    assert outcome.reason == f"{run(one).reason}, 1 replayed that failed before"
     assert asked[0] != first
 
 
@@ -191,8 +191,8 @@ def test_what_cannot_be_read_in_the_database_is_told_in_a_line_and_left_there(
         warnings.simplefilter("error")
         outcome = run(one)
     assert outcome.note == (
-        f"{kept} holds failures that Hypothesis {hypothesis.__version__} cannot read, damaged "
-        "or of another version: they are left there, and not tried first"
+        f"{kept} holds failures that cannot be read, damaged or of another version: they are left "
+        "there, and not tried first"
     )
     assert (asked[0], found(outcome)) == (expected, expected)
     assert entries(kept) == {**before, **foreign}
@@ -227,7 +227,7 @@ def test_a_database_that_cannot_be_written_is_told_in_a_line(kept: Path, damage:
         warnings.simplefilter("error")
         outcome = run(one)
     assert found(outcome).kv_len == 7
-    told = f"{kept} cannot be written (what was is not there): what fails is not kept"
+    told = f"{kept} cannot be written (what was saved is not there): what fails is not kept"
     assert outcome.note == ("" if os.access(kept, os.W_OK) and kept.is_dir() else told)
     holds, _ = invariant(lambda case: False)
     assert run(holds).note == ""
@@ -301,11 +301,10 @@ MASKING = by_name(empty_rows, mask_forms, masking, positions)
 def test_thorough_visits_every_length_up_to_64_for_each_invariant_on_masks(name: str) -> None:
     (subject,) = resolve("soft")
     space = space_of((MASKING[name].cases or cases)(subject))
-    assert space is not None
     drawn: list[Case | None] = []
 
-    def hold(batch: list[tuple[Part, Case | None]]) -> bool:  # many at once, which is faster
-        drawn.extend(case for _, case in batch)
+    def hold(batch: list[Case | None]) -> bool:  # many at once, which is faster
+        drawn.extend(batch)
         return False
 
     raw = space.parts[0].raw(wide=True)
@@ -469,13 +468,16 @@ def test_a_strategy_that_draws_no_cases_gets_a_clear_error() -> None:
     assert "must be attnbench.Case" in outcome.reason
 
 
-def test_the_profile_of_a_run_is_gone_after_it() -> None:
-    from attnbench.checking.profiles import current_profile
-
-    before = current_profile()
-    one, _ = invariant(lambda case: False)
+def test_the_profile_and_the_effort_of_a_run_are_gone_after_it(kept: Path) -> None:
+    before = current_effort()
+    assert before.failures is None
+    during: list[Effort] = []
+    one = Invariant(
+        name="some_property", check=lambda subject, case: during.append(current_effort())
+    )
     run(one, Profile("unheard", 5))
-    assert current_profile() is before
+    assert (during[0].profile.name, during[0].failures is None) == ("unheard", False)
+    assert current_effort() is before
 
 
 class Placed(nn.Module):

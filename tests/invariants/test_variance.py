@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import Case, ScoringSpec
+from attnbench.cases.drawing import space_of
 from attnbench.invariants import variance
-from attnbench.strategies import listed_of
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, case_of, run
 
@@ -81,6 +81,7 @@ def test_unit_variance_is_skipped_where_it_is_not_declared() -> None:
 def test_listed_cases_are_legal_for_the_subject() -> None:
     (subject,) = resolve("scaled_dot")
     assert VARIANCE.cases is not None
-    cases, enough = listed_of(VARIANCE.cases(subject)) or ([], 0)
+    (part,) = space_of(VARIANCE.cases(subject)).parts
+    cases, enough = part.scheduled(0), part.enough
     assert enough == len(cases) > 0
     assert all(isinstance(case, Case) and case.query_size == case.key_size for case in cases)

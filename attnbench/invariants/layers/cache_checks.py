@@ -11,7 +11,7 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.checking.answer_faults import raised_text
-from attnbench.checking.profiles import current_profile
+from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.layers.cache_properties import PROPERTIES
 from attnbench.invariants.layers.explanations import explanation
@@ -105,14 +105,13 @@ def cache_invariant(
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench.checking.hypothesis_engine import EFFORT  # bring Hypothesis: 0.2 s
-        from attnbench.invariants.layers.state_machines import explore
+        from attnbench.invariants.layers.state_machines import explore  # brings Hypothesis: 0.2 s
 
         assert isinstance(subject, LayerSubject)
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes
-        effort = EFFORT.get()
+        effort = current_effort()
         stage = stage_of(subject, case)
-        found = explore(stage, judged, drawn, effort.kept, effort.shrink)
+        found = explore(stage, judged, drawn, effort.failures, effort.shrink)
         if found is not None:
             told = found.message + explanation(stage, judged, found)
             compared = {"lines": script_of(subject, case, found.lines)}

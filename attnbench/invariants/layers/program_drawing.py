@@ -1,100 +1,76 @@
-"""Programs as choices of Hypothesis, which shrinks failing ones and stores them in its database.
-
-A step is five integers and a program is a list of steps; smaller integers are simpler.
-"""
+"""Failing programs: how Hypothesis makes them shorter, and how they are stored."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import astuple
 
 from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.database import ExampleDatabase
 
+from attnbench.cases.drawing import mostly_last
 from attnbench.checking import hypothesis_engine
-from attnbench.invariants.layers.cache_programs import KINDS, MOST_ROWS, Program, Step
+from attnbench.checking.hypothesis_engine import Failures
+from attnbench.invariants.layers.cache_programs import KINDS, Program, Step
 
 __all__ = ["keep", "shrunk", "stored"]
 
 _PLAYS = 300
 """Most programs that are played to find a shorter one that fails."""
 
-_LONGEST, _MOST, _TRACKS, _BASE = 256, 1023, 7, 64
-
-
-def _rows_of(number: int) -> tuple[int, ...]:
-    """The rows encoded as the digits of a number; a 0 ends them."""
-    rows = []
-    while number:
-        number, digit = divmod(number, _BASE)
-        rows.append(max(0, digit - 1))
-    return tuple(rows)
-
-
-def _number_of(rows: tuple[int, ...]) -> int:
-    return sum((min(row, _BASE - 2) + 1) * _BASE**place for place, row in enumerate(rows))
-
 
 @st.composite
-def _programs(draw: st.DrawFn, only: Program | None = None) -> Program:
-    """Any program, or just one, by the choices that draw it among all others."""
-
-    def chosen(most: int, own: int) -> int:
-        return draw(st.integers(0, most) if only is None else st.integers(own, own))
-
-    program = []
-    for number in range(_LONGEST):
-        own = only[number] if only is not None and number < len(only) else None
-        if not chosen(1, int(own is not None)):
-            break
-        step = own or Step("append")
-        program.append(
-            Step(
-                kind=KINDS[chosen(len(KINDS) - 1, KINDS.index(step.kind))],
-                track=chosen(_TRACKS, step.track),
-                count=chosen(_MOST, step.count),
-                rows=_rows_of(chosen(_BASE**MOST_ROWS, _number_of(step.rows))),
-            )
-        )
-    return tuple(program)
+def _parts_of(draw: st.DrawFn, program: Program) -> Program:
+    """Programs with some steps left out and others made simpler; mostly the program itself."""
+    fields = sum(5 + len(step.rows) for step in program)
+    made = []
+    for step in program:
+        kept = draw(mostly_last((False, True), fields))
+        kind = draw(mostly_last(KINDS[: KINDS.index(step.kind) + 1], fields))
+        track = draw(mostly_last(range(step.track + 1), fields))
+        count = draw(mostly_last(range(step.count + 1), fields))
+        rows = [draw(mostly_last(range(row + 1), fields)) for row in step.rows]
+        length = draw(mostly_last(range(len(rows) + 1), fields))
+        if kept:
+            made.append(Step(kind, track, count, tuple(rows[:length])))
+    return tuple(made)
 
 
-def stored(
-    kept: ExampleDatabase | None, key: str, fails: Callable[[Program], bool]
-) -> Program | None:
-    """A stored program, if it fails again."""
-    if kept is None or not any(kept.fetch(key.encode())):
+def stored(kept: Failures | None, key: str, fails: Callable[[Program], bool]) -> Program | None:
+    """The first stored program that fails again; those that do not are forgotten."""
+    if kept is None:
         return None
-    return hypothesis_engine.search(
-        _programs(), fails, phases=hypothesis_engine.phases(Phase.reuse), kept=kept, key=key
-    )
+    for text in kept.stored(key):
+        try:
+            program = tuple(
+                Step(kind, track, count, tuple(rows))
+                for kind, track, count, rows in json.loads(text)
+            )
+        except (ValueError, TypeError):
+            kept.note_unreadable()
+            continue
+        if fails(program):
+            return program
+        kept.delete(key, text)
+    return None
 
 
 def shrunk(program: Program, key: str, fails: Callable[[Program], bool]) -> Program:
     """The shortest program found that fails like this one."""
-    left, beginning = _PLAYS, hypothesis_engine.Beginning(key)
+    left = _PLAYS
 
     def still_fails(candidate: Program) -> bool:
         nonlocal left
         left -= 1
         return left >= 0 and fails(candidate)
 
-    hypothesis_engine.search(
-        _programs(program), lambda _: True, phases=(Phase.generate,), kept=beginning, key=key
-    )
-    found = hypothesis_engine.search(
-        _programs(),
-        still_fails,
-        phases=(Phase.reuse, Phase.shrink),
-        kept=beginning,
-        key=key,
-    )
+    stages = (Phase.generate, Phase.shrink)
+    found = hypothesis_engine.search(_parts_of(program), still_fails, phases=stages, seed=key)
     return program if found is None else found
 
 
-def keep(kept: ExampleDatabase | None, key: str, program: Program) -> None:
+def keep(kept: Failures | None, key: str, program: Program) -> None:
     """Store a failing program for the next time."""
     if kept is not None:
-        hypothesis_engine.search(
-            _programs(program), lambda _: True, phases=(Phase.generate,), kept=kept, key=key
-        )
+        kept.save(key, json.dumps([astuple(step) for step in program]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st
-from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import AttnbenchError
 from attnbench.invariants.layers.attribution import is_of_another, played, restricted
@@ -38,7 +38,7 @@ _STEPS = {"quick": 8, "default": 10, "thorough": 16}
 
 
 def explore(
-    stage: Stage, judged: str, drawn: bool, kept: ExampleDatabase | None, shrink: bool
+    stage: Stage, judged: str, drawn: bool, kept: Failures | None, shrink: bool
 ) -> FoundError | None:
     """Find the shortest program that violates a property; ``None`` if none was found.
 
@@ -46,7 +46,7 @@ def explore(
         stage: stage of the case.
         judged: a key of :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`.
         drawn: whether to draw programs in addition to the scheduled ones.
-        kept: database of failing programs, which are tried again.
+        kept: store of failing programs, which are tried again.
         shrink: whether to look for a shorter program that fails.
     """
     held = PROPERTIES[judged]

@@ -1,0 +1,309 @@
+"""The search for a failing case: stored ones first, then scheduled and drawn ones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from unittest import SkipTest
+
+from hypothesis import Phase, reject, target
+from hypothesis import strategies as st
+from hypothesis.errors import UnsatisfiedAssumption
+
+from attnbench.cases.case import Case
+from attnbench.cases.drawing import CaseSpace, Foreign, Part, Space
+from attnbench.checking import hypothesis_engine
+from attnbench.checking.call_cost import affordable, drawn_limit
+from attnbench.checking.hypothesis_engine import Failures
+from attnbench.checking.outcomes import CONTRACT
+from attnbench.checking.profiles import Profile, nearest_misses
+from attnbench.errors import InvariantViolation, RefusalError, UsageError
+from attnbench.oracle.references import NoReferenceError
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+__all__ = ["CaseSearch", "IllegalCaseError", "UnjudgedError"]
+
+_SHRINKING = 300
+"""Most cases at which a check runs to find a smaller one that fails."""
+
+_TRIES = 10
+"""Most executions of Hypothesis to draw what is wanted, if many cases are rejected."""
+
+
+class IllegalCaseError(Exception):
+    """A strategy drew something that is not a legal case of the subject."""
+
+
+class UnjudgedError(SkipTest):
+    """There is no reference for the subject. A ``SkipTest``, since Hypothesis passes these on."""
+
+
+class CaseSearch:
+    """The state of a search: the cases seen, and the failure, if any.
+
+    Args:
+        subject, invariant, profile: what is checked, and how thoroughly.
+        space: the cases, on the device and with the dtypes of the run.
+        kept: failures of earlier runs; ``None`` neither to replay nor to store any.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        invariant: Invariant,
+        profile: Profile,
+        space: CaseSpace,
+        kept: Failures | None = None,
+    ) -> None:
+        self.subject, self.invariant, self.profile = subject, invariant, profile
+        self.space, self.kept = space, kept
+        self.seen = Counter[str]()
+        enough = [part.enough for part in space.parts]
+        self.quota = sum(enough) if all(enough) else profile.quota  # all: every case is listed
+        self.left_out = 0
+        self.refusals, self.rejections = Counter[str](), Counter[str]()
+        self.failing: Case | None = None
+        self.error: BaseException | None = None
+        self.shrunk = self.replayed = False
+        self._nothing: str | None = None
+        self._left = _SHRINKING
+        self._known: dict[Case, BaseException | None] = {}
+        self._counted: set[Case] = set()
+        self._origin: tuple[Part, Case] | None = None
+
+    def run(self, seed: int | None, *, shrink: bool) -> None:
+        """Try stored, scheduled and drawn cases until one fails; then shrink and store it."""
+        self._replay()
+        if self.error is None:
+            self._schedule(seed or 0)
+        if self.error is None:
+            self._generate(seed, shrink)
+        if self.error is None or self._origin is None:
+            return
+        if shrink:
+            self._shrink(*self._origin)
+        if self.kept is not None:
+            part, raw = self._origin
+            self.kept.save(self._key_of(part), raw.id)
+
+    def _key_of(self, part: Part) -> str:
+        number = self.space.parts.index(part)
+        return f"attnbench {self.subject.name} {self.invariant.name}" + f" {number}" * bool(number)
+
+    def _replay(self) -> None:
+        for part in self.space.parts if self.kept is not None else ():
+            for raw in self._stored(part):
+                if self._fails_raw(part, raw, "replayed"):
+                    self.replayed = True
+                    return
+                assert self.kept is not None
+                self.kept.delete(self._key_of(part), raw.id)
+
+    def _stored(self, part: Part) -> list[Case]:
+        """The stored raw cases that are still in a part."""
+        found = []
+        assert self.kept is not None
+        for text in self.kept.stored(self._key_of(part)):
+            try:
+                found.append(Case.from_id(text))
+            except UsageError:
+                self.kept.note_unreadable()
+        return [raw for raw in found if part.includes(raw)]
+
+    def _schedule(self, seed: int) -> None:
+        brief = self.profile.name == "quick"
+        raws = [(p, raw) for p in self.space.parts for raw in p.scheduled(seed, brief=brief)]
+        found = [(self._finished(part, raw), part, raw) for part, raw in raws]
+        cases = [case for case, _, _ in found if case is not None]
+        spaces = [part for part in self.space.parts if isinstance(part, Space)]
+        if spaces and not cases:
+            domain = spaces[0].domain
+            self._nothing = (
+                "its strategy's filters leave none of its cases"
+                if any(part.steps for part in self.space.parts)
+                else f"sizes allows none of its cases: L and S up to {domain.max_len}, "
+                f"Eq, Ek and Ev up to {domain.max_features}"
+            )
+        kept = affordable(self.subject, cases, self.profile, self.quota)
+        self.left_out = sum(case not in kept for case in cases)
+        for case, part, raw in found:
+            if case in kept and self._fails_raw(part, raw, "scheduled"):
+                return
+
+    def _generate(self, seed: int | None, shrink: bool) -> None:
+        wide = self.profile.name == "thorough"
+        parts = [part for part in self.space.parts if part.draws]
+        lacking = 2 * self.quota - self.seen["scheduled"]
+        asked = hypothesis_engine.drawn_count(max(self.profile.drawn, lacking))
+        wanted = drawn_limit(self.subject, asked, self.profile, self.quota) if parts else asked
+        self.left_out += asked - wanted
+        others, dtypes = set[str](), dict.fromkeys(d for p in parts for d in p.dtypes)
+        # what is foreign has no smaller cases but those that Hypothesis finds in the same execution
+        foreign = all(isinstance(part, Foreign) for part in parts)
+
+        def fails(drawn: tuple[Part, Case | None]) -> bool:
+            part, raw = drawn
+            if self.error is None and self.seen["drawn"] >= wanted:
+                return False
+            if isinstance(part, Foreign) and raw is not None:
+                self._hold_legal(raw)
+                if not part.includes(raw):
+                    others.add(raw.dtype)
+                    reject()
+                raw = raw.replace(device=part.device)
+            if self.error is not None:
+                case = self._finished(part, raw)
+                return case is not None and self._fails_again(case)
+            with self._aimed():
+                return self._fails_raw(part, raw, "drawn")
+
+        drawn = st.one_of([st.tuples(st.just(part), part.raw(wide=wide)) for part in parts])
+        stages = (Phase.generate, Phase.target, *(Phase.shrink,) * (shrink and foreign))
+        for attempt in range(_TRIES if parts else 0):
+            left = wanted - self.seen["drawn"]
+            if left <= 0:
+                return
+            found = hypothesis_engine.search(
+                drawn,
+                fails,
+                phases=hypothesis_engine.phases(*stages),
+                examples=left + 1,  # the simplest comes twice
+                seed=f"{self.invariant.name} {seed} {attempt}",
+            )
+            if found is not None and foreign:
+                part, raw = found
+                assert raw is not None
+                self.shrunk = Phase.shrink in stages and self._left > 0
+                self._settle(part, raw)
+            if self.error is not None:
+                return
+        if others and not self.seen:
+            looked = ", ".join(sorted(others))
+            self._nothing = f"its strategy draws {looked} only, none of {', '.join(dtypes)}"
+
+    def _shrink(self, part: Part, first: Case) -> None:
+        """Make the failing case smaller as long as it fails, with a limited number of runs."""
+        if not isinstance(part, Space):
+            return
+
+        def still_fails(raw: Case | None) -> bool:
+            case = part.finished(raw)
+            return case is not None and self._fails_again(case)
+
+        found = hypothesis_engine.search(
+            part.below(first),
+            still_fails,
+            phases=(Phase.generate, Phase.shrink),
+            seed=f"{self.invariant.name} {first.id}",
+        )
+        if found is not None:
+            self.shrunk = self._left > 0
+            self._settle(part, found)
+
+    def _settle(self, part: Part, raw: Case) -> None:
+        self._origin = part, raw
+        self.failing = part.finished(raw)
+        assert self.failing is not None
+        self.error = self._verdict(self.failing)
+
+    def _verdict(self, case: Case) -> BaseException | None:
+        """The exception that the check raises at a case, cached; a rejection is one as well."""
+        if case not in self._known:
+            self._known[case] = self._raised(case)
+        return self._known[case]
+
+    def _raised(self, case: Case) -> BaseException | None:
+        reason = self.subject.unsupported(case)
+        if reason is not None:
+            self.refusals[reason] += 1
+            return UnsatisfiedAssumption(reason)
+        try:
+            self.invariant.check(self.subject, case)
+        except RefusalError as refusal:
+            self.refusals[str(refusal)] += 1
+            return UnsatisfiedAssumption(str(refusal))
+        except NoReferenceError as error:
+            raise UnjudgedError(str(error)) from None
+        except SystemExit as error:  # a subject must not end the run
+            return InvariantViolation(f"raised on a legal input: SystemExit: {error}")
+        except Exception as error:
+            return error
+        return None
+
+    def _fails_raw(self, part: Part, raw: Case | None, kind: str) -> bool:
+        """Whether the check fails at a raw case; the case is counted if it gave a verdict."""
+        case = self._finished(part, raw)
+        if case is None or raw is None:
+            return False
+        if self.error is not None or case in self._counted:
+            return case == self.failing
+        error = self._verdict(case)
+        if kind != "replayed":
+            self._counted.add(case)
+        if isinstance(error, UnsatisfiedAssumption):
+            if kind == "scheduled":
+                self.rejections[str(error)] += 1
+            return False
+        self.seen[kind] += 1
+        if error is not None:
+            self.failing, self.error, self._origin = case, error, (part, raw)
+        return error is not None
+
+    def _fails_again(self, case: Case) -> bool:
+        """Whether a case fails like the first failure; gives up after some number of cases."""
+        if case not in self._known:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+        return type(self._verdict(case)) is type(self.error)
+
+    @contextlib.contextmanager
+    def _aimed(self) -> Iterator[None]:
+        """Let Hypothesis prefer, in thorough, examples whose errors use most of their budgets."""
+        with nearest_misses() as shares:
+            yield
+        if shares and self.profile.name == "thorough":
+            target(max(shares), label="largest error relative to its budget")
+
+    def _finished(self, part: Part, raw: Case | None) -> Case | None:
+        """The case that a space makes of a raw one, or ``None``."""
+        case = part.finished(raw)
+        if raw is None or case is None:
+            return None
+        listed = not isinstance(part, Space)  # by the invariant, case by case
+        if listed or (case != raw and self.subject.legal(raw) == raw):
+            self._hold_legal(case)
+        return case
+
+    def _hold_legal(self, case: Any) -> None:
+        """Raise if the invariant's strategy gave something that is not a legal case."""
+        name = self.invariant.name
+        if not isinstance(case, Case):
+            raise IllegalCaseError(
+                f"the cases of {name} must be attnbench.Case, but its strategy drew {case!r}"
+            )
+        if case.mistake is not None:
+            raise IllegalCaseError(f"the strategy of {name} drew {case.id}: its {case.mistake}")
+        legal = self.subject.legal(case)
+        # if a spec's sizes() is not idempotent, there is no nearest legal case
+        if legal != case and self.subject.legal(legal) == legal:
+            raise IllegalCaseError(
+                f"the strategy of {name} drew {case.id}, which is not legal for "
+                f"{self.subject.name}; the nearest legal case is {legal.id}. "
+                "End the strategy with .map(subject.legal), or filter such cases out."
+            )
+
+    @property
+    def refused(self) -> str:
+        """The most frequent reason of the subject's refusals."""
+        return "; ".join(reason for reason, _ in self.refusals.most_common(3))
+
+    def ruled_out(self) -> tuple[str, str] | None:
+        """Status and reason if no case could run; this is no verdict on the contract."""
+        told = f"it takes none of its cases: {self.refused}" if self.refusals else self._nothing
+        if self.seen or told is None:
+            return None
+        return "inconclusive" if self.invariant.name == CONTRACT else "skipped", told
