@@ -30,8 +30,8 @@ def _parts_of(draw: st.DrawFn, program: Program) -> Program:
         kind = draw(mostly_last(KINDS[: KINDS.index(step.kind) + 1], fields))
         track = draw(mostly_last(range(step.track + 1), fields))
         count = draw(mostly_last(range(step.count + 1), fields))
+        length = draw(mostly_last(range(len(step.rows) + 1), fields))
         rows = [draw(mostly_last(range(row + 1), fields)) for row in step.rows]
-        length = draw(mostly_last(range(len(rows) + 1), fields))
         if kept:
             made.append(Step(kind, track, count, tuple(rows[:length])))
     return tuple(made)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec
+from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
 from attnbench.invariants.layers import cache_operations, padding, splits
 from attnbench.invariants.layers.cache_programs import Program, legalised, steps
@@ -180,7 +181,10 @@ def test_hypothesis_makes_a_failing_program_shorter() -> None:
 
 
 def test_a_program_is_kept_and_found_again() -> None:
-    kept, program = InMemoryExampleDatabase(), steps(3, 7, (2, 0), 5, -9, 4, pads=(0, 20, 1))
+    kept, program = (
+        Failures(InMemoryExampleDatabase()),
+        steps(3, 7, (2, 0), 5, -9, 4, pads=(0, 20, 1)),
+    )
     assert stored(kept, "key", lambda _: True) is None
     keep(kept, "key", program)
     assert stored(kept, "key", lambda _: True) == program

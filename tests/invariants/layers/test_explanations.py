@@ -114,7 +114,7 @@ BOTH = "token 1 depends on tokens 0 and 1 in both, and {} with equal tokens ever
         (
             "value",
             "selected_rows_go_on_as_their_sequences",
-            "select changes cache['key'] (1, 3, 8), and leaves cache['value'] (2, 3, 8) as it was",
+            "select changes cache['key'] (2, 3, 8), and leaves cache['value'] (1, 3, 8) as it was",
         ),
         (
             "counted_twice",
