@@ -259,6 +259,6 @@ def _attend_to_nothing(
     """Zeros, connected to the graph by empty sums; if only E is 0, the mean of the values."""
     nothing = sum((t.flatten()[:0].sum() for t in (query, key, value)), query.new_zeros(()))
     scores = query.new_zeros(*query.shape[:-1], key.shape[-2]) + nothing
-    weights = softmax_weights(scores, mask) if scores.numel() else scores
+    weights = softmax_weights(scores, mask)
     output = pool(weights, value).to(query.dtype) + nothing
     return (output, weights.to(query.dtype)) if return_weights else output

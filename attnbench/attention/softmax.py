@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from attnbench.attention.masks import Mask, fold
+from attnbench.attention.torch_internals import is_concrete
 
 __all__ = ["masked_softmax", "pool", "softmax_weights"]
 
@@ -25,13 +28,15 @@ def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
         scores = scores.float()
     if mask.bias is not None:
         scores = scores + mask.bias.to(scores.dtype)
-    if mask.allowed is None:
+    if mask.allowed is not None:
+        scores = scores.masked_fill(~mask.allowed, -math.inf)
+    if 0 in scores.shape:
+        return scores
+    # a row of -inf alone, and its gradient, would be NaN; a score may hide keys of its own, too
+    empty = scores.detach().amax(-1, keepdim=True) == -math.inf
+    if empty.device.type == "cpu" and is_concrete(empty) and not bool(empty.any()):
         return scores.softmax(-1)
-    empty, hidden = mask.empty_rows, ~mask.allowed
-    assert empty is not None
-    # an empty row is softmaxed over zeros, since over -inf alone it and its gradient would be NaN
-    left = scores.masked_fill(hidden, float("-inf")).masked_fill(empty, 0.0)
-    return left.softmax(-1).masked_fill(hidden, 0.0)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
 def masked_softmax(

@@ -51,6 +51,8 @@ def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
             reject("few weights count, and so few that are dropped say nothing")
     dropped, again = _in_training(subject, case, share, times=2)
     (plain,) = _in_training(subject, case, 0.0)
+    if not bool(plain.any()):
+        reject("no key is left, so that there is nothing to drop")
     if bool((dropped == plain).all()):
         raise InvariantViolation(
             f"output in training mode with dropout_p={share} = {float(dropped.flatten()[0]):.6g} "

@@ -133,8 +133,9 @@ def _follow_scores(subject: Subject, case: Case) -> None:
     scores = needs(scores).detach().double() + bias
     # too small a weight has lost digits
     least = min(torch.finfo(inputs.query.dtype).tiny * 2**24, 2**-12)
-    shown = base.allowed & (weights > least)
-    if not bool(shown.any(-1).all()):
+    left = base.allowed & (scores > -math.inf)  # a score may hide keys of its own
+    shown = left & (weights > least)
+    if not bool((shown.any(-1) | ~left.any(-1)).all()):
         raise InvariantViolation(
             "weights has a row of zeros (or NaN), though its mask leaves a key and its scores "
             f"lie in {float(scores.min()):.4g} .. {float(scores.max()):.4g}"
@@ -143,7 +144,7 @@ def _follow_scores(subject: Subject, case: Case) -> None:
     log = weights.log()
     differences = (log - log.gather(-1, top)).masked_fill(~shown, 0.0)
     expected = (scores - scores.gather(-1, top)).masked_fill(~shown, 0.0)
-    units = 256 * (1 + float(scores.abs().amax()))
+    units = 256 * (1 + float(scores.nan_to_num(0.0, 0.0, 0.0).abs().amax()))
     agree_within(
         differences,
         expected,

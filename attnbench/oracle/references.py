@@ -257,8 +257,9 @@ def _pooled(
     bias: list[float],
 ) -> list[float]:
     """One row of the output: softmax over the allowed keys, and the weighted mean of values."""
-    slots = [s for s, yes in enumerate(allowed) if yes]
-    scores = [score(key[s]) + bias[s] for s in slots]
+    scored = [(s, score(key[s]) + bias[s]) for s, yes in enumerate(allowed) if yes]
+    slots = [s for s, found in scored if found > -math.inf]  # it may hide keys of its own
+    scores = [found for _, found in scored if found > -math.inf]
     top = max(scores, default=0.0)
     weights = [math.exp(x - top) for x in scores]
     total = math.fsum(weights)

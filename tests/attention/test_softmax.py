@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -67,3 +69,14 @@ def test_dropped_weights_are_rescaled() -> None:
     kept = pool(weights.expand(2000, 1000), value, dropout_p=0.5)
     assert float(kept.mean()) == pytest.approx(1.0, abs=5e-3)
     assert set((pool(weights, torch.eye(1000), dropout_p=0.5) * 1000).round().tolist()[0]) == {0, 2}
+
+
+@pytest.mark.parametrize("transformed", [False, True])
+def test_a_row_whose_scores_hide_every_key_is_an_empty_row(transformed: bool) -> None:
+    scores = torch.tensor([[0.0, -math.inf], [-math.inf, -math.inf]], requires_grad=True)
+    call = torch.func.vmap(masked_softmax) if transformed else masked_softmax
+    weights = call(scores[None])[0]
+    assert weights.tolist() == [[1.0, 0.0], [0.0, 0.0]]
+    weights.sum().backward()
+    assert scores.grad is not None
+    assert scores.grad.eq(0).all()

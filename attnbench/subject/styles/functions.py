@@ -175,13 +175,16 @@ def _takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
 
 
 def _takes_groups(make: Maker) -> bool:
-    """Whether a call with fewer key and value heads than query heads succeeds."""
-    query, key = torch.zeros(1, 2, 2, 4), torch.zeros(1, 1, 3, 4)
+    """Whether a call with fewer key and value heads than query heads succeeds, of more than one.
+
+    A single head broadcasts in any function.
+    """
+    query, key = torch.zeros(1, 4, 2, 4), torch.zeros(1, 2, 3, 4)
     try:
         found = make(4, 4, 4)(query, key, key, enable_gqa=True)
     except Exception:  # whatever it raises, it does not take them
         return False
-    return tuple(found.shape) == (1, 2, 2, 4)
+    return tuple(found.shape) == (1, 4, 2, 4)
 
 
 def _one_head_size(sizes: Any) -> Any:

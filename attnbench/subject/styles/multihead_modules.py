@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnbench.errors import StyleError
@@ -39,13 +40,15 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     sizes: Callable[[Sizes], Sizes]
     if isinstance(make, nn.Module):
         made, sizes, several = _Copies(make), _fixed(make), True
-        forward = keywords_of(make.forward)
+        sample: Any = make
     else:
         keywords = fitted(make, "multihead")
         several = {"kdim", "vdim"} <= set(keywords.names) or keywords.open
-        made, sizes = _Fresh(make, keywords), _legal
-        forward = keywords_of(_forward_of(make))
-    if forward is None or "attn_mask" not in forward:
+        made, sizes = _Fresh(make, keywords), _legal if several else _legal_for_one
+        with torch.random.fork_rng(devices=[]):
+            sample = made(2 * _HEADS, 2 * _HEADS)
+    forward = keywords_of(getattr(sample, "forward", sample))
+    if forward is None or not (forward.open or "attn_mask" in forward):
         raise StyleError(
             f"{name_of(make)} cannot be called as multihead: its forward has no attn_mask."
         )
@@ -58,31 +61,27 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "conventions": {
             "empty_rows": "nan",
             "hidden_slots": "finite",
-            **({"extra_keys": extra} if (extra := _extra_keys(make)) else {}),
+            **({"extra_keys": extra} if (extra := _extra_keys(sample)) else {}),
         },
     }
     return spec_of("multihead", make, known, fields)
 
 
-def _forward_of(make: Any) -> Any:
-    """The forward of what is made: of a class as it stands, else of one that is made to look."""
-    inner = make
-    while hasattr(inner, "func"):  # a functools.partial
-        inner = inner.func
-    return getattr(inner if isinstance(inner, type) else make(4, _HEADS), "forward", None)
-
-
-def _extra_keys(make: Any) -> int:
+def _extra_keys(module: Any) -> int:
     """How many keys it adds: a learned one and one of zeros, where they are asked for."""
-    held = make if isinstance(make, nn.Module) else getattr(make, "keywords", {})
-    given: dict[str, Any] = held if isinstance(held, dict) else {**vars(held), **held._parameters}
-    learned = given.get("add_bias_kv") or given.get("bias_k") is not None
-    return int(bool(learned)) + int(bool(given.get("add_zero_attn")))
+    learned = getattr(module, "bias_k", None) is not None
+    return int(learned) + int(bool(getattr(module, "add_zero_attn", False)))
 
 
 def _legal(sizes: Sizes) -> Sizes:
     width = -(-sizes.query_size // _HEADS) * _HEADS
     return sizes.replace(query_size=width, value_size=width)
+
+
+def _legal_for_one(sizes: Sizes) -> Sizes:
+    """For a module that takes one size only."""
+    legal = _legal(sizes)
+    return legal.replace(key_size=legal.query_size)
 
 
 def _fixed(module: nn.Module) -> Callable[[Sizes], Sizes]:
@@ -122,13 +121,13 @@ class _Fresh:
         self.make, self.keywords = make, keywords
 
     def __call__(self, query_size: int, key_size: int) -> nn.Module:
-        given: dict[str, Any] = {}
+        given: dict[str, Any] = {"embed_dim": query_size, "num_heads": _HEADS}
         takes = self.keywords.names
         if "batch_first" in takes:
             given["batch_first"] = True
         if key_size != query_size and ("kdim" in takes or self.keywords.open):
             given |= {"kdim": key_size, "vdim": query_size}
-        module: nn.Module = self.make(query_size, _HEADS, **given)
+        module: nn.Module = self.make(**given)  # a subclass may have them in another order
         return module
 
 
@@ -184,6 +183,6 @@ class _Multihead(nn.Module):
             mask,
             lead,
             shape,
-            takes_padding="key_padding_mask" in self.keywords,
+            takes_padding=self.keywords.open or "key_padding_mask" in self.keywords,
             heads=heads if isinstance(heads, int) else None,
         )

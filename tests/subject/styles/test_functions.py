@@ -358,3 +358,12 @@ def test_a_function_that_needs_a_gpu_is_not_accused_and_says_how_to_check_it() -
     assert statuses(report) == {"keeps_the_contract": "inconclusive"}
     assert "on_a_gpu needs a GPU" in report.outcomes[0].reason
     assert "--device cuda" in report.outcomes[0].reason
+
+
+def test_a_key_head_that_only_broadcasts_shows_no_grouped_heads() -> None:
+    def broadcast(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = torch.einsum("blhd,bshd->bhls", q * q.shape[-1] ** -0.5, k)
+        return torch.einsum("bhls,bshd->blhd", scores.softmax(-1), v)
+
+    assert "enable_gqa" not in adapters.flash(broadcast).accepts
+    assert "enable_gqa" in adapters.flash(flashlike).accepts

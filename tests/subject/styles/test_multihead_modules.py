@@ -24,15 +24,35 @@ FEW = [
 ]
 
 
+class OwnOrder(nn.MultiheadAttention):
+    def __init__(self, num_heads: int, embed_dim: int) -> None:
+        super().__init__(embed_dim, num_heads, batch_first=True, add_zero_attn=True)
+
+
+class PreNorm(nn.MultiheadAttention):
+    def __init__(self, embed_dim: int, num_heads: int) -> None:
+        super().__init__(embed_dim, num_heads, batch_first=True, bias=False)
+        self.norm = nn.LayerNorm(embed_dim)
+
+    def forward(  # type: ignore[override]
+        self, query: Any, key: Any, value: Any, need_weights: bool = False, **kwargs: Any
+    ) -> Any:
+        return super().forward(
+            self.norm(query), self.norm(key), value, need_weights=need_weights, **kwargs
+        )
+
+
 @pytest.mark.parametrize(
     "make",
     [
         nn.MultiheadAttention,
+        OwnOrder,
+        PreNorm,
         functools.partial(nn.MultiheadAttention, add_zero_attn=True, bias=False),
         functools.partial(nn.MultiheadAttention, add_bias_kv=True),
         nn.MultiheadAttention(8, 2, kdim=6),
     ],
-    ids=["class", "zero_key", "learned_key", "module"],
+    ids=["class", "subclass", "pre_norm", "zero_key", "learned_key", "module"],
 )
 def test_torchs_multihead_attention_is_not_accused(make: Any) -> None:
     report = attnbench.check(make, style="multihead", profile="quick", invariants=FEW)
