@@ -48,7 +48,7 @@ KERNELS = {
 def machine_code(name: str, units: int, features: int) -> tuple[list[str], dict[str, int]]:
     """A kernel's instructions for 9.0, and where labels point."""
     import triton
-    from attnbench_plugins.kernels._triton import arguments, backward, forward
+    from attnbench_kernels.triton_loops import arguments, backward, forward
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -119,7 +119,7 @@ def main() -> None:
     for name, size in (("length", 4096), ("units", 128), ("features", 128)):
         parser.add_argument(f"--{name}", type=int, default=size)
     options = parser.parse_args()
-    from attnbench_plugins.kernels._triton import arguments, backward, tiles
+    from attnbench_kernels.triton_loops import arguments, backward, tiles
 
     pairs = tiles.HEIGHT.value * tiles.BREADTH.value // (32 * arguments.OPTIONS["num_warps"])
     cycles = MULTIPROCESSORS * HERTZ / 1e3  # of all multiprocessors in a millisecond

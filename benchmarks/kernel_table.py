@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from attnbench_plugins.kernels._pairwise import pairwise_attention
+from attnbench_kernels.pairwise import pairwise_attention
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 

@@ -1,7 +1,10 @@
-"""Compare the compiled loops of two trees, or two variants of one, in pairs.
+"""Compare the compiled loops of two builds, or two instruction sets of one, in pairs.
 
-    python benchmarks/loops.py --old ../old-tree [--threads 1] [--rounds 15]
-    python benchmarks/loops.py --old . --old-variant 512-4-division-4
+    python benchmarks/loops.py --old FOLDER [--threads 1] [--rounds 15]
+    python benchmarks/loops.py --old-set avx2 --new-set avx512
+
+FOLDER holds another build of the package ``attnbench_kernels``: site-packages of an environment
+with its wheel, or ``plugins/attnbench-kernels`` of another checkout.
 
 Both sides run in one process, in turns (ABBA): the additive kernel forward, and forward with
 backward, at the three sizes of the kernel table, beside torch's fused attention of the same sizes.
@@ -21,14 +24,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 SIZES = [(4, 256, 256, 128, 64), (2, 1024, 1024, 128, 128), (1, 2048, 2048, 64, 64)]
-PACKAGE = "attnbench_plugins"
+PACKAGE = "attnbench_kernels"
 Attend = Callable[..., Tensor]
 
 
@@ -63,19 +65,20 @@ class Renamed:
         torch.library.custom_op = self.real
 
 
-def kernel_of(tree: Path, variant: str) -> tuple[Attend, Any]:
-    """``pairwise_attention`` of a tree, and its module of native loops, apart from any other."""
+def kernel_of(folder: Path, instructions: str) -> Attend:
+    """``pairwise_attention`` of a build, apart from that of any other."""
     for name in [n for n in sys.modules if n.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
-    sys.path.insert(0, str(tree / "plugins"))
+    sys.path.insert(0, str(folder))
     try:
-        pairwise = importlib.import_module(f"{PACKAGE}.kernels._pairwise")
-        native = importlib.import_module(f"{PACKAGE}.kernels._native")
+        pairwise = importlib.import_module(f"{PACKAGE}.pairwise")
+        library = importlib.import_module(f"{PACKAGE}.library")
     finally:
-        sys.path.remove(str(tree / "plugins"))
-    with environment("ATTNBENCH_LOOPS", variant):
+        sys.path.remove(str(folder))
+    with environment("ATTNBENCH_LOOPS", instructions):
         pairwise.pairwise_attention(*tensors(1, 8, 8, 8, 8), None, False)
-    return pairwise.pairwise_attention, native
+        print(f"{library.__file__}: {library.described()}")
+    return pairwise.pairwise_attention
 
 
 def tensors(items: int, q_len: int, kv_len: int, units: int, features: int) -> tuple[Tensor, ...]:
@@ -126,21 +129,21 @@ def compare(sides: Sequence[Callable[[], object]], rounds: int, clock: Callable[
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    here = Path(__file__).parent.parent
-    parser.add_argument("--old", type=Path, default=here, help="the tree of the old side")
-    parser.add_argument("--new", type=Path, default=here, help="the tree of the new side")
-    parser.add_argument("--old-variant", default="", help="forced on the old side")
-    parser.add_argument("--new-variant", default="", help="forced on the new side")
+    here = Path(__file__).parent.parent / "plugins" / "attnbench-kernels"
+    parser.add_argument("--old", type=Path, default=here, help="the folder of the old side")
+    parser.add_argument("--new", type=Path, default=here, help="the folder of the new side")
+    parser.add_argument("--old-set", default="", help="the instruction set of the old side")
+    parser.add_argument("--new-set", default="", help="the instruction set of the new side")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     clock = time.thread_time if options.threads == 1 else time.perf_counter
-    new, native = kernel_of(options.new.resolve(), options.new_variant)
+    new = kernel_of(options.new.resolve(), options.new_set)
     with Renamed():
-        old, _ = kernel_of(options.old.resolve(), options.old_variant)
-    print(f"torch {torch.__version__}, {options.threads} threads; new runs as {native.described()}")
+        old = kernel_of(options.old.resolve(), options.old_set)
+    print(f"torch {torch.__version__}, {options.threads} threads")
     print("| B, L, S, h, Ev | new/old | old/sdpa | new/sdpa | old, new, sdpa, ms |")
     print("|---|---|---|---|---|")
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from attnbench_plugins.mechanisms import _ring
+from attnbench_ring import one_rank
 
 from attnbench.benchmark.measuring.memory import peak_bytes
 from attnbench.testing import make_scoring
@@ -45,19 +45,19 @@ def measure(rank: int, ranks: int, folder: str, scoring: str) -> None:
     torch.manual_seed(0)
     module = make_scoring(scoring, SIZE, SIZE)
     for length in LENGTHS:
-        own = _ring.bounds(length, ranks)[rank]
+        own = one_rank.bounds(length, ranks)[rank]
         rows = [torch.randn(own[1] - own[0], SIZE) for _ in range(3)]
-        shard = _ring.Shard(*rows, None, None, False, length, length)
+        shard = one_rank.Shard(*rows, None, None, False, length, length)
         found: dict[str, Any] = {}
 
         def forward(found: dict[str, Any] = found, shard: Any = shard) -> Any:
             with torch.no_grad():
-                found["forward"] = _ring.forward(module, shard)
+                found["forward"] = one_rank.forward(module, shard)
             return found["forward"]
 
         def backward(found: dict[str, Any] = found, shard: Any = shard) -> Any:
             grad = torch.ones_like(found["forward"][0])
-            return _ring.backward(module, shard, *found["forward"], grad)
+            return one_rank.backward(module, shard, *found["forward"], grad)
 
         for name, call, times in (("forward", forward, 1), ("backward", backward, 2)):
             held = sum(row.numel() * row.element_size() for row in rows)

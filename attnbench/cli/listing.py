@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib import resources
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ from attnbench.cli.exit_codes import exit_code
 from attnbench.cli.options import AsJson, Strict, Targets
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
+from attnbench.registry.discovery import normalised
 
 _CASE = Case((8, 8), 256, 256, 64, 64, 64)
 
@@ -52,6 +55,7 @@ def command(
         for row in rows:
             _show(row, case)
     else:
+        _suggest({normalised(row["distribution"]) for row in plugins})
         print_table(
             [
                 {
@@ -67,6 +71,14 @@ def command(
             ]
         )
     return exit_code((), plugin_failed=any(row["status"] == "failed" for row in plugins))
+
+
+def _suggest(installed: set[str]) -> None:
+    """Say what a distribution that is not installed would make faster."""
+    text = resources.files("attnbench.registry").joinpath("optional.toml").read_text("utf-8")
+    for distribution, gain in tomllib.loads(text).items():
+        if distribution not in installed:
+            typer.echo(f"With 'pip install {distribution}' {gain}.", err=True)
 
 
 def _dtypes(names: list[str]) -> str:

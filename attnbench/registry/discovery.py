@@ -155,11 +155,33 @@ def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
             yield item
 
 
+def _check_core(distribution: metadata.Distribution | None) -> None:
+    """Hold a plugin's own requirement of attnbench against the version that is installed.
+
+    Raises:
+        PluginError: the plugin is made for another version.
+    """
+    from packaging.requirements import Requirement
+
+    wanted = [Requirement(text) for text in (distribution and distribution.requires) or ()]
+    for one in wanted:
+        if normalised(one.name) != hookspecs.PROJECT or (one.marker and not one.marker.evaluate()):
+            continue
+        core = metadata.version(hookspecs.PROJECT)
+        if distribution and not one.specifier.contains(core, prereleases=True):
+            raise PluginError(
+                f"{distribution.name} {distribution.version} is made for attnbench "
+                f"{one.specifier}, but {core} is installed. Install versions that fit: "
+                f"pip install --upgrade attnbench {distribution.name}."
+            )
+
+
 def load_plugin(plugin: Plugin) -> Plugin:
     """Load a plugin; the result is ``ok`` or ``failed``. A blocked plugin is returned unchanged."""
     if plugin.status != "found" or plugin.entry_point is None:
         return plugin
     try:
+        _check_core(plugin.entry_point.dist)
         specs = call_hooks(plugin.entry_point.load())
     except (Exception, SystemExit) as error:
         return plugin.failed(error)

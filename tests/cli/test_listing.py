@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from attnbench.cli import listing
 from tests.cli_runs import HERE, run
 
 
@@ -14,7 +15,7 @@ def test_plugins_reads_metadata_only() -> None:
     rows = run("plugins", "--json").json
     assert {"additive", "scaled_dot"} <= {row["plugin"] for row in rows}
     assert {row["status"] for row in rows} == {"found"}
-    assert {row["distribution"] for row in rows} == {"attnbench"}
+    assert "attnbench" in {row["distribution"] for row in rows}
 
 
 def test_plugins_load_says_what_each_brings() -> None:
@@ -23,6 +24,16 @@ def test_plugins_load_says_what_each_brings() -> None:
     assert result.code == 0
     assert rows["scaled_dot"]["status"] == "ok"
     assert rows["scaled_dot"]["brings"] == ["scaled_dot"]
+
+
+def test_list_says_what_a_distribution_that_is_not_installed_would_make_faster(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listing._suggest({"attnbench"})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("With 'pip install attnbench-kernels' additive, ")
+    listing._suggest({"attnbench", "attnbench-kernels"})
+    assert capsys.readouterr().err == ""
 
 
 def test_a_blocked_plugin_is_shown_as_blocked_and_its_subject_is_gone(

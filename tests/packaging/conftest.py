@@ -82,6 +82,18 @@ def wheel(built: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the compiled kernels, built from their sdist."""
+    source = tmp_path_factory.mktemp("kernels") / "attnbench-kernels"
+    left_out = shutil.ignore_patterns("build", "dist", "*.egg-info", "__pycache__", "*.so")
+    shutil.copytree(ROOT / "plugins" / "attnbench-kernels", source, ignore=left_out)
+    out = tmp_path_factory.mktemp("kernels_dist")
+    subprocess.run([sys.executable, "-m", "build", "-o", str(out), str(source)], check=True)
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="session")
 def contents(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()

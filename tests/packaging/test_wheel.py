@@ -1,4 +1,5 @@
 import json
+import zipfile
 from typing import Any
 
 
@@ -36,3 +37,28 @@ def test_the_main_job_runs_from_outside_the_checkout(environment: Any) -> None:
     assert records
     lines = [json.loads(line) for path in records for line in path.read_text().splitlines()]
     assert {line["subject"] for line in lines} >= {"additive", "gaussian", "scaled_dot"}
+
+
+def test_the_wheel_of_the_kernels_serves_every_python_and_holds_libraries_and_no_source(
+    kernels: Any,
+) -> None:
+    assert "-py3-none-" in kernels.name
+    assert not kernels.name.endswith("-any.whl")
+    names = {name.rpartition("/")[2] for name in zipfile.ZipFile(kernels).namelist()}
+    assert "loops_portable.so" in names
+    assert not [name for name in names if name.endswith((".cpp", ".h", ".o"))]
+
+
+def test_kernels_are_suggested_until_they_are_there_and_then_run_without_a_compiler(
+    environment: Any, kernels: Any
+) -> None:
+    suggested = "With 'pip install attnbench-kernels'"
+    assert suggested in environment.attnbench("list").err
+    environment.install("--no-deps", str(kernels))
+    try:
+        assert suggested not in environment.attnbench("list").err
+        shown = environment.attnbench("list", "additive", CXX="/no/such/compiler").out
+        assert "factorised" in shown
+        assert "runs as: native, " in shown
+    finally:
+        environment.uninstall("attnbench-kernels")

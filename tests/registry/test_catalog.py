@@ -1,4 +1,5 @@
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 import attnbench
 from attnbench.errors import AddressError, DuplicateNameError, UnknownNameError
 from attnbench.registry.catalog import Plugin, Registry, discover, load, registry
-from attnbench.registry.discovery import call_hooks
+from attnbench.registry.discovery import call_hooks, load_plugin
 
 
 def spec(name: Any = "cosine", **changes: Any) -> Any:
@@ -199,3 +200,34 @@ def test_two_invariants_of_one_name_are_refused_with_who_brings_them() -> None:
     assert "invariant 'holds' is registered twice" in str(raised.value)
     assert "by attn-extra 1.0 (entry point 'a')" in str(raised.value)
     assert "Uninstall one, or set ATTNBENCH_DISABLED_PLUGINS=b." in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("needs", "fits"),
+    [
+        ("attnbench", True),
+        ("attnbench>=0.1", True),
+        ("attnbench[asv]>=0.0.1", True),
+        ("attnbench>=99,<100", False),
+        ("ATTNBENCH<0.0.1", False),
+        ("attnbench>=99; python_version < '3'", True),
+        ("attnbench-other>=99", True),
+    ],
+)
+def test_a_plugin_made_for_another_version_of_the_core_fails_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needs: str, fits: bool
+) -> None:
+    about = tmp_path / "fast-0.3.dist-info"
+    about.mkdir()
+    text = f"Metadata-Version: 2.1\nName: fast\nVersion: 0.3\nRequires-Dist: {needs}\n"
+    (about / "METADATA").write_text(text)
+    (about / "entry_points.txt").write_text("[attnbench]\nfast = fast_hooks\n")
+    (tmp_path / "fast_hooks.py").write_text("def attnbench_kernels():\n    return []\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (found,) = (plugin for plugin in discover() if plugin.name == "fast")
+    loaded = load_plugin(found)
+    assert loaded.status == ("ok" if fits else "failed")
+    if not fits:
+        assert "fast 0.3 is made for attnbench" in loaded.message
+        assert "pip install --upgrade attnbench fast" in loaded.message
+        assert "\n" not in loaded.message

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+import attnbench
 from attnbench_plugins._widen import widen
-from attnbench_plugins.kernels._folding import fold, fold_mask
 
-__all__ = ["fused_attention"]
+__all__ = ["fused_attention", "on_known_devices"]
+
+
+def on_known_devices(case: attnbench.Case) -> str | None:
+    """``None`` on a CPU and on an NVIDIA or AMD GPU, else the reason why it is not supported."""
+    if case.device in ("cpu", "cuda"):
+        return None
+    return f"written for the CPU and for CUDA, and not tried on {case.device}"
+
+
+def _fold(tensor: Tensor) -> Tensor:
+    """Reshape ``(..., L, E)`` to ``(B, H, L, E)``: H is the last leading size, B all others."""
+    lead = tensor.shape[:-2]
+    heads = lead[-1] if lead else 1
+    return tensor.reshape(math.prod(lead[:-1]), heads, *tensor.shape[-2:])
+
+
+def _fold_mask(mask: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Reshape a mask that broadcasts to ``(*lead, L, S)`` to broadcast to ``(B, H, L, S)``.
+
+    It is expanded over leading sizes only, and only if there are three or more.
+    """
+    full = mask.reshape(*[1] * (len(lead) + 2 - mask.dim()), *mask.shape)
+    if len(lead) > 2 and any(size > 1 for size in full.shape[: len(lead) - 1]):
+        full = full.expand(*lead[:-1], *full.shape[-3:])
+    return _fold(full)
 
 
 def _padded(tensor: Tensor, features: int) -> Tensor:
@@ -44,7 +71,7 @@ def fused_attention(
         query, key, value, mask = widen(query, key, value, mask)  # a half type would round the mask
         mask = mask.to(query.dtype)
     if mask is not None:
-        mask = fold_mask(mask, lead)
+        mask = _fold_mask(mask, lead)
         mask = mask.expand(*mask.shape[:-1], key.shape[-2])
     elif is_causal and query.shape[-2] != key.shape[-2]:
         # the operator's own flag is aligned to the top left
@@ -54,6 +81,6 @@ def fused_attention(
         is_causal = False
     # torch leaves the fused path if values and keys differ in size
     wide = max(query.shape[-1], features)
-    query, key, value = (fold(_padded(t, wide)) for t in (query, key, value))
+    query, key, value = (_fold(_padded(t, wide)) for t in (query, key, value))
     output = scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
     return output[..., :features].reshape(*lead, *output.shape[-2:-1], features).to(dtype)

@@ -1,0 +1,1 @@
+"""Ring attention, over processes of ``torch.distributed``, as a plugin."""
