@@ -57,7 +57,7 @@ from attnbench import asv
 asv.fill(globals())
 """
 
-BLOCKED = "attnbench"  # its own plugins would take minutes
+BLOCKED = "attnbench,attnbench-kernels,attnbench-ring"  # they would take minutes
 
 Functions = Mapping[str, tuple[int, int]]
 """How often each scoring function does its work, and how many score tensors it holds."""

@@ -60,6 +60,8 @@ class Registry:
         plugins = list(plugins)
         invariants = {spec.name for p in plugins for spec in p.specs if isinstance(spec, Invariant)}
         self.invariant_names = frozenset(invariants)
+        scorings = {spec.name for p in plugins for spec in p.specs if isinstance(spec, ScoringSpec)}
+        self.scoring_names = frozenset(scorings)
         absent = [p for p in plugins if p.status in ("blocked", "failed")]
         self.plugins = [self._validated(plugin, absent) for plugin in plugins]
         self._by_key: dict[str, list[Registered]] = {}
@@ -83,7 +85,7 @@ class Registry:
         return plugin
 
     def validate(self, spec: Spec, *, excused: bool = False) -> None:
-        """Check the names in ``laws`` and ``exempt``.
+        """Check the names in ``laws`` and ``exempt``, and the scoring function of a kernel.
 
         Args:
             excused: accept unknown names, since the plugin that registers them may be absent.
@@ -94,6 +96,8 @@ class Registry:
         known = self.invariant_names | set(KNOWN_LAWS)
         laws = () if isinstance(spec, KernelSpec) else spec.laws
         where = spec_key(spec)
+        if isinstance(spec, KernelSpec) and spec.scoring not in self.scoring_names and not excused:
+            raise SpecError(_no_scoring(spec, self.scoring_names))
         for what, names in (("law", laws), ("exemption", tuple(spec.exempt))):
             for name in names:
                 if name not in known and not excused:
@@ -164,10 +168,7 @@ class Registry:
         """
         found = [r for r in self._by_key.get(kernel.scoring, []) if isinstance(r.spec, ScoringSpec)]
         if not found:
-            raise UnknownNameError(
-                f"kernel {kernel.name!r} names {kernel.scoring!r}, which is no scoring function. "
-                f"{nearest(kernel.scoring, self._by_key)}"
-            )
+            raise UnknownNameError(_no_scoring(kernel, self.scoring_names))
         if len(found) > 1:
             own = {
                 r.plugin.distribution
@@ -226,6 +227,13 @@ class Registry:
         """The distribution that registers an invariant, for messages."""
         found = self._invariants.get(name, [])
         return ", ".join(f"{e.plugin.distribution} {e.plugin.version}" for e in found) or "unknown"
+
+
+def _no_scoring(kernel: KernelSpec, names: frozenset[str]) -> str:
+    return (
+        f"kernel {kernel.name!r} names {kernel.scoring!r}, which is no scoring function. "
+        f"{nearest(kernel.scoring, names)}"
+    )
 
 
 def _duplicate(key: str, found: list[Registered]) -> str:

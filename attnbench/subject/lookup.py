@@ -65,6 +65,8 @@ def installed(source: Registry | None = None) -> list[Subject]:
     source = source or registry()
     found = []
     for address, spec, _ in source.specs():
+        if isinstance(spec, KernelSpec) and spec.scoring not in source.scoring_names:
+            continue  # the plugin of its scoring function is blocked or failed
         variants = () if isinstance(spec, KernelSpec) else spec.variants
         for options in ({}, *variants):
             found.append(_subject(spec, address, address + format_options(options), options))

@@ -47,6 +47,15 @@ def test_a_blocked_plugin_is_shown_as_blocked_and_its_subject_is_gone(
     assert "dot (blocked)" in gone.err
 
 
+def test_a_kernel_goes_with_the_plugin_of_its_scoring_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ATTNBENCH_DISABLED_PLUGINS", "additive")
+    listed = {row["subject"] for row in run("list", "--json").json}
+    assert "gaussian/differences" in listed
+    assert not {"additive", "additive/factorised"} & listed
+
+
 def test_list_shows_each_subject_with_its_formula_and_kernels() -> None:
     rows = {row["subject"]: row for row in run("list", "--json").json}
     assert rows["scaled_dot"]["kind"] == "scoring"

@@ -136,6 +136,8 @@ def test_mistyped_marked_hook_is_an_error_too() -> None:
 class Entry:
     """An entry point that loads what it is given, or raises it."""
 
+    dist = None
+
     def __init__(self, value: Any) -> None:
         self.value = value
 

@@ -38,7 +38,7 @@ def outcomes(folder: Path, old: str = "", new: str = "") -> dict[str, str]:
     """The status of each invariant for a ring in which one line differs."""
     package = folder / "attnbench_ring"
     shutil.copytree(Path(attnbench_ring.__file__).parent, package)
-    path = package / "mechanisms" / "one_rank.py"
+    path = package / "one_rank.py"
     text = path.read_text("utf-8")
     assert not old or text.count(old) == 1
     path.write_text(text.replace(old, new) if old else text, "utf-8")
