@@ -44,7 +44,7 @@ def outcomes(folder: Path, old: str = "", new: str = "") -> dict[str, str]:
     path.write_text(text.replace(old, new) if old else text, "utf-8")
     named = [word for name in INVARIANTS for word in ("--invariant", name)]
     done = subprocess.run(
-        [*MAIN, "check", "ring", "--profile", "quick", "--json", *named],
+        [*MAIN, "check", "ring", "--profile", "default", "--json", *named],
         capture_output=True,
         text=True,
         check=False,
