@@ -44,6 +44,7 @@ COMMANDS = {
     "calibrate": "calibrate",
     "report": "report",
     "heatmap": "heatmap",
+    "drift": "drift",
     "new": "new",
 }
 """The commands in the order of ``--help``, and their modules in this package."""

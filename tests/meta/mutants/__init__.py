@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.meta.mutants import (
     additive,
     backward,
+    bitwise,
     causality,
     distances,
     dropout,
@@ -60,6 +61,7 @@ _TOPICS = (
     streaming,
     long,
     execution,
+    bitwise,
     state,
     dropout,
     backward,

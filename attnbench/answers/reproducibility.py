@@ -1,0 +1,196 @@
+"""Does the batch change it? Grades how far the arrangement of a call shows in its output.
+
+For each law of :mod:`attnbench.invariants.bitwise`, a subject is called at growing lengths in each
+dtype. Its grade is *bitwise* where no bit differs, *rounding* where all differences are within the
+error budget of the case, and *neither* otherwise: then something else than rounding differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.errors import RefusalError
+from attnbench.invariants.bitwise import ARRANGEMENTS, Arrangement, Rerun
+from attnbench.oracle.budget import Oracle
+from attnbench.subject.input_files import load_inputs
+from attnbench.subject.lookup import resolve
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["GRADES", "drift"]
+
+GRADES = ("bitwise", "rounding", "neither", "not tried")
+
+_LENGTHS = (1, 2, 3, 8, 17, 33, 65, 129, 257, 513, 1025)
+_MOST_QUERIES = 33
+_DTYPES = ("float32", "bfloat16")
+_FAR = 64.0
+"""Times the budget of a few directions that no number of them explains; many take seconds."""
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MANTISSA = {
+    torch.float64: 52,
+    torch.float32: 23,
+    torch.float16: 10,
+    torch.bfloat16: 7,
+}
+
+
+def drift(
+    target: str,
+    *,
+    dtypes: Sequence[str] = _DTYPES,
+    device: str = "cpu",
+    inputs: str | None = None,
+) -> list[dict[str, Any]]:
+    """Grade the subjects of a target; called by the command in a child process.
+
+    Args:
+        target: address of one or several subjects.
+        dtypes: names of dtypes; those that a subject does not support are left out.
+        device: name of a torch device.
+        inputs: a safetensors file with query, key and value to use instead of drawn ones.
+
+    Returns:
+        A row for each subject, law and dtype: ``grade``, whether the law is ``declared``, the
+        case at which it begins, the first element and bit that differ, the largest difference in
+        units in the last place, and why a law was not tried.
+    """
+    return [
+        row
+        for subject in resolve(target)
+        for dtype in dtypes
+        if dtype in subject.dtypes
+        for row in _graded(subject, dtype, device, inputs)
+    ]
+
+
+def _graded(
+    subject: Subject, dtype: str, device: str, file: str | None
+) -> Iterator[dict[str, Any]]:
+    for arrangement in ARRANGEMENTS:
+        row: dict[str, Any] = {
+            "subject": subject.name,
+            "law": arrangement.law,
+            "dtype": dtype,
+            "declared": arrangement.law in subject.laws,
+            "grade": "not tried",
+            "begins": None,
+            "place": None,
+            "bit": None,
+            "units": None,
+            "reason": arrangement.applies(subject),
+        }
+        if row["reason"] is None:
+            row |= _grade(subject, arrangement, _given(subject, dtype, device, file))
+        yield row
+
+
+def _given(
+    subject: Subject, dtype: str, device: str, file: str | None
+) -> Iterator[tuple[str, nn.Module, Inputs]]:
+    """Yield growing calls: what each is called, a module, and inputs."""
+    if file is not None:
+        own = load_inputs(file).map(lambda t: t.to(getattr(torch, dtype)).to(device))
+        sizes = (own.query.shape[-1], own.key.shape[-1], own.value.shape[-1])
+        torch.default_generator.manual_seed(0)
+        module = subject.make(*sizes).to(dtype=getattr(torch, dtype), device=device).eval()
+        yield f"the tensors of {file}", module, own
+        return
+    seen = set()
+    for length in _LENGTHS:
+        queries = min(length, _MOST_QUERIES)
+        case = Case((3, 2), queries, length, 64, 64, 64, dtype, device, seed=length)
+        case = subject.legal(case)
+        if case.kv_len not in seen:
+            seen.add(case.kv_len)
+            module, inputs = subject.build(case)
+            yield _in_words(subject, case), module, inputs
+
+
+def _in_words(subject: Subject, case: Case) -> str:
+    if subject.kind == "layer":
+        return f"L={case.q_len}"
+    return f"L={case.q_len}, S={case.kv_len}"
+
+
+def _grade(
+    subject: Subject,
+    arrangement: Arrangement,
+    calls: Iterator[tuple[str, nn.Module, Inputs]],
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    tried = False
+    for words, module, inputs in calls:
+        try:
+            with torch.no_grad():
+                reruns = list(arrangement.reruns(subject, module, inputs))
+        except RefusalError as refusal:
+            found["reason"] = str(refusal)
+            continue
+        tried = tried or bool(reruns)
+        unlike = [rerun for rerun in reruns if not _same_bits(rerun.got, rerun.expected)]
+        if not unlike:
+            continue
+        if "begins" not in found:
+            found |= {"grade": "rounding", "begins": words, **_first_difference(unlike[0])}
+        found["units"] = max(found["units"], *map(_units, unlike))
+        if found["grade"] == "rounding" and not _is_rounding(subject, module, inputs, unlike):
+            found["grade"] = "neither"
+    if tried and "begins" not in found:
+        found = {"grade": "bitwise", "reason": None}
+    return found
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    kind = _BITS[one.element_size()]
+    return torch.equal(one.contiguous().view(kind), other.contiguous().view(kind))
+
+
+def _first_difference(rerun: Rerun) -> dict[str, Any]:
+    """Where two outputs part: the first element, and its highest bit that differs."""
+    one, other = (t.contiguous().cpu() for t in (rerun.got, rerun.expected))
+    kind, mantissa = _BITS[one.element_size()], _MANTISSA[one.dtype]
+    parted = one.view(kind).bitwise_xor(other.view(kind))
+    place = parted.nonzero()[0].tolist()
+    width = 8 * one.element_size()
+    highest = (int(parted[tuple(place)]) & ((1 << width) - 1)).bit_length() - 1
+    if highest == width - 1:
+        bit = "sign"
+    elif highest >= mantissa:
+        bit = "exponent"
+    else:
+        bit = f"mantissa bit {mantissa - highest} of {mantissa}"
+    values = float(one[tuple(place)]), float(other[tuple(place)])
+    told = f"{rerun.told}output{place} = {values[0]:.9g}, not {values[1]:.9g}"
+    return {"place": told, "bit": bit, "units": 0.0}
+
+
+def _units(rerun: Rerun) -> float:
+    """The largest difference in units in the last place of its row's largest value."""
+    one, other = (t.detach().cpu().double() for t in (rerun.got, rerun.expected))
+    unit = torch.finfo(rerun.expected.dtype).eps * other.abs().amax(-1, keepdim=True)
+    off = ((one - other).abs() / unit.clamp_min(1e-300)).nan_to_num(nan=math.inf)
+    return float(off.max()) if off.numel() else 0.0
+
+
+def _is_rounding(
+    subject: Subject, module: nn.Module, inputs: Inputs, unlike: Sequence[Rerun]
+) -> bool:
+    """Whether outputs may be off by what parts them: each of two by the budget of the case."""
+    most = 0.0
+    for rerun in unlike:
+        off = (rerun.got.detach().cpu().double() - rerun.expected.detach().cpu().double()).abs()
+        most = max(most, float(off.nan_to_num(nan=math.inf).max()))
+    oracle = Oracle(subject, module, inputs)
+    if most <= 2 * float(oracle.floor().amax()):
+        return True
+    few = 2 * float(oracle.budget().amax())
+    if most <= few or most > _FAR * few:
+        return most <= few
+    return most <= 2 * float(oracle.budget(sure=True).amax())

@@ -1,0 +1,117 @@
+"""``attnbench drift``: does the batch, a chunk, a repetition or a thread change the output?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import AsJson, Convention, Device, Strict, Style, styled_targets
+
+_TIMEOUT_S = 300.0
+
+
+def command(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Addresses of subjects. By default scaled_dot/fused, which is torch's own.",
+            show_default=False,
+        ),
+    ] = None,
+    style: Style = None,
+    convention: Convention = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", help="A dtype; may be repeated. By default float32 and bfloat16."),
+    ] = None,
+    device: Device = "cpu",
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
+    ] = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> int:
+    """Grade whether the batch, its order, chunks, repetition or threads change the output.
+
+    Each is bitwise (no bit differs), rounding (differences that rounding explains) or neither, with
+    the size at which it begins and the first bit that differs. A law that the subject declares has
+    to be bitwise: otherwise the exit code is 1.
+    """
+    from attnbench.cli.plugin_loading import load_plugins
+
+    plugins = load_plugins(strict=strict)
+    chosen = styled_targets(targets, style, convention) or ["scaled_dot/fused"]
+    rows, failed = _rows(
+        chosen, dtypes=dtype, device=device, inputs=str(inputs) if inputs else None
+    )
+    if as_json:
+        _print_json(rows, failed)
+    else:
+        _print_rows(rows, failed)
+    broken = any(row["status"] == "failed" for row in plugins)
+    statuses = ["crashed"] if failed else []
+    statuses += ["failed" for row in rows if row["declared"] and row["grade"] in _PARTED]
+    return exit_code(statuses, plugin_failed=broken)
+
+
+_PARTED = ("rounding", "neither")
+
+
+def _rows(
+    targets: list[str], *, dtypes: list[str] | None, **arguments: Any
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Rows of all targets, each graded in a process of its own, and why others have none."""
+    from attnbench.processes.pool import Task, Workers
+
+    if dtypes:
+        arguments["dtypes"] = dtypes
+    found: dict[str, list[dict[str, Any]]] = {}
+    failed: dict[str, str] = {}
+    with Workers(jobs=1) as workers:
+        for target in targets:
+            options = {"target": target, **arguments}
+            function = "attnbench.answers.reproducibility:drift"
+            workers.submit(Task(target, function, options, timeout_s=_TIMEOUT_S))
+        for event in workers.events():
+            if event.kind == "value":
+                found[event.task.name] = event.value
+            elif event.error is not None:
+                raise event.error
+            elif event.kind != "done":
+                failed[event.task.name] = event.reason.strip().splitlines()[-1]
+    return [row for target in targets for row in found.get(target, [])], failed
+
+
+def _print_json(rows: list[dict[str, Any]], failed: dict[str, str]) -> None:
+    from attnbench.cli.printing.tables import print_json
+
+    print_json({"rows": rows, "failed": failed})
+
+
+def _print_rows(rows: list[dict[str, Any]], failed: dict[str, str]) -> None:
+    from attnbench.cli.printing.tables import print_table
+
+    table = [
+        {
+            "subject": row["subject"],
+            "law": row["law"],
+            "dtype": row["dtype"],
+            "grade": row["grade"],
+            "begins at": row["begins"],
+            "first bit": row["bit"],
+            "units": row["units"],
+        }
+        for row in rows
+    ]
+    print_table(table, empty="No subject supports these dtypes.")
+    for row in rows:
+        if row["declared"] and row["grade"] in _PARTED:
+            typer.echo(f"{row['subject']} declares {row['law']}, but {row['place']}")
+        elif row["reason"] and row["grade"] == "not tried":
+            typer.echo(f"{row['subject']}: {row['law']} was not tried: {row['reason']}")
+    for name, reason in failed.items():
+        typer.echo(f"{name} is left out: {reason}", err=True)
