@@ -22,10 +22,17 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
-from attnbench.benchmark.measuring.blocks import Block, Slot, low_quantile, pair_value
-from attnbench.benchmark.measuring.contract import WALL_CLOCK, Contract
+from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.memory import peak_bytes
-from attnbench.benchmark.measuring.slots import Timer, settled, shaken_blocks
+from attnbench.benchmark.timing.blocks import (
+    Block,
+    Slot,
+    low_quantile,
+    pair_value,
+    take_blocks,
+)
+from attnbench.benchmark.timing.clocks import WALL_CLOCK
+from attnbench.benchmark.timing.slots import Timer, settled
 
 SIZES = [(4, 256, 256, 128, 64), (2, 1024, 1024, 128, 128), (1, 2048, 2048, 64, 64)]
 CPU = torch.device("cpu")
@@ -46,9 +53,11 @@ def timers(row: Row, contract: Contract) -> dict[str, Timer]:
     """A timer for each side, all with one clock."""
     for side in row.sides.values():
         side()
-    found = {name: Timer(side, CPU, contract) for name, side in row.sides.items()}
+    found = {name: Timer(side, CPU, contract.pace("cpu")) for name, side in row.sides.items()}
     if len({timer.clock for timer in found.values()}) > 1:
-        found = {n: Timer(side, CPU, contract, WALL_CLOCK) for n, side in row.sides.items()}
+        found = {
+            n: Timer(side, CPU, contract.pace("cpu"), WALL_CLOCK) for n, side in row.sides.items()
+        }
     return found
 
 
@@ -61,7 +70,8 @@ def lines(row: Row, contract: Contract, chance: random.Random) -> Iterator[str]:
         for above, below in row.goals:
             fewer = row.slow & {above, below}
             count = max(2, contract.blocks // 5) if fewer else contract.blocks
-            taken = list(shaken_blocks(timed[below], timed[above], count, chance))
+            pace = {"slot_s": contract.slot_s, "cap_s": math.inf}
+            taken = list(take_blocks(timed[below], timed[above], count, chance, **pace))
             blocks[above, below] = taken
             for side, name in (("A", below), ("B", above)):
                 slots[name] += [slot for block in taken for slot in block.side(side)]

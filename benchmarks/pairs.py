@@ -97,7 +97,7 @@ def record(path: Path, pairs: int, load: str, change: int) -> None:
 
 def read(path: Path) -> list[dict[str, object]]:
     """The pairs of a file, with their values."""
-    from attnbench.benchmark.measuring.blocks import Block, Slot, pair_value
+    from attnbench.benchmark.timing.blocks import Block, Slot, pair_value
 
     found = []
     for line in path.read_text("utf-8").splitlines():

@@ -35,8 +35,8 @@ def main(rounds: int) -> None:
     from attnbench.benchmark.bench_case import BenchCase
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.benchmark.measuring.measured_calls import measured_call
-    from attnbench.benchmark.measuring.slots import Timer as Slots
-    from attnbench.benchmark.measuring.slots import settled
+    from attnbench.benchmark.timing.slots import Timer as Slots
+    from attnbench.benchmark.timing.slots import settled
     from attnbench.cases.case import Case
     from attnbench.subject.lookup import resolve
 
@@ -53,7 +53,7 @@ def main(rounds: int) -> None:
         timer = Timer("call()", globals={"call": call}, num_threads=contract.threads)
         call()
         with settled(device):
-            slots = Slots(call, device, contract)
+            slots = Slots(call, device, contract.pace(str(device)))
         pairs = []
         for number in range(rounds):
             takes = {

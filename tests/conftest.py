@@ -29,6 +29,7 @@ MARKS = {
     "plugins/kernels": "compile",
     "benchmark/comparing": "slow",
     "benchmark/measuring": "slow",
+    "benchmark/test_cheats.py": "slow",
     "checking/test_evidence.py": "slow",
     "cli": "slow",
     "docs": "slow",

@@ -20,16 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
+from attnbench.benchmark.agreement.judgement import output_agreement, verify
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring.blocks import low_quantile, pair_value
 from attnbench.benchmark.measuring.contract import VERSION as CONTRACT_VERSION
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.decoding import Step, bytes_a_token
-from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio, output_agreement
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.measuring.memory import peak_bytes
-from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken, shaken_blocks
 from attnbench.benchmark.records.record import LAYER_BASELINE
+from attnbench.benchmark.timing.blocks import low_quantile, pair_value, take_blocks
+from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve
@@ -124,7 +125,19 @@ def _timer(prepared: Prepared, direction: str) -> Timer:
             )
     call = prepared.call(direction)
     call()
-    return Timer(call, prepared.device, _CONTRACT)
+    return Timer(call, prepared.device, _CONTRACT.pace(str(prepared.device)))
+
+
+def _verify(prepared: Prepared, timer: Timer, direction: str) -> None:
+    """Compare outputs of the timed calls with the reference; raises where they differ."""
+    verify(
+        prepared.subject,
+        prepared.module,
+        prepared.inputs,
+        direction,
+        timer.call,
+        timer.samples,
+    )
 
 
 def _sample(value: float, number: int) -> dict[str, Any]:
@@ -138,10 +151,9 @@ def _timed(prepared: Prepared, direction: str) -> dict[str, Any]:
         chance = random.Random(os.getpid())  # noqa: S311 -- places, not secrets
         slots = []
         for _ in range(_CONTRACT.blocks):
-            held = shaken(chance)
-            timer.call()
+            timer.shake(chance.getrandbits(32))
             slots += [timer.slot(), timer.slot()]
-        del held
+    _verify(prepared, timer, direction)
     return _sample(low_quantile(slots), timer.calls)
 
 
@@ -171,9 +183,11 @@ def _ratio(prepared: Prepared) -> dict[str, Any]:
     other()
     with settled(prepared.device):
         timer = _timer(prepared, "forward")
-        base = Timer(other, prepared.device, _CONTRACT, timer.clock)
+        base = Timer(other, prepared.device, timer.pace, timer.clock)
         chance = random.Random(os.getpid())  # noqa: S311 -- an order, not a secret
-        blocks = list(shaken_blocks(base, timer, _CONTRACT.blocks, chance))
+        pace = {"slot_s": _CONTRACT.slot_s, "cap_s": math.inf}
+        blocks = list(take_blocks(base, timer, _CONTRACT.blocks, chance, **pace))
+    _verify(prepared, timer, "forward")
     return _sample(math.exp(pair_value(blocks)), timer.calls)
 
 

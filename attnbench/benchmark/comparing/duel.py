@@ -18,7 +18,7 @@ from attnbench.benchmark.comparing.exchange import Exchange
 from attnbench.benchmark.comparing.sides import AnotherAnswer, Unmeasured
 from attnbench.benchmark.comparing.verdict import LOOKS, MARGIN, Verdict, judge_pairs
 from attnbench.benchmark.machine.load import Load
-from attnbench.benchmark.measuring.blocks import pair_value
+from attnbench.benchmark.timing.blocks import pair_value
 
 __all__ = ["Duel", "Row"]
 
@@ -126,7 +126,7 @@ class Duel:
             row.failures += 1
             row.reason = str(found)
             row.differs = isinstance(found, AnotherAnswer)
-            row.refused = first or row.failures >= _FAILURES
+            row.refused = first or row.differs or row.failures >= _FAILURES
         self.pairs += 1
         self.step(len(rows))
         return len(rows)

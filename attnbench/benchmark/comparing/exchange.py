@@ -13,7 +13,6 @@ import contextlib
 import os
 import random
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +29,7 @@ from attnbench.benchmark.comparing.sides import (
     Side,
     Unmeasured,
 )
-from attnbench.benchmark.measuring.blocks import Block, Slot, run_blocks
+from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
 from attnbench.errors import UsageError
 from attnbench.registry.address import item_of
 
@@ -42,9 +41,6 @@ BLOCKS = 40
 
 ROW_S = 5.0
 """Seconds after which a row gets no further block in a pair; it always gets one."""
-
-_LONG_SHAKE = 4
-"""Blocks between changes of the memory layout, for calls that are longer than a slot."""
 
 
 @dataclass
@@ -200,34 +196,57 @@ class Exchange:
             raise Unmeasured(
                 f"one call takes {slowest:.3g} s, so a block does not fit into {self.timeout_s:g} s"
             )
-        calls = max(1, round(self.slot_s / slowest))
-        a, b = (lambda server=server: self._slot(server, calls) for server in self._servers)
-        until = time.monotonic() + max(ROW_S, 4 * slowest)
-        blocks: list[Block] = []
-        while len(blocks) < self.blocks and (not blocks or time.monotonic() < until):
-            if len(blocks) % (1 if slowest < self.slot_s else _LONG_SHAKE) == 0:
-                # the side that is shaken last starts with warm caches: each is as often
-                for server in chance.sample(self._servers, 2):
-                    server.ask({"do": "shake", "seed": chance.getrandbits(32)}, self.timeout_s)
-            blocks += run_blocks(a, b, 1, chance)
+        a, b = (
+            _RemoteTimer(server, answer["each_s"], self.timeout_s)
+            for server, answer in zip(self._servers, found, strict=True)
+        )
+        cap_s = max(ROW_S, 4 * slowest)
+        blocks = list(take_blocks(a, b, self.blocks, chance, slot_s=self.slot_s, cap_s=cap_s))
+        self._check(timed=True)
         return blocks
 
-    def _slot(self, server: Server, calls: int) -> Slot:
-        found = server.ask({"do": "slot", "calls": calls}, self.timeout_s)
-        return Slot(found["s"], found["d"])
+    def _check(self, *, timed: bool = False) -> None:
+        """Compare the outputs of both sides.
 
-    def _check(self) -> None:
-        """Compare the outputs of both sides; B loads A's parameters for this.
+        Args:
+            timed: whether to compare outputs of timed calls, those of A with B and those of B with
+                A; else those that both give on the inputs of the case.
 
         Raises:
-            Unmeasured: the outputs differ.
+            Unmeasured: the outputs differ, or are no plain tensors that a call has completed.
         """
-        with tempfile.TemporaryDirectory(prefix="attnbench-") as folder:
-            path = str(Path(folder) / "answer.pt")
-            self._servers[0].ask({"do": "answer", "path": path}, self.timeout_s)
-            reason = self._servers[1].ask({"do": "same", "path": path}, self.timeout_s)["reason"]
-        if reason:
-            raise AnotherAnswer(f"{self.sides[1].name} gives another answer: {reason}")
+        a, b = self._servers
+        for ours, other in ((a, b), (b, a)) if timed else ((a, b),):
+            with tempfile.TemporaryDirectory(prefix="attnbench-") as folder:
+                path = str(Path(folder) / "answer.pt")
+                order = {"do": "answer", "path": path, "timed": timed}
+                fault = ours.ask(order, self.timeout_s)["fault"]
+                if fault:
+                    raise AnotherAnswer(f"{ours.side.name}: {fault}")
+                found = other.ask({"do": "same", "path": path}, self.timeout_s)["reason"]
+            if found and timed:
+                raise AnotherAnswer(
+                    f"{ours.side.name} gave another answer while it was timed than "
+                    f"{other.side.name} to the same inputs: {found}"
+                )
+            if found:
+                raise AnotherAnswer(f"{other.side.name} gives another answer: {found}")
+
+
+@dataclass(frozen=True)
+class _RemoteTimer:
+    """The timer of a side's process."""
+
+    server: Server
+    seconds: float
+    timeout_s: float
+
+    def slot(self) -> Slot:
+        found = self.server.ask({"do": "slot"}, self.timeout_s)
+        return Slot(found["s"], found["d"])
+
+    def shake(self, seed: int) -> None:
+        self.server.ask({"do": "shake", "seed": seed}, self.timeout_s)
 
 
 def quiet_core() -> int | None:

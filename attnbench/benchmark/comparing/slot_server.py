@@ -1,9 +1,9 @@
 """The slot server: a script that runs in the environment of one side; both sides run the same.
 
-It uses only the public names of the side's attnbench, and nothing of the attnbench that it belongs
-to, which may be neither side's. The server imports torch and the side's plugins once. For each pair
-it forks a child, which takes slots on request. Orders and answers are lines of JSON on standard
-input and output.
+It uses only the public names of the side's attnbench. Of the attnbench that it belongs to, which
+may be neither side's, it uses the engine that takes slots, and nothing else. The server imports
+torch and the side's plugins once. For each pair it forks a child, which takes slots on request.
+Orders and answers are lines of JSON on standard input and output.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ import importlib.util
 import inspect
 import json
 import os
-import random
-import resource
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,9 +29,27 @@ import attnbench
 
 _LOOSE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 0.1}
 """Allowed difference of two outputs, over the largest value: the order of sums may differ."""
-_SETTLED_BYTES = 31 * 2**20
-_SHAKEN_BYTES = (2**12, 2**16, 2**20, 2**22)
-"""Upper limits for the sizes of memory that is held so that tensors are placed elsewhere."""
+_VARIED = ("query", "key", "value")
+
+
+def _engine() -> Any:
+    """The modules that take slots, of the attnbench that this script belongs to, by their path."""
+    folder = Path(__file__).parents[1] / "timing"
+    name = "_attnbench_timing"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[name] = package
+    spec.loader.exec_module(package)
+    for module in ("clocks", "rotation", "slots"):
+        importlib.import_module(f"{name}.{module}")
+    return package
+
+
+_TIMING = _engine()
 
 
 class Subject:
@@ -49,9 +64,7 @@ class Subject:
             self._fold(self.spec.accepts)
         torch.manual_seed(row["seed"])
         self.module = self._made().to(self.device, self.inputs["query"].dtype).eval()
-        self.clock: Callable[[], int] = time.perf_counter_ns
-        self._held: list[torch.Tensor] = []
-        self.call = self._call()
+        self.timer: Any = None
 
     def _made(self) -> torch.nn.Module:
         sizes = [self.inputs[name].shape[-1] for name in ("query", "key", "value")]
@@ -114,101 +127,84 @@ class Subject:
         assert isinstance(found, torch.Tensor)
         return found
 
-    def _call(self) -> Callable[[], object]:
+    def _run(self, tensors: dict[str, torch.Tensor]) -> Any:
+        """What is timed: the output, or the gradients of inputs and parameters."""
         if self.row["direction"] == "forward":
-
-            def forward() -> object:
-                with torch.no_grad():
-                    return self.output(self.inputs)
-
-            return forward
-        names = ("query", "key", "value")
-        leaves = {n: t.requires_grad_() if n in names else t for n, t in self.inputs.items()}
-        wanted = [leaves[name] for name in names]
+            with torch.no_grad():
+                return self.output(tensors)
+        output = self.output(tensors)
+        wanted = [tensors[name] for name in _VARIED]
         wanted += [p for p in self.module.parameters() if p.requires_grad]
-        upstream = torch.ones_like(self.output(leaves).detach())
-
-        def forward_backward() -> object:
-            return torch.autograd.grad(self.output(leaves), wanted, upstream, allow_unused=True)
-
-        return forward_backward
+        return torch.autograd.grad(output, wanted, torch.ones_like(output), allow_unused=True)
 
     def warm_up(self, slot_s: float, cap_s: float) -> dict[str, Any]:
         """Call it until it is warm; returns the seconds of a call and the clock that fits it."""
-        own, every, wall = time.thread_time(), time.process_time(), time.perf_counter()
-        waits, count, fastest = _usage().ru_nvcsw, 0, float("inf")
-        while count < 3 or time.perf_counter() - wall < 2 * slot_s:
-            started = time.perf_counter()
-            self.call()
-            self._wait()
-            fastest = min(fastest, time.perf_counter() - started)
-            count += 1
-            if time.perf_counter() - wall > cap_s:
-                break
-        own, every = time.thread_time() - own, time.process_time() - every
-        waits = _usage().ru_nvcsw - waits
-        alone = every <= 1.1 * own + 1e-4 and waits <= 0.5 * count
-        cpu = alone and self.device.type == "cpu" and torch.get_num_threads() == 1
-        return {"each_s": fastest, "clock": "thread CPU time" if cpu else "wall clock"}
-
-    def shake(self, seed: int) -> dict[str, Any]:
-        """Move all tensors that the call reads and writes to other places in memory.
-
-        Their relative placement changes the time of a call by 10 % and more, and all children of
-        a server inherit the same heap.
-        """
-        chance = random.Random(seed)  # noqa: S311 -- places, not secrets
-        self._held = [
-            torch.empty(chance.randrange(1, limit), dtype=torch.uint8)
-            for limit in chance.choices(_SHAKEN_BYTES, k=chance.randrange(4, 12))
-        ]
-        if self.row["direction"] == "forward":
-            self.inputs = {name: tensor.clone() for name, tensor in self.inputs.items()}
-        self.call()
-        self._wait()
-        return {}
-
-    def slot(self, calls: int) -> dict[str, Any]:
-        """Time a number of consecutive calls."""
-        call, now, before = self.call, self.clock, _usage().ru_nivcsw
-        started = now()
-        for _ in range(calls):
-            call()
-        self._wait()
-        return {"s": max(now() - started, 1) / calls / 1e9, "d": _usage().ru_nivcsw > before}
-
-    def _wait(self) -> None:
+        one = self.device.type == "cpu" and torch.get_num_threads() == 1
+        usual = _TIMING.clocks.CPU_CLOCK if one else _TIMING.clocks.WALL_CLOCK
         if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
+            usual = _TIMING.clocks.EVENT_CLOCK
+        pace = _TIMING.slots.Pace(usual, slot_s, cap_s)
+        call = _TIMING.rotation.FreshCall(
+            self._run,
+            [self.inputs[name] for name in _VARIED],
+            lambda fresh: {**self.inputs, **dict(zip(_VARIED, fresh, strict=True))},
+            self.row["direction"] != "forward",
+        )
+        call()
+        self.timer = _TIMING.slots.Timer(call, self.device, pace)
+        return {"each_s": self.timer.seconds, "clock": self.timer.clock}
 
-    def answer(self, path: str) -> dict[str, Any]:
-        """Save the parameters and the output for the other side."""
-        with torch.no_grad():
-            torch.save(
-                {"state": self.module.state_dict(), "output": self.output(self.inputs)}, path
-            )
-        return {}
+    def answer(self, path: str, *, timed: bool) -> dict[str, Any]:
+        """Save parameters, inputs and results for the other side: of this case, or as timed."""
+        samples = self.timer.samples
+        if timed and samples.form_fault():
+            return {"fault": samples.form_fault()}
+        given, results = self.inputs, _several(self._run(self._leaves(self.inputs)))
+        if timed:
+            given, results = samples.kept[0].inputs, list(samples.kept[0].copies)
+        content = {
+            "state": self.module.state_dict(),
+            "inputs": {name: tensor.detach() for name, tensor in given.items()},
+            "results": results,
+        }
+        torch.save(content, path)
+        return {"fault": ""}
+
+    def _leaves(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if self.row["direction"] == "forward":
+            return tensors
+        return {n: t.detach().requires_grad_(n in _VARIED) for n, t in tensors.items()}
 
     def same(self, path: str) -> dict[str, Any]:
-        """Why the output differs from the other side's; an empty reason if it does not."""
+        """Why the results differ from the other side's; an empty reason if they do not."""
         other = torch.load(path, weights_only=True)
         try:
             self.module.load_state_dict(other["state"])
         except RuntimeError as error:
             return {"reason": f"its parameters differ ({_first_line(error)})"}
-        with torch.no_grad():
-            found, wanted = self.output(self.inputs), other["output"]
-        if found.shape != wanted.shape:
-            return {"reason": f"its output is {tuple(found.shape)}, and was {tuple(wanted.shape)}"}
-        if found.dtype != wanted.dtype:
-            return {"reason": f"its output is {found.dtype}, and was {wanted.dtype}"}
-        scale = float(wanted.double().abs().max()) if wanted.numel() else 0.0
-        apart = float((found.double() - wanted.double()).abs().max()) if wanted.numel() else 0.0
-        if not apart <= _LOOSE[found.dtype] * scale:
-            return {
-                "reason": f"its output differs by up to {apart:.3g}, of values up to {scale:.3g}"
-            }
-        return {"reason": ""}
+        given = {name: tensor.to(self.device) for name, tensor in other["inputs"].items()}
+        results = _several(self._run(self._leaves(given)))
+        loose = 1.0 if self.row["direction"] == "forward" else 10.0
+        pairs = zip(results, other["results"], strict=True)
+        return {"reason": next(filter(None, (_unlike(a, b, loose) for a, b in pairs)), "")}
+
+
+def _several(results: Any) -> list[torch.Tensor]:
+    if isinstance(results, torch.Tensor):
+        return [results]
+    return [tensor for tensor in results if tensor is not None]
+
+
+def _unlike(found: torch.Tensor, wanted: torch.Tensor, loose: float) -> str:
+    if found.shape != wanted.shape:
+        return f"its output is {tuple(found.shape)}, and was {tuple(wanted.shape)}"
+    if found.dtype != wanted.dtype:
+        return f"its output is {found.dtype}, and was {wanted.dtype}"
+    scale = float(wanted.double().abs().max()) if wanted.numel() else 0.0
+    apart = float((found.double() - wanted.double()).abs().max()) if wanted.numel() else 0.0
+    if apart <= loose * _LOOSE[found.dtype] * scale:
+        return ""
+    return f"its output differs by up to {apart:.3g}, of values up to {scale:.3g}"
 
 
 def _found(row: dict[str, Any]) -> tuple[Any, Any]:
@@ -288,10 +284,6 @@ def _origin(spec: Any) -> str:
     return str(Path(getattr(module, "__file__", "") or "").resolve())
 
 
-def _usage() -> resource.struct_rusage:
-    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
-
-
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
@@ -301,31 +293,33 @@ class _Child:
 
     def __init__(self) -> None:
         self.subject: Subject | None = None
-        torch.empty(_SETTLED_BYTES, dtype=torch.uint8)  # glibc then keeps freed blocks
+        self.settled = contextlib.ExitStack()
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
         what = order["do"]
         if what == "prepare":
             self.subject = None
-            gc.enable()
+            self.settled.close()
             gc.collect()
             os.chdir(order["row"]["folder"])
             self.subject = Subject(order["row"])
-            gc.disable()
+            self.settled.enter_context(_TIMING.slots.settled(self.subject.device))
             found = self.subject.warm_up(order["slot_s"], order["cap_s"])
             return {**found, "origin": _origin(self.subject.spec)}
         assert self.subject is not None
+        timer = self.subject.timer
         if what == "clock":
-            cpu = order["clock"] == "thread CPU time"
-            self.subject.clock = time.thread_time_ns if cpu else time.perf_counter_ns
-            return {}
-        if what == "shake":
-            return self.subject.shake(order["seed"])
-        if what == "slot":
-            return self.subject.slot(order["calls"])
-        if what == "answer":
-            return self.subject.answer(order["path"])
-        return self.subject.same(order["path"])
+            timer.clock = order["clock"]
+        elif what == "shake":
+            timer.shake(order["seed"])
+        elif what == "slot":
+            slot = timer.slot()
+            return {"s": slot.seconds, "d": slot.disturbed}
+        elif what == "answer":
+            return self.subject.answer(order["path"], timed=order["timed"])
+        elif what == "same":
+            return self.subject.same(order["path"])
+        return {}
 
 
 def _orders() -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from attnbench.benchmark.measuring.slots import cache_bytes
+from attnbench.benchmark.timing.slots import cache_bytes
 
 __all__ = ["Ceilings", "ceilings"]
 
@@ -22,10 +22,14 @@ class Ceilings:
     Args:
         bytes_per_s: bytes read and written per second by a copy through memory.
         operations_per_s: operations per second of a matrix product in one dtype.
+        cached_bytes_per_s: bytes read and written per second by a copy within the caches.
+        most_operations_per_s: the same as ``operations_per_s`` or, if more, in float32.
     """
 
     bytes_per_s: float
     operations_per_s: float
+    cached_bytes_per_s: float
+    most_operations_per_s: float
 
 
 def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilings:
@@ -41,20 +45,38 @@ def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilin
     on_cpu = device.type == "cpu"
     size = min(max(cache_bytes(), 2**24), 2**27) if on_cpu else 2**28
     side = 512 if on_cpu else 4096
+    rate = _products_per_s(side, device, dtype)
+    return Ceilings(
+        bytes_per_s=_copied_per_s(size, device),
+        operations_per_s=rate,
+        cached_bytes_per_s=max(_copied_per_s(2**power, device) for power in (16, 18, 20)),
+        most_operations_per_s=max(rate, _products_per_s(side, device, torch.float32)),
+    )
+
+
+def _copied_per_s(size: int, device: torch.device) -> float:
     source = torch.ones(size // 4, dtype=torch.int32, device=device)
     target = torch.ones_like(source)
+    return 2 * size / _fastest(lambda: target.copy_(source), device, max(1, 2**20 // size))
+
+
+def _products_per_s(side: int, device: torch.device, dtype: torch.dtype) -> float:
     generator = torch.Generator().manual_seed(0)
     # random: constant numbers flip few bits, and a power-limited device then runs faster
     left, right = torch.randn(2, side, side, generator=generator).to(device, dtype)
     out = torch.empty_like(left)
-    copy_s = _fastest(lambda: target.copy_(source), device)
-    product_s = _fastest(lambda: torch.mm(left, right, out=out), device)
-    return Ceilings(2 * size / copy_s, 2 * side**3 / product_s)
+    return 2 * side**3 / _fastest(lambda: torch.mm(left, right, out=out), device)
 
 
-def _fastest(call: Callable[[], object], device: torch.device) -> float:
-    call()  # the first call initialises libraries
-    return min(_timed(call, device) for _ in range(_TIMES))
+def _fastest(call: Callable[[], object], device: torch.device, calls: int = 1) -> float:
+    """The least mean seconds of some consecutive calls."""
+
+    def several() -> None:
+        for _ in range(calls):
+            call()
+
+    several()  # the first call initialises libraries
+    return min(_timed(several, device) for _ in range(_TIMES)) / calls
 
 
 def _timed(call: Callable[[], object], device: torch.device) -> float:

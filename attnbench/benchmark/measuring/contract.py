@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from attnbench.benchmark.measuring.blocks import QUANTILE
+from attnbench.benchmark.timing.blocks import QUANTILE
+from attnbench.benchmark.timing.clocks import CPU_CLOCK, EVENT_CLOCK, GRAPH_CLOCK, WALL_CLOCK
 from attnbench.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from attnbench.benchmark.timing.slots import Pace
 
 __all__ = [
     "CACHES",
-    "CPU_CLOCK",
     "DIRECTIONS",
-    "EVENT_CLOCK",
-    "GRAPH_CLOCK",
     "LAYER_DIRECTIONS",
     "TIMINGS",
-    "WALL_CLOCK",
     "Contract",
 ]
 
@@ -31,7 +32,7 @@ LAYER_DIRECTIONS = ("prefill", "decode")
 """The directions of layers; the others are for attention, called with query, key and value."""
 
 CACHES = {
-    "warm": "the same inputs call after call",
+    "warm": "inputs that overlap from call to call",
     "cold": "a buffer larger than the last cache is written before each slot of one call",
 }
 """The state of the processor's caches before a slot."""
@@ -42,12 +43,7 @@ TIMINGS = {
 }
 """What is timed on a CUDA device; elsewhere it is always ``call``."""
 
-CPU_CLOCK = "thread CPU time"
-WALL_CLOCK = "wall clock"
-EVENT_CLOCK = "device events"
-GRAPH_CLOCK = "device events around a replayed graph"
-
-VERSION = 3
+VERSION = 4
 """Increased when the same settings would give different numbers."""
 
 
@@ -101,10 +97,16 @@ class Contract:
         return self.timing if device.partition(":")[0] == "cuda" else "call"
 
     def clock(self, device: str) -> str:
-        """The clock used on a device for a call that neither waits nor starts threads."""
+        """The clock used on a device for a call that does not wait."""
         if device.partition(":")[0] != "cpu":
             return GRAPH_CLOCK if self.timing_on(device) == "device" else EVENT_CLOCK
         return CPU_CLOCK if self.threads == 1 else WALL_CLOCK
+
+    def pace(self, device: str) -> Pace:
+        """The length and usual clock of slots on a device."""
+        from attnbench.benchmark.timing.slots import Pace
+
+        return Pace(self.clock(device), self.slot_s, self.cap_s, self.cache == "cold")
 
     def name(self, direction: str, device: str, clock: str = "") -> str:
         """The name of the contract; numbers with equal names are comparable.

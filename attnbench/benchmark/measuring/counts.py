@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from attnbench.attention.torch_internals import OperationMode
-from attnbench.benchmark.machine.sentinel import Ceilings
 
-__all__ = ["Counts", "count", "roofline_s"]
+__all__ = ["Counts", "count"]
 
 _MOVES = frozenset(
     (
@@ -98,20 +97,6 @@ class Counts:
     moved_bytes: int
     torch_matmul_operations: int
     opaque: bool = False
-
-
-def roofline_s(counts: Counts, compulsory_bytes: int, limits: Ceilings) -> float | None:
-    """The least seconds that a call can take on a machine; ``None`` if operations are unknown.
-
-    Args:
-        counts: counts of the call.
-        compulsory_bytes: bytes that any implementation has to read or write.
-        limits: ceilings of the machine.
-    """
-    if counts.opaque:
-        return None
-    moving = compulsory_bytes / limits.bytes_per_s
-    return max(moving, counts.matmul_operations / limits.operations_per_s)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.benchmark.timing.rotation import Rotation
 from attnbench.cases.case import Case
 from attnbench.errors import SpecError
 from attnbench.subject.layer import LayerInputs, LayerSubject
@@ -59,20 +60,29 @@ class Step:
         self.subject, self.module, self.inputs = subject, module, inputs
         shared = [t for t in _copied(inputs.cache) if not _is_count(t)]
         self._memo = {id(each): each for each in shared}
-        self._ready: list[Any] = []
+        self._rotation = Rotation([inputs.hidden])
+        self._turns: list[tuple[Tensor, Any]] = []
+        self._next: Iterator[tuple[Tensor, Any]] = iter(())
 
     def prepare(self, calls: int) -> None:
-        """Copy the cache once for each of the next calls."""
-        self._ready = [self._copy() for _ in range(calls)]
+        """Copy the cache, and make another token, once for each of the next calls."""
+        self._turns = [(hidden, self._copy()) for (hidden,) in self._rotation.fresh(calls)]
+        self._next = iter(self._turns)
+
+    def given(self, number: int) -> tuple[tuple[Tensor, ...], StepInputs]:
+        """The token that a call since :meth:`prepare` was given, and a copy of its inputs."""
+        hidden = self._turns[number][0]
+        return (hidden,), StepInputs(hidden.clone(), self.inputs.past, self.inputs.cache)
 
     def _copy(self) -> Any:
         return copy.deepcopy(self.inputs.cache, dict(self._memo))
 
     def __call__(self) -> Tensor:
         """Run the step and return the output ``(B, 1, E)``."""
-        cache = self._ready.pop() if self._ready else self._copy()
+        turn = next(self._next, None)
+        hidden, cache = turn or (self.inputs.hidden, self._copy())
         with torch.no_grad():
-            return self.subject.call(self.module, self.inputs.hidden, None, cache)[0]
+            return self.subject.call(self.module, hidden, None, cache)[0]
 
     def alone(self) -> tuple[Tensor, Any]:
         """Run the step on a full copy of the cache; returns the output and that cache."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from attnbench.benchmark.measuring.decoding import Step
 from attnbench.benchmark.measuring.memory import is_out_of_memory
 from attnbench.errors import RefusalError
 
@@ -28,7 +29,7 @@ def captured(calls: Sequence[Callable[[], object]], device: torch.device) -> Cal
         RefusalError: the calls cannot be captured, because one waits for the device or changes the
             inputs of the next.
     """
-    if any(hasattr(call, "prepare") for call in calls):
+    if any(isinstance(call, Step) for call in calls):
         raise RefusalError(
             "each call appends to a cache, which a replayed CUDA graph cannot do; measure it with "
             "'--timing call'."

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
 from attnbench.benchmark.measuring.decoding import Step, StepInputs
+from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.specs import KernelSpec
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
@@ -26,23 +27,31 @@ def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction
         return Step(subject, module, inputs)
     if direction != "forward_backward":
 
-        def forward() -> Tensor:
+        def forward(given: Inputs) -> Tensor:
             with torch.no_grad():
-                return subject.output(module, inputs)
+                return subject.output(module, given)
 
-        return forward
-    leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    wanted = [leaves.query, leaves.key, leaves.value]
-    wanted += [parameter for parameter in module.parameters() if parameter.requires_grad]
+        return _fresh(forward, inputs, leaves=False)
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
     # dense, as from a real loss: kernels would copy an expanded tensor or read it more slowly
     upstream = torch.ones(shape, dtype=inputs.query.dtype, device=inputs.query.device)
 
-    def forward_backward() -> tuple[Tensor, ...]:
-        output = subject.output(module, leaves)
+    def forward_backward(given: Inputs) -> tuple[Tensor, ...]:
+        output = subject.output(module, given)
+        wanted = [given.query, given.key, given.value, *parameters]
         return torch.autograd.grad(output, wanted, upstream, allow_unused=True)
 
-    return forward_backward
+    return _fresh(forward_backward, inputs, leaves=True)
+
+
+def _fresh(run: Callable[[Inputs], Any], inputs: Inputs, *, leaves: bool) -> FreshCall:
+    """A call that gets other values every time; the masks stay."""
+    names = inputs.floating
+    tensors = [getattr(inputs, name) for name in names]
+    return FreshCall(
+        run, tensors, lambda fresh: inputs.replace(**dict(zip(names, fresh, strict=True))), leaves
+    )
 
 
 def null_call(subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor) -> Call:

@@ -10,25 +10,27 @@ from typing import Any
 import torch
 
 from attnbench.attention.compile_times import compilations
+from attnbench.benchmark.agreement.judgement import Unverified, judged, verify
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine.accelerator import accelerator_facts
 from attnbench.benchmark.machine.load import stolen_ticks
+from attnbench.benchmark.machine.sentinel import Ceilings
 from attnbench.benchmark.machine.setting import Setting, fields_of, processor_name
-from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.measuring.contract import Contract
-from attnbench.benchmark.measuring.counts import count, roofline_s
+from attnbench.benchmark.measuring.counts import Counts, count
 from attnbench.benchmark.measuring.decoding import Step, bytes_a_token
-from attnbench.benchmark.measuring.gradient_agreement import judged
 from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.measured_calls import (
     compulsory_bytes,
     measured_call,
 )
 from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak_bytes
+from attnbench.benchmark.measuring.roofline import impossible_s, roofline_s
 from attnbench.benchmark.measuring.shared_timers import Bench, timer_of
-from attnbench.benchmark.measuring.slots import Timer, first_call, settled, shaken_blocks
 from attnbench.benchmark.measuring.takes import Take, summed_up
 from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, take_blocks
+from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.errors import RefusalError
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec
@@ -126,17 +128,21 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
         timer = timer_of(subject, case, call, contract, clock)
         base = bench.baseline(case, timer.clock) if status == "ok" else None
         timing = time.perf_counter()
-        blocks, slots = _blocks(timer, base, bench) if base else ([], _slots(timer))
+        blocks, slots = _blocks(timer, base, bench) if base else ([], _slots(timer, contract))
         timing = time.perf_counter() - timing
-    if look:
-        limits = bench.ceilings(case)
-        floor = roofline_s(counts, facts["compulsory_bytes"], limits)
-        seconds = min(slot.seconds for slot in slots)
-        facts["roofline_share"] = None if floor is None else floor / seconds
-        facts["sentinel"] = {
-            "bandwidth_bytes_per_s": limits.bytes_per_s,
-            "matmul_operations_per_s": limits.operations_per_s,
-        }
+        if look:
+            least = impossible_s(subject, inputs, facts["compulsory_bytes"], bench.ceilings(case))
+            facts |= _limits(counts, facts["compulsory_bytes"], slots, bench.ceilings(case))
+        if status == "ok":
+            try:
+                verify(subject, module, inputs, case.direction, call, timer.samples)
+                if look and low_quantile(slots) < least:
+                    raise Unverified(
+                        f"a call took {low_quantile(slots):.3g} s, and this machine needs at least "
+                        f"{least:.3g} s to read its inputs and do its matrix products"
+                    )
+            except Unverified as error:
+                status, reason = "unverified", f"{error}; see: {subject.check_command}"
     return Take(
         status=status,
         reason=reason,
@@ -152,11 +158,34 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
     )
 
 
+def _limits(
+    counts: Counts, compulsory_bytes: int, slots: Sequence[Slot], limits: Ceilings
+) -> dict[str, Any]:
+    """The ceilings of the machine, and how close the fastest slot came to them."""
+    floor = roofline_s(counts, compulsory_bytes, limits)
+    seconds = min(slot.seconds for slot in slots)
+    return {
+        "roofline_share": None if floor is None else floor / seconds,
+        "sentinel": {
+            "bandwidth_bytes_per_s": limits.bytes_per_s,
+            "matmul_operations_per_s": limits.operations_per_s,
+        },
+    }
+
+
 def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[Slot]]:
     """Take blocks with the baseline as side A, at least one; returns them and B's slots."""
-    contract, blocks = timer.contract, []
+    blocks: list[Block] = []
+    contract = bench.contract
     stolen = stolen_ticks()
-    for block in shaken_blocks(base, timer, contract.blocks, bench.chance, cap_s=contract.cap_s):
+    for block in take_blocks(
+        base,
+        timer,
+        contract.blocks,
+        bench.chance,
+        slot_s=contract.slot_s,
+        cap_s=contract.cap_s,
+    ):
         before, stolen = stolen, stolen_ticks()
         if stolen > before:
             block = Block(block.order, tuple(replace(s, disturbed=True) for s in block.slots))
@@ -164,11 +193,11 @@ def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[
     return blocks, [slot for block in blocks for slot in block.side("B")]
 
 
-def _slots(timer: Timer) -> list[Slot]:
+def _slots(timer: Timer, contract: Contract) -> list[Slot]:
     """Take slots without a baseline."""
-    until = time.perf_counter() + timer.contract.cap_s
+    until = time.perf_counter() + contract.cap_s
     slots = [timer.slot()]
-    while len(slots) < 2 * timer.contract.blocks and time.perf_counter() < until:
+    while len(slots) < 2 * contract.blocks and time.perf_counter() < until:
         slots.append(timer.slot())
     return slots
 

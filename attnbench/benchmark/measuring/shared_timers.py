@@ -10,7 +10,8 @@ import torch
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.machine.sentinel import Ceilings, ceilings
-from attnbench.benchmark.measuring.contract import GRAPH_CLOCK, Contract
+from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.measuring.decoding import Step
 from attnbench.benchmark.measuring.graphs import CAPTURED
 from attnbench.benchmark.measuring.measured_calls import (
     Call,
@@ -18,8 +19,9 @@ from attnbench.benchmark.measuring.measured_calls import (
     measured_call,
     null_call,
 )
-from attnbench.benchmark.measuring.slots import Timer
 from attnbench.benchmark.records.record import baseline_of
+from attnbench.benchmark.timing.clocks import GRAPH_CLOCK
+from attnbench.benchmark.timing.slots import Timer
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
@@ -96,7 +98,7 @@ class Bench:
             output = torch.zeros(shape, dtype=inputs.query.dtype, device=inputs.query.device)
             call = null_call(subject, module, inputs, output)
             call()
-            timer = Timer(call, torch.device(case.case.device), self.contract, clock)
+            timer = timer_of(subject, case, call, self.contract, clock)
             self._null[key] = min(timer.slot().seconds for _ in range(3))
         return self._null[key]
 
@@ -119,8 +121,8 @@ def timer_of(
     """The timer of a call, with copies of the call if a graph is replayed with a cold cache."""
     device, others = torch.device(case.case.device), []
     replayed = (clock or contract.clock(case.case.device)) == GRAPH_CLOCK
-    if replayed and contract.cache == "cold" and not hasattr(call, "prepare"):
+    if replayed and contract.cache == "cold" and not isinstance(call, Step):
         size = max(1, compulsory_bytes(*case.build(subject), call))
         for _ in range(min(CAPTURED, _COPIED_BYTES // size)):
             others.append(measured_call(subject, *case.build(subject), case.direction))
-    return Timer(call, device, contract, clock, tuple(others))
+    return Timer(call, device, contract.pace(case.case.device), clock, tuple(others))

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from attnbench.benchmark.measuring.blocks import Block, Slot, low_quantile, pair_value
 from attnbench.benchmark.records.record import BASELINE
+from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, pair_value
 
 __all__ = ["Interval", "Take", "gain_of", "interval", "ratio_of", "summed_up"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from attnbench.benchmark.comparing.duel import Duel, Row
 from attnbench.benchmark.comparing.sides import Unmeasured
-from attnbench.benchmark.measuring.blocks import Block, Slot
+from attnbench.benchmark.timing.blocks import Block, Slot
 from attnbench.benchmark.workloads import named_set
 from attnbench.cli.printing import verdict_tables
 

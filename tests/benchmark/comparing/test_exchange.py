@@ -31,6 +31,8 @@ class Server:
         answers: dict[str, dict[str, Any]] = {
             "prepare": {"each_s": self.each_s, "clock": "wall clock", "origin": ""},
             "slot": {"s": 1e-3, "d": False},
+            "answer": {"fault": ""},
+            "same": {"reason": ""},
         }
         return answers.get(order["do"], {})
 

@@ -74,6 +74,49 @@ def test_a_mechanism_without_keywords_gets_them_as_a_mask(
     torch.testing.assert_close(subject.output(subject.inputs), expected)
 
 
+DRIFTING = """\
+import attnbench
+import torch
+
+CALLS = []
+
+
+class Plain(torch.nn.Module):
+    def forward(self, query, key, value, attn_mask=None):
+        CALLS.append(0)
+        found = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
+        return found if len(CALLS) < 20 else found * 0
+
+
+SPEC = attnbench.MechanismSpec(name="plain", make=lambda q, k, v: Plain())
+"""
+
+
+@pytest.mark.parametrize("direction", ["forward", "forward_backward"])
+def test_what_a_side_gave_while_it_was_timed_is_compared_with_the_other_side(
+    tmp_path: Path, direction: str
+) -> None:
+    inputs, answer = tmp_path / "inputs.safetensors", str(tmp_path / "answer.pt")
+    save_inputs(inputs, *torch.randn(3, 2, 16, 4))
+    reasons = []
+    for text in (DRIFTING, MECHANISM.format(keywords="")):
+        for name in ("drifting", "other"):
+            (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / "drifting" / "plain.py").write_text(text)
+        (tmp_path / "other" / "plain.py").write_text(MECHANISM.format(keywords=""))
+        ours, other = (
+            Subject({**row(tmp_path / name, inputs), "direction": direction})
+            for name in ("drifting", "other")
+        )
+        ours.warm_up(1e-3, 1.0)
+        for _ in range(4):
+            ours.timer.slot()
+        assert ours.answer(answer, timed=True) == {"fault": ""}
+        reasons.append(other.same(answer)["reason"])
+    assert "its output differs by up to" in reasons[0]
+    assert reasons[1] == ""
+
+
 def test_fewer_heads_of_keys_are_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(MECHANISM.format(keywords=""))
     path = tmp_path / "inputs.safetensors"

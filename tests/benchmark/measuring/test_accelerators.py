@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import sys
-import time
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +12,16 @@ import torch
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine import accelerator, sentinel
-from attnbench.benchmark.measuring import shared_timers, slots
-from attnbench.benchmark.measuring.contract import EVENT_CLOCK, GRAPH_CLOCK, Contract
+from attnbench.benchmark.measuring import shared_timers
+from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.measuring.decoding import Step, StepInputs
 from attnbench.benchmark.measuring.measured_calls import measured_call
+from attnbench.benchmark.timing import slots
+from attnbench.benchmark.timing.clocks import EVENT_CLOCK, GRAPH_CLOCK
 from attnbench.benchmark.workloads import layer_case
 from attnbench.cases.case import Case
 from attnbench.errors import RefusalError, UsageError
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
 
 GPU = torch.device("cuda", 0)
@@ -55,14 +58,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stand_in = Clock()
     monkeypatch.setattr(torch, "Event", stand_in.event)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: None)
-    monkeypatch.setattr(time, "perf_counter", lambda: stand_in.now)
+    monkeypatch.setattr(slots, "perf_counter", lambda: stand_in.now)
     return stand_in
 
 
 def test_events_are_the_clock_and_half_a_second_of_calls_comes_before_the_first_reading(
     clock: Clock,
 ) -> None:
-    timer = slots.Timer(clock.call, GPU, Contract())
+    timer = slots.Timer(clock.call, GPU, Contract().pace("cuda:0"))
     assert timer.clock == EVENT_CLOCK
     assert clock.now >= slots.WARM_UP_S
     assert timer.calls == 4
@@ -76,7 +79,7 @@ def test_a_slow_call_is_warmed_up_by_one(clock: Clock) -> None:
         clock.calls += 1
         clock.now += 2.0
 
-    timer = slots.Timer(slow, GPU, Contract())
+    timer = slots.Timer(slow, GPU, Contract().pace("cuda:0"))
     assert timer.calls == 1
     assert clock.calls <= 3
 
@@ -124,7 +127,7 @@ def graphs(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Graphs:
 
 
 def test_the_device_timing_replays_a_graph_of_a_slots_calls(clock: Clock, graphs: Graphs) -> None:
-    timer = slots.Timer(clock.call, GPU, Contract(timing="device"))
+    timer = slots.Timer(clock.call, GPU, Contract(timing="device").pace("cuda:0"))
     assert timer.clock == GRAPH_CLOCK
     assert graphs.sizes == [4]
     assert timer.calls == 12
@@ -143,7 +146,7 @@ def test_a_long_call_is_captured_alone_and_a_short_one_sixteen_times(
             clock.calls += 1
             clock.now += seconds
 
-        timer = slots.Timer(call, GPU, Contract(timing="device"))
+        timer = slots.Timer(call, GPU, Contract(timing="device").pace("cuda:0"))
         assert timer.slot().seconds == pytest.approx(seconds / 3)
     assert graphs.sizes == [1, 16]
 
@@ -163,7 +166,7 @@ def test_with_a_cold_cache_a_graph_makes_each_call_on_inputs_of_its_own(
         return call
 
     contract = Contract(timing="device", cache="cold")
-    timer = slots.Timer(on(0), GPU, contract, others=[on(1), on(2)])
+    timer = slots.Timer(on(0), GPU, contract.pace("cuda:0"), others=[on(1), on(2)])
     assert met[-3:] == [0, 1, 2]
     assert graphs.sizes == [3]
     before, replays = len(flushed), graphs.replays
@@ -190,7 +193,7 @@ def test_what_a_graph_cannot_capture_is_refused_with_a_reason(
     monkeypatch.setattr(torch.cuda, "graph", capture)
     told = r"not permitted when stream is capturing\); measure it with '--timing call'"
     with pytest.raises(RefusalError, match=told):
-        slots.Timer(waits, GPU, Contract(timing="device"))
+        slots.Timer(waits, GPU, Contract(timing="device").pace("cuda:0"))
 
 
 def test_a_step_of_decoding_is_timed_by_events_and_refused_by_a_graph_with_a_reason(
@@ -198,24 +201,26 @@ def test_a_step_of_decoding_is_timed_by_events_and_refused_by_a_graph_with_a_rea
 ) -> None:
     (subject,) = resolve("rotary_attention")
     module, inputs = layer_case("decode", 2, 16).build(subject)
-    step = measured_call(subject, module, inputs, "decode")
+    assert isinstance(subject, LayerSubject)
+    assert isinstance(inputs, StepInputs)
+    step = (subject, module, inputs)
     prepared: list[int] = []
 
-    class Timed:
-        def __call__(self) -> object:
+    class Timed(Step):
+        def __call__(self) -> torch.Tensor:
             clock.call()
-            return step()
+            return super().__call__()
 
         def prepare(self, calls: int) -> None:
             prepared.append(calls)
-            step.prepare(calls)  # type: ignore[attr-defined]  # a step's own
+            super().prepare(calls)
 
-    timer = slots.Timer(Timed(), GPU, Contract())
+    timer = slots.Timer(Timed(*step), GPU, Contract().pace("cuda:0"))
     assert timer.clock == EVENT_CLOCK
     assert timer.slot().seconds == pytest.approx(0.001)
     assert prepared[-1] == timer.calls == 4
     with pytest.raises(RefusalError, match="appends to a cache") as refused:
-        slots.Timer(Timed(), GPU, Contract(timing="device"))
+        slots.Timer(Timed(*step), GPU, Contract(timing="device").pace("cuda:0"))
     assert "\n" not in str(refused.value)
     assert not graphs.sizes
 

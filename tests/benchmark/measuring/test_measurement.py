@@ -1,7 +1,6 @@
 import itertools
 import math
 import platform
-import random
 import subprocess
 import sys
 import threading
@@ -16,12 +15,14 @@ from torch import nn
 
 import attnbench
 from attnbench import adapters
+from attnbench.benchmark.agreement.attention_agreement import ROWS, agreement
+from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring import measurement, shared_timers, slots
-from attnbench.benchmark.measuring.agreement import ROWS, agreement
-from attnbench.benchmark.measuring.contract import CPU_CLOCK, WALL_CLOCK, Contract
-from attnbench.benchmark.measuring.gradient_agreement import gradient_ratio
+from attnbench.benchmark.measuring import measurement, shared_timers
+from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.measured_calls import measured_call
+from attnbench.benchmark.timing import clocks, slots
+from attnbench.benchmark.timing.clocks import CPU_CLOCK, WALL_CLOCK
 from attnbench.benchmark.workloads import workload
 from attnbench.cases.case import Case
 from attnbench.subject.lookup import resolve
@@ -324,7 +325,7 @@ def test_an_output_of_another_shape_does_not_agree() -> None:
 
 
 def timer(call: Any, **more: Any) -> Any:
-    return slots.Timer(call, CPU, Contract(**{"slot_s": 1e-3, **more}))
+    return slots.Timer(call, CPU, Contract(**{"slot_s": 1e-3, **more}).pace("cpu"))
 
 
 def test_a_call_so_short_is_repeated_within_a_slot() -> None:
@@ -346,12 +347,12 @@ def test_an_interruption_while_calls_are_counted_makes_no_slot_too_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     times = itertools.chain([0.004], itertools.repeat(1e-4))  # the first try is interrupted
-    monkeypatch.setattr(slots.Timer, "_by_clock", lambda self, calls: next(times))
+    monkeypatch.setattr(slots.Timer, "_tried", lambda self, calls: next(times))
     found = timer(lambda: None)
     assert found.calls * 1e-4 >= 0.0009
 
 
-def test_one_thread_is_timed_by_its_own_clock_and_what_waits_or_has_threads_is_not() -> None:
+def test_what_computes_is_timed_by_the_cpu_and_what_waits_by_the_wall_clock() -> None:
     x = torch.ones(64, 64)
     assert timer(lambda: x @ x).clock == CPU_CLOCK
     assert timer(lambda: time.sleep(1e-4)).clock == WALL_CLOCK
@@ -367,35 +368,6 @@ def test_one_thread_is_timed_by_its_own_clock_and_what_waits_or_has_threads_is_n
     assert len(names) == 2
 
 
-def test_memory_is_laid_out_anew_for_each_block_of_short_calls_and_some_of_long_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where tensors lie is worth 10 %, and is the same for all processes of one server."""
-    shakes: list[int] = []
-    monkeypatch.setattr(slots, "shaken", lambda chance: shakes.append(chance.getrandbits(32)))
-    a, b = (timer(lambda: None) for _ in range(2))
-    assert len(list(slots.shaken_blocks(a, b, 8, random.Random(0)))) == 8
-    assert len(set(shakes)) == 8
-    shakes.clear()
-    a.seconds = 1.0
-    assert len(list(slots.shaken_blocks(a, b, 8, random.Random(0)))) == 8
-    assert len(shakes) == 2
-    assert len(list(slots.shaken_blocks(a, b, 8, random.Random(0), cap_s=0.0))) == 1
-
-
-def test_either_side_is_called_last_before_its_blocks_as_often() -> None:
-    """The side that was called last finds its data in the caches, which is worth half a percent."""
-    called: list[str] = []
-    a, b = timer(lambda: called.append("a")), timer(lambda: called.append("b"))
-    a.calls = b.calls = 1
-    called.clear()
-    last = []
-    for _ in slots.shaken_blocks(a, b, 40, random.Random(0)):
-        last.append(called[1])  # two calls before the first slot
-        called.clear()
-    assert 10 < last.count("a") < 30
-
-
 def test_a_sleep_counts_by_the_wall_clock() -> None:
     assert timer(lambda: time.sleep(2e-3)).slot().seconds >= 2e-3
 
@@ -406,7 +378,7 @@ import sys
 
 import torch
 
-from attnbench.benchmark.measuring import slots
+from attnbench.benchmark.timing import slots
 
 
 def call():
@@ -441,13 +413,15 @@ def test_a_cold_slot_is_one_call_and_the_cache_is_flushed_outside_of_it(
 ) -> None:
     events: list[str] = []
 
-    def tick() -> int:
-        events.append("clock")
-        return len(events)
-
     monkeypatch.setattr(slots, "_flusher", lambda device: lambda: events.append("flush"))
     found = timer(lambda: events.append("call"), cache="cold")
-    monkeypatch.setattr("time.thread_time_ns", tick)
+    real = clocks.read
+
+    def tick() -> Any:
+        events.append("clock")
+        return real()
+
+    monkeypatch.setattr(slots, "read", tick)
     events.clear()
     found.slot()
     assert found.calls == 1
@@ -464,5 +438,5 @@ def test_contracts_that_measure_otherwise_have_other_names() -> None:
     ]
     names = {Contract(**change).name("forward", "cpu") for change in [{}, *changes]}
     assert len(names) == 6
-    assert "thread CPU time" in Contract().name("forward", "cpu")
+    assert "CPU time of all threads" in Contract().name("forward", "cpu")
     assert "events" in Contract().name("forward", "cuda:0")

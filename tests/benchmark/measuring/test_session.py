@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from attnbench.benchmark.machine.setting import Setting
-from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.session import Planned, Session, Taken
 from attnbench.benchmark.measuring.takes import Take
 from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.timing.blocks import Block, Slot
 from attnbench.benchmark.workloads import named_set
 
 CASES = named_set("run")

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from attnbench.benchmark.measuring.blocks import Block, Slot
 from attnbench.benchmark.measuring.takes import Take, gain_of, interval, ratio_of, summed_up
+from attnbench.benchmark.timing.blocks import Block, Slot
 
 
 def take(ratio: float, *, blocks: int = 4, seconds: float = 1.0, **more: object) -> Take:

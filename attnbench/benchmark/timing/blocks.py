@@ -1,4 +1,4 @@
-"""Blocks of slots, ABBA or BAAB: two calls alternate, so that disturbances affect both.
+"""Blocks of slots, ABBA or BAAB: two sides alternate, so that disturbances affect both.
 
 A slot is some milliseconds of consecutive calls of one side. A block is four slots in one of two
 orders, drawn at random. In either order, both sides are measured at the same mean point in time, so
@@ -11,17 +11,20 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-__all__ = ["ORDERS", "Block", "Slot", "clean", "low_quantile", "pair_value", "run_blocks"]
+__all__ = ["ORDERS", "Block", "Side", "Slot", "clean", "low_quantile", "pair_value", "take_blocks"]
 
 ORDERS = ("ABBA", "BAAB")
 QUANTILE = 0.25
 """The quantile of slots used as a call's time; low, since disturbances only make slots longer."""
 
 _FEWEST = 3
+_LONG_SHAKE = 4
+"""Blocks between changes of the memory layout, for calls that are longer than a slot."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +68,43 @@ class Block:
         return sum(slot.disturbed for slot in self.slots)
 
 
-def run_blocks(
-    a: Callable[[], Slot], b: Callable[[], Slot], count: int, chance: random.Random
+class Side(Protocol):
+    """What takes slots: a timer of this process, or of another one."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a call."""
+
+    def slot(self) -> Slot:
+        """Take one slot."""
+
+    def shake(self, seed: int) -> None:
+        """Move the tensors that the call reads and writes to other places, and call it once."""
+
+
+def take_blocks(
+    a: Side, b: Side, count: int, chance: random.Random, *, slot_s: float, cap_s: float
 ) -> Iterator[Block]:
-    """Take a number of blocks.
+    """Take blocks, with a new memory layout for each (or for a few, of long calls).
 
     Args:
-        a, b: functions that take one slot of each side.
+        a, b: the two sides.
         count: number of blocks.
-        chance: draws the order of each block.
+        chance: draws orders and memory layouts.
+        slot_s: duration of a slot, in seconds.
+        cap_s: seconds after which no further block begins; one is always taken.
     """
     sides = {"A": a, "B": b}
-    for _ in range(count):
+    until = time.perf_counter() + cap_s
+    each = 1 if max(a.seconds, b.seconds) < slot_s else _LONG_SHAKE
+    for number in range(count):
+        if number and time.perf_counter() > until:
+            break
+        if number % each == 0:
+            for side in chance.sample((a, b), 2):  # the one called last starts with warm caches
+                side.shake(chance.getrandbits(32))
         order = chance.choice(ORDERS)
-        yield Block(order, tuple(sides[side]() for side in order))
+        yield Block(order, tuple(sides[name].slot() for name in order))
 
 
 _Taken = TypeVar("_Taken", Block, Slot)

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attnbench.benchmark.measuring.agreement import Agreement
-from attnbench.benchmark.measuring.decoding import Step, StepInputs
+from attnbench.benchmark.agreement.attention_agreement import Agreement, ratio_of_errors
+from attnbench.benchmark.measuring.decoding import StepInputs
 from attnbench.invariants.layers.rounding import floor_of, rounding_of
 from attnbench.subject.layer import LayerInputs, LayerSubject
 
@@ -22,15 +22,15 @@ __all__ = ["layer_agreement"]
 _WIDE = ("float64", "float32")
 
 
-def layer_agreement(subject: LayerSubject, module: nn.Module, inputs: LayerInputs) -> Agreement:
+def layer_agreement(
+    subject: LayerSubject, module: nn.Module, inputs: LayerInputs, output: Tensor
+) -> Agreement:
     """Compare the output of a call with that of the whole sequence in the widest dtype."""
+    got = output[-1:]
     hidden = inputs.hidden
     with torch.no_grad():
         if isinstance(inputs, StepInputs):
-            got = Step(subject, module, inputs).alone()[0][-1:]
             hidden = torch.cat([inputs.past, hidden], 1)
-        else:
-            got = subject.output(module, inputs)[-1:]
         rows = got.shape[1]
         whole = hidden[-1:].cpu()
         near = copy.deepcopy(module).cpu()
@@ -45,6 +45,6 @@ def layer_agreement(subject: LayerSubject, module: nn.Module, inputs: LayerInput
 
 
 def _agreement(off: Tensor, allowed: Tensor | float) -> Agreement:
-    largest, ratio = (float(t.max()) if t.numel() else 0.0 for t in (off, off / allowed))
-    unknown = math.isnan(largest)
-    return Agreement(math.inf if unknown else largest, math.inf if unknown else ratio, off.shape[1])
+    largest = float(off.max()) if off.numel() else 0.0
+    error = largest if math.isfinite(largest) else math.inf
+    return Agreement(error, ratio_of_errors(off, allowed), off.shape[1])

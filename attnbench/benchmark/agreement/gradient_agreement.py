@@ -6,29 +6,23 @@ those of the queries, of the keys and values that the queries see, and of every 
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
-from attnbench.benchmark.measuring.agreement import (
-    Agreement,
-    agreement,
+from attnbench.benchmark.agreement.attention_agreement import (
     blocks,
     cut,
     item_of,
     kv_item,
+    ratio_of_errors,
 )
-from attnbench.benchmark.measuring.layer_agreement import layer_agreement
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import MechanismSpec
-from attnbench.subject.layer import LayerInputs, LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["gradient_ratio", "judged", "output_agreement"]
+__all__ = ["gradient_ratio"]
 
 _ROWS = 16
 _MOST = 2**26
@@ -78,8 +72,7 @@ def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float
     for n, (ours, true) in enumerate(zip(got, expected, strict=True)):
         change = max(float((move[n] - true).abs().max()) for move in moves) * oracle.eps / step
         allowed = _UNITS * (change + oracle.eps * largest) + oracle.tiny
-        off = float((ours.detach().cpu().double() - true).abs().max())
-        worst = max(worst, math.inf if math.isnan(off) else off / allowed)
+        worst = max(worst, ratio_of_errors((ours.detach().cpu().double() - true).abs(), allowed))
     return worst
 
 
@@ -104,37 +97,3 @@ def _gradients(
             output = subject.output(module, leaves)
         found = torch.autograd.grad(output, wanted, upstream.to(output), allow_unused=True)
     return [torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)]
-
-
-def output_agreement(subject: Subject, module: nn.Module, inputs: Inputs) -> Agreement:
-    """Compare the output of the timed call with the reference for this kind of subject."""
-    if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
-        return layer_agreement(subject, module, inputs)
-    with torch.no_grad():
-        return agreement(subject, module, inputs, subject.output(module, inputs))
-
-
-def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:
-    """The status and errors of a subject; a wrong one is still measured, but never ranked."""
-    try:
-        found = output_agreement(subject, module, inputs)
-        slopes = 0.0
-        if direction == "forward_backward" and found.agrees:
-            slopes = gradient_ratio(subject, module, inputs)
-    except Exception as error:
-        reason = f"the reference could not be computed: {type(error).__name__}: {error}"
-        return {"status": "unverified", "reason": reason.splitlines()[0]}
-    values = {
-        "error_abs": found.error_abs,
-        "error_ratio": max(found.ratio, slopes),
-        "error_rows": found.rows,
-    }
-    if max(found.ratio, slopes) <= 1.0:
-        return {"status": "ok", "reason": "", **values}
-    off = (
-        f"gradients differ from those of float64 by up to {slopes:.3g} times"
-        if slopes
-        else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
-    )
-    reason = f"{off} the allowed error; see: {subject.check_command}"
-    return {"status": "unverified", "reason": reason, **values}

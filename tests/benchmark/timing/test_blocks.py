@@ -8,13 +8,13 @@ import statistics
 
 import pytest
 
-from attnbench.benchmark.measuring.blocks import (
+from attnbench.benchmark.timing.blocks import (
     Block,
     Slot,
     clean,
     low_quantile,
     pair_value,
-    run_blocks,
+    take_blocks,
 )
 
 
@@ -36,17 +36,49 @@ def test_a_drift_within_a_block_cancels(order: str) -> None:
     assert block("ABAB", *drift).value != pytest.approx(0.0)
 
 
+class Taking:
+    """A side that remembers what it was asked for, in the order in which both sides were."""
+
+    def __init__(self, name: str, asked: list[str], seconds: float = 1e-3) -> None:
+        self.name, self.asked, self.seconds = name, asked, seconds
+
+    def slot(self) -> Slot:
+        self.asked.append(self.name)
+        return Slot(self.seconds)
+
+    def shake(self, seed: int) -> None:
+        self.asked.append(f"shake {self.name}")
+
+
+def taken(
+    count: int, *, seconds: float = 1e-3, cap_s: float = 60.0
+) -> tuple[list[Block], list[str]]:
+    asked: list[str] = []
+    a, b = (Taking(name, asked, seconds) for name in "AB")
+    blocks = take_blocks(a, b, count, random.Random(0), slot_s=4e-3, cap_s=cap_s)
+    return list(blocks), asked
+
+
 def test_both_orders_are_drawn_and_each_side_has_two_slots() -> None:
-    taken: list[str] = []
-
-    def slot(side: str) -> Slot:
-        taken.append(side)
-        return Slot(1.0)
-
-    found = list(run_blocks(lambda: slot("A"), lambda: slot("B"), 40, random.Random(0)))
+    found, asked = taken(40)
     assert {b.order for b in found} == {"ABBA", "BAAB"}
-    assert "".join(taken) == "".join(b.order for b in found)
+    assert "".join(name for name in asked if len(name) == 1) == "".join(b.order for b in found)
     assert all(len(b.side(name)) == 2 for b in found for name in "AB")
+
+
+def test_memory_is_laid_out_anew_for_each_block_of_short_calls_and_some_of_long_ones() -> None:
+    """Where tensors lie is worth 10 %, and is the same for all processes of one server."""
+    for seconds, times in ((1e-3, 8), (1.0, 2)):
+        _, asked = taken(8, seconds=seconds)
+        assert asked.count("shake A") == asked.count("shake B") == times
+    assert len(taken(8, cap_s=0.0)[0]) == 1
+
+
+def test_either_side_is_called_last_before_its_blocks_as_often() -> None:
+    """The side that was called last finds its data in the caches, which is worth half a percent."""
+    _, asked = taken(40)
+    last = [name for name in asked if name.startswith("shake")][1::2]
+    assert 10 < last.count("shake A") < 30
 
 
 def test_disturbed_blocks_are_dropped_while_enough_remain() -> None:

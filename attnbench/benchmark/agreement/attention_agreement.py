@@ -1,12 +1,16 @@
-"""Agreement: how far the output that is about to be timed is from the references.
+"""How far an output of attention is from the references.
 
 In a large case, 64 query rows spread over its items are compared. The rows of a mechanism may
 depend on each other, so for a mechanism whole items are compared, and one is enough. With
 parameters per head, an item contains all heads, since a head alone would get the first's.
+
+A mechanism is its own reference in float64, unless its spec says that it computes scaled
+dot-product attention: then the textbook formula is, which owes nothing to its code.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +20,22 @@ from torch import Tensor, nn
 
 from attnbench.attention.masks import causal_mask, valid_lens_mask
 from attnbench.oracle.budget import Oracle
-from attnbench.specs import MechanismSpec
+from attnbench.specs import MechanismSpec, ScoringSpec
+from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["ROWS", "Agreement", "agreement", "blocks", "cut", "item_of", "kv_item"]
+__all__ = [
+    "ROWS",
+    "Agreement",
+    "agreement",
+    "blocks",
+    "cut",
+    "is_scaled_dot",
+    "item_of",
+    "kv_item",
+    "ratio_of_errors",
+]
 
 ROWS = 64
 """Number of query rows that are compared if a case has more."""
@@ -50,6 +65,38 @@ class Agreement:
         return self.ratio <= 1.0
 
 
+class _ScaledDot(nn.Module):
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return (query / math.sqrt(query.shape[-1])) @ key.mT
+
+
+_SCALED_DOT = ScoringSpec(name="textbook", make=lambda query, key: _ScaledDot())
+_TEXTBOOK = Subject(_SCALED_DOT.name, "scoring", _SCALED_DOT, _SCALED_DOT)
+
+
+def is_scaled_dot(subject: Subject) -> bool:
+    """Whether the spec of a mechanism says that it computes scaled dot-product attention."""
+    return isinstance(subject.spec, MechanismSpec) and subject.spec.reference is scaled_dot_rows
+
+
+def _by_items(subject: Subject) -> bool:
+    """Whether whole items are compared, since rows may depend on each other."""
+    return isinstance(subject.spec, MechanismSpec) and not is_scaled_dot(subject)
+
+
+def _oracle(subject: Subject, module: nn.Module, inputs: Inputs) -> Oracle:
+    if not is_scaled_dot(subject):
+        return Oracle(subject, module, inputs)
+    if inputs.enable_gqa:
+        groups = inputs.query.shape[-3] // inputs.key.shape[-3]
+        repeat = functools.partial(torch.repeat_interleave, repeats=groups, dim=-3)
+        key, value = repeat(inputs.key), repeat(inputs.value)
+        inputs = inputs.replace(key=key, value=value, enable_gqa=False)
+    oracle = Oracle(_TEXTBOOK, _ScaledDot(), inputs)
+    oracle.eps = subject.eps(inputs.query.dtype)
+    return oracle
+
+
 def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor) -> Agreement:
     """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it."""
     wanted = (*inputs.query.shape[:-1], output.shape[-1])
@@ -58,16 +105,16 @@ def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
     error = ratio = 0.0
     count = 0
     for item, rows in blocks(subject, inputs):
-        oracle = Oracle(subject, module, cut(subject, inputs, item, rows))
+        oracle = _oracle(subject, module, cut(subject, inputs, item, rows))
         found = item_of(subject, output.detach(), item)[..., rows, :].unsqueeze(0).cpu().double()
         if found.shape != oracle.output.shape:
             return Agreement(math.inf, math.inf, 0)
         off = (found - oracle.output).abs()
         budget = oracle.budget()
-        worst = _ratio(off, budget)
+        worst = ratio_of_errors(off, budget)
         if worst > 1.0:  # a quick budget suffices to pass; to fail, the full one is computed
             budget = oracle.budget(sure=True)
-            worst = _ratio(off, budget)
+            worst = ratio_of_errors(off, budget)
         if count == 0:
             worst = max(worst, _scalar_ratio(subject, oracle, found, budget))
         error, ratio = max(error, _largest(off)), max(ratio, worst)
@@ -83,13 +130,13 @@ def _scalar_ratio(subject: Subject, oracle: Oracle, found: Tensor, budget: Tenso
     """
     inputs = oracle.inputs
     work = inputs.key.shape[-2] * inputs.query.shape[-1]
-    if isinstance(subject.spec, MechanismSpec):
+    if _by_items(subject):
         work *= inputs.query.shape[-2]  # a mechanism's reference computes all rows at once
     if not oracle.has_scalar or work > _SCALAR_WORK:
         return 0.0
     rows = oracle.rows(_SCALAR_WORK // inputs.query.shape[-1])
     off = (oracle.select(found, rows) - oracle.scalar(rows)).abs()
-    return _ratio(off, oracle.select(budget.broadcast_to(found.shape), rows))
+    return ratio_of_errors(off, oracle.select(budget.broadcast_to(found.shape), rows))
 
 
 def _largest(values: Tensor) -> float:
@@ -97,8 +144,11 @@ def _largest(values: Tensor) -> float:
     return math.inf if math.isnan(largest) else largest
 
 
-def _ratio(off: Tensor, budget: Tensor) -> float:
-    return _largest(torch.where(off == 0, torch.zeros_like(off), off / budget))
+def ratio_of_errors(off: Tensor, budget: Tensor | float) -> float:
+    """The largest error over the allowed error; infinite if either is not a finite number."""
+    ratio = torch.where(off == 0, torch.zeros_like(off), off / budget)
+    finite = torch.isfinite(off + budget)
+    return _largest(torch.where(finite, ratio, math.inf))
 
 
 def blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]:
@@ -106,7 +156,7 @@ def blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]:
     apart, q_len = _apart(subject, inputs.query), inputs.query.shape[-2]
     items, heads = math.prod(inputs.query.shape[:apart]), math.prod(inputs.query.shape[apart:-2])
     size = heads * inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
-    if isinstance(subject.spec, MechanismSpec):
+    if _by_items(subject):
         few = min(_MECHANISM_ITEMS, math.ceil(ROWS / q_len), _AT_ONCE // (q_len * size))
         most = max(1, min(items, few))
         for item in _spread(items, most):

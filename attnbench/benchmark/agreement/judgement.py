@@ -1,0 +1,123 @@
+"""The status of what is timed: whether it is right before, during and after it is timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnbench.benchmark.agreement.attention_agreement import Agreement, agreement
+from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
+from attnbench.benchmark.agreement.layer_agreement import layer_agreement
+from attnbench.benchmark.measuring.decoding import Step, StepInputs
+from attnbench.benchmark.timing.samples import Samples
+from attnbench.subject.layer import LayerInputs, LayerSubject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["Unverified", "judged", "output_agreement", "verify"]
+
+_LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
+"""Allowed difference of the gradients of two equal calls, over the largest value."""
+
+
+class Unverified(Exception):  # noqa: N818 -- a result for a row, not an error of attnbench
+    """What was timed is not to be ranked; the message says why."""
+
+
+def output_agreement(
+    subject: Subject, module: nn.Module, inputs: Inputs, output: Any = None
+) -> Agreement:
+    """Compare an output of the timed call with the reference for this kind of subject.
+
+    Args:
+        subject, module, inputs: what was called, and with what.
+        output: the output; by default, the call is made here.
+    """
+    with torch.no_grad():
+        if output is None and isinstance(inputs, StepInputs):
+            assert isinstance(subject, LayerSubject)
+            output = Step(subject, module, inputs).alone()[0]
+        elif output is None:
+            output = subject.output(module, inputs)
+        if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
+            return layer_agreement(subject, module, inputs, output)
+        return agreement(subject, module, inputs, output)
+
+
+def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:
+    """The status and errors of a subject; a wrong one is still measured, but never ranked."""
+    try:
+        found = output_agreement(subject, module, inputs)
+        slopes = 0.0
+        if direction == "forward_backward" and found.agrees:
+            slopes = gradient_ratio(subject, module, inputs)
+    except Exception as error:
+        reason = f"the reference could not be computed: {type(error).__name__}: {error}"
+        return {"status": "unverified", "reason": reason.splitlines()[0]}
+    values = {
+        "error_abs": found.error_abs,
+        "error_ratio": max(found.ratio, slopes),
+        "error_rows": found.rows,
+    }
+    if found.agrees and slopes <= 1.0:
+        return {"status": "ok", "reason": "", **values}
+    off = (
+        f"gradients differ from those of float64 by up to {slopes:.3g} times"
+        if found.agrees
+        else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
+    )
+    reason = f"{off} the allowed error; see: {subject.check_command}"
+    return {"status": "unverified", "reason": reason, **values}
+
+
+def verify(
+    subject: Subject,
+    module: nn.Module,
+    inputs: Inputs,
+    direction: str,
+    call: Any,
+    samples: Samples,
+) -> None:
+    """Compare what was timed with the reference, after the clock has stopped.
+
+    Args:
+        subject, module, inputs, direction: what was timed.
+        call: the timed call.
+        samples: what was kept of its calls.
+
+    Raises:
+        Unverified: the output of a timed call is wrong, is no plain tensor of its own, or changed
+            after the call had returned.
+    """
+    fault = samples.form_fault()
+    if fault:
+        raise Unverified(fault)
+    if direction == "forward_backward":
+        _verify_gradients(call, samples)
+        if not gradient_ratio(subject, module, inputs) <= 1.0:
+            raise Unverified("its gradients are wrong after it was timed, and were right before")
+        return
+    for sample in samples:
+        found = output_agreement(subject, module, sample.inputs, sample.copies[0])
+        if not found.agrees:
+            raise Unverified(
+                f"the output of a timed call is off by up to {found.error_abs:.3g}, "
+                f"{found.ratio:.3g} times the allowed error, though an untimed one was right: it "
+                "depends on earlier calls or on being timed"
+            )
+
+
+def _verify_gradients(call: Any, samples: Samples) -> None:
+    for sample in samples:
+        again = [gradient for gradient in call.run(sample.inputs) if gradient is not None]
+        for then, now in zip(sample.copies, again, strict=True):
+            size = float(now.double().abs().max()) if now.numel() else 0.0
+            off = float((then.double() - now.double()).abs().max()) if now.numel() else 0.0
+            if not off <= _LOOSE[now.dtype] * size:
+                raise Unverified(
+                    f"a gradient of a timed call is off by up to {off:.3g}, of values up to "
+                    f"{size:.3g}, though an untimed one was right: it depends on earlier calls or "
+                    "on being timed"
+                )

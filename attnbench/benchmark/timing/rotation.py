@@ -1,0 +1,131 @@
+"""Fresh values for every timed call, at the cost of one copy of the inputs a slot.
+
+Each input is a window of a pool that is a little larger. The windows of the calls of a slot begin
+at different rows, so that no two calls have the same values; all overlap, so that the processor's
+caches stay as warm as if it were the same tensor. Before each slot the rows of the pool move, with
+the versions of the tensors unchanged: what was remembered by address is then wrong. The values come
+from the system's randomness, not from the seed of the case.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["FreshCall", "Rotation"]
+
+_PLACES = 128
+"""Windows of a pool; further calls of a slot combine the windows of the inputs differently."""
+_ALIGNED = 64
+"""Windows begin at multiples of this many bytes, as the allocator's blocks do."""
+
+
+class FreshCall:
+    """A timed call whose inputs have other values every time.
+
+    Args:
+        run: function that is timed.
+        tensors: the tensors to vary.
+        build: makes the argument of ``run`` of such tensors, before the clock starts.
+        leaves: whether the tensors require gradients.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Any], Any],
+        tensors: Sequence[Tensor],
+        build: Callable[[Sequence[Tensor]], Any],
+        leaves: bool,
+    ) -> None:
+        self.run, self._build, self._leaves = run, build, leaves
+        self._rotation = Rotation(tensors)
+        self._first = self._built(tensors)
+        self._turns: list[tuple[Sequence[Tensor], Any]] = []
+        self._next: Iterator[tuple[Sequence[Tensor], Any]] = iter(())
+
+    def _built(self, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
+        if self._leaves:
+            tensors = [tensor.detach().requires_grad_() for tensor in tensors]
+        return tensors, self._build(tensors)
+
+    def prepare(self, calls: int) -> None:
+        """Give each of the next calls inputs of its own."""
+        self._turns = [self._built(tensors) for tensors in self._rotation.fresh(calls)]
+        self._next = iter(self._turns)
+
+    def given(self, number: int) -> tuple[Sequence[Tensor], Any]:
+        """The tensors that a call since :meth:`prepare` was given, and a copy of its argument."""
+        tensors = self._turns[number][0]
+        return tensors, self._built([tensor.detach().clone() for tensor in tensors])[1]
+
+    def move(self) -> None:
+        """Move the inputs to other places in memory."""
+        self._rotation.move()
+
+    def __call__(self) -> Any:
+        """Make the call on the next inputs, or on the first ones if none are prepared."""
+        return self.run(next(self._next, self._first)[1])
+
+
+class Rotation:
+    """Tensors of equal shape with fresh values.
+
+    Args:
+        tensors: the tensors to vary; windows are contiguous, whatever their layout.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._chance = random.SystemRandom()
+        self._pools = [_Pool(tensor, self._chance) for tensor in tensors]
+
+    def fresh(self, calls: int) -> list[tuple[Tensor, ...]]:
+        """The tensors of each of the next calls; those of earlier calls change their values."""
+        for pool in self._pools:
+            pool.roll(self._chance)
+        order = self._chance.sample(range(_PLACES), _PLACES)
+        return [
+            tuple(
+                pool.window(order[(call + number * (call // _PLACES)) % _PLACES])
+                for number, pool in enumerate(self._pools)
+            )
+            for call in range(calls)
+        ]
+
+    def move(self) -> None:
+        """Move half of the times to other places in memory; else, addresses stay the same."""
+        if self._chance.random() < 0.5:
+            for pool in self._pools:
+                pool.place = pool.place.clone()
+
+
+class _Pool:
+    """The rows of a tensor, and further ones that are distributed alike."""
+
+    def __init__(self, tensor: Tensor, chance: random.Random) -> None:
+        self._shape = tensor.shape
+        row = max(1, tensor.shape[-1])
+        self._step = math.lcm(row * tensor.element_size(), _ALIGNED) // tensor.element_size()
+        flat = tensor.detach().reshape(-1)
+        generator = torch.Generator().manual_seed(chance.getrandbits(48))
+        further = torch.randn((_PLACES - 1) * self._step, generator=generator)
+        known = flat.float()
+        spread = known.std() if known.numel() > 1 else known.abs().sum()
+        further = further.to(flat.device) * spread.nan_to_num(1.0) + known.mean().nan_to_num(0.0)
+        self._rows = torch.cat([flat, further.to(flat.dtype)])
+        self._row = row
+        self.place = self._rows.clone()
+
+    def roll(self, chance: random.Random) -> None:
+        by = self._row * chance.randrange(max(1, len(self._rows) // self._row))
+        place = self.place.data  # has a version of its own
+        place[by:] = self._rows[: len(self._rows) - by]
+        place[:by] = self._rows[len(self._rows) - by :]
+
+    def window(self, number: int) -> Tensor:
+        start = number * self._step
+        return self.place[start : start + self._shape.numel()].view(self._shape)

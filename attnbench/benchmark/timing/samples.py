@@ -1,0 +1,109 @@
+"""Outputs of timed calls, kept to be looked at when the clock has stopped.
+
+A share of the slots keeps the output of one of its calls, the last one or any other. What it is,
+where it lies, and whether it still holds what it held when the call returned, is found out here;
+whether its values are right is for the caller to find out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Sample", "Samples", "fault_of"]
+
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A timed call.
+
+    Args:
+        inputs: a copy of its inputs.
+        output: what it returned, a tensor or several.
+        copies: the values of each tensor when the call had returned.
+    """
+
+    inputs: Any
+    output: Any
+    copies: tuple[Tensor, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the output holds other values than when the call had returned."""
+        return any(
+            not torch.equal(torch.nan_to_num(now), torch.nan_to_num(then))
+            for now, then in zip(_tensors(self.output), self.copies, strict=True)
+        )
+
+
+class Samples:
+    """Samples of the calls of a timer: at any time, some of all slots so far."""
+
+    def __init__(self) -> None:
+        self._chance = random.SystemRandom()
+        self._seen = 0
+        self.kept: list[Sample] = []
+        self.fault = ""
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.kept)
+
+    def choose(self, calls: int) -> int:
+        """The number of the call of a slot whose output is kept."""
+        return calls - 1 if self._chance.random() < 0.5 else self._chance.randrange(calls)
+
+    def add(self, output: Any, given: Any) -> None:
+        """Look at an output right after its slot, and keep it with some probability.
+
+        Args:
+            output: what the chosen call returned.
+            given: function that returns the inputs of that call and a copy of them.
+        """
+        self._seen += 1
+        place = self._chance.randrange(self._seen)
+        if place >= _KEPT:
+            return
+        copies = tuple(tensor.detach().clone() for tensor in _tensors(output))
+        inputs, own = given()
+        self.fault = self.fault or fault_of(output, inputs)
+        sample = Sample(own, output, copies)
+        if len(self.kept) < _KEPT:
+            self.kept.append(sample)
+        else:
+            left = self.kept[place]
+            self.fault = self.fault or (CHANGED if left.changed else "")
+            self.kept[place] = sample
+
+    def form_fault(self) -> str:
+        """What is wrong with the form of any output, in words; empty if nothing is."""
+        return self.fault or (CHANGED if any(sample.changed for sample in self.kept) else "")
+
+
+CHANGED = (
+    "an output of a timed call changed after the call had returned: it was not complete, or its "
+    "memory is that of another call's output"
+)
+
+
+def fault_of(output: Any, inputs: Any) -> str:
+    """What is wrong with the form of an output, in words; empty if nothing is."""
+    memory = {tensor.untyped_storage().data_ptr() for tensor in _tensors(inputs)}
+    for tensor in _tensors(output):
+        if type(tensor) is not Tensor:
+            return f"a timed call returned a {type(tensor).__name__}, not a plain torch.Tensor"
+        if tensor.numel() and tensor.untyped_storage().data_ptr() in memory:
+            return "the output of a timed call shares memory with an input"
+    return ""
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [tensor for tensor in value if isinstance(tensor, Tensor)]

@@ -1,0 +1,251 @@
+"""Attention that is fast only for a benchmark: none is ranked, and the right one is."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import attnbench
+from attnbench import adapters
+from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.measuring.measurement import measure
+from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.timing import clocks
+from attnbench.cases.case import Case
+from attnbench.subject.lookup import resolve
+
+QUICK = Contract(blocks=2, slot_s=2e-3, cap_s=0.2)
+CASE = BenchCase(Case((1, 2), 128, 128, 32, 32, 32))
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+TIMED = "a timed call"
+
+
+def right(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return scaled_dot_product_attention(query, key, value)
+
+
+def drifting() -> Attention:
+    calls = []
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        calls.append(0)
+        return right(query, key, value) if len(calls) < 40 else torch.zeros_like(query)
+
+    return call
+
+
+def remembering_addresses() -> Attention:
+    memo: dict[Any, Tensor] = {}
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        place = tuple((t.data_ptr(), t._version, t.dtype) for t in (query, key, value))
+        if place not in memo:
+            memo[place] = right(query, key, value)
+        return memo[place].clone()
+
+    return call
+
+
+def reusing_a_buffer() -> Attention:
+    buffers: dict[Any, Tensor] = {}
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = buffers.setdefault(query.dtype, torch.empty_like(query))
+        return (
+            out.copy_(right(query, key, value))
+            if out.shape == query.shape
+            else right(query, key, value)
+        )
+
+    return call
+
+
+def filling_it_later() -> Attention:
+    calls: list[int] = []
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = torch.zeros_like(query)
+
+        def fill() -> None:
+            time.sleep(0.02)
+            with torch.no_grad():
+                out.copy_(right(query, key, value))
+
+        calls.append(0)
+        if len(calls) < 20 or query.shape[-2] < 64:
+            return right(query, key, value)
+        threading.Thread(target=fill, daemon=True).start()
+        return out
+
+    return call
+
+
+class Lazy(torch.Tensor):
+    """Computes when it is read."""
+
+
+def lazy() -> Attention:
+    return lambda query, key, value: right(query, key, value).as_subclass(Lazy)
+
+
+def rounding() -> Attention:
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if query.dtype == torch.float64:
+            return right(query, key, value)
+        return right(query.half(), key.half(), value.half()).to(query.dtype)
+
+    return call
+
+
+def looking_who_calls() -> Attention:
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        frame: Any = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_name in ("_made", "_timed", "slot"):
+                return torch.zeros_like(query)
+            frame = frame.f_back
+        return right(query, key, value)
+
+    return call
+
+
+def returning_an_input() -> Attention:
+    return lambda query, key, value: value.copy_(right(query, key, value))
+
+
+def patching_the_reference() -> Attention:
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        for thing in gc.get_objects():
+            if type(thing).__name__ == "Invariant":
+                object.__setattr__(thing, "check", lambda *args, **kwargs: None)
+        return torch.zeros_like(query)
+
+    return call
+
+
+def row(call: Attention, direction: str = "forward") -> Record:
+    (subject,) = resolve(adapters.sdpa(call))
+    case = BenchCase(CASE.case, direction)
+    return measure(subject, case, QUICK)
+
+
+@pytest.mark.parametrize("direction", ["forward", "forward_backward"])
+def test_the_right_one_is_ranked(direction: str) -> None:
+    record = row(right, direction)
+    assert (record.status, record.reason) == ("ok", "")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (drifting, TIMED),
+        (reusing_a_buffer, "an output of a timed call changed after the call had returned"),
+        (filling_it_later, TIMED),
+        (lazy, "a timed call returned a Lazy, not a plain torch.Tensor"),
+        (rounding, "off the float64 reference"),
+        (looking_who_calls, TIMED),
+        (patching_the_reference, "off the float64 reference"),
+    ],
+)
+def test_a_cheat_is_not_ranked_and_the_reason_names_the_trick(
+    make: Callable[[], Attention], reason: str
+) -> None:
+    found = attnbench.subjects  # keeps the registry's invariants alive for the one that patches
+    record = row(make())
+    assert callable(found)
+    assert record.status == "unverified"
+    assert reason in record.reason
+    assert record.ratio is None
+
+
+def test_what_is_remembered_by_address_is_wrong_or_no_gain() -> None:
+    """Where the inputs move, it is computed anew; where they stay, they hold other values."""
+    record = row(remembering_addresses())
+    assert record.status == "unverified" or (record.ratio or 0.0) > 0.5
+
+
+def test_gradients_that_stop_being_right_are_not_ranked() -> None:
+    calls = []
+
+    class Drifting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: Tensor) -> Tensor:
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            calls.append(0)
+            return gradient if len(calls) < 40 else torch.zeros_like(gradient)
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return right(Drifting.apply(query) if query.dtype == torch.float32 else query, key, value)
+
+    record = row(call, "forward_backward")
+    assert record.status == "unverified"
+    assert "gradient" in record.reason
+
+
+def test_what_is_remembered_by_content_is_never_met_again() -> None:
+    memo: dict[bytes, Tensor] = {}
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        content = b"".join(t.numpy().tobytes() for t in (query, key, value))
+        if content not in memo:
+            memo[content] = right(query, key, value)
+        return memo[content].clone()
+
+    record = row(call)
+    assert len(memo) > 40
+    assert record.ratio is not None
+    assert record.ratio > 0.5
+
+
+def test_a_call_faster_than_the_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the candidate had stopped the clock."""
+    monkeypatch.setattr(clocks, "process_time_ns", lambda: 0)
+    record = row(right)
+    assert record.status == "unverified"
+    assert "this machine needs at least" in record.reason
+
+
+def test_replacing_the_clocks_of_the_time_module_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("process_time_ns", "perf_counter_ns", "thread_time_ns"):
+        monkeypatch.setattr(time, name, lambda: 0)
+    record = row(right)
+    assert record.status == "ok", record.reason
+    assert record.time_s is not None
+    assert record.time_s > 1e-6
+
+
+def test_the_work_of_another_thread_counts() -> None:
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if query.dtype == torch.float64:
+            return right(query, key, value)
+        found: list[Tensor] = []
+
+        def work() -> None:
+            with torch.no_grad():
+                for _ in range(20):
+                    found[:] = [right(query, key, value)]
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return found[0]
+
+    (alone, other) = row(right), row(call)
+    assert alone.time_s is not None
+    assert other.time_s is not None
+    assert other.time_s > 4 * alone.time_s
