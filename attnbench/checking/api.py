@@ -13,7 +13,9 @@ from attnbench.checking.answer_faults import unusable
 from attnbench.checking.evidence.diagnosis import diagnosed
 from attnbench.checking.evidence.reproduction import with_evidence
 from attnbench.checking.outcomes import COMPILING, CONTRACT, CheckReport, Outcome, notes_of
+from attnbench.checking.profiles import effort_of
 from attnbench.checking.runner import PROFILES, Profile, run_invariant, seeded, skip_reason
+from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import (
     DuplicateNameError,
     OptionError,
@@ -36,6 +38,8 @@ __all__ = [
     "check",
     "check_options",
     "check_subject",
+    "fails_alone",
+    "outcomes",
     "outcomes_of",
     "planned",
     "select_invariants",
@@ -101,12 +105,21 @@ def check(
         SpecError: the spec names a law or an invariant that no plugin registers.
         DeviceError: the device is not available.
     """
+    guard = SuiteGuard()
     found, chosen = planned(
         target, style=style, profile=profile, device=device, dtypes=dtypes, invariants=invariants
     )
     check_options(found)
     reports = [
-        check_subject(subject, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed)
+        check_subject(
+            subject,
+            chosen,
+            profile=profile,
+            device=device,
+            dtypes=dtypes,
+            seed=seed,
+            guard=guard,
+        )
         for subject in found
     ]
     return CheckReport.joined(reports)
@@ -198,10 +211,11 @@ def check_subject(
     device: str = "cpu",
     dtypes: Sequence[str] | None = None,
     seed: int | None = None,
+    guard: SuiteGuard | None = None,
 ) -> CheckReport:
     """Run invariants on one subject; torch's global generator is restored afterwards."""
     outcomes = outcomes_of(
-        subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed
+        subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
     )
     found = diagnosed(outcomes)
     return CheckReport(found, profile, seed, notes_of(found), subject.about)
@@ -216,15 +230,25 @@ def outcomes_of(
     dtypes: Sequence[str] | None = None,
     seed: int | None = None,
     evidence: bool = True,
+    guard: SuiteGuard | None = None,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of one subject as they come, the first failure with evidence.
 
     Args:
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
         evidence: whether to look for a script that reproduces a failure, which takes some seconds.
+        guard: what the suite was before the subject's code was imported.
     """
     invariants = list(invariants)
-    found = _outcomes(subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed)
+    found = _outcomes(
+        subject,
+        invariants,
+        profile=profile,
+        device=device,
+        dtypes=dtypes,
+        seed=seed,
+        guard=guard or SuiteGuard(),
+    )
     return with_evidence(found, subject, invariants) if evidence else found
 
 
@@ -236,8 +260,9 @@ def _outcomes(
     device: str,
     dtypes: Sequence[str] | None,
     seed: int | None,
+    guard: SuiteGuard,
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of one subject.
+    """Yield the outcomes of one subject; none counts once its code has changed the suite.
 
     If a subject violates the contract and has no usable answer, no other property is checked, since
     each would fail without adding information.
@@ -252,7 +277,52 @@ def _outcomes(
             outcome = run_invariant(
                 subject, invariant, PROFILES[profile], device=device, dtypes=wanted, seed=seed
             )
-            broken = invariant.name == CONTRACT and outcome.status == "failed"
+            change = guard.change()
+            broken = change is None and invariant.name == CONTRACT and outcome.status == "failed"
             if broken and unusable(subject, device, wanted or ()):
                 not_run = f"not run: {CONTRACT} failed, and so would this"
+        if change is not None:
+            reason = (
+                f"code of the subject changed the suite, so that nothing it says counts: {change}"
+            )
+            outcome = Outcome(subject.name, invariant.name, "crashed", reason)
         yield outcome
+
+
+def outcomes(
+    target: str,
+    subject: str,
+    *,
+    profile: str,
+    device: str,
+    dtypes: Sequence[str] | None,
+    invariants: Sequence[str],
+    seed: int | None,
+    asked: Sequence[str] = (),
+) -> Iterator[Outcome]:
+    """Yield the outcomes of one subject of an address as they come, in a child process.
+
+    Args:
+        target, subject, profile, device, dtypes, invariants, seed: as in :func:`check`.
+        asked: invariants that the user named.
+    """
+    guard = SuiteGuard()
+    found, chosen = planned(
+        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants, asked=asked
+    )
+    (one,) = [candidate for candidate in found if candidate.name == subject]
+    yield from outcomes_of(
+        one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
+    )
+
+
+def fails_alone(target: str, subject: str, *, profile: str, invariant: str, case: str) -> bool:
+    """Whether one invariant fails at one case, in a process in which nothing ran before."""
+    found, (chosen,) = planned(target, profile=profile, invariants=[invariant])
+    (one,) = [candidate for candidate in found if candidate.name == subject]
+    with seeded(), effort_of(PROFILES[profile], None, shrink=False):
+        try:
+            chosen.check(one, Case.from_id(case))
+        except Exception:
+            return True
+    return False

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
+from attnbench.checking.reruns import Reruns
 from attnbench.checking.works import RESTARTS, Work, apart, dealt, key_of, pieces, without
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
@@ -69,7 +70,7 @@ def run_checks(
 
     Args:
         works: the works.
-        options: further arguments of :func:`attnbench.checking.tasks.outcomes`.
+        options: further arguments of :func:`attnbench.checking.api.outcomes`.
         jobs: number of processes; 0 for one per core.
         timeout_s: most seconds for an invariant.
         memory_gib: most memory of a subject's process, in GiB.
@@ -97,7 +98,7 @@ def run_checks(
                 "seed": work.seed,
                 **options,
             }
-            function = "attnbench.checking.tasks:outcomes"
+            function = "attnbench.checking.api:outcomes"
             workers.submit(
                 Task(number, function, arguments, timeout_s=timeout_s, memory_gib=memory_gib)
             )
@@ -105,11 +106,16 @@ def run_checks(
         for number, work in enumerate(works):
             submit(str(number), work)
         seen = {key_of(outcome) for outcome in recorded}
+        rerun = Reruns(workers, timeout_s, memory_gib)
         for event in workers.events():
+            if event.task.name in rerun:
+                yield from rerun.settled(event)
+                continue
             seed = left[event.task.name].seed
             for found in _outcomes(event, left, submit):
                 outcome = replace(found, seed=seed)
-                if key_of(outcome) not in seen:  # each part of a subject runs the contract
+                new = key_of(outcome) not in seen  # each part of a subject runs the contract
+                if new and not rerun.takes(outcome, event.task):
                     yield outcome
                 seen.add(key_of(outcome))
 

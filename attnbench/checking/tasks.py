@@ -7,12 +7,10 @@ these functions by name.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from attnbench.checking.outcomes import Outcome
-
-__all__ = ["adapted_fields", "loaded_plugins", "make", "outcomes", "plan", "subject_rows"]
+__all__ = ["adapted_fields", "loaded_plugins", "make", "plan", "subject_rows"]
 
 
 def loaded_plugins() -> list[dict[str, Any]]:
@@ -223,32 +221,6 @@ def make(target: str) -> None:
     from attnbench.subject.lookup import resolve
 
     check_options(resolve(target))
-
-
-def outcomes(
-    target: str,
-    subject: str,
-    *,
-    profile: str,
-    device: str,
-    dtypes: Sequence[str] | None,
-    invariants: Sequence[str],
-    seed: int | None,
-    asked: Sequence[str] = (),
-) -> Iterator[Outcome]:
-    """Yield the outcomes of one subject as they come.
-
-    Args:
-        target, subject, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
-        asked: invariants that the user named.
-    """
-    from attnbench.checking.api import outcomes_of, planned
-
-    found, chosen = planned(
-        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants, asked=asked
-    )
-    (one,) = [candidate for candidate in found if candidate.name == subject]
-    yield from outcomes_of(one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed)
 
 
 def weights(

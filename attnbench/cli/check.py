@@ -68,6 +68,9 @@ def command(
         ),
     ] = None,
     memory: Memory = MEMORY_GIB,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop at the first outcome that is not good.")
+    ] = False,
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Also write the outcomes as JUnit XML.")
     ] = None,
@@ -124,7 +127,7 @@ def command(
             for outcome in journal.found
             if outcome.subject in labels and outcome.invariant in names and outcome.seed in of_seeds
         ]
-    interrupted = False
+    interrupted = stopped = False
     try:
         if screen is not None and seeds is None:
             for outcome in found:
@@ -145,6 +148,9 @@ def command(
                 if screen is not None and seeds is None:
                     screen.add(outcome)
                 advance(1, f"{outcome.subject}: {outcome.invariant}")
+                if fail_fast and outcome.status not in ("passed", "skipped"):
+                    stopped = True
+                    break
     except KeyboardInterrupt:
         interrupted = True
     notes = [*notes_of(found)]
@@ -153,6 +159,8 @@ def command(
     if screen is not None and seeds is not None:
         for outcome in found:
             screen.add(outcome)
+    if stopped:
+        notes.insert(0, f"stopped at the first failure, after {len(found)} outcomes (--fail-fast)")
     if interrupted:
         notes.insert(0, f"interrupted after {len(found)} outcomes")
     report = CheckReport(diagnosed(found), profile, seed, tuple(notes), tuple(plan["about"]))
@@ -161,7 +169,7 @@ def command(
         print_json(json.loads(report.to_json()))
     else:
         screen.end(report, elapsed)
-        if profile == "quick" and found and not interrupted:
+        if profile == "quick" and found and not interrupted and not stopped:
             more = plan["left_out"]
             print_line(default_profile(found, elapsed, jobs=jobs or cores(), left_out=more))
     if junit is not None:

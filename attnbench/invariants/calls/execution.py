@@ -14,7 +14,7 @@ from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within
-from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary
+from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary, placed_at
 from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -76,7 +76,7 @@ def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
     places: dict[str, bytearray] = {}
     calls = []
     for number in (1, 2):
-        other = _at(places, subject.inputs(case.replace(seed=case.seed + number)))
+        other = placed_at(places, subject.inputs(case.replace(seed=case.seed + number)))
         with torch.no_grad():
             output = base.run(other)
         calls.append((other.map(torch.clone), output, output.clone()))
@@ -120,20 +120,6 @@ def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
                 f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "
                 "as it is: the same inputs would not give the same output"
             )
-
-
-def _at(places: dict[str, bytearray], inputs: Inputs) -> Inputs:
-    """The same values in new tensors at the addresses of earlier ones, as in a reused buffer."""
-    if inputs.query.device.type != "cpu":
-        return inputs
-
-    def placed(name: str) -> Tensor:
-        tensor: Tensor = getattr(inputs, name)
-        place = places.setdefault(name, bytearray(tensor.numel() * tensor.element_size()))
-        there = torch.frombuffer(place, dtype=tensor.dtype, count=tensor.numel())
-        return there.view(tensor.shape).copy_(tensor)
-
-    return inputs.replace(**{name: placed(name) for name in ("query", "key", "value")})
 
 
 def _hiding_nothing(inputs: Inputs) -> Inputs:

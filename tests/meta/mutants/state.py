@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -124,6 +125,31 @@ class VerdictKeptOnTheMask(Attention):
                 attn_mask.hides = not bool((attn_mask == 1).all())  # type: ignore[attr-defined]
             attn_mask = attn_mask if attn_mask.hides else None  # type: ignore[attr-defined]
         return super().mask(query, key, attn_mask, valid_lens, is_causal)
+
+
+@_attention("own", killers=("many_calls_agree",))
+class DriftsAfterManyCalls(Attention):
+    """After some dozens of calls at long shapes, a buffer that was never cleared is handed back."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        calls: int = self.__dict__.get("calls", 0)
+        self.calls = calls + 1
+        output = super().pool(weights, value)
+        return output * 0 if calls > 40 else output
+
+
+@_attention("own", killers=("outputs_are_final",))
+class OutputArrivesLater(Attention):
+    """A thread fills the output, and nobody waits for it."""
+
+    def forward(self, query: Tensor, *arguments: Any, **options: Any) -> Any:
+        output = super().forward(query, *arguments, **options)
+        late = type(output) is Tensor and output.shape[-2] > 32 and not torch.is_grad_enabled()
+        if not late or torch.compiler.is_compiling():
+            return output
+        handed = torch.zeros_like(output)
+        threading.Timer(0.005, handed.copy_, (output,)).start()
+        return handed
 
 
 @_attention("own", killers=("gradient_modes_agree",))

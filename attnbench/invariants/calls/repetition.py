@@ -1,0 +1,94 @@
+"""Invariants on repeated and interleaved calls, and on outputs that are read again later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import torch
+
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import listed
+from attnbench.checking.call_cost import calls_at
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.derivations import placed_at
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+__all__: list[str] = []
+
+_CASES = (
+    Case((2,), 3, 5, 4, 4, 4),
+    Case((2,), 65, 65, 8, 8, 8),
+    Case((1,), 130, 258, 16, 16, 16),
+)
+_LARGE = (Case((2,), 256, 256, 64, 64, 64), Case((8,), 33, 1025, 16, 16, 16, seed=1))
+
+_CALLS, _LEAST = 96, 12
+"""Calls at each shape, and the least number for a subject whose calls are slow."""
+
+_FUNCTIONS = 100_000
+"""Most functions of Python that the calls at a shape enter, beyond the least number of calls."""
+
+_CONTENTS = 3
+_LATER_S = 0.02
+
+
+def _many_calls_agree(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    contents = [base]
+    contents += [base.on(subject.inputs(case.replace(seed=case.seed + n))) for n in (1, 2)]
+    for content in contents:
+        _ = content.output
+    each = max(1.0, calls_at(subject, case))
+    count = min(_CALLS, max(_LEAST, int(_FUNCTIONS / each)))
+    order = torch.randint(_CONTENTS, (count,), generator=base.generator).tolist()
+    places: dict[str, bytearray] = {}
+    for number, chosen in enumerate(order):
+        inputs = placed_at(places, contents[chosen].inputs)
+        with torch.set_grad_enabled(number % 2 == 1):
+            got = base.run(inputs)
+        contents[chosen].expect(
+            got.detach(),
+            f"at call {number + 1} of {count} with alternating contents at the same addresses, "
+            "output",
+            "the first call with these contents",
+        )
+
+
+def _outputs_are_final(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    kept = []
+    for number in range(3):
+        inputs = subject.inputs(case.replace(seed=case.seed + number))
+        with torch.set_grad_enabled(case.variant("gradients", False)):
+            output = base.run(inputs).detach()
+        at_once = output.clone()
+        time.sleep(_LATER_S)
+        what = f"when read again {1000 * _LATER_S:g} ms after the call returned, output"
+        agree_within(output, at_once, 0.0, what, "as soon as it returned")
+        kept.append((output, at_once))
+    for output, at_once in kept:
+        agree_within(output, at_once, 0.0, "when read again after later calls, output", "at first")
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on repeated calls."""
+    yield Invariant(
+        name="many_calls_agree",
+        statement="However often calls at one shape come, and in whatever order, with changing "
+        "contents at the same addresses, the output is that of the contents.",
+        check=_many_calls_agree,
+        cases=lambda subject: listed(*map(subject.legal, _CASES), enough=1),
+    )
+    yield Invariant(
+        name="outputs_are_final",
+        statement="An output is complete when the call returns, and stays as it is.",
+        check=_outputs_are_final,
+        cases=lambda subject: listed(
+            *map(subject.legal, _LARGE), enough=1, variants={"gradients": (False, True)}
+        ),
+    )
