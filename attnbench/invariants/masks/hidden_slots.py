@@ -31,7 +31,8 @@ _MASKS = (
 """Kinds that hide by a boolean or a length; a floating mask promises nothing about NaN."""
 
 _PLACES = {"both": "key and value", "value": "value", "key": "key"}
-_VARIANTS = {"poison": _POISONS, "into": tuple(_PLACES), "beside": ("nothing", "mask", "lengths")}
+_BESIDE = ("nothing", "mask", "row", "lengths")
+_VARIANTS = {"poison": _POISONS, "into": tuple(_PLACES), "beside": _BESIDE}
 
 
 def _poison(case: Case) -> tuple[float, str]:
@@ -57,12 +58,12 @@ def _padded(subject: Subject, case: Case) -> tuple[Baseline, Tensor]:
     """
     base = Baseline(subject, case)
     beside = case.variant("beside", "nothing")
-    if beside == "mask" and base.inputs.attn_mask is None:
-        shape = (case.q_len, case.kv_len) if base.choose(2) else (1, case.kv_len)
+    if beside in ("mask", "row") and base.inputs.attn_mask is None:
+        shape = (case.q_len if beside == "mask" else 1, case.kv_len)
         some = torch.rand(shape, generator=base.generator) < 0.6
         some[..., 0] = True  # a length leaves the first key, and so does causality
         base = base.on(base.inputs.replace(attn_mask=some.to(case.device)))
-    elif beside == "mask" and case.q_len == case.kv_len:
+    elif beside in ("mask", "row") and case.q_len == case.kv_len:
         base = base.on(base.inputs.replace(is_causal=True))
     elif beside == "lengths" and case.lead and base.inputs.attn_mask is not None:
         lens = torch.full(case.lead[:1], case.kv_len, device=case.device)
