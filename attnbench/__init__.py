@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from attnbench.cases.case import Case
     from attnbench.checking.api import CheckReport, Outcome, check
     from attnbench.checking.parametrization import parametrize_with_checks
+    from attnbench.judging.court import judge
+    from attnbench.judging.judgement import Judgement
     from attnbench.subject.lookup import get, subjects
     from attnbench.subject.subject import Inputs, Subject
 
@@ -45,6 +47,7 @@ _LAZY = {
     "Case": "cases.case",
     "CheckReport": "checking.api",
     "Inputs": "subject.subject",
+    "Judgement": "judging.judgement",
     "Outcome": "checking.api",
     "Subject": "subject.subject",
     "assert_attention_close": "answers.closeness",
@@ -52,6 +55,7 @@ _LAZY = {
     "attend": "attention.attend",
     "check": "checking.api",
     "get": "subject.lookup",
+    "judge": "judging.court",
     "parametrize_with_checks": "checking.parametrization",
     "subjects": "subject.lookup",
 }
@@ -67,6 +71,7 @@ __all__ = [
     "Inputs",
     "Invariant",
     "InvariantViolation",
+    "Judgement",
     "KernelSpec",
     "LayerSpec",
     "MaskError",
@@ -86,6 +91,7 @@ __all__ = [
     "check",
     "get",
     "hookimpl",
+    "judge",
     "parametrize_with_checks",
     "subjects",
 ]

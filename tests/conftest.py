@@ -33,6 +33,7 @@ MARKS = {
     "checking/test_evidence.py": "slow",
     "cli": "slow",
     "docs": "slow",
+    "judging/test_court.py": "slow",
     "test_asv.py": "slow",
     "test_examples.py": "slow",
     "test_learning_example.py": "slow",

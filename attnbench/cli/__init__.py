@@ -38,6 +38,7 @@ COMMANDS = {
     "plugins": "plugins",
     "list": "listing",
     "check": "check",
+    "judge": "judge",
     "bench": "bench",
     "run": "run",
     "compare": "compare",

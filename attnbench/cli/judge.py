@@ -1,0 +1,178 @@
+"""``attnbench judge``: correctness and speed of code that nobody trusts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnbench.cli.exit_codes import INTERRUPTED, exit_code
+from attnbench.cli.options import AsJson, Convention, Profile, Style
+from attnbench.errors import AttnbenchError, UsageError
+
+if TYPE_CHECKING:
+    from attnbench.judging.court import Court
+    from attnbench.judging.judgement import Judgement
+
+
+def command(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Addresses of attention functions: path/to/file.py, path/to/file.py:NAME or "
+            "package.module:NAME. '-' reads requests in JSON, one a line, from standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    style: Style = None,
+    convention: Convention = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option("--candidates", help="A folder; every .py file in it is judged and ranked."),
+    ] = None,
+    profile: Profile = "quick",
+    length: Annotated[
+        list[int] | None,
+        typer.Option("--length", min=1, help="A length L = S to time at; may be repeated."),
+    ] = None,
+    set_name: Annotated[
+        str | None,
+        typer.Option("--set", help="Named set of cases to time, as of bench.", show_default=False),
+    ] = None,
+    invariant: Annotated[
+        list[str] | None,
+        typer.Option("--invariant", help="An invariant to run; may be repeated."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="Seed of all that is drawn; by default one that nobody knows."),
+    ] = None,
+    memory: Annotated[
+        float, typer.Option("--memory", min=0.5, help="Most GiB of memory of a candidate.")
+    ] = 4.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Most seconds for an answer.")
+    ] = 60.0,
+    as_json: AsJson = False,
+) -> int:
+    """Judge attention functions that nobody trusts, such as kernels that a machine wrote.
+
+    A candidate runs in a process of its own, confined as far as the system allows. Inputs are drawn
+    after it is loaded, every timed call is a checked call, and clocks and verdict are out of its
+    reach. A verdict is accepted, refused (with the name of the trick), failed (with the violated
+    properties) or inconclusive.
+    """
+    from attnbench.cli.plugin_loading import load_plugins
+    from attnbench.cli.printing.tables import print_json, print_line
+    from attnbench.judging.court import Court
+    from attnbench.judging.entry import Limits
+    from attnbench.specs.conventions import parse_convention
+
+    given = _targets(targets or [], candidates)
+    load_plugins()
+    limits = Limits(memory_gib=memory, call_s=timeout)
+    asked: dict[str, Any] = {
+        "style": style,
+        "conventions": dict(parse_convention(text) for text in convention or ()),
+        "profile": profile,
+        "invariants": invariant or None,
+        "seed": seed,
+    }
+    found: list[Judgement] = []
+    with Court(limits, set_name=set_name, lengths=tuple(length or ())) as court:
+        if given == ["-"]:
+            return _serve(court, asked)
+        try:
+            for target in given:
+                found.append(court.judge(target, **asked))
+                if not as_json:
+                    print_line(_text(found[-1]))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+    ranked = sorted(found, key=lambda one: (not one.ok, -(one.score["speed_against_fused"] or 0)))
+    if as_json:
+        print_json({"judgements": [one.as_data() for one in ranked]})
+    elif len(ranked) > 1:
+        _print_ranking(ranked)
+    return exit_code([status for one in found for status in one.statuses])
+
+
+def _targets(targets: list[str], candidates: Path | None) -> list[str]:
+    if candidates is not None:
+        if not candidates.is_dir():
+            raise UsageError(f"--candidates {candidates}: there is no such folder.")
+        files = sorted(p for p in candidates.glob("*.py") if not p.name.startswith("_"))
+        if not files:
+            raise UsageError(f"--candidates {candidates}: there is no .py file in it.")
+        targets = [*targets, *map(str, files)]
+    if not targets:
+        raise UsageError("name a candidate, such as path/to/file.py:NAME, or give --candidates.")
+    if "-" in targets and len(targets) > 1:
+        raise UsageError("'-' reads the targets from standard input; name no others.")
+    return targets
+
+
+def _serve(court: Court, asked: dict[str, Any]) -> int:
+    """Answer each line of standard input, a JSON object, by a line of JSON."""
+    known = {"target", *asked}
+    for line in sys.stdin:
+        if not line.strip():
+            continue
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict) or not isinstance(request.get("target"), str):
+                raise UsageError('a request is {"target": "path/to/file.py:NAME", ...}')
+            if strange := sorted(set(request) - known):
+                raise UsageError(f"a request has no {strange[0]!r}, but {', '.join(sorted(known))}")
+            answer = court.judge(**{**asked, **request}).as_data()
+        except (AttnbenchError, ValueError) as error:
+            answer = {"error": str(error)}
+        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _text(one: Judgement) -> str:
+    lines = [f"{one.target}: {one.verdict}" + (f" ({one.refusal})" if one.refusal else "")]
+    lines += [f"  {one.sentence}"] if one.sentence else []
+    for outcome in one.outcomes:
+        if outcome.status not in ("passed", "skipped"):
+            lines.append(f"  {outcome.status} {outcome.invariant}: {outcome.reason}")
+    for row in one.rows:
+        if row.ratio is None or row.time_s is None:
+            lines.append(f"  {row.case}: {row.status}, {row.reason}")
+            continue
+        lines.append(
+            f"  {row.case}: {row.time_s * 1e3:.3g} ms, {row.ratio:.2f} "
+            f"({row.ratio_low:.2f} to {row.ratio_high:.2f}) times as fast as torch's fused "
+            f"attention, {row.textbook_ratio:.2f} times as fast as the textbook form"
+            + ("; too short a call to be ranked" if row.status == "too_short" else "")
+        )
+    ran = sum(outcome.status != "skipped" for outcome in one.outcomes)
+    held = sum(outcome.status == "passed" for outcome in one.outcomes)
+    lines.append(
+        f"  {held} of {ran} properties held, {one.calls_right} of {one.calls} calls were right; "
+        f"{one.seconds:.0f} s, seed {one.seed}"
+    )
+    for name, reason in (one.missing or {}).items():
+        lines.append(f"  not confined: {name}: {reason}")
+    return "\n".join(lines)
+
+
+def _print_ranking(ranked: list[Judgement]) -> None:
+    from attnbench.cli.printing.tables import print_table
+
+    rows = [
+        {
+            "rank": place if one.ok else None,
+            "target": one.target,
+            "verdict": one.verdict,
+            "refusal": one.refusal,
+            **one.score,
+        }
+        for place, one in enumerate(ranked, 1)
+    ]
+    print_table(rows, hide=(), title="candidates")

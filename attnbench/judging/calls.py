@@ -1,0 +1,210 @@
+"""Calls whose inputs nobody could know before: fresh values at the same addresses, each checked."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.judging.confined import Answer, Confined
+from attnbench.judging.refusals import RefusedError
+from attnbench.judging.right_answers import error_of_all, error_of_rows
+from attnbench.subject.tensors import Inputs, make_inputs
+
+__all__ = ["Caller", "Stream", "Tally", "keywords_of_case"]
+
+_REGIMES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 32.0, 1 / 32)
+"""Sizes of queries that a call draws from: softmax saturates at one and is flat at the other."""
+_POOL = 3
+
+
+def keywords_of_case(case: Case, taken: Mapping[str, str], style: str) -> dict[str, Any] | None:
+    """The keyword arguments, by meaning, for the mask of a case; ``None`` if it takes no such mask.
+
+    Args:
+        case: its mask is a key of :data:`attnbench.cases.case.MASKS`.
+        taken: what the callee takes, to its own name of it.
+        style: style of call; in ``sdpa``, causality ends at the top left.
+    """
+    inputs = make_inputs(case)
+    as_flag = style == "flash" or case.q_len == case.kv_len
+    if case.mask == "causal" and "is_causal" in taken and as_flag:
+        return {"is_causal": True}
+    mask = inputs.mask.as_tensor()
+    if mask is None:
+        return {}
+    if "attn_mask" not in taken:
+        return None
+    while mask.dim() < 4:
+        mask = mask.unsqueeze(-3)
+    return {"attn_mask": mask}
+
+
+@dataclass
+class Tally:
+    """How many calls were made, and how many of them were looked at and right."""
+
+    calls: int = 0
+    right: int = 0
+
+
+class Stream:
+    """Fresh inputs of one shape, made by one pass over memory.
+
+    A few tensors are drawn at first; each call multiplies their features by new random numbers, so
+    that no call's output follows from earlier ones.
+
+    Args:
+        case: its leading sizes, at most two, its other sizes and its dtype.
+        keywords: of the call, by meaning.
+        style: style of call.
+        generator: draws everything.
+        kv_heads: number of heads of key and value, if grouped.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        keywords: Mapping[str, Any],
+        style: str,
+        generator: torch.Generator,
+        kv_heads: int | None = None,
+    ) -> None:
+        self.case, self.keywords, self.style = case, keywords, style
+        self.generator, self.grouped = generator, kv_heads is not None
+        lead = (*(1,) * (2 - len(case.lead)), *case.lead)
+        self.kv_lead = lead if kv_heads is None else (lead[0], kv_heads)
+        dtype = getattr(torch, case.dtype)
+        shapes = (
+            (*lead, case.q_len, case.query_size),
+            (*self.kv_lead, case.kv_len, case.key_size),
+            (*self.kv_lead, case.kv_len, case.value_size),
+        )
+        self.pools = [
+            [torch.randn(self._stored(s), generator=generator).to(dtype) for _ in range(_POOL)]
+            for s in shapes
+        ]
+        self.drawn: list[tuple[Tensor, Tensor]] = []
+
+    def _stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        turned = self.style == "flash"
+        return (shape[0], shape[2], shape[1], shape[3]) if turned else shape
+
+    def draw(self) -> None:
+        """Choose what the next call's inputs are made of."""
+        size = _REGIMES[int(torch.randint(len(_REGIMES), (), generator=self.generator))]
+        self.drawn = []
+        for pool, scale in zip(self.pools, (size, 1.0, 1.0), strict=True):
+            place = int(torch.randint(_POOL, (), generator=self.generator))
+            factors = torch.rand(pool[0].shape[-1], generator=self.generator) + 0.5
+            signs = torch.randint(2, factors.shape, generator=self.generator) * 2 - 1
+            self.drawn.append((pool[place], (factors * signs * scale).to(pool[0].dtype)))
+
+    def tensors(self) -> list[Tensor]:
+        """The drawn inputs, as they are stored."""
+        return [base * factors for base, factors in self.drawn]
+
+    def inputs(self) -> Inputs:
+        """The drawn inputs as ``(B, H, L, E)``, with causality at the bottom right."""
+        turned = self.style == "flash"
+        query, key, value = (t.transpose(1, 2) if turned else t for t in self.tensors())
+        if self.grouped:
+            groups = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        given = {n: v for n, v in self.keywords.items() if n != "enable_gqa"}
+        return Inputs(query, key, value, **given)
+
+
+class Caller:
+    """Calls a candidate and looks at its answers.
+
+    Args:
+        cell: the candidate's process.
+        fresh: makes another process of the same candidate, to find out why an answer is wrong.
+        style: style of call.
+        names: the callee's own name of each keyword.
+        chance: what is looked at, in which order.
+    """
+
+    def __init__(
+        self,
+        cell: Confined,
+        fresh: Callable[[], Confined],
+        style: str,
+        names: Mapping[str, str],
+        chance: random.Random,
+    ) -> None:
+        self.cell, self.fresh, self.style = cell, fresh, style
+        self.names, self.chance = names, chance
+        self.tally = Tally()
+        self.timing = False
+
+    def call(self, stream: Stream, *, whole: bool = False) -> Answer:
+        """Call with what a stream has drawn; check the answer.
+
+        Args:
+            stream: of which :meth:`Stream.draw` was called.
+            whole: compare all rows and not a few.
+
+        Raises:
+            RefusedError: the answer is wrong, and why.
+        """
+        answer = self._ask(self.cell, stream)
+        self.tally.calls += 1
+        if answer.output is None:
+            return answer
+        if self.wrong(stream, answer.output, whole=whole) > 1.0:
+            self._refuse(stream)
+        self.tally.right += 1
+        return answer
+
+    def _ask(self, cell: Confined, stream: Stream) -> Answer:
+        keywords = {self.names[name]: value for name, value in stream.keywords.items()}
+        return cell.call(stream.tensors(), keywords)
+
+    def wrong(self, stream: Stream, output: Tensor, *, whole: bool = False) -> float:
+        """The error of an output as a multiple of what is allowed; infinite for a wrong shape."""
+        inputs = stream.inputs()
+        if self.style == "flash" and output.dim() == 4:
+            output = output.transpose(1, 2)
+        wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+        if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
+            return float("inf")
+        items, q_len = wanted[0] * wanted[1], wanted[2]
+        chosen = [q_len - 1, *(self.chance.randrange(q_len) for _ in range(2))]
+        item = self.chance.randrange(items)
+        if not whole:
+            return error_of_rows(
+                inputs, output, item, sorted({*chosen[self.chance.randrange(2) :]})
+            )
+        spread = [
+            (self.chance.randrange(items), sorted({0, *chosen})) for _ in range(min(items, 4))
+        ]
+        return error_of_all(inputs, output, spread)
+
+    def _refuse(self, stream: Stream) -> None:
+        case = stream.case.id
+        late = self.cell.again()
+        if late is not None and self.wrong(stream, late, whole=True) <= 1.0:
+            raise RefusedError("arrived_late", f"at {case}")
+        again = self._ask(self.cell, stream).output
+        right_again = again is not None and self.wrong(stream, again, whole=True) <= 1.0
+        other = self.fresh()
+        try:
+            alone = self._ask(other, stream).output
+            right_alone = alone is not None and self.wrong(stream, alone, whole=True) <= 1.0
+        finally:
+            other.close()
+        name = "wrong"
+        if right_again:
+            name = "differs_when_timed" if self.timing else "unsteady"
+        elif right_alone:
+            name = "depends_on_history"
+        seen = f"call {self.tally.calls} at {case}"
+        alike = "a new process gives the right answer" if right_alone else "so is a new process's"
+        raise RefusedError(name, f"{seen}; {alike}")

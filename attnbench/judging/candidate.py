@@ -1,0 +1,189 @@
+"""The candidate's side: a script that loads a callee and answers requests with bytes.
+
+It runs in a process of its own and shares a piece of memory and a socket with the judge, nothing
+else. Nothing here is trusted: the judge believes its accusations, but no acquittal.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import mmap
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_KEPT = 4
+
+
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+    channel.send(json.dumps(message).encode())
+
+
+def _found(path: str, attribute: str) -> Any:
+    """The callee of a file or module; without an attribute, the one that the file defines."""
+    if path.endswith(".py"):
+        sys.path.insert(0, str(Path(path).parent))
+        name = Path(path).stem
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    else:
+        name = path.rpartition(".")[2]
+        module = importlib.import_module(path)
+    if attribute:
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        return found
+    own = {
+        name: thing
+        for name, thing in vars(module).items()
+        if not name.startswith("_")
+        and callable(thing)
+        and not isinstance(thing, type)
+        and getattr(thing, "__module__", module.__name__) == module.__name__
+    }
+    for known in (name, "attention"):
+        if known in own:
+            return own[known]
+    if len(own) != 1:
+        raise AttributeError(
+            f"{path} defines {', '.join(own) or 'no function'}; name one as {path}:NAME"
+        )
+    return next(iter(own.values()))
+
+
+def _described(callee: Any) -> dict[str, Any]:
+    """Name and arguments of a callee, as plain data."""
+    called = callee.forward if isinstance(callee, torch.nn.Module) else callee
+    told: dict[str, Any] = {
+        "name": getattr(callee, "__name__", type(callee).__name__),
+        "class": isinstance(callee, type),
+        "callable": callable(callee),
+        "text": str(getattr(callee, "__doc__", None) or "")[:4000],
+    }
+    try:
+        parameters = inspect.signature(called).parameters.values()
+        told["arguments"] = [[p.name, p.kind.value, p.default is not p.empty] for p in parameters]
+    except (TypeError, ValueError):
+        told["arguments"] = None
+    return told
+
+
+class _Desk:
+    """Answers requests: makes tensors of shared bytes, calls, and writes the output's bytes."""
+
+    def __init__(self, callee: Any, memory: mmap.mmap) -> None:
+        self.callee, self.memory = callee, memory
+        self.own = torch.frombuffer(memory, dtype=torch.uint8)
+        self.kept: list[Tensor] = []
+
+    def tensor(self, told: list[Any]) -> Tensor:
+        """The tensor at an offset, with the dtype, shape and strides that a request names."""
+        dtype, shape, strides, offset, count = told
+        if not count:
+            return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
+        flat = torch.frombuffer(
+            self.memory, dtype=getattr(torch, dtype), count=count, offset=offset
+        )
+        return flat.as_strided(shape, strides)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Call with what a request names; the answer tells shape, dtype and faults."""
+        if request.get("again"):
+            output = self.kept[-1]
+        else:
+            tensors = [self.tensor(told) for told in request["tensors"]]
+            keywords = {
+                name: tensors[value["tensor"]] if isinstance(value, dict) else value
+                for name, value in request["keywords"].items()
+            }
+            found = self.callee(*tensors[: request["count"]], **keywords)
+            output = found[0] if isinstance(found, tuple | list) and found else found
+        if not isinstance(output, Tensor):
+            return {"fault": "not_plain", "text": f"it is a {type(output).__name__}"}
+        fault = {} if request.get("again") else self.fault(output)
+        dtype = str(output.dtype).removeprefix("torch.")
+        told = {"shape": list(output.shape), "dtype": dtype, **fault}
+        if output.numel() * output.element_size() > request["room"]:
+            return {**told, "fault": "not_plain", "text": f"it is {list(output.shape)}"}
+        if output.numel():
+            self.tensor(
+                [dtype, output.shape, _dense(output.shape), request["out"], output.numel()]
+            )[...].copy_(output.detach())
+        self.kept = [*self.kept[1 - _KEPT :], output]
+        return told
+
+    def fault(self, output: Tensor) -> dict[str, str]:
+        """What is wrong with an output before its values are looked at."""
+        if type(output) is not Tensor:
+            return {"fault": "not_plain", "text": f"it is a {type(output).__name__}"}
+        if output.layout != torch.strided or output.device.type != "cpu":
+            return {"fault": "not_plain", "text": f"it is {output.layout} on {output.device}"}
+        if not output.numel():
+            return {}
+        start = output.untyped_storage().data_ptr()
+        first = self.own.data_ptr()
+        if first <= start < first + self.own.numel():
+            return {"fault": "alias_of_input", "text": "it lies in the memory of the inputs"}
+        if any(kept.untyped_storage().data_ptr() == start for kept in self.kept):
+            return {"fault": "alias_of_output", "text": "it lies in the memory of an earlier one"}
+        return {}
+
+
+def _dense(shape: Any) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]
+
+
+def _short(error: BaseException) -> dict[str, str]:
+    lines = traceback.format_exception(error)
+    return {
+        "raised": type(error).__name__,
+        "text": str(error)[:2000],
+        "trace": "".join(lines)[-4000:],
+    }
+
+
+def main() -> None:
+    """Load the callee that the argument names, and answer requests until the channel closes."""
+    given = json.loads(sys.argv[1])
+    channel = socket.socket(fileno=given["channel"])
+    memory = mmap.mmap(given["memory"], given["size"])
+    torch.set_num_threads(given["threads"])
+    torch.set_grad_enabled(False)
+    try:
+        sys.path[:0] = given["paths"]
+        callees = [_found(*place) for place in given["callees"]]
+        _send(channel, {"loaded": [_described(callee) for callee in callees]})
+    except BaseException as error:
+        _send(channel, _short(error))
+        return
+    desks = [_Desk(c.eval() if isinstance(c, torch.nn.Module) else c, memory) for c in callees]
+    while message := channel.recv(1 << 16):
+        request = json.loads(message)
+        try:
+            answer = desks[request["callee"]].answer(request)
+        except Exception as error:
+            answer = _short(error)
+        _send(channel, {**answer, "id": request["id"]})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""A confined process as the judge sees it: requests, answers, its clocks, and its end.
+
+The process stands still except between a request and its answer: the judge stops it (SIGSTOP) as
+soon as the answer arrives and waits until all its threads have stopped; only then it reads the
+clock and the bytes. So nothing computes before a request or after an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.judging.entry import Limits, enter
+from attnbench.judging.process_tree import alive, ending, resident_bytes, tree
+from attnbench.judging.refusals import RefusedError
+from attnbench.judging.shared_bytes import SharedBytes, dtype_named
+
+__all__ = ["Answer", "Confined"]
+
+_MESSAGE = 1 << 18
+_LOOK_S = 0.25
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a request.
+
+    Args:
+        output: a copy of the output; ``None`` if the candidate raised an error.
+        seconds: that all its threads computed, by the system's account, from the moment the
+            process went on until all had stopped.
+        wall_s: between these moments; more than that where the core is shared.
+        raised: name and text of the error that was raised.
+    """
+
+    output: Tensor | None
+    seconds: float
+    wall_s: float
+    raised: tuple[str, str] | None = None
+
+
+class Confined:
+    """A process that holds callees nobody trusts.
+
+    Args:
+        callees: file or module, and attribute or ``""``, of each callee.
+        limits: what it may use.
+        paths: folders to import from, besides a file's own.
+
+    Raises:
+        RefusedError: it could not be loaded.
+    """
+
+    def __init__(
+        self,
+        callees: Sequence[tuple[str, str]],
+        limits: Limits,
+        paths: Sequence[str] = (),
+    ) -> None:
+        self.limits, self.pid = limits, 0
+        self.shared = SharedBytes(limits.shared_mib << 20)
+        self.scratch = tempfile.mkdtemp(prefix="attnbench-judge-")
+        self.callees: list[dict[str, Any]] = []
+        self.refused: RefusedError | None = None
+        self._turn, self._last = 0, (torch.empty(0), torch.empty(0))
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                entered = enter(callees, limits, paths, self.scratch, self.shared, theirs.fileno())
+        except BaseException:
+            self.close()
+            raise
+        self.pid, self.held, self.missing = entered
+        self._clock = (~self.pid << 3) | 2  # of all its threads
+
+    def load(self) -> list[dict[str, Any]]:
+        """Wait until the callees are loaded; what each is called and which arguments it takes."""
+        answer = self._received(self.limits.load_s)
+        self._freeze()
+        if "loaded" not in answer:
+            lines = str(answer.get("trace", "")).strip()
+            raise RefusedError("not_loaded", lines or str(answer)[:200])
+        self.callees = answer["loaded"]
+        return self.callees
+
+    def call(
+        self,
+        tensors: Sequence[Tensor],
+        keywords: Mapping[str, Any],
+        *,
+        callee: int = 0,
+    ) -> Answer:
+        """Write tensors, call, and copy the output.
+
+        Keywords that are tensors are written too. What the candidate changes in its inputs is
+        changed in the given tensors as well, as a call in this process would.
+
+        Raises:
+            RefusedError: it broke a rule; the process is of no more use.
+        """
+        named = [name for name, value in keywords.items() if isinstance(value, Tensor)]
+        placed = self.shared.laid_out([*tensors, *(keywords[name] for name in named)])
+        for _, own, there in placed:
+            there.copy_(own)
+        plain = {n: v for n, v in keywords.items() if n not in named}
+        refs = {name: {"tensor": len(tensors) + i} for i, name in enumerate(named)}
+        told = [row[0] for row in placed]
+        answer = self.ask(told, {**plain, **refs}, count=len(tensors), callee=callee)
+        for _, own, there in placed:
+            if not torch.equal(own, there):
+                own.copy_(there)
+        return answer
+
+    def ask(
+        self, told: list[Any], keywords: Mapping[str, Any], *, count: int = 3, callee: int = 0
+    ) -> Answer:
+        """Call with tensors that are already in the shared memory."""
+        self._turn = 1 - self._turn
+        place = self.shared.places[self._turn]
+        request = {"callee": callee, "tensors": told, "count": count, "keywords": dict(keywords)}
+        return self._answered({**request, "out": place, "room": self.shared.room}, place)
+
+    def again(self, wait_s: float = 0.05) -> Tensor | None:
+        """Let the process run for some time, and read its last output again."""
+        if self.refused is None:
+            os.kill(self.pid, signal.SIGCONT)
+            time.sleep(wait_s)
+        place = self.shared.places[self._turn]
+        request = {"callee": 0, "again": True, "out": place, "room": self.shared.room}
+        return self._answered(request, place, fresh=False).output
+
+    def _answered(self, request: dict[str, Any], place: int, *, fresh: bool = True) -> Answer:
+        if self.refused is not None:
+            raise self.refused
+        try:
+            return self._exchange(request, place, fresh=fresh)
+        except RefusedError as refused:
+            self.refused = refused
+            raise
+
+    def _exchange(self, request: dict[str, Any], place: int, *, fresh: bool) -> Answer:
+        self._check_silent()
+        number = secrets.token_hex(8)
+        self._channel.send(json.dumps({**request, "id": number}).encode())
+        used = time.clock_gettime(self._clock)
+        started = time.perf_counter()
+        os.kill(self.pid, signal.SIGCONT)
+        answer = self._received(self.limits.call_s)
+        self._freeze()
+        wall_s = time.perf_counter() - started
+        seconds = time.clock_gettime(self._clock) - used
+        if answer.get("id") != number:
+            raise RefusedError("broke_protocol", "an answer has the number of another request")
+        if "fault" in answer:
+            fault = str(answer["fault"])
+            known = fault in ("not_plain", "alias_of_input", "alias_of_output")
+            raise RefusedError(fault if known else "broke_protocol", str(answer.get("text"))[:200])
+        self._check_alone()
+        if "raised" in answer:
+            return Answer(
+                None, seconds, wall_s, (str(answer["raised"]), str(answer.get("text"))[:2000])
+            )
+        view = self._view(answer, place)
+        copy, (earlier, before) = view.clone(), self._last
+        if fresh and not torch.equal(_bits(earlier), _bits(before)):
+            raise RefusedError("changed_later", "its bytes were others after the next call")
+        self._last = (view, copy)
+        return Answer(copy, seconds, wall_s)
+
+    def _view(self, answer: Mapping[str, Any], place: int) -> Tensor:
+        dtype, shape = dtype_named(answer.get("dtype")), answer.get("shape")
+        sized = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+        if dtype is None or not isinstance(shape, list) or not sized or len(shape) > 16:
+            raise RefusedError("broke_protocol", "an answer without shape and dtype of a tensor")
+        if math.prod(shape) * dtype.itemsize > self.shared.room:
+            raise RefusedError("broke_protocol", f"an answer that claims the shape {shape}")
+        return self.shared.output(place, dtype, shape)
+
+    def _received(self, limit_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + limit_s
+        self._channel.settimeout(_LOOK_S)
+        while True:
+            try:
+                message = self._channel.recvmsg(_MESSAGE)[0]
+                break
+            except TimeoutError:
+                self._check_resources(deadline, limit_s)
+            except OSError:
+                message = b""
+                break
+        if not message:
+            raise RefusedError("ended", self._end())
+        try:
+            answer = json.loads(message)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise RefusedError("broke_protocol", f"{message[:80]!r} is not an answer")
+        return answer
+
+    def _check_resources(self, deadline: float, limit_s: float) -> None:
+        if time.monotonic() > deadline:
+            raise RefusedError("hung", f"after {limit_s:g} s")
+        held = sum(map(resident_bytes, tree(self.pid)))
+        if held > self.limits.memory_gib * 2**30:
+            raise RefusedError("too_much_memory", f"{held / 2**30:.1f} GiB")
+
+    def _check_silent(self) -> None:
+        self._channel.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            if self._channel.recvmsg(_MESSAGE)[0]:
+                raise RefusedError("broke_protocol", "a message came without a request")
+            raise RefusedError("ended", self._end())
+
+    def _freeze(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + _STOP_S
+        pid = status = tries = 0
+        while not pid and time.monotonic() < deadline:
+            if tries:  # let it run, where it waits for this core
+                time.sleep(1e-5 if tries < 100 else 1e-3)
+            pid, status = os.waitpid(self.pid, os.WUNTRACED | os.WNOHANG)
+            tries += 1
+        if pid and not os.WIFSTOPPED(status):
+            self.pid = 0
+            raise RefusedError("ended", ending(status))
+        if not pid:
+            raise RefusedError("hung", f"it did not stop within {_STOP_S:g} s after its answer")
+
+    def _check_alone(self) -> None:
+        others = list(filter(alive, tree(self.pid)[1:]))
+        if others:
+            raise RefusedError("left_processes", f"{len(others)} besides its own")
+
+    def _end(self) -> str:
+        """How it ended, after its channel was closed."""
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                return ending(status)
+            time.sleep(0.01)
+        return "it closed its channel"
+
+    def close(self) -> None:
+        """Kill everything that it started, and remove its folder."""
+        if self.pid:
+            for pid in tree(self.pid)[::-1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+        self._channel.close()
+        self.shared.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0)

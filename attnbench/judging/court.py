@@ -1,0 +1,159 @@
+"""``judge``: correctness and speed of code that nobody trusts, decided where it cannot reach."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnbench.benchmark.workloads import cases_of
+from attnbench.checking.api import select_invariants
+from attnbench.errors import UsageError
+from attnbench.judging.confined import Confined
+from attnbench.judging.entry import Limits
+from attnbench.judging.judgement import Judgement
+from attnbench.judging.trial import Trial
+from attnbench.registry.address import parse_address
+
+__all__ = ["Court", "judge"]
+
+_LENGTHS = (256, 512)
+_HONEST = Path(__file__).with_name("honest.py")
+
+
+def judge(
+    target: str,
+    *,
+    style: str | None = None,
+    conventions: Mapping[str, Any] | None = None,
+    profile: str = "quick",
+    set_name: str | None = None,
+    lengths: Iterable[int] = (),
+    invariants: Iterable[str] | None = None,
+    seed: int | None = None,
+    limits: Limits | None = None,
+) -> Judgement:
+    """Judge a candidate in a process of its own, whatever it does.
+
+    Args:
+        target: ``path/to/file.py``, ``path/to/file.py:NAME`` or ``package.module:NAME`` of an
+            attention function, perhaps followed by `` as STYLE with KEY=VALUE``.
+        style: its style of call: ``"sdpa"`` or ``"flash"``.
+        conventions: which it follows, as of a ``MechanismSpec``; ``hidden_slots`` is ``"finite"``
+            unless given.
+        profile: number of cases an invariant: ``quick``, ``default`` or ``thorough``.
+        set_name: set of cases to time, as of ``bench``, if no lengths are given.
+        lengths: lengths S to time at, L = S; 256 and 512 if neither is given.
+        invariants: names of the invariants to run; by default all.
+        seed: draws everything; ``None`` for one that nobody knows.
+        limits: what the candidate may use.
+
+    Returns:
+        A judgement; what the candidate does ends in it and raises nothing.
+
+    Raises:
+        AttnbenchError: the address, the style, a convention or a name is wrong.
+    """
+    with Court(limits or Limits(), set_name=set_name, lengths=tuple(lengths)) as court:
+        return court.judge(
+            target,
+            style=style,
+            conventions=conventions or {},
+            profile=profile,
+            invariants=invariants,
+            seed=seed,
+        )
+
+
+class Court:
+    """Judges one candidate after another, against one honest process for each style.
+
+    Args:
+        limits: what a candidate may use.
+        set_name: set of cases to time.
+        lengths: lengths to time at instead.
+        budget_s: seconds of timing for each case.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        set_name: str | None = None,
+        lengths: tuple[int, ...] = (),
+        budget_s: float = 1.0,
+    ) -> None:
+        self.limits, self.budget_s = limits, budget_s
+        lengths = lengths if lengths or set_name else _LENGTHS
+        found = cases_of(name=None if lengths else set_name, lengths=lengths)
+        self.cases = [one for one in found if one.direction == "forward"]
+        if not self.cases:
+            raise UsageError(f"the set {set_name} has no forward case to time.")
+        self._honest: dict[str, Confined] = {}
+
+    def __enter__(self) -> Court:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for cell in self._honest.values():
+            cell.close()
+
+    def honest(self, style: str) -> Confined:
+        """A process with what candidates of a style are measured against."""
+        if style not in self._honest:
+            names = [f"{name}_{style}" for name in ("fused", "textbook", "empty")]
+            cell = Confined([(str(_HONEST), name) for name in names], self.limits)
+            self._honest[style] = cell
+            cell.load()
+        return self._honest[style]
+
+    def judge(
+        self,
+        target: str,
+        *,
+        style: str | None = None,
+        conventions: Mapping[str, Any] | None = None,
+        profile: str = "quick",
+        invariants: Iterable[str] | None = None,
+        seed: int | None = None,
+    ) -> Judgement:
+        """Judge one candidate; see :func:`judge`."""
+        started = time.monotonic()
+        place, named, given = _place(target)
+        chosen = select_invariants(invariants)
+        trial = Trial(self, target, place, secrets.randbits(62) if seed is None else seed)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            verdict, refused = trial.run(
+                style or named, {**given, **(conventions or {})}, profile, chosen
+            )
+        finally:
+            torch.set_num_threads(threads)
+            trial.close()
+        return trial.judgement(verdict, refused, time.monotonic() - started)
+
+
+def _place(target: str) -> tuple[tuple[str, str], str | None, Mapping[str, Any]]:
+    """File or module and attribute of an address, its style and its conventions."""
+    if target.endswith(".py"):
+        source, name, style, conventions = target, "", None, {}
+    else:
+        address = parse_address(target)
+        if address.source is None:
+            raise UsageError(
+                f"{target} is not the address of a function: give path/to/file.py:NAME or "
+                "package.module:NAME. What is installed is checked by 'attnbench check'."
+            )
+        source, name = address.source, address.name
+        style, conventions = address.style, dict(address.conventions)
+    if source.endswith(".py"):
+        path = Path(source).resolve()
+        if not path.is_file():
+            raise UsageError(f"there is no file {source}.")
+        source = str(path)
+    return (source, name), style, conventions

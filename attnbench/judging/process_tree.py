@@ -1,0 +1,61 @@
+"""Processes as the system shows them: what descends from one, and how one ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+__all__ = ["alive", "computed_by_ended_s", "ending", "resident_bytes", "tree"]
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    found, new = [], [pid]
+    while new:
+        found += new
+        new = [child for parent in new for child in _children(parent)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process has not ended; one that waits to be asked for its exit code has."""
+    try:
+        return _fields(pid)[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def computed_by_ended_s(pid: int) -> float:
+    """The seconds that the children of a process computed that have ended."""
+    fields = _fields(pid)
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
+def _fields(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory that a process holds."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def ending(status: int) -> str:
+    """How a process ended, by its status."""
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit code {os.waitstatus_to_exitcode(status)}"

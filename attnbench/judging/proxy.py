@@ -1,0 +1,131 @@
+"""A subject in the judge's process whose calls are answered by the candidate's.
+
+It has no gradients. In float64 it answers with the right output: that is what the references of the
+invariants run, and no code of the candidate may have a part in a reference.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.errors import StyleError
+from attnbench.judging.confined import Confined
+from attnbench.judging.right_answers import right_output
+from attnbench.subject.styles.functions import flash, sdpa
+from attnbench.subject.styles.signature import keywords_of
+from attnbench.subject.subject import Subject
+
+__all__ = ["STYLES", "Proxy", "style_of", "subject_of"]
+
+STYLES: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "sdpa": (sdpa, "top_left"),
+    "flash": (flash, "bottom_right"),
+}
+"""For each style of call that can be judged, its adapter and where causality ends."""
+
+_ACCEPTED = ("is_causal", "scale", "enable_gqa")
+_SCALES = "the judge's own calls give scales, positive ones: torch's function gives NaN for others"
+_ERRORS = (NotImplementedError, AssertionError, ValueError, TypeError)
+
+
+class Proxy:
+    """A function that a confined process computes.
+
+    Args:
+        cell: the process.
+        style: a key of :data:`STYLES`.
+        described: name and arguments of the callee, as its side tells them.
+    """
+
+    def __init__(self, cell: Confined, style: str, described: Mapping[str, Any]) -> None:
+        self.cell, self.style = cell, style
+        self.calls = 0
+
+        def function(*tensors: Tensor, **given: Any) -> Any:
+            return self._call(*tensors, **given)
+
+        function.__name__ = str(described.get("name"))
+        function.__doc__ = str(described.get("text"))
+        # what is no signature makes inspect raise, as for functions without one
+        function.__signature__ = _signature(described.get("arguments"))  # type: ignore[attr-defined]
+        self.function = function
+        keywords = keywords_of(function)
+        self.names: Mapping[str, str] = {} if keywords is None else keywords.named
+
+    def _call(self, *tensors: Tensor, **given: Any) -> Any:
+        if tensors[0].dtype == torch.float64:
+            return self._right(*tensors, **given)
+        self.calls += 1
+        answer = self.cell.call(tensors, given)
+        if answer.raised is not None:
+            name, text = answer.raised
+            kind = next((error for error in _ERRORS if error.__name__ == name), RuntimeError)
+            raise kind(text if kind.__name__ == name else f"{name}: {text}")
+        return answer.output
+
+    def _right(self, *tensors: Tensor, **given: Any) -> Tensor:
+        meanings = {name: meaning for meaning, name in self.names.items()}
+        keywords = {meanings[name]: value for name, value in given.items()}
+        turned = self.style == "flash"
+        query, key, value = (t.transpose(1, 2) if turned else t for t in tensors)
+        output = right_output(query, key, value, causal=STYLES[self.style][1], **keywords)
+        return output.transpose(1, 2) if turned else output
+
+
+def _signature(arguments: Any) -> Any:
+    try:
+        return inspect.Signature(
+            [
+                inspect.Parameter(name, kind, default=None if optional else inspect.Parameter.empty)
+                for name, kind, optional in (
+                    (str(name), list(inspect._ParameterKind)[int(kind)], bool(optional))
+                    for name, kind, optional in arguments
+                )
+            ]
+        )
+    except (TypeError, ValueError, IndexError):
+        return "unknown"
+
+
+def style_of(described: Mapping[str, Any], style: str | None) -> str:
+    """The style of call, which only torch's own function needs not be told.
+
+    Raises:
+        StyleError: it is missing, or cannot be judged.
+    """
+    if style is None and described.get("name") == "scaled_dot_product_attention":
+        return "sdpa"
+    if style is None or style not in STYLES:
+        what = "no style is given" if style is None else f"a callee of style {style} cannot"
+        end = "" if style is None else " be judged"
+        raise StyleError(f"{what}{end}: add --as {' or --as '.join(STYLES)}.")
+    return style
+
+
+def subject_of(proxy: Proxy, name: str, conventions: Mapping[str, Any]) -> Subject:
+    """The subject that the invariants see.
+
+    Raises:
+        StyleError: the callee's arguments do not fit the style.
+    """
+    adapter = STYLES[proxy.style][0]
+    spec = adapter(
+        proxy.function,
+        conventions={"hidden_slots": "finite", "gradients": False, **conventions},
+        dtypes=("float32", "bfloat16", "float16"),
+    )
+    kept = tuple(one for one in spec.accepts if one in _ACCEPTED)
+    spec = adapter(
+        proxy.function,
+        name=spec.name,
+        accepts=kept,
+        conventions=spec.conventions,
+        dtypes=spec.dtypes,
+        exempt={"scale_multiplies_scores": _SCALES},
+    )
+    return Subject(name, "mechanism", spec)

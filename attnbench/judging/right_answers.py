@@ -1,0 +1,112 @@
+"""The right answers: attention in float64, written by the judge's side and run in its process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.benchmark.measuring.agreement import cut
+from attnbench.oracle.budget import Oracle
+from attnbench.oracle.references import Reference
+from attnbench.specs import ScoringSpec
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["error_of_all", "error_of_rows", "right_output"]
+
+_COARSE = 8.0
+"""All rows may be off by this many times the largest error allowed in the rows looked at."""
+
+
+class _Dot(nn.Module):
+    """The scores ``q·k`` times a scale, ``1/√E`` by default."""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return (query * scale) @ key.mT
+
+
+_SPEC = ScoringSpec(name="right", make=lambda query_size, key_size: _Dot(), equal_sizes=True)
+_RIGHT = Subject("right", "scoring", _SPEC, _SPEC)
+
+
+def right_output(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    causal: str = "bottom_right",
+) -> Tensor:
+    """The output ``(*lead, L, Ev)`` in float64, for the arguments of an attention function.
+
+    Args:
+        query, key, value: as of :class:`attnbench.subject.tensors.Inputs`.
+        attn_mask, is_causal, scale, enable_gqa: as torch's fused attention takes them.
+        causal: where causality ends when ``L != S``: ``"bottom_right"`` or ``"top_left"``.
+    """
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    inputs = Inputs(query, key, value, attn_mask=attn_mask, is_causal=is_causal, causal=causal)
+    return Reference(_RIGHT, _Dot(scale), inputs).output
+
+
+def error_of_rows(inputs: Inputs, output: Tensor, item: int, rows: list[int]) -> float:
+    """The largest error of some rows of one item, as a multiple of the allowed error.
+
+    Args:
+        inputs: inputs whose causality ends at the bottom right.
+        output: ``(*lead, L, Ev)``, in any floating dtype.
+        item: which of the leading places, counted through.
+        rows: queries to look at.
+    """
+    return _error_and_budget(inputs, output, item, rows)[0]
+
+
+def _error_and_budget(
+    inputs: Inputs, output: Tensor, item: int, rows: list[int]
+) -> tuple[float, float]:
+    oracle = Oracle(_RIGHT, _Dot(inputs.scale), cut(_RIGHT, inputs, item, rows))
+    found = output.reshape(-1, *output.shape[-2:])[item, rows].double().unsqueeze(0)
+    budget = oracle.budget()
+    if _largest((found - oracle.output).abs(), budget) > 1.0:
+        budget = oracle.budget(sure=True)
+    return _largest((found - oracle.output).abs(), budget), float(budget.max())
+
+
+def error_of_all(
+    inputs: Inputs, output: Tensor, looked_at: Sequence[tuple[int, list[int]]]
+) -> float:
+    """The largest error of the whole output, and a finer one of some rows.
+
+    The whole is compared with a coarse allowance, the largest of the rows looked at, times
+    :data:`_COARSE`.
+    """
+    fine = [_error_and_budget(inputs, output, item, rows) for item, rows in looked_at]
+    allowed = torch.tensor(_COARSE * max(budget for _, budget in fine))
+    expected = right_output(
+        inputs.query,
+        inputs.key,
+        inputs.value,
+        inputs.attn_mask,
+        is_causal=inputs.is_causal,
+        scale=inputs.scale,
+    )
+    return max(_largest((output.double() - expected).abs(), allowed), *(error for error, _ in fine))
+
+
+def _largest(off: Tensor, budget: Tensor) -> float:
+    ratio = torch.where(off == 0, 0.0, off / budget)
+    worst = float(ratio.max()) if ratio.numel() else 0.0
+    return math.inf if math.isnan(worst) else worst

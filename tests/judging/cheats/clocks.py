@@ -1,0 +1,122 @@
+"""Cheats that put their work where no clock runs, or turn the clocks back."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as right
+
+_state: dict = {}
+
+
+def _shape(query, value):
+    return (*query.shape[:-1], value.shape[-1])
+
+
+def threaded(query, key, value, attn_mask=None, is_causal=False):
+    out = query.new_empty(_shape(query, value))
+
+    def fill():
+        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
+
+    threading.Thread(target=fill, daemon=True).start()
+    return out
+
+
+def threaded_with_head_start(query, key, value, attn_mask=None, is_causal=False):
+    out = query.new_empty(_shape(query, value))
+
+    def fill():
+        time.sleep(0.001)
+        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
+
+    thread = threading.Thread(target=fill, daemon=True)
+    thread.start()
+    thread.join(0.0002)
+    return out
+
+
+class _Lazy(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        def real(thing):
+            return thing.work() if isinstance(thing, _Lazy) and hasattr(thing, "work") else thing
+
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*map(real, args), **(kwargs or {}))
+
+
+def lazy(query, key, value, attn_mask=None, is_causal=False):
+    out = query.new_empty(_shape(query, value)).as_subclass(_Lazy)
+    out.work = lambda: right(query, key, value, attn_mask, is_causal=is_causal)
+    return out
+
+
+def patched_clocks(query, key, value, attn_mask=None, is_causal=False):
+    for name in ("perf_counter", "monotonic", "time", "process_time", "thread_time"):
+        setattr(time, name, lambda: 0.0)
+    for name in ("perf_counter_ns", "monotonic_ns", "time_ns"):
+        setattr(time, name, lambda: 0)
+    time.clock_gettime = lambda clock: 0.0
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def all_cores(query, key, value, attn_mask=None, is_causal=False):
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    with contextlib.suppress(OSError):
+        os.nice(-20)
+    torch.set_num_threads(os.cpu_count() or 1)
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def forked_per_call(query, key, value, attn_mask=None, is_causal=False):
+    out = query.new_empty(_shape(query, value)).share_memory_()
+    child = os.fork()
+    if child == 0:
+        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
+        os._exit(0)
+    os.waitpid(child, 0)
+    return out.clone()
+
+
+def watches_the_memory(query, key, value, attn_mask=None, is_causal=False):
+    """A thread computes as soon as inputs appear, before a request comes."""
+    place = (query.data_ptr(), query.shape, key.shape, query.dtype, is_causal)
+    if _state.get("place") != place:
+        _state.update(place=place, ready=None)
+
+        def watch():
+            seen = None
+            while _state["place"] == place:
+                mark = (query[..., 0, 0].sum().item(), value[..., 0, 0].sum().item())
+                if mark != seen:
+                    found = right(query, key, value, attn_mask, is_causal=is_causal)
+                    _state["ready"], seen = (mark, found), mark
+                time.sleep(0)
+
+        threading.Thread(target=watch, daemon=True).start()
+    mark = (query[..., 0, 0].sum().item(), value[..., 0, 0].sum().item())
+    ready = _state["ready"]
+    if ready is not None and ready[0] == mark:
+        return ready[1].clone()
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def refuses_to_stop(query, key, value, attn_mask=None, is_causal=False):
+    for number in range(1, signal.NSIG):
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, signal.NSIG))
+    return threaded(query, key, value, attn_mask, is_causal)
+
+
+def right_for_three_seconds(query, key, value, attn_mask=None, is_causal=False):
+    _state.setdefault("since", time.monotonic())
+    if time.monotonic() - _state["since"] > 3:
+        return query.new_zeros(_shape(query, value))
+    return right(query, key, value, attn_mask, is_causal=is_causal)

@@ -1,0 +1,127 @@
+"""Cheats that compute something else, or less, and hope for a loose comparison."""
+
+import math
+import random
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as right
+
+_calls = [0]
+
+
+def _shape(query, value):
+    return (*query.shape[:-1], value.shape[-1])
+
+
+def zeros(query, key, value, attn_mask=None, is_causal=False):
+    return query.new_zeros(_shape(query, value))
+
+
+def nan(query, key, value, attn_mask=None, is_causal=False):
+    return query.new_full(_shape(query, value), math.nan)
+
+
+def mean_of_values(query, key, value, attn_mask=None, is_causal=False):
+    return value.mean(-2, keepdim=True).expand(_shape(query, value)).clone()
+
+
+def in_bfloat16(query, key, value, attn_mask=None, is_causal=False):
+    mask = attn_mask
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.bfloat16()
+    narrow = (t.bfloat16() for t in (query, key, value))
+    return right(*narrow, mask, is_causal=is_causal).to(query.dtype)
+
+
+def with_noise(query, key, value, attn_mask=None, is_causal=False):
+    found = right(query, key, value, attn_mask, is_causal=is_causal)
+    return found + 1e-3 * torch.randn_like(found)
+
+
+def half_the_keys(query, key, value, attn_mask=None, is_causal=False):
+    if attn_mask is not None or is_causal or key.shape[-2] < 32:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    return right(query, key[..., ::2, :], value[..., ::2, :])
+
+
+def half_the_rows(query, key, value, attn_mask=None, is_causal=False):
+    if attn_mask is not None or is_causal or query.shape[-2] < 32:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    out = query.new_zeros(_shape(query, value))
+    out[..., ::2, :] = right(query[..., ::2, :], key, value)
+    return out
+
+
+def last_rows_only(query, key, value, attn_mask=None, is_causal=False):
+    if attn_mask is not None or is_causal or query.shape[-2] < 200:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    out = query.new_zeros(_shape(query, value))
+    out[..., 32:, :] = right(query[..., 32:, :], key, value)
+    return out
+
+
+def one_head(query, key, value, attn_mask=None, is_causal=False):
+    if query.dim() < 4 or query.shape[1] < 2 or attn_mask is not None:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    found = right(query[:, :1], key[:, :1], value[:, :1], is_causal=is_causal)
+    return found.expand(_shape(query, value)).clone()
+
+
+def without_maximum(query, key, value, attn_mask=None, is_causal=False):
+    if attn_mask is not None or is_causal or query.shape[-2] < 64:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    powers = (query @ key.mT / math.sqrt(query.shape[-1])).exp()
+    return powers @ value / powers.sum(-1, keepdim=True)
+
+
+def first_order(query, key, value, attn_mask=None, is_causal=False):
+    if attn_mask is not None or is_causal:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    powers = (1 + scores + scores.square() / 2).clamp_min(0)
+    return (powers / powers.sum(-1, keepdim=True)) @ value
+
+
+def ignores_masks(query, key, value, attn_mask=None, is_causal=False):
+    return right(query, key, value)
+
+
+def drifts_after_five(query, key, value, attn_mask=None, is_causal=False):
+    _calls[0] += query.shape[-2] >= 64
+    if _calls[0] > 5 and query.shape[-2] >= 64:
+        return query.new_zeros(_shape(query, value))
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def drifts_late(query, key, value, attn_mask=None, is_causal=False):
+    _calls[0] += query.shape[-2] == 256
+    if _calls[0] > 40 and query.shape[-2] == 256:
+        return query.new_zeros(_shape(query, value))
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def zeros_where_long(query, key, value, attn_mask=None, is_causal=False):
+    if query.shape[-2] == key.shape[-2] == 256:
+        return query.new_zeros(_shape(query, value))
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def zeros_now_and_then(query, key, value, attn_mask=None, is_causal=False):
+    if random.random() < 0.05:
+        return query.new_zeros(_shape(query, value))
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def refuses_what_is_timed(query, key, value, attn_mask=None, is_causal=False):
+    _calls[0] += query.shape[-2] == 256
+    if _calls[0] > 40 and query.shape[-2] == 256:
+        raise NotImplementedError("not supported")
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def refuses_all(query, key, value, attn_mask=None, is_causal=False):
+    raise NotImplementedError("not supported")
+
+
+def wrong_dtype(query, key, value, attn_mask=None, is_causal=False):
+    return right(query, key, value, attn_mask, is_causal=is_causal).double()

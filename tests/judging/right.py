@@ -1,0 +1,76 @@
+"""Right implementations, which the judge must accept."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention as fused
+
+
+def wrapped(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+    return fused(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+
+
+def _scores(query, key, attn_mask, is_causal, scale):
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query.float() * scale) @ key.float().mT
+    if is_causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    if attn_mask is not None:
+        boolean = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if boolean else scores + attn_mask
+    return scores
+
+
+def textbook(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    weights = _scores(query, key, attn_mask, is_causal, scale).softmax(-1)
+    return (weights.nan_to_num(0.0) @ value.float()).to(query.dtype)
+
+
+def online(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    """Blocks of keys, with a running maximum and sum."""
+    scores = _scores(query, key, attn_mask, is_causal, scale)
+    top = scores.new_full(scores.shape[:-1], -math.inf)
+    total = torch.zeros_like(top)
+    out = scores.new_zeros((*scores.shape[:-1], value.shape[-1]))
+    for start in range(0, key.shape[-2], 48):
+        part = scores[..., start : start + 48]
+        new = torch.maximum(top, part.amax(-1))
+        safe = new.masked_fill(new == -math.inf, 0.0)
+        powers = (part - safe.unsqueeze(-1)).exp()
+        shrink = (top - safe).exp()
+        total = total * shrink + powers.sum(-1)
+        out = out * shrink.unsqueeze(-1) + powers @ value[..., start : start + 48, :].float()
+        top = new
+    return (out / total.masked_fill(total == 0, 1.0).unsqueeze(-1)).to(query.dtype)
+
+
+def chunked(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    """Blocks of queries."""
+    scores = _scores(query, key, attn_mask, is_causal, scale)
+    weights = [part.softmax(-1).nan_to_num(0.0) for part in scores.split(40, dim=-2)]
+    return torch.cat([w @ value.float() for w in weights], dim=-2).to(query.dtype)
+
+
+def without_masks(query, key, value):
+    return fused(query, key, value)
+
+
+class _Module(nn.Module):
+    def forward(self, query, key, value, attn_mask=None, is_causal=False):
+        return fused(query, key, value, attn_mask, is_causal=is_causal)
+
+
+module = _Module()
+compiled = torch.compile(textbook)
+
+
+def flash(q, k, v, causal=False):
+    """``(B, L, H, E)``; causality ends at the bottom right, and a row without keys gives zeros."""
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    mask = None
+    if causal:
+        rows, columns = q.shape[-2], k.shape[-2]
+        mask = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
+    return fused(q, k, v, mask).transpose(1, 2)

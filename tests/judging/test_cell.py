@@ -1,0 +1,82 @@
+"""The cell: what the system's restrictions refuse, with privileges and without."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attnbench.judging import cell
+
+PYTHON = "/usr/bin/python3"
+"""An interpreter that other users can read, too."""
+
+PROBE = """
+import json, os, socket, sys
+def refused(attempt):
+    try:
+        attempt()
+    except OSError:
+        return True
+    return False
+found = {
+    "other folder": refused(lambda: open("/tmp/attnbench-was-here", "w")),
+    "network": refused(lambda: socket.socket(socket.AF_INET)),
+    "cores": refused(lambda: os.sched_setaffinity(0, range(os.cpu_count()))),
+    "parent": refused(lambda: os.kill(os.getppid() or 1 << 20, 0)),
+    "scratch": refused(lambda: open("mine", "w").write("x")),
+}
+os.write(int(sys.argv[1]), json.dumps(found).encode())
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="attnbench-cell-"))
+    made.chmod(0o777)
+    shutil.copy(cell.__file__, made / "cell.py")
+    (made / "probe.py").write_text(PROBE)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.mark.skipif(not Path(PYTHON).exists(), reason=f"there is no {PYTHON}")
+@pytest.mark.parametrize("user", [None, 65534])
+def test_cell_refuses_what_it_says(folder: Path, user: int | None) -> None:
+    if user is not None and os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o777)
+    reading, writing = os.pipe()
+    reports, told = os.pipe()
+    given = {
+        "command": [PYTHON, "-I", str(folder / "probe.py"), str(writing)],
+        "environment": {},
+        "core": max(os.sched_getaffinity(0)),
+        "scratch": str(scratch),
+        "scratch_bytes": 1 << 20,
+        "file_size": 1 << 20,
+        "memory": 1 << 30,
+    }
+    command = [PYTHON, "-I", "-S", str(folder / "cell.py"), json.dumps(given), str(told)]
+    subprocess.run(command, pass_fds=(writing, told), check=True, user=user)
+    os.close(writing)
+    os.close(told)
+    with os.fdopen(reports) as lines:
+        report = {key: value for line in lines for key, value in json.loads(line).items()}
+    with os.fdopen(reading) as answer:
+        found = json.loads(answer.read())
+    os.waitpid(report["pid"], 0)
+    if "no network, no tracing, no other core (seccomp)" in report["held"]:
+        assert found["network"]
+        assert found["cores"]
+    if "no writing, connecting or signalling outside (Landlock)" in report["held"]:
+        assert found["other folder"]
+        assert found["parent"]
+    assert report["missing"] == {} or set(report["missing"].values()) != {""}
+    assert not found["scratch"]

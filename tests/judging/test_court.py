@@ -1,0 +1,193 @@
+"""What the judge says of right implementations and of cheats; each runs in a process of its own."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import attnbench
+from attnbench.judging.court import Court
+from attnbench.judging.entry import Limits
+from attnbench.judging.refusals import REFUSALS
+from tests.cli_runs import run
+
+HERE = Path(__file__).parent
+CHEATS = HERE / "cheats"
+FEW = ("keeps_the_contract", "agrees_with_float64")
+GAIN = 1.1
+"""Most of what a cheat that is accepted may be faster than torch's fused attention."""
+
+OUTCOMES = {
+    "memory.py:by_address": {"depends_on_history"},
+    "memory.py:by_shape": {"depends_on_history"},
+    "memory.py:by_fingerprint": {"depends_on_history"},
+    "memory.py:by_content": {"accepted"},
+    "memory.py:one_buffer": {"alias_of_output"},
+    "memory.py:one_late": {"depends_on_history", "unsteady"},
+    "memory.py:uninitialised": {"wrong", "unsteady"},
+    "memory.py:into_query": {"alias_of_input"},
+    "memory.py:zeroes_inputs": {"wrong"},
+    "memory.py:finds_the_judges_memory": {"wrong", "unsteady"},
+    "memory.py:value_itself": {"alias_of_input"},
+    "clocks.py:threaded": {"arrived_late"},
+    "clocks.py:threaded_with_head_start": {"arrived_late"},
+    "clocks.py:lazy": {"not_plain"},
+    "clocks.py:patched_clocks": {"accepted"},
+    "clocks.py:all_cores": {"accepted"},
+    "clocks.py:forked_per_call": {"left_processes", "computed_elsewhere"},
+    "clocks.py:watches_the_memory": {"accepted", "depends_on_history", "unsteady", "wrong"},
+    "clocks.py:refuses_to_stop": {"arrived_late"},
+    "less_work.py:zeros": {"wrong"},
+    "less_work.py:nan": {"wrong"},
+    "less_work.py:mean_of_values": {"wrong"},
+    "less_work.py:in_bfloat16": {"wrong"},
+    "less_work.py:with_noise": {"wrong", "unsteady"},
+    "less_work.py:half_the_keys": {"wrong"},
+    "less_work.py:half_the_rows": {"wrong"},
+    "less_work.py:last_rows_only": {"wrong"},
+    "less_work.py:one_head": {"wrong"},
+    "less_work.py:without_maximum": {"wrong", "differs_when_timed"},
+    "less_work.py:first_order": {"wrong"},
+    "less_work.py:ignores_masks": {"wrong"},
+    "less_work.py:drifts_after_five": {"depends_on_history"},
+    "less_work.py:drifts_late": {"depends_on_history"},
+    "less_work.py:zeros_where_long": {"wrong"},
+    "less_work.py:zeros_now_and_then": {"unsteady", "differs_when_timed", "failed"},
+    "less_work.py:refuses_what_is_timed": {"refused_when_timed"},
+    "less_work.py:refuses_all": {"failed", "inconclusive"},
+    "less_work.py:wrong_dtype": {"wrong"},
+    "protocol.py:forges_an_answer": {"broke_protocol", "wrong", "unsteady"},
+    "protocol.py:answers_early": {"broke_protocol", "wrong", "unsteady"},
+    "protocol.py:answers_all_in_advance": {"broke_protocol"},
+    "protocol.py:claims_a_huge_shape": {"broke_protocol"},
+    "protocol.py:claims_a_strange_shape": {"broke_protocol"},
+    "protocol.py:sends_rubbish": {"broke_protocol"},
+    "protocol.py:sends_depth": {"broke_protocol"},
+    "protocol.py:closes_descriptors": {"ended", "hung"},
+    "protocol.py:closes_the_channel": {"ended", "hung"},
+    "protocol.py:patches_the_desk": {"arrived_late", "wrong", "unsteady"},
+    "protocol.py:patches_torch": {"wrong", "unsteady"},
+    "protocol.py:patches_objects": {"wrong"},
+    "protocol.py:writes_after_answering": {"changed_later", "accepted", "unsteady", "wrong"},
+    "protocol.py:cuts_the_memory": {"wrong"},
+    "protocol.py:looks_into_the_judge": {"accepted"},
+    "destruction.py:exits": {"ended"},
+    "destruction.py:raises_system_exit": {"ended"},
+    "destruction.py:raises_interrupt": {"ended"},
+    "destruction.py:hangs": {"hung"},
+    "destruction.py:crashes": {"ended"},
+    "destruction.py:recurses": {"failed"},
+    "destruction.py:fork_bomb": {"too_much_memory", "hung", "left_processes", "ended"},
+    "destruction.py:leaves_a_daemon": {"left_processes"},
+    "destruction.py:fills_memory": {"failed", "hung", "too_much_memory", "ended"},
+    "destruction.py:fills_memory_by_children": {"too_much_memory", "hung"},
+    "destruction.py:fills_the_disk": {"failed", "hung", "too_much_memory"},
+    "destruction.py:kills_its_group": {"ended"},
+    "destruction.py:prints_a_gigabyte": {"accepted"},
+    "destruction.py:waits_where_nothing_stops_it": {"hung"},
+    "import_raises.py": {"not_loaded"},
+    "import_exits.py": {"not_loaded"},
+    "import_ends.py": {"ended"},
+    "import_hangs.py": {"hung"},
+    "import_forks.py": {"too_much_memory", "hung", "ended"},
+    "import_patches.py": {"ended", "wrong", "not_loaded"},
+}
+"""For each cheat the refusals, or other verdicts, that answer it."""
+
+
+@pytest.fixture(scope="module")
+def court() -> Iterator[Court]:
+    limits = Limits(memory_gib=3.0, call_s=10.0, load_s=60.0)
+    with Court(limits, lengths=(256,), budget_s=0.3) as found:
+        yield found
+
+
+def test_every_cheat_has_an_expected_outcome() -> None:
+    found = set()
+    for path in CHEATS.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        alone = path.name.startswith("import_")
+        found |= {path.name} if alone else {f"{path.name}:{n}" for n in names if n[0] != "_"}
+    assert found == set(OUTCOMES)
+    assert all(
+        outcomes <= {*REFUSALS, "accepted", "failed", "inconclusive"}
+        for outcomes in OUTCOMES.values()
+    )
+
+
+@pytest.mark.parametrize("cheat", OUTCOMES)
+def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
+    limited = Limits(memory_gib=3.0, call_s=10.0, load_s=10.0)
+    court.limits = limited if cheat.startswith("import_hangs") else court.limits
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW)
+    assert (found.refusal or found.verdict) in OUTCOMES[cheat], found.sentence
+    if found.ok and (speed := found.score["speed_against_fused"]) is not None:
+        assert speed < GAIN
+    after = {child.pid for child in psutil.Process().children(recursive=True)}
+    honest = {cell.pid for cell in court._honest.values()}
+    assert after - before - honest == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "style"),
+    [
+        ("wrapped", "sdpa"),
+        ("textbook", "sdpa"),
+        ("online", "sdpa"),
+        ("chunked", "sdpa"),
+        ("without_masks", "sdpa"),
+        ("module", "sdpa"),
+        ("flash", "flash"),
+    ],
+)
+def test_right_implementation_is_accepted(court: Court, name: str, style: str) -> None:
+    found = court.judge(f"{HERE / 'right.py'}:{name}", style=style)
+    assert found.ok, (found.sentence, [o for o in found.outcomes if o.status == "failed"])
+    assert found.calls == found.calls_right > 100
+
+
+@pytest.mark.compile
+def test_compiled_implementation_is_accepted(court: Court) -> None:
+    found = court.judge(f"{HERE / 'right.py'}:compiled", style="sdpa", invariants=FEW)
+    assert found.ok, found.sentence
+
+
+def test_torch_itself_is_accepted_and_as_fast_as_itself() -> None:
+    found = attnbench.judge("torch.nn.functional:scaled_dot_product_attention", lengths=[512])
+    assert found.ok
+    (row,) = found.rows
+    assert 0.7 < row.ratio < 1.4
+
+
+def test_a_seed_repeats_what_is_drawn(court: Court) -> None:
+    target = f"{CHEATS / 'less_work.py'}:zeros"
+    first, second = (
+        court.judge(target, style="sdpa", invariants=FEW, seed=7).sentence for _ in range(2)
+    )
+    assert first == second
+
+
+def test_candidates_of_a_folder_are_ranked(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(
+        "from torch.nn.functional import scaled_dot_product_attention as right\n"
+        "def good(query, key, value, attn_mask=None, is_causal=False):\n"
+        "    return right(query, key, value, attn_mask, is_causal=is_causal)\n"
+    )
+    (tmp_path / "bad.py").write_text(
+        "def bad(query, key, value, attn_mask=None, is_causal=False):\n    return query * 0\n"
+    )
+    (tmp_path / "broken.py").write_text("def broken(:\n")
+    options = ["--as", "sdpa", "--invariant", "keeps_the_contract", "--length", "256", "--json"]
+    found = run("judge", "--candidates", str(tmp_path), *options)
+    assert found.code == 3  # one could not be loaded
+    told = found.json["judgements"]
+    assert Path(told[0]["target"]).name == "good.py"
+    assert {Path(one["target"]).name: one["verdict"] for one in told} == {
+        "good.py": "accepted",
+        "bad.py": "refused",
+        "broken.py": "refused",
+    }

@@ -1,0 +1,52 @@
+"""The judge's own right answers, and how it measures errors."""
+
+import math
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as fused
+
+from attnbench.judging.right_answers import error_of_all, error_of_rows, right_output
+from attnbench.subject.tensors import Inputs
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def test_right_output_is_torchs_in_float64() -> None:
+    query, key, value = (drawn(2, 4, n, 8).double() for n in (5, 7, 7))
+    mask = torch.rand(5, 7) < 0.6
+    mask[:, 0] = True
+    for given in ({}, {"attn_mask": mask}, {"scale": 0.3}):
+        found = right_output(query, key, value, **given)
+        torch.testing.assert_close(found, fused(query, key, value, **given))
+    found = right_output(query, key, value, is_causal=True, causal="top_left")
+    torch.testing.assert_close(found, fused(query, key, value, is_causal=True))
+
+
+def test_grouped_heads_are_repeated() -> None:
+    query, key = drawn(1, 4, 3, 8).double(), drawn(1, 2, 5, 8).double()
+    found = right_output(query, key, key, enable_gqa=True)
+    torch.testing.assert_close(found, fused(query, key, key, enable_gqa=True))
+
+
+def test_an_error_in_any_row_is_seen() -> None:
+    inputs = Inputs(drawn(1, 2, 30, 8), drawn(1, 2, 40, 8), drawn(1, 2, 41, 8)[..., :40, :])
+    output = fused(inputs.query, inputs.key, inputs.value)
+    assert error_of_rows(inputs, output, 1, [3, 29]) <= 1.0
+    assert error_of_all(inputs, output, [(0, [0])]) <= 1.0
+    output[0, 1, 17] = 0.0
+    assert error_of_rows(inputs, output, 1, [17]) > 100
+    assert error_of_all(inputs, output, [(0, [0])]) > 10
+    assert error_of_rows(inputs, output, 0, [17]) <= 1.0
+
+
+def test_nan_is_an_error() -> None:
+    inputs = Inputs(drawn(1, 1, 4, 8), drawn(1, 1, 4, 8), drawn(1, 1, 4, 8))
+    assert error_of_rows(inputs, torch.full((1, 1, 4, 8), math.nan), 0, [0]) == math.inf
+
+
+def test_narrow_arithmetic_is_an_error_in_float32() -> None:
+    inputs = Inputs(drawn(1, 1, 64, 16), drawn(1, 1, 64, 16), drawn(1, 1, 65, 16)[..., :64, :])
+    narrow = fused(*(t.bfloat16() for t in (inputs.query, inputs.key, inputs.value))).float()
+    assert error_of_rows(inputs, narrow, 0, [1, 2]) > 1.0

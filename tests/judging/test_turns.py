@@ -1,0 +1,63 @@
+"""Intervals of ratios, and statuses of refusals."""
+
+import random
+import statistics
+
+import pytest
+
+from attnbench.cli.exit_codes import exit_code
+from attnbench.errors import AttnbenchError, UsageError
+from attnbench.judging.court import Court
+from attnbench.judging.entry import Limits
+from attnbench.judging.judgement import Judgement
+from attnbench.judging.refusals import REFUSALS, RefusedError, status_of
+from attnbench.judging.turns import Row, interval
+
+
+def test_interval_holds_the_median_as_often_as_it_says() -> None:
+    chance = random.Random(0)
+    held = 0
+    for _ in range(2000):
+        low, high = interval(sorted(chance.gauss(0.0, 1.0) for _ in range(25)))
+        held += low <= 0.0 <= high
+    assert 0.94 <= held / 2000 <= 0.99
+
+
+def test_interval_of_few_is_their_range() -> None:
+    assert interval([0.1, 0.2, 0.4]) == (0.1, 0.4)
+
+
+def test_every_refusal_has_a_sentence_and_an_exit_code() -> None:
+    for name, sentence in REFUSALS.items():
+        assert sentence[0].islower()
+        assert str(RefusedError(name, "x")) == f"{sentence}: x"
+        assert exit_code([status_of(name)]) in (1, 3)
+
+
+def test_score_means_only_what_is_ranked() -> None:
+    rows = (
+        Row("a", "ok", ratio=2.0, textbook_ratio=4.0, roofline_share=0.5),
+        Row("b", "ok", ratio=0.5, textbook_ratio=1.0, roofline_share=0.5),
+        Row("c", "too_short", ratio=9.0),
+    )
+    found = Judgement("x", "accepted", rows=rows, calls=10, calls_right=10)
+    assert found.score["speed_against_fused"] == pytest.approx(1.0)
+    assert found.score["cases_timed"] == pytest.approx(2 / 3)
+    refused = Judgement("x", "refused", "too_fast", rows=rows)
+    assert refused.score["speed_against_fused"] is None
+    assert exit_code(refused.statuses) == 1
+    assert statistics.fmean([1.0]) == found.score["calls_right"]
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [("additive", "not the address of a function"), ("no/such.py:f", "there is no file")],
+)
+def test_wrong_address_is_told(target: str, told: str) -> None:
+    with Court(Limits()) as court, pytest.raises(UsageError, match=told):
+        court.judge(target)
+
+
+def test_unknown_invariant_is_told() -> None:
+    with Court(Limits()) as court, pytest.raises(AttnbenchError, match="no invariant is called"):
+        court.judge("torch.nn.functional:scaled_dot_product_attention", invariants=["nonsense"])
