@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from attnbench.checking.api import CheckReport, Outcome, check
     from attnbench.checking.parametrization import parametrize_with_checks
     from attnbench.judging.court import judge
-    from attnbench.judging.judgement import Judgement
+    from attnbench.judging.decision import Judgement
     from attnbench.subject.lookup import get, subjects
     from attnbench.subject.subject import Inputs, Subject
 
@@ -47,7 +47,7 @@ _LAZY = {
     "Case": "cases.case",
     "CheckReport": "checking.api",
     "Inputs": "subject.subject",
-    "Judgement": "judging.judgement",
+    "Judgement": "judging.decision",
     "Outcome": "checking.api",
     "Subject": "subject.subject",
     "assert_attention_close": "answers.closeness",

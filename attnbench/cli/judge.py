@@ -15,7 +15,7 @@ from attnbench.errors import AttnbenchError, UsageError
 
 if TYPE_CHECKING:
     from attnbench.judging.court import Court
-    from attnbench.judging.judgement import Judgement
+    from attnbench.judging.decision import Judgement
 
 
 def command(

@@ -14,8 +14,8 @@ from attnbench.benchmark.workloads import cases_of
 from attnbench.checking.api import select_invariants
 from attnbench.errors import UsageError
 from attnbench.judging.confined import Confined
+from attnbench.judging.decision import Judgement
 from attnbench.judging.entry import Limits
-from attnbench.judging.judgement import Judgement
 from attnbench.judging.trial import Trial
 from attnbench.registry.address import parse_address
 

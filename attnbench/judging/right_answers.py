@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attnbench.benchmark.measuring.agreement import cut
+from attnbench.benchmark.agreement.attention_agreement import cut
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import Reference
 from attnbench.specs import ScoringSpec

@@ -13,9 +13,9 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.cases.case import Case
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
-from attnbench.judging.calls import Caller, Stream, keywords_of_case
 from attnbench.judging.confined import Confined
-from attnbench.judging.judgement import Judgement
+from attnbench.judging.decision import Judgement
+from attnbench.judging.fresh_calls import Caller, Stream, keywords_of_case
 from attnbench.judging.proxy import Proxy, style_of, subject_of
 from attnbench.judging.refusals import RefusedError
 from attnbench.judging.turns import Row, timed

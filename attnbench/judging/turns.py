@@ -22,8 +22,8 @@ import torch
 
 from attnbench.benchmark.machine.sentinel import ceilings
 from attnbench.cases.case import Case
-from attnbench.judging.calls import Caller, Stream
 from attnbench.judging.confined import Confined
+from attnbench.judging.fresh_calls import Caller, Stream
 from attnbench.judging.process_tree import computed_by_ended_s
 from attnbench.judging.refusals import RefusedError
 

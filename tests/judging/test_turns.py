@@ -8,8 +8,8 @@ import pytest
 from attnbench.cli.exit_codes import exit_code
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.judging.court import Court
+from attnbench.judging.decision import Judgement
 from attnbench.judging.entry import Limits
-from attnbench.judging.judgement import Judgement
 from attnbench.judging.refusals import REFUSALS, RefusedError, status_of
 from attnbench.judging.turns import Row, interval
 
