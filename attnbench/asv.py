@@ -7,6 +7,7 @@ names only once it has imported everything)::
 
     asv.fill(globals())                           # every installed subject
     asv.fill(globals(), ["my_score", "scaled_dot"])  # or only these
+    asv.fill(globals(), baseline="scaled_dot/fused")  # ratios to another subject
 
 asv stores numbers by the name of a benchmark and the position of its parameters. A class is
 therefore named after its subject, and new items are only appended to :data:`CASES`,
@@ -16,7 +17,8 @@ and go. A subject, device or contract that an older commit does not have is ``n/
 Each process gives one sample, and a benchmark has ten. asv tests the difference of two commits by
 their samples, which it stores only with ``asv run --record-samples`` or ``asv continuous``. Without
 them, ``asv compare`` compares medians by ``--factor`` alone. ``track_ratio`` is the time over that
-of torch's fused attention (for a layer, ``causal_attention``), taken in turn in the same process.
+of the baseline, ``scaled_dot`` (for a layer, ``causal_attention``), taken in turn in the same
+process.
 Noise that is common to both cancels, so it can be compared between commits that were measured on
 different days. Layers have their own cases, :data:`LAYER_CASES`, and ``track_cache_bytes``.
 
@@ -40,9 +42,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine.load import Load
-from attnbench.benchmark.records.record import LAYER_BASELINE
+from attnbench.benchmark.records.record import BASELINES, baseline_of
 from attnbench.benchmark.tracking import TRACKED, VERSION, Tracked, prepare
 from attnbench.benchmark.workloads import layer_case
 from attnbench.cases.case import Case
@@ -77,17 +81,19 @@ LAYER_CASES = {
 """The cases of layers."""
 
 
-def _accelerator() -> str:
-    """``accelerator``, with its name if the system tells it without touching the device."""
+def _accelerators() -> tuple[str, ...]:
+    """``accelerator`` if there seems to be one, found out without touching the device."""
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         for line in path.read_text(errors="replace").splitlines():
             if line.startswith("Model:"):
-                return f"accelerator, {line.partition(':')[2].strip()}"
-    return "accelerator"
+                return (f"accelerator, {line.partition(':')[2].strip()}",)
+    built_for = torch.accelerator.current_accelerator(check_available=False)
+    others = built_for is not None and (built_for.type != "cuda" or Path("/dev/kfd").exists())
+    return ("accelerator",) if others else ()
 
 
-DEVICES = ("cpu", _accelerator())
-"""The CPU, and the accelerator with its name, in the order of asv's parameters."""
+DEVICES = ("cpu", *_accelerators())
+"""The CPU, and the accelerator with its name if there is one, in the order of asv's parameters."""
 
 LOADS = "asv-load.jsonl"
 
@@ -126,13 +132,20 @@ def class_name(address: str) -> str:
     return plain
 
 
-def fill(namespace: MutableMapping[str, Any], subjects: Iterable[str] | None = None) -> None:
+def fill(
+    namespace: MutableMapping[str, Any],
+    subjects: Iterable[str] | None = None,
+    *,
+    baseline: str | None = None,
+) -> None:
     """Define one benchmark class per subject in the namespace of a module.
 
     Args:
         namespace: the module's ``globals()``.
         subjects: addresses; by default every installed subject. The results of one that is not
             installed are ``n/a``.
+        baseline: address of the subject that ``track_ratio`` compares with, instead of
+            ``scaled_dot`` or, if it is a layer, of ``causal_attention``.
 
     Raises:
         UsageError: two addresses give the same class name.
@@ -147,30 +160,41 @@ def fill(namespace: MutableMapping[str, Any], subjects: Iterable[str] | None = N
             )
     module = str(namespace["__name__"])
     expected = _Expected(namespace.get("__file__"), module)
+    baselines = BASELINES
+    if baseline is not None:
+        own = _is_layer(baseline)
+        baselines = (BASELINES[0], baseline) if own else (baseline, BASELINES[1])
     for name, address in names.items():
-        namespace[name] = _suite(name, address, module, expected)
+        namespace[name] = _suite(name, address, module, expected, baselines)
 
     def absent(name: str) -> type:
         if name.startswith("_") or name not in expected.classes():
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return _suite(name, None, module, expected)
+        return _suite(name, None, module, expected, baselines)
 
     namespace["__getattr__"] = absent
 
 
-def _suite(name: str, address: str | None, module: str, expected: _Expected) -> type:
+def _suite(
+    name: str,
+    address: str | None,
+    module: str,
+    expected: _Expected,
+    baselines: tuple[str, str],
+) -> type:
     """The class of a subject; without an address, that of a missing subject."""
 
     def setup(self: Any, case: str, device: str) -> None:
         if address is None:
             raise NotImplementedError(f"{name} is not installed at this commit")
         found = LAYER_CASES.get(case) or BenchCase(CASES[case])
-        self.prepared = prepare(address, found, device)
+        self.prepared = prepare(address, found, device, baseline)
 
     layer = address is not None and _is_layer(address)
+    baseline = baseline_of("layer" if layer else "", baselines)
     cases = list(LAYER_CASES if layer else CASES)
     methods = {
-        method: _benchmark(f"{name}.{method}", address or name, expected, tracked, cases)
+        method: _benchmark(f"{name}.{method}", address or name, expected, tracked, cases, baseline)
         for method, tracked in TRACKED.items()
         if tracked.of in ("", "layers" if layer else "attention") or address is None
     }
@@ -187,10 +211,14 @@ def _is_layer(address: str) -> bool:
 
 
 def _benchmark(
-    name: str, address: str, expected: _Expected, tracked: Tracked, cases: Sequence[str]
+    name: str,
+    address: str,
+    expected: _Expected,
+    tracked: Tracked,
+    cases: Sequence[str],
+    baseline: str,
 ) -> Callable[..., Any]:
     """A method ``track_*``."""
-    baseline = LAYER_BASELINE if cases == list(LAYER_CASES) else "torch's fused attention"
 
     def benchmark(self: Any, case: str, device: str) -> Any:
         load = Load()

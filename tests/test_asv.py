@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from attnbench import asv
 from attnbench.errors import UsageError
@@ -65,7 +66,13 @@ def test_the_cases_are_those_that_asv_has_numbers_for() -> None:
         "b1x4-L256-S256-Eq64-Ek64-Ev64-float32-cpu-causal-contiguous-normal-s0",
         "b4x4-L1-S1024-Eq64-Ek64-Ev64-float32-cpu-none-contiguous-normal-s0",
     ]
-    assert asv.DEVICES == ("cpu", "accelerator")
+    assert asv.DEVICES[0] == "cpu"
+
+
+def test_a_device_that_is_not_there_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    assert asv._accelerators() == ()
 
 
 def test_every_benchmark_has_a_version_and_the_same_parameters_for_every_subject() -> None:
@@ -118,8 +125,6 @@ def test_a_subject_that_is_not_installed_is_skipped() -> None:
 
 
 def test_a_device_that_is_not_there_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
     suite = filled("scaled_dot").scaled_dot()
     with pytest.raises(NotImplementedError, match="no accelerator"):
@@ -194,15 +199,20 @@ def test_each_process_gives_one_sample_and_asv_is_told_to_start_ten() -> None:
     suite.setup(FIRST_CASE, "cpu")
     for method in ("track_time", "track_ratio"):
         benchmark = getattr(suite, method)
-        assert benchmark.rounds == 10
+        assert benchmark.rounds == (10 if method == "track_time" else 11)
         assert len(benchmark(FIRST_CASE, "cpu")["samples"]) == 1
 
 
-def test_the_ratio_is_to_torchs_fused_attention_in_the_same_process() -> None:
-    suite = filled("scaled_dot/fused").scaled_dot__fused()
-    suite.setup(FIRST_CASE, "cpu")
-    (ratio,) = suite.track_ratio(FIRST_CASE, "cpu")["samples"]
-    assert 0.5 < ratio < 3.0
+def test_the_ratio_is_to_the_baseline_of_bench_or_to_a_chosen_one_and_is_rounded() -> None:
+    chosen: dict[str, Any] = {"__name__": "attention"}
+    asv.fill(chosen, ["dot"], baseline="scaled_dot/fused")
+    for class_, name in ((filled("dot").dot, "scaled_dot"), (chosen["dot"], "scaled_dot/fused")):
+        assert class_.track_ratio.pretty_name == f"dot: time over {name}"
+        suite = class_()
+        suite.setup(FIRST_CASE, "cpu")
+        (ratio,) = suite.track_ratio(FIRST_CASE, "cpu")["samples"]
+        assert 0.2 < ratio < 8.0
+        assert len(str(ratio)) <= 6
 
 
 def test_half_types_and_backward_passes_are_tracked_at_every_size() -> None:

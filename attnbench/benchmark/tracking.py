@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
 from attnbench.benchmark.agreement.judgement import output_agreement, verify
@@ -28,7 +28,7 @@ from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.decoding import Step, bytes_a_token
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.measuring.memory import peak_bytes
-from attnbench.benchmark.records.record import LAYER_BASELINE
+from attnbench.benchmark.records.record import BASELINES
 from attnbench.benchmark.timing.blocks import low_quantile, pair_value, take_blocks
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.cases.case import Case
@@ -39,10 +39,12 @@ from attnbench.subject.tensors import Inputs
 
 __all__ = ["PROCESSES", "TRACKED", "VERSION", "Prepared", "Tracked", "first_call_s", "prepare"]
 
-VERSION = f"{CONTRACT_VERSION}.3"
+VERSION = f"{CONTRACT_VERSION}.4"
 """asv compares results of equal versions only; raise the second part when this module changes."""
 
 PROCESSES = 10
+"""Processes of a benchmark. A ratio has one more, so that asv's median is one of them and has no
+further digits."""
 
 _CONTRACT = Contract(blocks=12)
 
@@ -56,6 +58,7 @@ class Prepared:
     case: BenchCase
     module: nn.Module
     inputs: Inputs
+    baseline: str
 
     @property
     def device(self) -> torch.device:
@@ -67,13 +70,14 @@ class Prepared:
         return measured_call(self.subject, self.module, self.inputs, direction)
 
 
-def prepare(address: str, case: BenchCase, device: str) -> Prepared:
+def prepare(address: str, case: BenchCase, device: str, baseline: str = BASELINES[0]) -> Prepared:
     """Build the module and the inputs of a subject at a case.
 
     Args:
         address: address of the subject.
         case: the case to build; a layer gets the legal E nearest to the case's.
         device: ``cpu``, or any other name for the accelerator that torch finds.
+        baseline: address of the subject that it is compared with.
 
     Raises:
         NotImplementedError: there is nothing to measure, because the device or the subject does not
@@ -96,7 +100,7 @@ def prepare(address: str, case: BenchCase, device: str) -> Prepared:
     reason = bench.reason_against(subject)
     if reason is not None:
         raise NotImplementedError(f"{address} does not support this case: {reason}")
-    return Prepared(address, subject, bench, *bench.build(subject))
+    return Prepared(address, subject, bench, *bench.build(subject), baseline)
 
 
 def _error(prepared: Prepared) -> float:
@@ -111,7 +115,12 @@ def _error(prepared: Prepared) -> float:
             f"{prepared.subject.name} is off by {found.error_abs:.3g}, {found.ratio:.3g} times "
             f"the allowed error; see: {prepared.subject.check_command}"
         )
-    return found.ratio
+    return _rounded(found.ratio, 3)
+
+
+def _rounded(value: float, digits: int) -> float:
+    """A number without the digits that say nothing, since asv prints all of them."""
+    return float(f"{value:.{digits}g}")
 
 
 def _timer(prepared: Prepared, direction: str) -> Timer:
@@ -165,11 +174,6 @@ def _time_backward(prepared: Prepared) -> dict[str, Any]:
     return _timed(prepared, "forward_backward")
 
 
-def _layer_baseline(prepared: Prepared) -> Callable[[], Any]:
-    case = prepared.case
-    return prepare(LAYER_BASELINE, case, case.case.device.partition(":")[0]).call()
-
-
 def _cache_bytes(prepared: Prepared) -> float:
     """Bytes of cache per token; NaN, which asv shows as n/a, if nothing is decoded."""
     call = prepared.call()
@@ -178,8 +182,10 @@ def _cache_bytes(prepared: Prepared) -> float:
 
 
 def _ratio(prepared: Prepared) -> dict[str, Any]:
-    """Time over that of torch's fused attention, or of the baseline layer, taken in blocks."""
-    other = _layer_baseline(prepared) if prepared.case.of_layers else _fused(prepared.inputs)
+    """Time over that of the baseline, taken in blocks."""
+    case = prepared.case
+    device = case.case.device.partition(":")[0]
+    other = prepare(prepared.baseline, case, device).call()
     other()
     with settled(prepared.device):
         timer = _timer(prepared, "forward")
@@ -188,21 +194,7 @@ def _ratio(prepared: Prepared) -> dict[str, Any]:
         pace = {"slot_s": _CONTRACT.slot_s, "cap_s": math.inf}
         blocks = list(take_blocks(base, timer, _CONTRACT.blocks, chance, **pace))
     _verify(prepared, timer, "forward")
-    return _sample(math.exp(pair_value(blocks)), timer.calls)
-
-
-def _fused(inputs: Inputs) -> Callable[[], Tensor]:
-    """Torch's fused attention; if query and key sizes differ, both are cut to the smaller one."""
-    mask = inputs.mask.as_tensor()
-    size = min(inputs.query.shape[-1], inputs.key.shape[-1])
-    query, key = inputs.query[..., :size].contiguous(), inputs.key[..., :size].contiguous()
-    value = inputs.value
-
-    def fused() -> Tensor:
-        with torch.no_grad():
-            return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-
-    return fused
+    return _sample(_rounded(math.exp(pair_value(blocks)), 4), timer.calls)
 
 
 def _peak_bytes(prepared: Prepared) -> int:
@@ -286,7 +278,7 @@ TRACKED = {
     "track_compile_time": Tracked(
         "first call, with what it compiles", "seconds", _compile_time, 2, False
     ),
-    "track_ratio": Tracked("time over {baseline}", "", _ratio, PROCESSES),
+    "track_ratio": Tracked("time over {baseline}", "", _ratio, PROCESSES + 1),
     "track_cache_bytes": Tracked("bytes of cache a token", "bytes", _cache_bytes, of="layers"),
 }
 """The tracked quantities by the name of their benchmark method."""

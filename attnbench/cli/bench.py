@@ -10,6 +10,7 @@ import typer
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
     AsJson,
+    Baseline,
     Cluster,
     Convention,
     Strict,
@@ -75,6 +76,7 @@ def command(
         str, typer.Option("--cache", help="warm, or cold: flushed before each call.")
     ] = "warm",
     timing: Timing = "call",
+    baseline: Baseline = None,
     processes: Annotated[
         int,
         typer.Option(
@@ -96,10 +98,6 @@ def command(
         float,
         typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process."),
     ] = 120.0,
-    retries: Annotated[
-        int | None,
-        typer.Option("--retries", min=0, hidden=True, help="Has no effect; deprecated."),
-    ] = None,
     results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
     run: Annotated[
         str | None, typer.Option("--run", help="Name of the run and of its file.")
@@ -114,7 +112,8 @@ def command(
 ) -> int:
     """Measure time, memory and error of subjects, each in turn with a baseline.
 
-    The baseline is scaled_dot; for layers, measured at prefill and decode, it is causal_attention.
+    The baseline is scaled_dot; for layers, measured at prefill and decode, it is causal_attention;
+    --baseline names another.
 
     Several processes measure all rows, each in random order; the intervals are computed over the
     processes.
@@ -127,12 +126,6 @@ def command(
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_json
 
-    if retries is not None:
-        typer.echo(
-            "warning: --retries has no effect and will be removed in 0.3: measurements on a busy "
-            "machine are no longer discarded.",
-            err=True,
-        )
     targets = styled_targets(targets, style, convention)
     contract = Contract(cache=cache, timing=timing, threads=threads)
     if set_name is None and not length and not workload and inputs is None:
@@ -157,6 +150,7 @@ def command(
             **chosen,
             targets=targets,
             devices=device,
+            baseline=baseline,
             contract=contract,
             processes=processes,
             timeout_s=timeout,

@@ -11,6 +11,7 @@ from attnbench.registry.address import styled
 
 __all__ = [
     "AsJson",
+    "Baseline",
     "Cluster",
     "Convention",
     "Device",
@@ -54,6 +55,16 @@ Memory = Annotated[
 Profile = Annotated[
     str, typer.Option("--profile", help="Number of cases to check: quick, default or thorough.")
 ]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        help="Subject with which those of its kind are paired, instead of scaled_dot or, for "
+        "layers, causal_attention.",
+        show_default=False,
+    ),
+]
+
 Timing = Annotated[
     str,
     typer.Option(

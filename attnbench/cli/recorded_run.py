@@ -17,7 +17,7 @@ from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.machine.setting import Setting, here
 from attnbench.benchmark.measuring.session import Planned, Session, Taken
 from attnbench.benchmark.records import store, unfinished
-from attnbench.benchmark.records.record import LAYER_BASELINE, Record, baseline_of
+from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.workloads import LAYER_SIZE, cases_of
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.errors import InputsError, UnknownNameError, UsageError
@@ -142,6 +142,7 @@ def plan(
     dtypes: Sequence[str] | None = None,
     with_options: bool = True,
     machine: Machine | None = None,
+    baseline: str | None = None,
     **more: Any,
 ) -> Running:
     """Plan a session: find subjects, devices and cases.
@@ -157,6 +158,7 @@ def plan(
         dtypes: dtypes that replace those of the set.
         with_options: whether to include subjects with options, if there are no ``targets``.
         machine: machine of a cluster that measures instead of this one.
+        baseline: address of the subject with which those of its kind are paired.
         more: further fields of :class:`~attnbench.benchmark.measuring.session.Session`.
 
     Raises:
@@ -191,18 +193,26 @@ def plan(
         setting = replace(setting, machine={"name": machine.name, **setting.machine})
     if place.done:
         _same_setting(place.run, place.done[0], setting)
-    subjects = _subjects(targets)
+    baselines = _baselines(baseline)
+    subjects = _subjects(targets, baselines)
     left_out = () if with_options or targets else tuple(s for s in subjects if "(" in s.name)
     subjects = [subject for subject in subjects if subject not in left_out]
     without = [s.name for s in subjects if not any(case.suits(s.kind) for case in cases)]
-    without = [name for name in without if name != LAYER_BASELINE] or without
+    without = [name for name in without if name not in baselines] or without
     if targets and without:
         raise UsageError(
             f"{', '.join(without)}: a layer is measured at prefill and decode, but --workload and "
             "--inputs have a query, key and value. Name a set or a length instead, such as --set "
             "default or --length 1024."
         )
-    session = Session(subjects=subjects, cases=cases, setting=setting, machine=machine, **more)
+    session = Session(
+        subjects=subjects,
+        cases=cases,
+        setting=setting,
+        machine=machine,
+        baselines=baselines,
+        **more,
+    )
     done = tuple(record for record in place.done if session.holds(record))
     names = tuple(subject.name for subject in left_out)
     return Running(session, replace(place, done=done), names)
@@ -220,13 +230,25 @@ def _saved(
     return case
 
 
-def _subjects(targets: Sequence[str] | None) -> list[Planned]:
+def _baselines(chosen: str | None) -> tuple[str, str]:
+    """The baselines of attention and of layers, one of which may be chosen."""
+    if chosen is None:
+        return BASELINES
+    rows = ask("subject_rows", targets=[chosen], size=LAYER_SIZE)
+    if len(rows) != 1:
+        names = ", ".join(row["subject"] for row in rows)
+        raise UsageError(f"--baseline {chosen} stands for {names}; name one of them.")
+    attention, layers = BASELINES
+    return (attention, chosen) if rows[0]["kind"] == "layer" else (chosen, layers)
+
+
+def _subjects(targets: Sequence[str] | None, baselines: tuple[str, str]) -> list[Planned]:
     """The requested subjects, their baselines, and the scoring functions of kernels."""
     rows = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
     names = {row["subject"] for row in rows}
     kernels = [row for row in rows if row["kind"] == "kernel" and row["target"] == row["subject"]]
-    baselines = (baseline_of(row["kind"]) for row in rows)
-    needed = dict.fromkeys((*baselines, *(scoring_of(row["subject"]) for row in kernels)))
+    paired = (baseline_of(row["kind"], baselines) for row in rows)
+    needed = dict.fromkeys((*paired, *(scoring_of(row["subject"]) for row in kernels)))
     for name in reversed([name for name in needed if targets and name not in names]):
         with contextlib.suppress(UnknownNameError):  # no baseline without the built-in plugins
             rows = [*ask("subject_rows", targets=[name], size=LAYER_SIZE), *rows]

@@ -12,6 +12,7 @@ import typer
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
     AsJson,
+    Baseline,
     Cluster,
     Convention,
     Strict,
@@ -57,6 +58,7 @@ def command(
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
     timing: Timing = "call",
+    baseline: Baseline = None,
     check_seconds: Annotated[
         float,
         typer.Option(
@@ -113,6 +115,7 @@ def command(
             targets=targets,
             devices=device,
             with_options=False,
+            baseline=baseline,
             contract=Contract(threads=threads, timing=timing),
             budget_s=seconds,
         )

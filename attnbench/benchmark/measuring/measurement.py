@@ -28,7 +28,7 @@ from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak
 from attnbench.benchmark.measuring.roofline import impossible_s, roofline_s
 from attnbench.benchmark.measuring.shared_timers import Bench, timer_of
 from attnbench.benchmark.measuring.takes import Take, summed_up
-from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, take_blocks
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
 from attnbench.errors import RefusalError
@@ -212,7 +212,10 @@ def device_name(device: torch.device) -> str:
 
 
 def take_rows(
-    jobs: Sequence[Job], contract: Contract, seed: int
+    jobs: Sequence[Job],
+    contract: Contract,
+    seed: int,
+    baselines: tuple[str, str] = BASELINES,
 ) -> Iterator[tuple[int, Take | None]]:
     """Measure rows one after another; this is the task of a process of a run.
 
@@ -220,11 +223,12 @@ def take_rows(
         jobs: the rows, in order.
         contract: contract of every number.
         seed: seed of the order of slots.
+        baselines: addresses of the subjects with which attention and layers are paired.
 
     Yields:
         The index of a job and ``None`` when it begins, then the index and its take.
     """
-    bench = Bench(contract, seed=seed)
+    bench = Bench(contract, seed=seed, baselines=(baselines[0], baselines[1]))
     for number, job in enumerate(jobs):
         yield number, None
         (subject,) = [found for found in resolve(job.target) if found.name == job.subject]

@@ -21,7 +21,7 @@ from attnbench.benchmark.machine.setting import Setting, fields_of
 from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.takes import Take, gain_of, ratio_of, summed_up
-from attnbench.benchmark.records.record import Record, baseline_of
+from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.processes.machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 
@@ -113,6 +113,7 @@ class Session:
         budget_s: seconds after the start during which further passes may begin.
         timeout_s: most seconds for one row in one process.
         seed: seed of the random orders.
+        baselines: addresses of the subjects with which attention and layers are paired.
         machine: machine of a cluster, where each row gets its own process; by default this one.
     """
 
@@ -124,6 +125,7 @@ class Session:
     budget_s: float = 0.0
     timeout_s: float = 120.0
     seed: int = 0
+    baselines: tuple[str, str] = BASELINES
     machine: Machine | None = None
 
     def __len__(self) -> int:
@@ -225,6 +227,7 @@ class Session:
             "jobs": jobs,
             "contract": self.contract,
             "seed": self.seed + number,
+            "baselines": self.baselines,
         }
         task = Task(
             rows[0].planned.name,
@@ -263,7 +266,7 @@ class Session:
         )
         point = row.case
         fields["contract"] = self.contract.name(point.direction, point.case.device, row.clock)
-        found = summed_up(row.takes, baseline_of(row.planned.kind), point.tokens)
+        found = summed_up(row.takes, baseline_of(row.planned.kind, self.baselines), point.tokens)
         found["versions"] = {**fields["versions"], **found.pop("versions", {})}
         found["overhead_s"] = max(0.0, row.seconds - row.takes[-1].measuring_s)
         found["gain"] = self._gain(row, rows)

@@ -19,7 +19,7 @@ from attnbench.benchmark.measuring.measured_calls import (
     measured_call,
     null_call,
 )
-from attnbench.benchmark.records.record import baseline_of
+from attnbench.benchmark.records.record import BASELINES, baseline_of
 from attnbench.benchmark.timing.clocks import GRAPH_CLOCK
 from attnbench.benchmark.timing.slots import Timer
 from attnbench.errors import AttnbenchError
@@ -39,10 +39,18 @@ class Bench:
     Args:
         contract: contract of every number.
         seed: seed of the order of slots.
+        baselines: addresses of the subjects with which attention and layers are paired.
     """
 
-    def __init__(self, contract: Contract, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        *,
+        seed: int = 0,
+        baselines: tuple[str, str] = BASELINES,
+    ) -> None:
         self.contract = contract
+        self.baselines = baselines
         self.chance = random.Random(seed)  # noqa: S311 -- an order, not a secret
         self._baselines: dict[str, Subject | None] = {}
         self._held: OrderedDict[tuple[str, str], Timer | None] = OrderedDict()
@@ -61,7 +69,7 @@ class Bench:
         return self._held[key]
 
     def _baseline_of(self, case: BenchCase) -> Subject | None:
-        name = baseline_of("layer" if case.of_layers else "")
+        name = baseline_of("layer" if case.of_layers else "", self.baselines)
         if name not in self._baselines:
             self._baselines[name] = _only(name)
         return self._baselines[name]

@@ -16,6 +16,7 @@ from attnbench.errors import RecordError
 
 __all__ = [
     "BASELINE",
+    "BASELINES",
     "FORMAT",
     "LAYER_BASELINE",
     "SCHEMA",
@@ -31,9 +32,13 @@ LAYER_BASELINE = "causal_attention"
 """The layer with which every layer is paired, including itself."""
 
 
-def baseline_of(kind: str) -> str:
+BASELINES = (BASELINE, LAYER_BASELINE)
+"""The two of them, unless a run names another."""
+
+
+def baseline_of(kind: str, baselines: tuple[str, str] = BASELINES) -> str:
     """The name of the subject with which subjects of a kind are paired."""
-    return LAYER_BASELINE if kind == "layer" else BASELINE
+    return baselines[kind == "layer"]
 
 
 SCHEMA = 1

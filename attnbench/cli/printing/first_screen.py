@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from attnbench.benchmark.grid import OVERHEAD, Grid, Line, grids, half_width, overhead_share
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records.record import Record, baseline_of
 from attnbench.cli.printing import record_tables
 from attnbench.cli.printing.tables import console
 
@@ -16,15 +16,15 @@ __all__ = ["show"]
 
 _OVERHEAD_SIGN = "°"
 _LEGEND = """\
-×: time of a forward call over that of scaled_dot, in turn in the same process; that of
-  scaled_dot itself shows the noise; – does not take this case
+×: time of a forward call over that of {baseline}, in turn in the same process; that of
+  {baseline} itself shows the noise; – does not take this case
 ± 50 %: the 95 % interval, from {counts} processes, is from ×/1.5 to ×·1.5
 gain: how many times faster a kernel is than its scoring function
 MiB: peak memory of the call beyond inputs and parameters
 checks: invariants that hold, of those that were run; +N: for N more there was no time
 {sign} overhead is at least a fifth of the call: {overhead}"""
 _LAYER_LEGEND = """\
-Layers: × is time over that of causal_attention; prefill computes S tokens in one call, decode the
+Layers: × is time over that of {baseline}; prefill computes S tokens in one call, decode the
   last of S with a cache of the others; tok/s: tokens per second, from the times alone, so that
   layers are compared by ×;
   B/tok: bytes of the cache over the S tokens, of which a window keeps only its own"""
@@ -72,9 +72,15 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
         " to ".join(map(str, dict.fromkeys((processes[0], processes[-1])))) if processes else "no"
     )
     layers = any(record.kind == "layer" for record in records)
-    print(_LEGEND.format(counts=counts, sign=_OVERHEAD_SIGN, overhead=_overhead(records)))
+    texts = {
+        "counts": counts,
+        "sign": _OVERHEAD_SIGN,
+        "overhead": _overhead(records),
+        "baseline": _baseline(records, layers=False),
+    }
+    print(_LEGEND.format(**texts))
     if layers:
-        print(_LAYER_LEGEND)
+        print(_LAYER_LEGEND.format(baseline=_baseline(records, layers=True)))
     if told["busy"]:
         print(told["busy"])
     print("Left out: " + "; ".join(f"{row['what']} ({row['command']})" for row in told["left_out"]))
@@ -93,6 +99,12 @@ def _setting(records: Iterable[Record]) -> str:
         else:
             found["sizes"][f"E={record.query_size}"] = None
     return "; ".join(" or ".join(values) for values in found.values())
+
+
+def _baseline(records: Sequence[Record], *, layers: bool) -> str:
+    """The subject with which attention, or layers, were paired."""
+    names = (r.baseline for r in records if r.baseline and (r.kind == "layer") == layers)
+    return next(names, baseline_of("layer" if layers else ""))
 
 
 def _overhead(records: Sequence[Record]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attnbench.benchmark.grid import busy, half_width
-from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.records.record import Record, baseline_of
 from attnbench.report.summary import Row, rows
 
 __all__ = [
@@ -24,8 +24,6 @@ __all__ = [
 ]
 
 _MEANINGS = {
-    "× scaled_dot": "time over that of scaled_dot, measured in turn in the same processes",
-    "× causal": "time over that of causal_attention, measured in turn in the same processes",
     "±": "95 % interval of it, from processes: ± 50 % is from ×/1.5 to ×·1.5",
     "gain": "for a kernel: how many times faster it is than its scoring function",
     "tokens/s": "tokens of a call, over all items, per second",
@@ -40,10 +38,15 @@ _MEANINGS = {
 }
 
 
+_RATIO = "time over that of {}, measured in turn in the same processes"
+
+
 def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
     """Explain the columns of some tables, each once."""
-    shown = {name for table in tables for row in table for name in row}
-    lines = [f"{name:14}{text}" for name, text in _MEANINGS.items() if name in shown]
+    shown = dict.fromkeys(name for table in tables for row in table for name in row)
+    ratios = [(name, name.removeprefix("× ")) for name in shown if name.startswith("× ")]
+    lines = [f"{name + '  ':14}{_RATIO.format(baseline)}" for name, baseline in ratios]
+    lines += [f"{name:14}{text}" for name, text in _MEANINGS.items() if name in shown]
     return "\n".join(
         [*lines, "Only rows with status ok are ranked, fastest first; reasons for others follow."]
     )
@@ -63,7 +66,8 @@ def titled(record: Record) -> str:
             f"S={record.kv_len} Eq={record.query_size} Ek={record.key_size} "
             f"Ev={record.value_size}, {where}"
         )
-    return f"{sizes}\ncontract: {record.contract}"
+    baseline = record.baseline or baseline_of(record.kind)
+    return f"{sizes}\nbaseline: {baseline}; contract: {record.contract}"
 
 
 _CALLS = {
@@ -91,7 +95,7 @@ def _cells(row: Row) -> dict[str, Any]:
             own["cache_B"] = whole(row.record.cache_bytes_per_token)
     return {
         "subject": row.record.subject,
-        "× causal" if layer else "× scaled_dot": row.ratio,
+        f"× {row.record.baseline or baseline_of(row.record.kind)}": row.ratio,
         "±": percent(half_width(row.ratio_low, row.ratio_high)),
         **own,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),
