@@ -45,6 +45,7 @@ COMMANDS = {
     "calibrate": "calibrate",
     "report": "report",
     "heatmap": "heatmap",
+    "diff": "diff",
     "drift": "drift",
     "new": "new",
 }

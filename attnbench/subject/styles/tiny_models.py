@@ -15,7 +15,7 @@ from attnbench.errors import ShapeError, UsageError
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.flexible import uncompiled
 
-__all__ = ["ATTENTIONS", "CACHES", "TinyModel", "transformers"]
+__all__ = ["ATTENTIONS", "CACHES", "TinyModel", "cache_spec", "transformers"]
 
 ATTENTIONS = ("eager", "sdpa", "flex_attention")
 """Implementations of attention that need no package beside torch."""
@@ -125,7 +125,7 @@ def transformers(
         "make": make,
         "causal": cache is not None,
         "accepts": ("padding_mask",) if cache is None else ("padding_mask", "cache"),
-        "cache": None if cache is None else _cache_spec(cache, cache_options or {}),
+        "cache": None if cache is None else cache_spec(cache, cache_options or {}),
         "window": _window(text),
         "sizes": lambda size: text.hidden_size,
         "dtypes": ("float32", "bfloat16", "float16"),
@@ -158,7 +158,8 @@ def _window(config: Any) -> int | None:
     return len(kinds) * (int(window) - 1) + 1
 
 
-def _cache_spec(kind: str, options: Mapping[str, Any]) -> CacheSpec:
+def cache_spec(kind: str, options: Mapping[str, Any]) -> CacheSpec:
+    """How a kind of cache of that library, one of :data:`CACHES`, is made and changed."""
     from transformers import cache_utils
 
     def new(module: TinyModel, batch_size: int) -> Any:

@@ -1,0 +1,145 @@
+"""What happens inside a call: the output of each submodule and of each operation, in order."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.attention.torch_internals import OperationMode
+
+__all__ = ["Operation", "Trace", "joined", "traced"]
+
+_NOT_THEIRS = (
+    Path(__file__).parents[1],
+    Path(torch.__file__).parent,
+    Path(sysconfig.get_path("stdlib")),
+)
+"""Folders of this package, torch and Python, whose lines say nothing to a reader."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a call.
+
+    Args:
+        name: its name, such as ``softmax``.
+        where: ``file.py:line`` that called it, and the source of that line; ``""`` if unknown.
+        output: its first result, copied.
+    """
+
+    name: str
+    where: str
+    output: Tensor
+
+
+@dataclass
+class Trace:
+    """What a call computed on its way.
+
+    Attributes:
+        modules: names of submodules, in the order in which they finished, with their outputs, one
+            for each call.
+        operations: the operations on floating-point tensors, in order.
+    """
+
+    modules: dict[str, list[Tensor]] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+
+
+@contextmanager
+def traced(module: nn.Module) -> Iterator[Trace]:
+    """Record what a module computes in the calls within.
+
+    Args:
+        module: the module; its submodules are recorded by their names.
+    """
+    trace = Trace()
+    handles = []
+    for name, part in module.named_modules():
+        if name:
+            handles.append(part.register_forward_hook(_note(trace, name)))
+    try:
+        with _Operations(trace.operations):
+            yield trace
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _note(trace: Trace, name: str) -> Any:
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        first = output[0] if isinstance(output, tuple | list) and output else output
+        if isinstance(first, Tensor) and first.is_floating_point():
+            trace.modules.setdefault(name, []).append(first.detach().clone())
+
+    return hook
+
+
+class _Operations(OperationMode):
+    """Record the results of operations; views and copies are left out."""
+
+    def __init__(self, into: list[Operation]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        self.into = into
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        first = result[0] if isinstance(result, tuple) and result else result
+        computes = isinstance(first, Tensor) and first.is_floating_point() and first.numel() > 0
+        name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
+        if computes and not getattr(func, "is_view", False) and name not in _COPIES:
+            self.into.append(Operation(name.strip("_"), _place(), first.detach().clone()))
+        return result
+
+
+_COPIES = (
+    "clone",
+    "copy_",
+    "_to_copy",
+    "empty",
+    "empty_like",
+    "zeros",
+    "zeros_like",
+    "full",
+    "ones",
+    "arange",
+    "_unsafe_view",
+)
+
+
+def _place() -> str:
+    """The line outside torch and this package that called the operation."""
+    for frame in reversed(traceback.extract_stack(limit=40)):
+        path = Path(frame.filename)
+        if not any(path.is_relative_to(folder) for folder in _NOT_THEIRS):
+            if "<" in frame.filename or not frame.line:
+                return ""
+            return f"{path.name}:{frame.lineno}: {frame.line.strip()}"
+    return ""
+
+
+def joined(tensors: list[Tensor], shape: torch.Size) -> Tensor | None:
+    """The outputs of several calls as one of this shape, along the axis on which they differ.
+
+    Returns:
+        ``None`` where they do not make it.
+    """
+    if len(tensors) == 1:
+        return tensors[0] if tensors[0].shape == shape else None
+    for axis in range(len(shape)):
+        others = [t for t in tensors if t.dim() == len(shape)]
+        fits = len(others) == len(tensors) and all(
+            t.shape[:axis] == shape[:axis] and t.shape[axis + 1 :] == shape[axis + 1 :]
+            for t in tensors
+        )
+        if fits and sum(t.shape[axis] for t in tensors) == shape[axis]:
+            return torch.cat(tensors, axis)
+    return None

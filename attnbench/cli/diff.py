@@ -1,0 +1,158 @@
+"""``attnbench diff``: is the difference of two ways to compute the same a bug, or rounding?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import AsJson, Convention, Strict, Style, styled_targets
+from attnbench.errors import UsageError
+
+_TIMEOUT_S = 600.0
+
+_PAIR = "two names, such as"
+
+
+def command(
+    targets: Annotated[
+        list[str], typer.Argument(help="Two addresses to compare, or one for a question.")
+    ],
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            "--attention", help=f"Implementations of a model of transformers: {_PAIR} eager,sdpa."
+        ),
+    ] = None,
+    paths: Annotated[
+        str | None,
+        typer.Option(
+            "--paths",
+            help="Ways to give a layer its tokens: two of prefill (one call without a cache), "
+            "cached (one call with it), decode (a token a call) and chunks (5 tokens a call).",
+        ),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        typer.Option("--cache", help=f"Caches of a model of transformers: {_PAIR} dynamic,static."),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="The dtype of both; or two, to compare them.")
+    ] = "float32",
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Compare items in a batch with each of them alone.")
+    ] = False,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", help="A safetensors file with the state dict of the module."),
+    ] = None,
+    logits: Annotated[
+        bool,
+        typer.Option(
+            "--logits",
+            help="The last axis of the output holds logits: also print the share of flipped "
+            "argmaxes, and the KL divergence.",
+        ),
+    ] = False,
+    style: Style = None,
+    convention: Convention = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> int:
+    """Say whether two ways to compute the same differ by rounding or by a bug.
+
+    Both ways run on the same inputs, in their dtype and in float64. The difference is given in
+    units: what one unit in the last place at every operation changes. If it is a bug, the first
+    submodule and operation at which the ways part are named, and the exit code is 1.
+    """
+    from attnbench.cli.plugin_loading import load_plugins
+    from attnbench.cli.printing.tables import print_json
+
+    question, values = _question(attention, paths, cache, dtype, batch)
+    plugins = load_plugins(strict=strict)
+    rows = _rows(
+        targets=styled_targets(targets, style, convention) or [],
+        question=question,
+        values=values,
+        dtype=dtype if question != "dtype" else values[0],
+        inputs=str(inputs) if inputs else None,
+        weights=str(weights) if weights else None,
+        logits=logits,
+    )
+    if as_json:
+        print_json({"rows": rows})
+    else:
+        _print_rows(rows)
+    broken = any(row["status"] == "failed" for row in plugins)
+    statuses = ["failed" for row in rows if row["verdict"] == "bug"]
+    return exit_code(statuses, plugin_failed=broken)
+
+
+def _question(
+    attention: str | None, paths: str | None, cache: str | None, dtype: str, batch: bool
+) -> tuple[str | None, list[str]]:
+    """The one question that the options ask, and its values; ``None`` to compare two subjects."""
+    texts = {"attention": attention, "paths": paths, "cache": cache}
+    asked = {name: text for name, text in texts.items() if text is not None}
+    asked |= {"dtype": dtype} if "," in dtype else {}
+    asked |= {"batch": ""} if batch else {}
+    if len(asked) > 1:
+        named = " and ".join(f"--{name}" for name in asked)
+        raise UsageError(f"{named} ask two questions; ask one at a time.")
+    for name, text in asked.items():
+        values = [value.strip() for value in text.split(",") if value.strip()]
+        if name != "batch" and len(values) != 2:
+            raise UsageError(f"--{name} {text}: compares {_PAIR} A,B, but got {len(values)}.")
+        return name, values
+    return None, []
+
+
+def _rows(**arguments: Any) -> list[dict[str, Any]]:
+    """The rows, computed in a child process."""
+    from attnbench.processes.pool import Task, Workers
+
+    with Workers(jobs=1) as workers:
+        workers.submit(
+            Task("diff", "attnbench.answers.ways:difference", arguments, timeout_s=_TIMEOUT_S)
+        )
+        for event in workers.events():
+            if event.kind == "value":
+                return list(event.value)
+            if event.error is not None:
+                raise event.error
+            if event.kind != "done":
+                raise UsageError(event.reason.strip())
+    return []
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from attnbench.cli.printing.tables import print_line, print_table
+
+    table = [
+        {
+            "first": row["first"],
+            "second": row["second"],
+            "call": row["call"],
+            "verdict": row["verdict"],
+            "difference (units)": row["units"],
+            "in float64": row["float64_units"],
+            **{key: row[key] for key in ("flipped", "kl") if key in row},
+        }
+        for row in rows
+    ]
+    print_table(table)
+    worst = max(rows, key=lambda row: (row["verdict"] == "bug", row["units"]))
+    print_line(f"{worst['verdict']}: {worst['reason']}.", _STATUS[worst["verdict"]])
+    if worst["parted_in"]:
+        print_line(f"  first submodule whose outputs part: {worst['parted_in']}")
+    for operation in worst["operations"]:
+        print_line(f"  first operation that parts in {operation}")
+
+
+_STATUS = {"bug": "failed", "rounding": "ok", "same": "ok"}

@@ -1,0 +1,218 @@
+"""Bug or rounding: rebuilt questions from trackers, and where two ways part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from attnbench.answers.difference import Difference, Way, compare_ways
+from attnbench.answers.ways import difference
+from attnbench.cli import main
+from attnbench.errors import UsageError
+
+X = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    """A self-attention block whose attention is given."""
+
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.attend = nn.LayerNorm(16), attend
+        self.query, self.key, self.value, self.out = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        x = self.norm(hidden)
+        heads = (
+            proj(x).unflatten(-1, (2, 8)).transpose(1, 2)
+            for proj in (self.query, self.key, self.value)
+        )
+        return hidden + self.out(self.attend(*heads).transpose(1, 2).flatten(-2))
+
+
+def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.mT / math.sqrt(query.shape[-1])).softmax(-1) @ value
+
+
+def scaled_first(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return ((query * query.shape[-1] ** -0.5) @ key.mT).softmax(-1) @ value
+
+
+def without_softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    return (powers @ value) / powers.sum(-1, keepdim=True)
+
+
+def in_blocks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    parts = [query[..., i : i + 1, :] for i in range(query.shape[-2])]
+    return torch.cat([eager(part, key, value) for part in parts], -2)
+
+
+def softmax_in_half(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if query.dtype == torch.float32:
+        scores = scores.bfloat16()
+    return scores.softmax(-1).to(value.dtype) @ value
+
+
+def other_scale(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return sdpa(query, key, value, scale=1 / query.shape[-1])
+
+
+def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return sdpa(query, key, value, is_causal=True)
+
+
+def last_key_lost(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return sdpa(query, key[..., :-1, :], value[..., :-1, :])
+
+
+def heads_swapped(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return sdpa(query, key, value.flip(1))
+
+
+def coarse_scale(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return sdpa(query, key, value, scale=round(query.shape[-1] ** -0.5, 3))
+
+
+def _way(attend: Any, dtype: torch.dtype = torch.float32) -> Way:
+    module = Block(attend).to(dtype).eval()
+    return Way(attend.__name__, module, lambda module, given: module(given[0]), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("other", [sdpa, scaled_first, without_softmax, in_blocks])
+def test_other_orders_of_the_same_sums_are_rounding(other: Any, dtype: torch.dtype) -> None:
+    found = compare_ways(_way(eager, dtype), _way(other, dtype), [X])
+    assert found.verdict in ("rounding", "same"), found.reason
+    assert found.units < 4
+
+
+def test_the_same_module_in_a_narrower_dtype_is_rounding() -> None:
+    assert compare_ways(_way(eager, torch.bfloat16), _way(eager), [X]).verdict == "rounding"
+
+
+@pytest.mark.parametrize(
+    "other", [softmax_in_half, other_scale, causal, last_key_lost, heads_swapped, coarse_scale]
+)
+def test_a_mistake_is_a_bug(other: Any) -> None:
+    found = compare_ways(_way(eager), _way(other), [X])
+    assert found.verdict == "bug"
+    assert found.units > 4
+    assert found.reason
+
+
+def test_a_loss_of_precision_is_told_of_the_way_that_has_it_and_placed() -> None:
+    found = compare_ways(_way(eager), _way(softmax_in_half), [X])
+    assert found.float64_units < 4
+    assert "softmax_in_half is off by" in found.reason
+    assert "bfloat16 at test_difference.py" in found.operations[0]
+    assert "scores.bfloat16()" in found.operations[0] or "softmax(-1)" in found.operations[0]
+
+
+def test_other_weights_part_in_the_submodule_that_has_them() -> None:
+    first, second = _way(eager), _way(eager)
+    with torch.no_grad():
+        second.module.get_parameter("key.weight").mul_(1.01)
+    found = compare_ways(first, second, [X])
+    assert (found.verdict, found.parted_in) == ("bug", "key")
+
+
+def test_each_side_names_its_own_line() -> None:
+    found = compare_ways(_way(eager), _way(without_softmax), [X])
+    assert found.operations == ()
+    found = compare_ways(_way(eager), _way(last_key_lost), [X])
+    assert "eager" in found.operations[0]
+
+
+def test_nan_on_one_side_is_a_bug_with_its_place() -> None:
+    def empty(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = eager(query, key, value)
+        output[0, 0, 3] = math.nan
+        return output
+
+    found = compare_ways(_way(eager), _way(empty), [X])
+    assert found.verdict == "bug"
+    assert "at [0, 3, 0]" in found.reason
+    assert "nan" in found.reason
+
+
+def test_a_random_way_and_other_shapes_are_one_error() -> None:
+    def random(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return eager(query, key, value) + torch.rand(1)
+
+    with pytest.raises(UsageError, match="another output each time"):
+        compare_ways(_way(eager), _way(random), [X])
+    shorter = Way("shorter", Block(eager), lambda module, given: module(given[0][:1]), X.dtype)
+    with pytest.raises(UsageError, match="one shape"):
+        compare_ways(_way(eager), shorter, [X])
+
+
+@pytest.mark.parametrize(
+    ("targets", "asked"),
+    [
+        (["additive", "additive/factorised"], {}),
+        (["scaled_dot", "scaled_dot/fused"], {"dtype": "bfloat16"}),
+        (["scaled_dot"], {"question": "batch"}),
+        (["rotary_attention"], {"question": "paths", "values": ("prefill", "decode")}),
+        (["sliding_window_attention"], {"question": "paths", "values": ("cached", "chunks")}),
+        (["alibi_attention"], {"question": "dtype", "values": ("float32", "bfloat16")}),
+        (["rotary_attention"], {"question": "batch"}),
+    ],
+    ids=str,
+)
+def test_right_subjects_differ_by_rounding_only(targets: list[str], asked: Any) -> None:
+    rows = difference(targets, **asked)
+    assert rows
+    assert {row["verdict"] for row in rows} <= {"rounding", "same"}
+
+
+def test_logits_have_flips_and_a_divergence() -> None:
+    rows = difference(
+        ["causal_attention"], question="dtype", values=("float32", "bfloat16"), logits=True
+    )
+    assert all(0 <= row["flipped"] < 0.2 and 0 <= row["kl"] < 0.1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["scaled_dot"], "compares two subjects"),
+        (["scaled_dot", "rotary_attention"], "one is a layer"),
+        (["additive", "bilinear"], "does not take the weights of additive"),
+        (["additive", "--paths", "prefill,decode"], "additive has none"),
+        (["rotary_attention", "--paths", "prefill,decod"], "Did you mean 'decode'"),
+        (["rotary_attention", "--paths", "prefill"], "compares two names"),
+        (["rotary_attention", "--batch", "--paths", "prefill,decode"], "ask one at a time"),
+        (["rotary_attention", "--attention", "eager,sdpa"], "models of transformers"),
+        (["scaled_dot", "dot", "--inputs", "none.safetensors"], "there is no file"),
+        (["additive", "additive", "--weights", "none.safetensors"], "--weights none.safetensors"),
+    ],
+    ids=str,
+)
+def test_a_mistaken_question_is_one_line(arguments: list[str], told: str, capsys: Any) -> None:
+    assert main(["diff", *arguments]) == 2
+    printed = capsys.readouterr().err
+    assert told in printed
+    assert "Traceback" not in printed
+
+
+def test_the_command_prints_the_verdict_and_exits_with_1_for_a_bug(capsys: Any) -> None:
+    assert main(["diff", "scaled_dot", "dot"]) == 1
+    printed = capsys.readouterr().out
+    assert "bug: scaled_dot and dot compute different things" in printed
+    assert "query @ key.mT" in printed
+
+
+def test_a_difference_is_plain_data() -> None:
+    found = compare_ways(_way(eager), _way(sdpa), [X])
+    assert isinstance(found, Difference)
+    assert set(found.to_dict()) >= {"verdict", "units", "reason", "parted_in"}
