@@ -40,8 +40,8 @@
   heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => sort(column)));
   find.addEventListener("input", filter);
   Object.values(choices).forEach((list) => list.addEventListener("change", filter));
-  document.querySelector("#matrix").addEventListener("click", (event) => {
-    document.getElementById("told").textContent = event.target.closest("[title]")?.title ?? "";
+  document.addEventListener("click", (event) => {  // a finger cannot point
+    document.getElementById("told").textContent = event.target.closest("td[title]")?.title ?? "";
   });
   filter();
 })();

@@ -22,7 +22,7 @@ from attnbench.report.runs import runs_of
 from attnbench.report.side_by_side import ratios_of, side_by_side
 from attnbench.report.summary import Row, curves, machines, pareto, rows
 
-__all__ = ["SIGNS", "load_outcomes", "render"]
+__all__ = ["load_outcomes", "render"]
 
 
 def load_outcomes(path: Path) -> list[dict[str, Any]]:
@@ -43,20 +43,8 @@ def load_outcomes(path: Path) -> list[dict[str, Any]]:
         ) from None
 
 
-SIGNS = {
-    "unverified": "?",
-    "void": "V",
-    "unsupported": "–",
-    "out_of_memory": "M",
-    "timeout": "T",
-    "failed": "F",
-    "crashed": "C",
-}
-"""The text in the matrix instead of a time, by status."""
-
-
 def _told(row: Row) -> str:
-    """The full text about a cell of the matrix."""
+    """The full text about a cell."""
     record = row.record
     mask = f", mask {record.mask}" if record.mask != "none" else ""
     where = f"{record.subject}, {record.workload or record.case}{mask}, {record.direction}"
@@ -71,34 +59,6 @@ def _told(row: Row) -> str:
         timed += f", {record.cache_bytes_per_token:,.0f} B of cache a token"
     reason = f": {row.reason}" if row.reason else ""
     return f"{where}: {row.status}{timed}{reason}"
-
-
-def _place(record: Record) -> tuple[Any, ...]:
-    """A sort key for cases: by size, without a mask before with one."""
-    return texts.natural(record.workload), record.mask != "none", texts.natural(record.case)
-
-
-def _matrices(table: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """A matrix of attention and one of layers by name, as far as there are rows."""
-    families: dict[str, list[Row]] = {"Attention": [], "Layers": []}
-    for row in table:
-        families["Layers" if row.record.kind == "layer" else "Attention"].append(row)
-    return {name: _matrix(family) for name, family in families.items() if family}
-
-
-def _matrix(table: Sequence[Row]) -> dict[str, Any]:
-    """Cases in columns, grouped by contract and device, and a line of rows per subject."""
-    cells = {(row.record.subject, row.group): row for row in table}
-    cases = {row.group: row.record for row in table}
-    order = sorted(cases, key=lambda group: (group[0], *_place(cases[group])))
-    return {
-        "contracts": Counter(contract for contract, _ in order),
-        "cases": [cases[group] for group in order],
-        "lines": {
-            subject: [cells.get((subject, group)) for group in order]
-            for subject in sorted({subject for subject, _ in cells}, key=texts.natural)
-        },
-    }
 
 
 def _scatter(group: Sequence[Row]) -> Markup | None:
@@ -244,8 +204,6 @@ def render(
         cases=sorted({row.record.workload or row.record.case for row in table}, key=texts.natural),
         directions=sorted({row.record.direction for row in table}),
         contracts=sorted({row.record.contract for row in table}),
-        matrices=_matrices(table),
-        signs={s: SIGNS[s] for s in SIGNS if any(row.status == s for row in table)},
         statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
         formulas=_formulas(formulas or {}),
         unknown=sorted({r.subject for r in records} - set(formulas or {}), key=texts.natural),

@@ -10,11 +10,11 @@ import pytest
 from markupsafe import Markup
 
 from attnbench.benchmark.records import store
-from attnbench.benchmark.records.record import STATUSES, Record
+from attnbench.benchmark.records.record import Record
 from attnbench.cli import main
 from attnbench.errors import UsageError
 from attnbench.report import svg
-from attnbench.report.page import SIGNS, render
+from attnbench.report.page import render
 from attnbench.report.summary import curves, pareto, rows, slope
 
 
@@ -146,7 +146,7 @@ def test_curves_need_three_lengths() -> None:
     assert "mask none" in title
 
 
-@pytest.mark.parametrize("status", ["void", "unsupported", None])
+@pytest.mark.parametrize("status", ["unverified", "unsupported", None])
 def test_a_curve_is_dashed_across_a_length_without_a_valid_time_and_only_there(status: Any) -> None:
     records = [
         record(name, length=n, time=n * 1e-6)
@@ -166,9 +166,11 @@ def test_a_curve_is_dashed_across_a_length_without_a_valid_time_and_only_there(s
     assert "line.gap {" in page
 
 
-def test_a_curve_is_dashed_across_a_length_that_was_void_for_every_subject() -> None:
+def test_a_curve_is_dashed_across_a_length_that_was_wrong_for_every_subject() -> None:
     records = [record(length=n, time=n * 1e-6) for n in (64, 256, 512)]
-    baseline, line = _lines(render([*records, record(length=128, status="void")]), "scaled_dot")
+    baseline, line = _lines(
+        render([*records, record(length=128, status="unverified")]), "scaled_dot"
+    )
     assert (baseline, line) == (["base gap", "base"], ["main gap", "main"])
 
 
@@ -214,72 +216,6 @@ def test_names_cannot_become_markup() -> None:
     assert hostile not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert page.count("<script>") == 1
-
-
-def _matrix(page: Any) -> Any:
-    """Contracts, cases, and the cells of each subject: pairs of text and title."""
-    (table,) = re.findall('<table class="matrix">(.*?)</table>', page, re.S)
-    top, head, *lines = re.findall("<tr>(.*?)</tr>", table)
-    cells = {
-        html.unescape(re.search('<th scope="row">(.*?)</th>', line)[1].replace("<wbr>", "")): [
-            (text, html.unescape(title))
-            for title, text in re.findall(r'<td(?: class="\w+" title="(.*?)")?>(.*?)</td>', line)
-        ]
-        for line in lines
-    }
-    contracts = re.findall('<th colspan="(.*?)".*?<span>(.*?)</span>', top)
-    return contracts, re.findall('<th title=".*?">(.*?)<small>', head), cells
-
-
-def test_the_matrix_shows_what_came_of_each_subject_at_each_case_in_the_order_of_sizes() -> None:
-    records = [
-        record("b", 1024, 0.25),
-        record("b", 128, 1.5e-3, status="void", reason='"busy" & <loud>'),
-        record("b", 64, 12.3456e-6),
-        record("a10", 64, None, status="unsupported", reason="needs L = 8"),
-        *(record("a9", 64, time, process=i) for i, time in enumerate((1e-3, 2e-3, 3e-3))),
-    ]
-    contracts, cases, cells = _matrix(render(records))
-    assert cases == ["L=S=64", "L=S=128", "L=S=1024"]
-    assert contracts == [("3", "forward, warm cache, clock, 1 thread, v1 on a processor")]
-    assert list(cells) == ["a9", "a10", "b"]
-    assert cells["b"] == [
-        ("12.3 µs", "b, L=S=64, forward: ok, 0.0000123456 s"),
-        ("V", 'b, L=S=128, forward: void, 0.0015 s: "busy" & <loud>'),
-        ("250 ms", "b, L=S=1024, forward: ok, 0.25 s"),
-    ]
-    median = "a9, L=S=64, forward: ok, 0.002 s, the median of 3 processes"
-    assert cells["a9"] == [("2 ms", median), ("", ""), ("", "")]
-    assert cells["a10"][0] == ("–", "a10, L=S=64, forward: unsupported: needs L = 8")
-
-
-def test_the_matrix_keeps_contracts_devices_and_masks_apart() -> None:
-    records = [
-        record(case="L64 causal", mask="causal", time=2e-3),
-        record(case="L64 none"),
-        record(contract="cold"),
-        record(contract="cold", device_name="b"),
-    ]
-    contracts, _, cells = _matrix(render(records))
-    assert contracts == [
-        ("1", "cold on a processor"),
-        ("1", "cold on b"),
-        ("2", "forward, warm cache, clock, 1 thread, v1 on a processor"),
-    ]
-    assert [text for text, _ in cells["scaled_dot"]] == ["1 ms", "1 ms", "1 ms", "2 ms"]
-    assert cells["scaled_dot"][3][1] == "scaled_dot, L=S=64, mask causal, forward: ok, 0.002 s"
-    assert "<small>1, E 8</small><small>float32</small><small>causal</small>" in render(records)
-
-
-def test_every_status_has_a_sign_of_its_own_and_the_legend_names_those_that_occur() -> None:
-    assert set(SIGNS) == set(STATUSES) - {"ok"}
-    assert len(set(SIGNS.values())) == len(SIGNS)
-    page = render([record(), *(record(status, 64, None, status=status) for status in SIGNS)])
-    for status, sign in SIGNS.items():
-        assert _matrix(page)[2][status][0][0] == sign
-        assert f"<strong>{sign}</strong> {status.replace('_', ' ')}" in page
-    assert "<strong>V</strong>" not in render([record(), record("a", status="failed")])
-    assert "A sign says" not in render([record()])
 
 
 def test_subjects_that_share_a_formula_share_its_line_and_those_without_one_are_named() -> None:
@@ -453,7 +389,7 @@ def layer_record(subject: Any, direction: Any, length: Any = 64, **changes: Any)
     )
 
 
-def test_layers_have_a_matrix_their_speed_and_a_baseline_of_their_own() -> None:
+def test_layers_have_their_speed_and_a_baseline_of_their_own() -> None:
     layers = [
         layer_record(name, direction, length, time=length * factor * 1e-5)
         for name, factor in (("causal_attention", 1), ("mine", 3))
@@ -467,12 +403,31 @@ def test_layers_have_a_matrix_their_speed_and_a_baseline_of_their_own() -> None:
     assert found["mine"].slope == pytest.approx(1.0)
     assert found["mine"].baseline == found["causal_attention"].points
     page = render([record(), record("dot"), *layers])
-    assert page.count('class="matrix"') == 2
-    first, second = page.partition('id="matrix"')[2].split("<h3>Layers</h3>")
-    assert "mine" not in first
-    assert "cache 256 B a token" in second
-    assert "128,000 tokens/s" in second
+    assert "cache 256 B a token" in page
+    assert "128,000 tokens/s" in page
     assert "layers causal_attention" in page
+
+
+def test_pictures_come_before_tables_and_each_cell_of_a_card_has_its_name() -> None:
+    names = ("scaled_dot", "dot", "additive")
+    page = render(
+        [record(name, length, length * 1e-5) for name in names for length in (64, 128, 256)]
+    )
+    places = [page.index(f'<section id="{name}">') for name in ("scaling", "pareto", "runs")]
+    assert places == sorted(places) < [page.index('id="measurements"')] * 3
+    body = page.partition('<table id="table">')[2].partition("</table>")[0]
+    labels = re.findall(
+        '<td data-label="([^"]*)"', body.partition("</tr>")[2].partition("</tr>")[0]
+    )
+    assert labels == [
+        "case",
+        "time",
+        "× scaled_dot",
+        "peak memory",
+        "error / allowed",
+        "roofline",
+        "status",
+    ]
 
 
 def test_a_page_without_layers_does_not_speak_of_them() -> None:

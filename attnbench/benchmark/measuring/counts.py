@@ -1,9 +1,8 @@
-"""Counts of the operations that a call executes and of the bytes that its operators move.
+"""Counts of the operations that a call executes.
 
 Every operator that reaches the device is counted once. A matrix product counts a multiplication and
 an addition per pair of elements; other operators count one operation per element, and data movement
-none. An operator reads its inputs and writes its outputs once; views move nothing. The numbers are
-those of the call as written: caches and fusion may move less.
+none.
 """
 
 from __future__ import annotations
@@ -79,23 +78,18 @@ _NOTHING = frozenset(
 
 @dataclass(frozen=True)
 class Counts:
-    """The operations and bytes of a call.
+    """The operations of a call.
 
     Args:
         operations: operations of all kinds.
         matmul_operations: operations in matrix products, counted from their shapes; torch's counter
             is used for operators that this module does not know.
-        moved_bytes: bytes read and written by the operators.
-        torch_matmul_operations: the same by torch's ``FlopCounterMode`` formulas, which miss some
-            operators (matrix times vector, fused attention on a CPU).
         opaque: whether the call uses an operator that is not torch's, so that its operations are
             unknown.
     """
 
     operations: int
     matmul_operations: int
-    moved_bytes: int
-    torch_matmul_operations: int
     opaque: bool = False
 
 
@@ -107,12 +101,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
-
-
-def _nbytes(tensor: Tensor) -> int:
-    """Bytes that a tensor occupies in memory; an expanded dimension counts once."""
-    real = math.prod(n for n, s in zip(tensor.shape, tensor.stride(), strict=True) if s or n == 0)
-    return real * tensor.element_size()
 
 
 def _product(name: str, tensors: list[Tensor]) -> int | None:
@@ -136,7 +124,7 @@ def _product(name: str, tensors: list[Tensor]) -> int | None:
 class _Counter(OperationMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operations = self.products = self.torch_products = self.moved = 0
+        self.operations = self.products = 0
         self.opaque = False
 
     def __torch_dispatch__(
@@ -151,11 +139,10 @@ class _Counter(OperationMode):
         given, made = list(_tensors(args)) + list(_tensors(kwargs or {})), list(_tensors(result))
         if not made:
             return result  # a query, such as whether a value is zero
-        self.moved += sum(_nbytes(t) for t in {id(t): t for t in (*given, *made)}.values())
-        formula = flop_registry.get(packet)
-        torch_product = int(formula(*args, **(kwargs or {}), out_val=result)) if formula else 0
-        self.torch_products += torch_product
-        product = _product(name, given) or torch_product
+        product = _product(name, given)
+        if product is None:
+            formula = flop_registry.get(packet)
+            product = int(formula(*args, **(kwargs or {}), out_val=result)) if formula else 0
         self.products += product
         if not product and name not in _MOVES:
             product = max(t.numel() for t in (*given, *made))
@@ -164,7 +151,7 @@ class _Counter(OperationMode):
 
 
 def count(call: Callable[[], object]) -> Counts:
-    """Run a call once and count its operations and bytes."""
+    """Run a call once and count its operations."""
     counter = _Counter()
     with counter:
         result = call()
@@ -172,7 +159,5 @@ def count(call: Callable[[], object]) -> Counts:
     return Counts(
         operations=counter.operations,
         matmul_operations=counter.products,
-        moved_bytes=counter.moved,
-        torch_matmul_operations=counter.torch_products,
         opaque=counter.opaque,
     )

@@ -50,7 +50,6 @@ STATUSES = {
     "ok": "agreed with the reference on this case",
     "unverified": "did not agree with the reference on this case, or could not be compared; "
     "not ranked",
-    "void": "measured by an older attnbench on a busy machine; not ranked",
     "unsupported": "the subject does not support this case; not measured",
     "out_of_memory": "the case does not fit in this machine's memory; not measured",
     "timeout": "the time limit passed; not measured",
@@ -92,14 +91,12 @@ class Record:
             only one process).
         ratios: ratio of each process.
         gain: for a kernel: the time of its scoring function over its own.
-        time_s: median over processes of a low quantile of slots, as the contract says; for older
-            contracts the median of the samples.
+        time_s: median over processes of a low quantile of slots, as the contract says.
         time_q1_s, time_q3_s: quartiles over processes if there are at least three, else over slots.
         times_s: time of each process.
         samples_s: each slot: the mean time of ``calls`` consecutive calls.
         calls: calls in a slot.
         null_s: time of a call whose kernel computes nothing: the overhead of a call.
-        relative_error: older contracts only: standard error of the median over the median.
         first_call_s: time of the first call in the process, including compilation.
         compile_s: of that, the time that compilers took: 0 if nothing was compiled.
         compiled: ``compiled`` if the first call compiled anything, ``cache`` if all of it came from
@@ -116,9 +113,7 @@ class Record:
         compulsory_bytes: bytes of inputs, parameters and results, which any implementation moves.
         roofline_share: the least time in which the machine could move ``compulsory_bytes`` and do
             ``matmul_operations``, over the time; ``None`` if the operations are unknown.
-        moved_bytes, bandwidth_share, matmul_share: older records only: bytes that the operators
-            read and write, and shares of the machine's ceilings.
-        sentinel: ceilings of the machine; in older records also readings around the measurement.
+        sentinel: ceilings of the machine.
         load: cores kept busy by other processes, number of cores, share of disturbed slots, and
             share of time stolen by a hypervisor.
         inputs: path and SHA-256 of the file of saved inputs, if the case has one.
@@ -173,7 +168,6 @@ class Record:
     samples_s: tuple[float, ...] = ()
     calls: int = 1
     null_s: float | None = None
-    relative_error: float | None = None
     first_call_s: float | None = None
     compile_s: float | None = None
     compiled: str = ""
@@ -187,9 +181,6 @@ class Record:
     matmul_operations: int | None = None
     compulsory_bytes: int | None = None
     roofline_share: float | None = None
-    moved_bytes: int | None = None
-    bandwidth_share: float | None = None
-    matmul_share: float | None = None
     sentinel: Mapping[str, float] = field(default_factory=dict)
     load: Mapping[str, float] = field(default_factory=dict)
     inputs: Mapping[str, str] | None = None

@@ -35,7 +35,6 @@ _SIGNS = {
     "timeout": "timeout",
     "failed": "failed",
     "crashed": "crashed",
-    "void": "void",
 }
 
 

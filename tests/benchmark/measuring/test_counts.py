@@ -31,10 +31,10 @@ def test_matrix_products_are_those_that_torch_counts(name: Any) -> None:
 def test_the_counts_of_scaled_dot_are_those_of_its_formula() -> None:
     found = count(call_of("scaled_dot"))
     items, scores = 6, 6 * 16 * 24
-    assert found.matmul_operations == 2 * scores * (8 + 4) == found.torch_matmul_operations
-    # the query's scale and the softmax are one operation an element
-    assert found.operations - found.matmul_operations == pytest.approx(items * 16 * 8 + scores)
-    assert found.moved_bytes >= 4 * (items * (16 * 8 + 24 * 8 + 24 * 4 + 16 * 4) + 4 * scores)
+    assert found.matmul_operations == 2 * scores * (8 + 4)
+    # one operation an element: the query's scale, the softmax, and the search for rows without keys
+    others = items * 16 * 8 + scores + (scores + 2 * 6 * 16)
+    assert found.operations - found.matmul_operations == others
 
 
 def test_a_backward_call_has_twice_the_products_more() -> None:
@@ -45,24 +45,16 @@ def test_a_backward_call_has_twice_the_products_more() -> None:
 def test_a_matrix_times_a_vector_counts_though_torch_does_not_count_it() -> None:
     matrix, vector = torch.ones(5, 7), torch.ones(7)
     found = count(lambda: matrix @ vector)
-    assert (found.matmul_operations, found.torch_matmul_operations) == (70, 0)
+    assert found.matmul_operations == 70
 
 
-def test_fused_attention_counts_its_two_products_and_moves_no_scores() -> None:
+def test_fused_attention_counts_its_two_products() -> None:
     q, k, v = torch.ones(2, 3, 16, 8), torch.ones(2, 3, 24, 8), torch.ones(2, 3, 24, 8)
     found = count(lambda: functional.scaled_dot_product_attention(q, k, v))
     assert found.matmul_operations == 2 * 6 * 16 * 24 * (8 + 8)
-    assert found.moved_bytes < 2 * 4 * (q.numel() * 2 + k.numel() + v.numel())
-
-
-def test_views_move_nothing_and_an_expanded_input_is_read_once() -> None:
-    row = torch.ones(1, 1000)
-    assert count(lambda: row.expand(50, 1000).mT.unsqueeze(0)).moved_bytes == 0
-    assert count(lambda: row.expand(50, 1000).sum()).moved_bytes == 4 * 1000 + 4
 
 
 def test_moving_data_is_no_operation() -> None:
     x = torch.ones(10, 10)
     found = count(lambda: torch.cat([x.clone(), x]))
     assert found.operations == 0
-    assert found.moved_bytes == 4 * (200 + 400)
