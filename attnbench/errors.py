@@ -9,7 +9,7 @@ exits with 2. Each is also a built-in exception of the matching kind: ``ValueErr
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -36,7 +36,17 @@ __all__ = [
 
 
 class AttnbenchError(Exception):
-    """Base of every error that attnbench raises on purpose."""
+    """Base of every error that attnbench raises on purpose.
+
+    Args:
+        args: the message.
+        cause: name of the cause of the failure that the error becomes, if it is about the result
+            of a subject; see ``checking/cause/causes.json``.
+    """
+
+    def __init__(self, *args: object, cause: str | None = None) -> None:
+        super().__init__(*args)
+        self.cause = cause
 
 
 class UsageError(AttnbenchError, ValueError):
@@ -104,25 +114,70 @@ class JudgementError(AttnbenchError):
 
 
 class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a finding, not an error
-    """Raised by a check if its invariant does not hold.
+    """Raised by a check if its invariant does not hold; its fields become those of the failure.
 
     Args:
-        message: the quantity, its value, and the value that it should have had.
+        message: the finding as a sentence; by default it is made of the other fields.
+        quantity: what has a wrong value, as an expression: ``weights.sum(-1)``.
+        place: index of the worst element of the quantity.
+        got: its value there, a number or words.
+        expected: the value that it should have, a number or words such as ``"at least 0"``.
+        other: what else has the expected value, if it is not simply what is right.
+        allowed: largest allowed difference.
         error: the error as a multiple of what the invariant allows; ``None`` if it has no scale.
-        compared: the compared values and their place, by name, for the script that reproduces the
-            failure; or ``lines``, a script that may call ``make`` and ends with an assertion.
+        cause: name of the cause, where the check knows it; see ``checking/cause/causes.json``.
+        program: the calls that were made of a cache, in words.
+        compared: the compared tensors by name, for the script that reproduces the failure; or
+            ``lines``, a script that may call ``make`` and ends with an assertion.
     """
 
     def __init__(
         self,
-        message: str,
+        message: str = "",
         *,
+        quantity: str = "",
+        place: Sequence[int] = (),
+        got: float | str | None = None,
+        expected: float | str | None = None,
+        other: str = "",
+        allowed: float | None = None,
         error: float | None = None,
+        cause: str | None = None,
+        program: str = "",
         compared: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.error = error
-        self.compared = compared
+        self.quantity, self.place = quantity, tuple(place)
+        self.got, self.expected, self.other = got, expected, other
+        self.allowed, self.error = allowed, error
+        self.program, self.compared = program, compared
+        super().__init__(message or self._sentence(), cause=cause)
+
+    def reworded(self, message: str, **changes: Any) -> InvariantViolation:
+        """The same finding with another sentence, and with other values of some fields."""
+        names = ("quantity", "place", "got", "expected", "other", "allowed", "error", "cause")
+        same = {name: getattr(self, name) for name in (*names, "program", "compared")}
+        return InvariantViolation(message, **{**same, **changes})
+
+    def _sentence(self) -> str:
+        where = f"{self.quantity}{list(self.place) or ''}"
+        got, expected = self.got, self.expected
+        if isinstance(got, str) or isinstance(expected, str):
+            shown = got if isinstance(got, str) or got is None else f"{got:.6g}"
+            return f"{where} = {shown}, but {self._should()} {expected}"
+        if got is None or expected is None:
+            return where
+        if got != got and expected != expected:
+            what = self.other or "what it should be"
+            return f"{where} = nan, and {what} has nan too: NaN agrees with nothing"
+        digits = ".6g" if f"{got:.6g}" != f"{expected:.6g}" else ".17g"
+        text = f"{where} = {got:{digits}}, but {self._should()} {expected:{digits}}"
+        if self.allowed is None:
+            return text
+        off = "" if self.error is None else f"; off by {self.error:.3g} times that"
+        return f"{text} (± {self.allowed:.2g}{off})"
+
+    def _should(self) -> str:
+        return f"{self.other} has" if self.other else "should be"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

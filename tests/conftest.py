@@ -30,7 +30,7 @@ MARKS = {
     "benchmark/comparing": "slow",
     "benchmark/measuring": "slow",
     "benchmark/test_cheats.py": "slow",
-    "checking/test_evidence.py": "slow",
+    "checking/reproduction/test_script.py": "slow",
     "cli": "slow",
     "docs": "slow",
     "judging/test_court.py": "slow",

@@ -17,7 +17,7 @@ from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Fault", "fault_at", "raised_text", "unusable"]
+__all__ = ["Fault", "fault_at", "raised_text", "source_line_of", "unusable"]
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,14 @@ class Fault:
         kind: ``none`` (it raised, or returned something else than an output), ``nan``, ``changes``
             (its input) or ``random`` (the second answer differs).
         text: the fault with its values, in a sentence.
+        cause: name of the cause of the failures that it explains.
+        error: the exception, if it raised.
     """
 
     kind: Literal["none", "nan", "changes", "random"]
     text: str
+    cause: str | None = None
+    error: BaseException | None = None
 
 
 def fault_at(subject: Subject, case: Case) -> Fault | None:
@@ -42,12 +46,14 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
         first = subject.output(module, inputs)
         changed = _changed(inputs, before)
         if changed is not None:
-            return Fault("changes", f"{subject.name} changes its input: {changed}")
+            told = f"{subject.name} changes its input: {changed}"
+            return Fault("changes", told, "inputs_changed")
         second = subject.output(module, inputs)
     except RefusalError:
         raise
     except (Exception, SystemExit) as error:
-        return Fault("none", raised_text(subject, error))
+        cause = error.cause if isinstance(error, AttnbenchError) else None
+        return Fault("none", raised_text(subject, error), cause, error)
     return _nan(subject, first, case) or _random(subject, first, second)
 
 
@@ -57,12 +63,16 @@ def raised_text(subject: Subject, error: BaseException) -> str:
         return str(error)
     said = str(error).strip().split("\n\n")[0]
     text = f"{subject.name} raised on a legal input: {type(error).__name__}: {said}"
+    line = source_line_of(error)
+    return f"{text} ({line})" if line else text
+
+
+def source_line_of(error: BaseException) -> str | None:
+    """The file and line of the user's innermost code that raised an exception, if there is any."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if is_own_code(frame.filename)
     ]
-    if not frames:
-        return text
-    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
 
 
 def _first(condition: Tensor) -> tuple[int, ...]:
@@ -88,7 +98,8 @@ def _nan(subject: Subject, output: Tensor, case: Case) -> Fault | None:
         return None
     at = _first(bad)
     text = f"{subject.name} gives output{list(at)} = nan for finite inputs in {case.dtype}"
-    return Fault("nan", text)
+    half = "half_precision" if case.dtype in ("float16", "bfloat16") else None
+    return Fault("nan", text, half)
 
 
 def _random(subject: Subject, first: Tensor, second: Tensor) -> Fault | None:
@@ -103,7 +114,7 @@ def _random(subject: Subject, first: Tensor, second: Tensor) -> Fault | None:
     at = _first(other)
     values = f"{first[at].item():.6g}, then {second[at].item():.6g} for the same call"
     text = f"{subject.name} answers differently the second time: output{list(at)} = {values}"
-    return Fault("random", text)
+    return Fault("random", text, "not_deterministic")
 
 
 def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()) -> str | None:

@@ -10,10 +10,11 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import unusable
-from attnbench.checking.evidence.diagnosis import diagnosed
-from attnbench.checking.evidence.reproduction import with_evidence
-from attnbench.checking.outcomes import COMPILING, CONTRACT, CheckReport, Outcome, notes_of
+from attnbench.checking.cause.likely_cause import with_cause
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome, notes_of
 from attnbench.checking.profiles import effort_of
+from attnbench.checking.reproduction.script import with_evidence
 from attnbench.checking.runner import PROFILES, Profile, run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import (
@@ -217,7 +218,7 @@ def check_subject(
     outcomes = outcomes_of(
         subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
     )
-    found = diagnosed(outcomes)
+    found = with_cause(outcomes)
     return CheckReport(found, profile, seed, notes_of(found), subject.about)
 
 

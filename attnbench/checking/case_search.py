@@ -228,7 +228,9 @@ class CaseSearch:
         except NoReferenceError as error:
             raise UnjudgedError(str(error)) from None
         except SystemExit as error:  # a subject must not end the run
-            return InvariantViolation(f"raised on a legal input: SystemExit: {error}")
+            found = InvariantViolation(f"raised on a legal input: SystemExit: {error}")
+            found.__cause__ = error
+            return found
         except Exception as error:
             return error
         return None

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from attnbench.checking.check_report import SCHEMA
 from attnbench.checking.outcomes import Outcome
 from attnbench.errors import UsageError
 
 __all__ = ["Journal"]
+
+_HEAD = "attnbench journal"
+"""The key of the version in the first line."""
 
 
 class Journal:
@@ -33,7 +36,7 @@ class Journal:
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
         self.path = path
         self.found: list[Outcome] = []
-        head = json.dumps({"attnbench journal": 1, **asked}, sort_keys=True)
+        head = json.dumps({_HEAD: SCHEMA, **asked}, sort_keys=True)
         try:
             with path.open("a+", encoding="utf-8") as file:
                 file.seek(0)
@@ -60,8 +63,16 @@ class Journal:
         torn = lines.pop()
         try:
             first, *rest = (json.loads(line) for line in lines)
+            version = first.get(_HEAD, SCHEMA)
+            if version != SCHEMA:
+                raise UsageError(
+                    f"--resume {self.path}: it is a journal of version {version}, but this "
+                    f"attnbench reads version {SCHEMA}; name another file."
+                )
             differ = [name for name in asked if first.get(name) != asked[name]]
-            self.found = [Outcome(**row | {"explained": tuple(row["explained"])}) for row in rest]
+            self.found = [Outcome.from_data(row) for row in rest]
+        except UsageError:
+            raise
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UsageError(
                 f"--resume {self.path}: it is no journal of a check ({error}); name another file."
@@ -90,7 +101,7 @@ class Journal:
             UsageError: there is no space left; earlier outcomes are kept.
         """
         try:
-            self._write(json.dumps(asdict(outcome)))
+            self._write(outcome.to_json())
         except OSError as error:
             raise UsageError(
                 f"--resume {self.path}: {error}; {len(self.found)} outcomes are in it."

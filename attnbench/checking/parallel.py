@@ -147,7 +147,7 @@ def over_seeds(found: Sequence[Outcome]) -> list[Outcome]:
 def _merged(group: list[Outcome]) -> Outcome:
     if len(group) == 1:
         return group[0]
-    bad = [outcome for outcome in group if outcome.status not in ("passed", "skipped")]
+    bad = [outcome for outcome in group if not outcome.ok]
     passed = [outcome for outcome in group if outcome.status == "passed"]
     one = (bad or passed or group)[0]
     on = one.reason
@@ -199,8 +199,8 @@ def _outcomes(
 
 
 def _repeatable(outcome: Outcome, task: Task) -> Outcome:
-    """Add the command that reproduces an outcome, if it has no script."""
-    if outcome.status in ("passed", "skipped") or outcome.reproduce:
+    """Add the command that runs the check of an outcome again."""
+    if outcome.ok:
         return outcome
     given = task.arguments
     words = ["attnbench", "check", given["target"], "--invariant", outcome.invariant]
@@ -208,4 +208,4 @@ def _repeatable(outcome: Outcome, task: Task) -> Outcome:
     words += ["--seed", str(given["seed"])] if given["seed"] is not None else []
     words += ["--device", given["device"]] if given["device"] != "cpu" else []
     words += [word for name in given["dtypes"] or () for word in ("--dtype", name)]
-    return replace(outcome, reproduce=shlex.join(words))
+    return replace(outcome, command=shlex.join(words))

@@ -11,7 +11,8 @@ from weakref import WeakSet
 
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.api import check_options, outcomes_of, planned
-from attnbench.checking.outcomes import CONTRACT, Outcome, failure_text
+from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import seeded, skip_reason
 from attnbench.registry.discovery import Spec
 from attnbench.specs import Invariant
@@ -61,7 +62,7 @@ class Check:
         if not skipped and name != CONTRACT and CONTRACT not in subject.exempt:
             fault = _unusable(subject)
             if fault is not None:
-                return Outcome(subject.name, CONTRACT, "failed", fault)
+                return Outcome(subject.name, CONTRACT, "failed", fault, failure=Failure())
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # a project's filters must not apply
             (outcome,) = outcomes_of(

@@ -7,6 +7,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,11 +17,12 @@ from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 from attnbench.cases.case import Case
 from attnbench.cases.drawing import NoCaseError, space_of
 from attnbench.cases.spaces import cases
-from attnbench.checking.answer_faults import fault_at, raised_text
+from attnbench.checking.answer_faults import Fault, fault_at, raised_text, source_line_of
 from attnbench.checking.call_cost import calls_at
 from attnbench.checking.case_search import CaseSearch, IllegalCaseError, UnjudgedError
+from attnbench.checking.declarations import declaration
 from attnbench.checking.hypothesis_engine import Failures, failures, phases
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.checking.profiles import PROFILES, Profile, effort_of
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
@@ -126,14 +128,8 @@ def _told(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
     cases = run.seen.total() - run.seen["replayed"] * (run.error is None)
     if run.error is None:
         return *(run.ruled_out() or _verdict(run)), {"cases": cases, "note": _note(run)}
-    more = {
-        "cases": cases,
-        "note": _note(run),
-        "counterexample": run.failing.id if run.failing else None,
-        "shrunk": run.shrunk,
-        "error": getattr(run.error, "error", None),
-    }
-    return *_explained(run), more
+    status, reason, failure = _found(run, run.error)
+    return status, reason, {"cases": cases, "note": _note(run), "failure": failure}
 
 
 def _note(run: CaseSearch) -> str:
@@ -167,34 +163,64 @@ def _reasons(run: CaseSearch) -> str:
     return f": {'; '.join(reasons)}" if reasons else ""
 
 
-def _explained(run: CaseSearch) -> tuple[str, str]:
-    error = run.error
-    assert error is not None
-    where = (
-        f"\n  [{run.invariant.name} on {run.subject.name}, {run.failing.id if run.failing else ''}]"
-    )
-    if run.replayed:
-        where += "\n  replayed: this case failed in an earlier run, and was tried first"
+def _found(run: CaseSearch, error: BaseException) -> tuple[str, str, Failure | None]:
+    """The status, the reason and the failure that an exception of a check is."""
     if isinstance(error, InvariantViolation):
         text = str(error)
     elif isinstance(error, JudgementError):
-        return "error", f"{error}{where}"
+        return "error", str(error), None
     elif not isinstance(error, HypothesisException) and subject_fault(run.subject, error):
         text = raised_text(run.subject, error)
     else:
-        return "error", _own_fault(run.invariant, error)
-    return "failed", f"{text}{_cause(run, text)}{where}"
+        return "error", _own_fault(run.invariant, error), None
+    failure = _failure(run, error)
+    fault = _fault_behind(run)
+    if fault is not None:
+        failure = replace(failure, named=fault.cause)
+        if fault.text not in text:
+            text += f"\n  because {fault.text}"
+    return "failed", text, failure
 
 
-def _cause(run: CaseSearch, text: str) -> str:
+def _failure(run: CaseSearch, error: BaseException) -> Failure:
+    """The fields of a failure."""
+    own = _raised_by(error)
+    found = Failure(
+        named=getattr(error, "cause", None),
+        raised=type(own).__name__ if own is not None else None,
+        source_line=source_line_of(own) if own is not None else None,
+        case=run.failing.id if run.failing else None,
+        smallest=run.shrunk,
+        replayed=run.replayed,
+        by_design=declaration(run.subject, run.invariant.name),
+    )
+    if not isinstance(error, InvariantViolation):
+        return found
+    return replace(
+        found,
+        quantity=error.quantity,
+        place=error.place,
+        got=error.got,
+        expected=error.expected,
+        allowed=error.allowed,
+        multiple=error.error,
+        program=error.program,
+    )
+
+
+def _raised_by(error: BaseException) -> BaseException | None:
+    """The exception of the subject behind that of a check, or ``None`` if it raised none."""
+    own = error.__cause__ if isinstance(error, InvariantViolation) else error
+    return None if own is None or isinstance(own, AttnbenchError) else own
+
+
+def _fault_behind(run: CaseSearch) -> Fault | None:
     """A fault of the answer itself at the failing case, which explains the failure."""
     try:
         fault = fault_at(run.subject, run.failing) if run.failing is not None else None
     except RefusalError:  # the failing call was derived from one that the subject refuses
-        return ""
-    if fault is None or fault.kind not in ("changes", "random") or fault.text in text:
-        return ""
-    return f"\n  because {fault.text}"
+        return None
+    return fault if fault is not None and fault.kind in ("changes", "random") else None
 
 
 def _own_fault(invariant: Invariant, error: BaseException) -> str:

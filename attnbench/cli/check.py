@@ -88,9 +88,10 @@ def command(
     or dies, it is recorded as the outcome, and the other subjects go on.
     """
     from attnbench.checking import parallel
-    from attnbench.checking.evidence.diagnosis import diagnosed
+    from attnbench.checking.cause.likely_cause import with_cause
+    from attnbench.checking.check_report import CheckReport
     from attnbench.checking.journal import Journal
-    from attnbench.checking.outcomes import COMPILING, CheckReport, Outcome, notes_of
+    from attnbench.checking.outcomes import COMPILING, Outcome, notes_of
     from attnbench.checking.works import digests, works_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing.outcome_tables import Screen, junit_xml
@@ -163,7 +164,7 @@ def command(
         notes.insert(0, f"stopped at the first failure, after {len(found)} outcomes (--fail-fast)")
     if interrupted:
         notes.insert(0, f"interrupted after {len(found)} outcomes")
-    report = CheckReport(diagnosed(found), profile, seed, tuple(notes), tuple(plan["about"]))
+    report = CheckReport(with_cause(found), profile, seed, tuple(notes), tuple(plan["about"]))
     elapsed = time.monotonic() - started
     if screen is None:
         print_json(json.loads(report.to_json()))

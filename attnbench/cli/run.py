@@ -88,7 +88,7 @@ def command(
     """
     from attnbench.benchmark.measuring.contract import Contract
     from attnbench.checking import parallel
-    from attnbench.checking.outcomes import CheckReport
+    from attnbench.checking.check_report import CheckReport
     from attnbench.cli import machine_runs, recorded_run
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing import record_tables

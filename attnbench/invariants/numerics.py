@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
-from attnbench.checking.evidence.untaped import compared_with_reference
 from attnbench.checking.profiles import current_profile
+from attnbench.checking.reproduction.untaped import compared_with_reference
 from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
@@ -98,12 +98,11 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
     try:
         within(oracle.output, scalar, near, "output in float64", "the scalar reference")
     except InvariantViolation as violation:
-        raise InvariantViolation(
+        raise violation.reworded(
             f"{oracle.subject.maker.name} run in float64 is not what its reference= computes in "
             f"Python floats: one of the two, most often the module, does not compute "
             f"{oracle.subject.maker.formula or 'the formula'}.\n"
             f"  {violation}",
-            error=violation.error,
             compared={"lines": compared_with_reference(oracle.subject, case)},
         ) from None
     return scalar

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject, check
 from attnbench.cases.drawing import space_of
 from attnbench.checking.hypothesis_engine import search
-from attnbench.checking.outcomes import failure_text
 from attnbench.checking.profiles import PROFILES, Effort, Profile, current_effort
+from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.masks import empty_rows, mask_forms, masking, positions
 from attnbench.invariants.toolkit.comparisons import reject
@@ -85,7 +85,8 @@ def test_what_only_a_drawn_case_finds_is_shrunk_too() -> None:
     one, _ = invariant(lambda case: case.q_len == 13 == case.kv_len)
     outcome = run(one, Profile("many", 900))
     assert found(outcome) == Case((), 13, 13, 1, 1, 1)
-    assert outcome.shrunk
+    assert outcome.failure is not None
+    assert outcome.failure.smallest
 
 
 def test_lengths_that_must_be_equal_shrink_together() -> None:
@@ -97,7 +98,8 @@ def test_where_nothing_smaller_fails_the_case_itself_is_told() -> None:
     one, asked = invariant(lambda case: case == asked[0])
     outcome = run(one)
     assert found(outcome) == asked[0]
-    assert outcome.shrunk
+    assert outcome.failure is not None
+    assert outcome.failure.smallest
 
 
 def test_shrinking_ends_after_some_cases_however_fast_the_machine_is() -> None:
@@ -123,7 +125,9 @@ def test_without_shrinking_the_first_failure_is_no_smallest_counterexample() -> 
 def test_a_listed_case_is_told_as_it_is() -> None:
     one, asked = invariant(lambda case: True, lambda subject: listed(Case(), Case(kv_len=4)))
     outcome = run(one)
-    assert (found(outcome), outcome.shrunk, len(asked)) == (Case(), False, 1)
+    assert outcome.failure is not None
+    assert not outcome.failure.smallest
+    assert (found(outcome), len(asked)) == (Case(), 1)
 
 
 def test_the_stored_case_is_tried_first_also_with_another_seed(kept: Path) -> None:
@@ -133,8 +137,11 @@ def test_the_stored_case_is_tried_first_also_with_another_seed(kept: Path) -> No
     asked.clear()
     again = run(one, seed=2)
     assert (asked[0], found(again), again.cases) == (first, first, 1)
-    assert "replayed: this case failed in an earlier run" in again.reason
-    assert "replayed" not in run(one, seed=1, shrink=False).reason
+    assert again.failure is not None
+    assert again.failure.replayed
+    fresh = run(one, seed=1, shrink=False)
+    assert fresh.failure is not None
+    assert not fresh.failure.replayed
 
 
 def test_a_stored_case_that_holds_by_now_is_forgotten(kept: Path) -> None:

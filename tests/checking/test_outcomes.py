@@ -1,75 +1,104 @@
-"""Reports: when one is ok, and what of a failure is shown where."""
+"""Outcomes as data: JSON that its schema describes, and that is read back."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
+import json
+import math
+from importlib import resources
 
+import jsonschema
 import pytest
+from torch import Tensor, nn
 
+import attnbench
 from attnbench.cases.case import Case
-from attnbench.checking.outcomes import CheckReport, Outcome, failure_text, finding_text
+from attnbench.checking.check_report import SCHEMA, CheckReport
+from attnbench.checking.outcomes import Failure, Outcome
+from attnbench.errors import UsageError
 
-LONG = "weights.sum(-1)[0] = 1.0039, but should be 1 ± 0.00098: " + "each row " * 60
-BAD = Outcome("mine", "weights_sum_to_one", "failed", LONG, 40, counterexample=Case().id)
+SHIPPED = json.loads(
+    resources.files("attnbench.checking").joinpath("outcomes.schema.json").read_text("utf-8")
+)
+FOUND = Failure(
+    quantity="output",
+    place=(0, 1),
+    got=math.nan,
+    expected=1.5,
+    allowed=1e-6,
+    multiple=math.inf,
+    mistakes=("mask_ignored",),
+    case=Case().id,
+)
+REPORT = CheckReport(
+    (
+        Outcome("mine", "copies_agree", "passed", "3 scheduled", 3, 0.5, seed=1),
+        Outcome("mine", "layouts_agree", "failed", "output[0, 1] = nan", 3, 0.5, FOUND),
+    ),
+    "quick",
+    1,
+    ("a note",),
+    ("mine: called as sdpa",),
+)
 
 
-def report(*statuses: str) -> CheckReport:
-    return CheckReport(tuple(Outcome("x", f"i{n}", s) for n, s in enumerate(statuses)))
+def test_the_schema_describes_the_json_of_every_field() -> None:
+    jsonschema.Draft202012Validator.check_schema(SHIPPED)
+    jsonschema.validate(json.loads(REPORT.to_json()), SHIPPED)
+    parts = SHIPPED["$defs"]
+    assert set(parts["outcome"]["properties"]) == set(Outcome.__dataclass_fields__)
+    assert set(parts["failure"]["properties"]) == set(Failure.__dataclass_fields__)
+    assert SHIPPED["properties"]["schema"]["const"] == SCHEMA
+
+
+@pytest.mark.parametrize("field", ["status", "cases", "failure"])
+def test_the_schema_refuses_what_is_no_outcome(field: str) -> None:
+    content = json.loads(REPORT.to_json())
+    content["outcomes"][1][field] = "no"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, SHIPPED)
+
+
+class Large(nn.Module):
+    """A product that no law bounds."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return 100 * query @ key.mT
+
+
+def test_a_check_gives_json_that_the_schema_describes() -> None:
+    wrong = attnbench.ScoringSpec(
+        name="wrong",
+        make=lambda query_size, key_size: Large(),
+        equal_sizes=True,
+        laws=("bounded_by_one",),
+    )
+    report = attnbench.check(wrong, profile="quick", invariants=["bounded_by_one"])
+    (outcome,) = report.of("failed")
+    assert outcome.failure is not None
+    assert outcome.failure.quantity.startswith("scores")
+    assert isinstance(outcome.failure.got, float)
+    jsonschema.validate(json.loads(report.to_json()), SHIPPED)
+
+
+def test_a_report_is_read_back() -> None:
+    text = REPORT.to_json()
+    again = CheckReport.from_json(text)
+    assert again.to_json() == text
+    assert again.outcomes[0] == REPORT.outcomes[0]
+    assert again.outcomes[1].failure is not None
+    assert again.outcomes[1].failure.place == (0, 1)
 
 
 @pytest.mark.parametrize(
-    ("statuses", "ok"),
+    ("text", "told"),
     [
-        ((), False),
-        (("skipped", "skipped"), False),
-        (("passed", "skipped"), True),
-        (("passed",), True),
-        (("passed", "inconclusive"), False),
-        (("passed", "failed"), False),
+        ('{"schema": 1}', rf"version 1 of the schema, but this attnbench reads version {SCHEMA}"),
+        ("{}", "version None of the schema"),
+        ("[1]", "no JSON of a report"),
+        ("no", "no JSON of a report"),
     ],
 )
-def test_a_report_is_ok_if_nothing_is_wrong_and_something_passed(
-    statuses: tuple[str, ...], ok: bool
-) -> None:
-    assert report(*statuses).ok is ok
-
-
-def test_the_repr_names_what_failed_within_what_pytest_shows() -> None:
-    text = repr(CheckReport((Outcome("mine", "a", "passed"), BAD)))
-    assert len(text) <= 240
-    assert "1 passed, 1 failed; failed: weights_sum_to_one on mine: weights.sum(-1)[0]" in text
-    assert "str(report)" in text
-
-
-@pytest.mark.parametrize(("message", "whole"), [("report", False), ("str(report)", True)])
-def test_an_assertion_in_pytest_says_what_failed(tmp_path: Path, message: str, whole: bool) -> None:
-    (tmp_path / "test_mine.py").write_text(
-        "from attnbench.checking.outcomes import CheckReport, Outcome\n"
-        f"report = CheckReport(({BAD!r},))\n"
-        f"def test_mine():\n    assert report.ok, {message}\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert "weights_sum_to_one" in done.stdout
-    assert "weights.sum(-1)[0] = 1.0039" in done.stdout
-    assert ("case b" in done.stdout) is whole
-
-
-def test_a_script_for_another_failure_names_it() -> None:
-    other = Outcome("mine", "layouts_agree", "failed", "off", reproduce="import torch\nassert 0")
-    told = finding_text([replace(BAD, diagnosis="wrong"), other])
-    assert "  reproduce layouts_agree, which failed too:\n    import torch" in told
-    assert "  reproduce:\n    import torch" in finding_text([other, BAD])
-
-
-def test_only_what_was_shrunk_is_called_the_smallest() -> None:
-    assert "\n  counterexample: leading sizes" in failure_text(BAD)
-    shrunk = Outcome("x", "i", "failed", "off", counterexample=Case().id, shrunk=True)
-    assert "\n  smallest counterexample: leading sizes" in failure_text(shrunk)
+def test_what_is_no_report_of_this_version_is_refused_in_one_line(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as refused:
+        CheckReport.from_json(text)
+    assert "\n" not in str(refused.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.errors import UsageError
 from attnbench.processes.plain import event_of, plain_event, plain_task, task_of
 from attnbench.processes.pool import Event, Task
@@ -26,7 +26,9 @@ def test_a_task_comes_back_from_json() -> None:
 
 
 def test_an_outcome_comes_back_as_an_outcome() -> None:
-    outcome = Outcome("additive", "sums", "failed", "off", error=2.5, explained=("a", "b"))
+    outcome = Outcome(
+        "additive", "sums", "failed", "off", failure=Failure(place=(1, 2), mistakes=("a", "b"))
+    )
     back = event_of(TASK, over_the_wire(plain_event(Event(TASK, "value", outcome))))
     assert back == Event(TASK, "value", outcome)
 

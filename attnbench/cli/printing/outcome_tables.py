@@ -9,13 +9,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
-from attnbench.checking.evidence.diagnosis import diagnosed
-from attnbench.checking.outcomes import STATUSES, CheckReport, Outcome, failure_text, finding_text
+from attnbench.checking.cause.likely_cause import with_cause
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.outcomes import GOOD, STATUSES, Outcome
+from attnbench.checking.report_text import counts_text, failure_text, finding_text, first_line
 from attnbench.cli.printing.tables import print_line, screen_width
 
 __all__ = ["Screen", "junit_xml"]
 
-_GOOD = ("passed", "skipped")
 _NO_LAW = "law not declared"
 _STATUS_WIDTH = max(map(len, STATUSES))
 _FEW_LAWS = 2
@@ -50,7 +51,7 @@ class Screen:
         """Show an outcome."""
         found = self._found[outcome.subject]
         found.append(outcome)
-        wrong = outcome.status not in _GOOD
+        wrong = not outcome.ok
         if wrong and self._verbose:
             print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
         elif self._each and (self._verbose or outcome.reason != _NO_LAW):
@@ -63,13 +64,13 @@ class Screen:
         for subject, found in self._found.items():
             if len(found) < self._expected[subject]:
                 self._subject(subject, found)
-        counts = ", ".join(f"{count} {status}" for status, count in report.counts.items())
+        counts = counts_text(report)
         laws = {o.invariant: None for o in report.outcomes if o.reason == _NO_LAW}
         if self._each and not self._verbose and laws:
             few = f"law not declared: {', '.join(laws)}"
             many = f"{len(laws)} for laws that are not declared; -v lists them"
             counts += f" ({few if len(laws) <= _FEW_LAWS else many})"
-        print_line(f"{counts or 'nothing checked'} in {seconds:.0f} s")
+        print_line(f"{counts} in {seconds:.0f} s")
         for note in report.notes:
             print_line(note)
 
@@ -82,18 +83,17 @@ class Screen:
         if outcome.status == "passed":
             told += f": {outcome.reason}"
         elif outcome.status == "skipped":
-            told = _first_line(outcome)
+            told = first_line(outcome.reason)
         print_line(_fitted(head, column, told), outcome.status)
 
     def _subject(self, subject: str, found: Sequence[Outcome]) -> None:
-        bad = [outcome for outcome in diagnosed(found) if outcome.status not in _GOOD]
+        bad = [outcome for outcome in with_cause(found) if not outcome.ok]
         if bad:
             gap = "\n" if self._each else ""
             print_line(f"{gap}{finding_text(bad, self._statements)}\n")
         if self._each:
             return
-        counts = CheckReport(tuple(found)).counts
-        told = ", ".join(f"{count} {status}" for status, count in counts.items())
+        told = counts_text(CheckReport(tuple(found)))
         seconds = sum(outcome.seconds for outcome in found)
         cases = sum(outcome.cases for outcome in found)
         head, column = f"{'see above' if bad else 'ok':9}  {subject}", 11 + self._subject_width
@@ -116,10 +116,6 @@ def _fitted(head: str, column: int, told: str) -> str:
     )
 
 
-def _first_line(outcome: Outcome) -> str:
-    return outcome.reason.partition("\n")[0]
-
-
 def junit_xml(report: CheckReport) -> bytes:
     """A report as JUnit XML: one suite per subject, one test case per invariant."""
     root = ElementTree.Element("testsuites", name="attnbench")
@@ -129,7 +125,7 @@ def junit_xml(report: CheckReport) -> bytes:
             "tests": len(outcomes),
             "failures": sum(o.status == "failed" for o in outcomes),
             "skipped": sum(o.status == "skipped" for o in outcomes),
-            "errors": sum(o.status not in ("failed", *_GOOD) for o in outcomes),
+            "errors": sum(o.status not in ("failed", *GOOD) for o in outcomes),
             "time": f"{sum(o.seconds for o in outcomes):.3f}",
         }
         suite = ElementTree.SubElement(
@@ -147,8 +143,8 @@ def junit_xml(report: CheckReport) -> bytes:
                 continue
             tag = outcome.status if outcome.status == "skipped" else "error"
             tag = "failure" if outcome.status == "failed" else tag
-            first = outcome.reason.partition("\n")[0]
-            said = ElementTree.SubElement(case, tag, message=_legal(first), type=outcome.status)
+            first = _legal(first_line(outcome.reason))
+            said = ElementTree.SubElement(case, tag, message=first, type=outcome.status)
             if outcome.status != "skipped":
                 cause = f"likely cause: {outcome.diagnosis}\n" if outcome.diagnosis else ""
                 said.text = _legal(cause + failure_text(outcome))

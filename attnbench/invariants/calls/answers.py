@@ -22,7 +22,7 @@ _REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")
 def _keeps_the_contract(subject: Subject, case: Case) -> None:
     fault = fault_at(subject, case)
     if fault is not None:
-        raise InvariantViolation(fault.text)
+        raise InvariantViolation(fault.text, cause=fault.cause) from fault.error
 
 
 @hookimpl

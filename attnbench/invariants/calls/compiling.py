@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from attnbench.attention.torch_internals import faked, graph_breaks, is_concrete
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
-from attnbench.checking.evidence.untaped import sourced, transformed
 from attnbench.checking.profiles import current_profile
+from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.numerics import bounds, within

@@ -52,7 +52,13 @@ def _inputs_are_unchanged(subject: Subject, case: Case) -> None:
                 raise InvariantViolation(
                     f"{name}{place} = {now:.6g} after the call in {mode} mode, but should be "
                     f"{then:.6g} as before it: the caller's tensor was changed in place",
-                    compared={"got": tensor, "expected": values, "place": place, "tolerance": 0.0},
+                    quantity=name,
+                    place=place,
+                    got=now,
+                    expected=then,
+                    allowed=0.0,
+                    cause="inputs_changed",
+                    compared={"got": tensor, "expected": values},
                 )
             raise InvariantViolation(
                 f"the call in {mode} mode wrote to memory beside {name}, which is a view "

@@ -57,10 +57,10 @@ def _second(subject: Subject, case: Case) -> None:
     try:
         compare_slopes(base, inputs, named, told, "gradient")
     except InvariantViolation as violation:
-        raise InvariantViolation(
+        raise violation.reworded(
             f"{violation}; where a backward pass is not to be differentiated itself, "
             "torch.autograd.function.once_differentiable lets it say so",
-            error=violation.error,
+            compared=None,
         ) from None
 
 

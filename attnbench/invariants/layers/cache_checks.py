@@ -13,6 +13,7 @@ from attnbench.cases.spaces import listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.layers.cache_programs import in_words
 from attnbench.invariants.layers.cache_properties import PROPERTIES
 from attnbench.invariants.layers.explanations import explanation
 from attnbench.invariants.layers.program_lines import script_of
@@ -115,7 +116,18 @@ def cache_invariant(
         if found is not None:
             told = found.message + explanation(stage, judged, found)
             compared = {"lines": script_of(subject, case, found.lines)}
-            raise InvariantViolation(told, error=found.error, compared=compared)
+            got, expected = found.values if found.place is not None else (None, None)
+            raise InvariantViolation(
+                told,
+                quantity="output" if found.place is not None else "",
+                place=found.place or (),
+                got=got,
+                expected=expected,
+                allowed=found.tolerance if found.place is not None else None,
+                error=found.error,
+                program=in_words(found.program),
+                compared=compared,
+            ) from found.__cause__
 
     return Invariant(
         name=PROPERTIES[judged].invariant,

@@ -47,11 +47,10 @@ def _inert(subject: Subject, case: Case) -> None:
         and bool(look.run(look.hidden, ~mask)[mask].any())
         and leak(look, mask, ~mask) is None
     ):
-        raise InvariantViolation(
+        raise violation.reworded(
             f"{violation}\n  With the mask inverted nothing of this happens: the layer takes True "
             "for padding, but padding_mask is True for a real token.",
-            error=violation.error,
-            compared=violation.compared,
+            cause="mask_inverted",
         )
     raise violation
 

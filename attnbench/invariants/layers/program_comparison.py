@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from attnbench.checking.answer_faults import raised_text
-from attnbench.checking.outcomes import CALLS
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.cache_programs import Step, in_words
+from attnbench.invariants.layers.cache_programs import Step
 from attnbench.invariants.layers.cache_properties import PROPERTIES
 from attnbench.invariants.layers.other_causes import LEFT
 from attnbench.invariants.layers.program_lines import ProgramLines
@@ -83,7 +82,7 @@ class Player:
     def _after(self) -> str:
         refused = ", ".join(self._refused)
         told = f"\n  {refused} was refused, which should leave the cache as it was"
-        return f"{CALLS}{in_words(tuple(self.program))}" + (told if refused else "")
+        return told if refused else ""
 
     def _play(self, step: Step) -> None:
         if step.kind == "begin":

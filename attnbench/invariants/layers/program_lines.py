@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnbench.cases.case import Case
-from attnbench.checking.evidence.untaped import unsettling
+from attnbench.checking.reproduction.untaped import unsettling
 from attnbench.invariants.layers.cache_programs import MOST_ROWS
 from attnbench.invariants.layers.program_stage import TOKENS
 from attnbench.subject.layer import LayerSubject

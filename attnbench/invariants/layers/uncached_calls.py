@@ -113,9 +113,14 @@ class Look:
         place, limits = found
         one, two, allowed = got[place].item(), expected[place].item(), float(limits[place])
         raise InvariantViolation(
-            f"{what}{list(place)} = {one:.6g}, but {other} has {two:.6g} (± {allowed:.2g})",
+            quantity=what,
+            place=place,
+            got=one,
+            expected=two,
+            other=other,
+            allowed=allowed,
             error=abs(one - two) / allowed if allowed else None,
-            compared={"got": got, "expected": expected, "place": list(place), "tolerance": allowed},
+            compared={"got": got, "expected": expected},
         )
 
     def padded(self) -> Tensor:

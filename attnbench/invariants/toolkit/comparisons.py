@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -58,8 +57,11 @@ def holds(condition: Tensor, what: str, values: Tensor, should: str) -> None:
         value = values.detach().flatten()[first].item()
         place = _place(first, condition.shape)
         raise InvariantViolation(
-            f"{what}{place or ''} = {value:.6g}, but should be {should}",
-            compared={"condition": condition, "values": values, "place": place},
+            quantity=what,
+            place=place,
+            got=value,
+            expected=should,
+            compared={"condition": condition, "values": values},
         )
 
 
@@ -85,7 +87,12 @@ def agree_within(
     if got.shape != expected.shape:
         raise InvariantViolation(
             f"{what} has shape {tuple(got.shape)}, "
-            f"but {other or 'what it should be'} has {tuple(expected.shape)}"
+            f"but {other or 'what it should be'} has {tuple(expected.shape)}",
+            quantity=f"{what}.shape",
+            got=str(tuple(got.shape)),
+            expected=str(tuple(expected.shape)),
+            other=other or "",
+            cause="shape",
         )
     if got.numel() == 0:
         return
@@ -100,20 +107,17 @@ def agree_within(
     factor = float(excess.flatten()[worst])
     if factor > 1.0:
         x, y, t = (float(v.flatten()[worst]) for v in (a, b, allowed))
-        place = _place(worst, a.shape)
-        if math.isnan(x) and math.isnan(y):
-            off = f"nan, and {other or 'what it should be'} has nan too: NaN agrees with nothing"
-        else:
-            digits = ".6g" if f"{x:.6g}" != f"{y:.6g}" else ".17g"
-            off = (
-                f"{x:{digits}}, but {other + ' has' if other else 'should be'} {y:{digits}} "
-                f"(± {t:.2g}; off by {factor:.3g} times that)"
-            )
-        raise InvariantViolation(
-            f"{what}{place or ''} = {off}{why and ': ' + why}",
+        violation = InvariantViolation(
+            quantity=what,
+            place=_place(worst, a.shape),
+            got=x,
+            expected=y,
+            other=other or "",
+            allowed=t,
             error=factor,
-            compared={"got": got, "expected": expected, "place": place, "tolerance": t},
+            compared={"got": got, "expected": expected},
         )
+        raise violation.reworded(f"{violation}: {why}") if why else violation
 
 
 def differentiate(

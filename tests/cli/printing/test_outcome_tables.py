@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnbench.checking.outcomes import CheckReport, Outcome
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.outcomes import Outcome
 from attnbench.cli.printing.outcome_tables import Screen
 
 OUTCOMES = (

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.hypothesis_engine import Failures
+from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
 from attnbench.invariants.layers import cache_operations, padding, splits
 from attnbench.invariants.layers.cache_programs import Program, legalised, steps
@@ -72,7 +73,9 @@ def test_a_failure_prints_a_short_script_that_was_run(name: str, tmp_path: Path)
 
 def test_a_failing_program_is_told_in_words() -> None:
     found = outcome(BROKEN["keys_only"], "selected_rows_go_on_as_their_sequences")
-    assert "in the calls: begin 2 rows, append 1, select rows [1], append 1" in found.reason
+    assert found.failure is not None
+    assert found.failure.program == "begin 2 rows, append 1, select rows [1], append 1"
+    assert f"  in the calls: {found.failure.program}\n" in failure_text(found)
 
 
 class RoundsByASharedCount(PartedLayer):
@@ -233,7 +236,8 @@ def test_a_cache_that_can_only_be_emptied_is_held_to_that() -> None:
     spec = LayerSpec(name="emptied", make=Emptied, causal=True, accepts=("cache",), cache=cache)
     found = outcome(spec, "cropped_slots_are_forgotten")
     assert found.status == "failed"
-    assert "crop to 0" in found.reason
+    assert found.failure is not None
+    assert "crop to 0" in found.failure.program
 
 
 class Narrowed(nn.Module):

@@ -42,7 +42,7 @@ from tests.meta.mutants.base import Mutant, Twin
 
 __all__ = ["MUTANTS", "TWINS", "Mutant", "Twin"]
 
-_TOPICS = (
+TOPICS = (
     masks_misapplied,
     causality,
     lengths,
@@ -74,5 +74,5 @@ _TOPICS = (
     layers_modes,
 )
 
-MUTANTS: list[Mutant] = [mutant for topic in _TOPICS for mutant in topic.MUTANTS]
+MUTANTS: list[Mutant] = [mutant for topic in TOPICS for mutant in topic.MUTANTS]
 TWINS: list[Twin] = list(dict.fromkeys(mutant.twin for mutant in MUTANTS))

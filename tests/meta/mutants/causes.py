@@ -1,9 +1,9 @@
 """How often the likely cause is right: ``python -m tests.meta.mutants.causes``.
 
-Reads what ``tests.meta.mutants.matrix`` measured, works out for each mutant the clue that its
-failures give, and writes the table of known bugs that ``attnbench`` ships, ``diagnoses.json``. Then
-each mutant is left out in turn, and the cause that the others make of its clue is held against
-``causes.json`` beside this file, which names the causes that are true of each mutant.
+Reads what ``tests.meta.mutants.matrix`` measured, and holds the cause that the failures of each
+mutant point at against ``causes.json`` beside this file, which names by hand the causes that are
+true of each. The order of the causes that ``attnbench`` ships was tuned on the mutants of every
+second module here; those of the others are counted apart.
 """
 
 from __future__ import annotations
@@ -12,30 +12,33 @@ import argparse
 import json
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbench.checking.evidence.diagnosis import Clue, clue_of, trusted
-from attnbench.checking.evidence.witnesses import explanations
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.cause.likely_cause import clue_of
+from attnbench.checking.cause.witnesses import explanations
+from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.checking.runner import seeded
 from attnbench.subject.lookup import resolve
-from tests.meta.mutants import MUTANTS
+from tests.meta.mutants import MUTANTS, TOPICS
 from tests.meta.mutants.measure import Result
 
-__all__ = ["judged", "main"]
+__all__ = ["CAUSES", "halves", "main", "verdict"]
 
 ROOT = Path(__file__).parents[3]
 CAUSES: dict[str, list[str]] = json.loads(Path(__file__).with_suffix(".json").read_text())
-SHIPPED = ROOT / "attnbench" / "checking" / "evidence" / "diagnoses.json"
+
+_CASES = 3
+"""Counterexamples on which a check looks for a mistake that explains them."""
+
+_WORDS = ("right", "missing", "wrong")
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tests.meta.mutants.causes")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "kill_matrix.jsonl")
-    parser.add_argument("--explained", type=Path, default=ROOT / "build" / "explained.json")
     parser.add_argument("--profile", default="quick")
     options = parser.parse_args()
     failures: dict[str, list[Result]] = defaultdict(list)
@@ -43,55 +46,42 @@ def main() -> None:
         result = Result(**json.loads(line))
         if result.source == "mutants" and result.profile == options.profile:
             failures[result.subject] += [result] if result.status == "failed" else []
-    known = json.loads(options.explained.read_text()) if options.explained.exists() else {}
-    rows = []
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    half = halves()
     for mutant in MUTANTS:
         failed = failures.get(mutant.name)
         if not failed:
             continue
-        if mutant.name not in known:
-            known[mutant.name] = _explained(mutant.spec, failed)
-            options.explained.parent.mkdir(parents=True, exist_ok=True)
-            options.explained.write_text(json.dumps(known))
-        clue = clue_of(_outcomes(failed, known[mutant.name]))
-        rows.append(
-            {
-                "name": mutant.name,
-                "bugs": list(mutant.bugs),
-                "causes": CAUSES[mutant.name],
-                "clue": clue and clue.name,
-                "said": clue and clue.cause,
-                "failed": sorted({result.invariant for result in failed}),
-            }
-        )
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    SHIPPED.write_text(f"[\n{lines}\n]\n")
-    counts = Counter(judged(row, rows) for row in rows)
-    for row in rows:
-        if judged(row, rows) != "right":
-            print(f"{judged(row, rows):6}  {row['name']}: {row['said']} by {row['clue']}")
-    told = ", ".join(f"{counts[w]} {w} ({counts[w] / len(rows):.1%})" for w in _WORDS)
-    print(f"{len(rows)} of {len(MUTANTS)} mutants, each left out: {told}")
+        clue = clue_of(_outcomes(failed, _explained(mutant.spec, failed)))
+        word = verdict(mutant.name, clue and clue.cause)
+        counts[half[mutant.name]][word] += 1
+        if word != "right":
+            print(
+                f"{word:7}  {half[mutant.name]}  {mutant.name}: {clue}, not {CAUSES[mutant.name]}"
+            )
+    for name, counter in sorted(counts.items()):
+        total = counter.total()
+        told = ", ".join(f"{counter[word]} {word} ({counter[word] / total:.1%})" for word in _WORDS)
+        print(f"{name}: {total} mutants: {told}")
 
 
-_CASES = 3
-"""Counterexamples that a check tries its hypotheses on."""
-
-_WORDS = ("right", "silent", "wrong")
-
-
-def judged(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """``right``, ``wrong`` or ``silent``: what the other known bugs make of one's clue."""
-    if row["clue"] is None:
-        return "silent"
-    kind, what = row["clue"].split(":")
-    clue = Clue(kind, what, row["said"])
-    if not trusted(clue, [other for other in rows if other is not row], row["failed"]):
-        return "silent"
-    return "right" if clue.cause in row["causes"] else "wrong"
+def verdict(mutant: str, cause: str | None) -> str:
+    """``right``, ``wrong`` or ``missing``: a cause that is said of a mutant."""
+    if cause is None:
+        return "missing"
+    return "right" if cause in CAUSES[mutant] else "wrong"
 
 
-def _explained(spec: Any, failed: Sequence[Result]) -> Sequence[str]:
+def halves() -> dict[str, str]:
+    """For each mutant, whether its module is one that the order was ``tuned`` on or ``kept``."""
+    return {
+        mutant.name: ("tuned", "kept")[place % 2]
+        for place, topic in enumerate(sorted(TOPICS, key=lambda topic: topic.__name__))
+        for mutant in topic.MUTANTS
+    }
+
+
+def _explained(spec: Any, failed: Sequence[Result]) -> tuple[str, ...]:
     (subject,) = resolve(spec)
     cases = [result.counterexample for result in failed if result.counterexample]
     with seeded(), warnings.catch_warnings():
@@ -99,9 +89,15 @@ def _explained(spec: Any, failed: Sequence[Result]) -> Sequence[str]:
         return explanations(subject, cases[:_CASES])
 
 
-def _outcomes(failed: Sequence[Result], explained: Sequence[str]) -> list[Outcome]:
+def _outcomes(failed: Sequence[Result], mistakes: tuple[str, ...]) -> list[Outcome]:
     return [
-        Outcome(r.subject, r.invariant, "failed", r.reason, explained=tuple(explained))
+        Outcome(
+            r.subject,
+            r.invariant,
+            "failed",
+            r.reason,
+            failure=Failure(named=r.named, raised=r.raised, mistakes=mistakes),
+        )
         for r in failed
     ]
 

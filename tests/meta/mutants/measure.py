@@ -56,6 +56,8 @@ class Result:
     seconds: float
     reason: str
     counterexample: str | None
+    named: str | None = None
+    raised: str | None = None
 
 
 def listed(source: str) -> list[tuple[str, Spec | str]]:
@@ -98,6 +100,8 @@ def run_job(job: Job) -> list[Result]:
                     round(outcome.seconds, 3),
                     outcome.reason if outcome.status != "passed" else "",
                     outcome.counterexample,
+                    outcome.failure.named if outcome.failure else None,
+                    outcome.failure.raised if outcome.failure else None,
                 )
             )
             if job.until_killed and outcome.status == "failed":

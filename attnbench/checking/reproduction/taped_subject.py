@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.evidence.subject_source import Named, named_attend, named_make
-from attnbench.checking.evidence.tape import Tape
-from attnbench.checking.evidence.untaped import unsettling
+from attnbench.checking.reproduction.subject_source import Named, named_attend, named_make
+from attnbench.checking.reproduction.tape import Tape
+from attnbench.checking.reproduction.untaped import unsettling
 from attnbench.specs import KernelSpec
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject

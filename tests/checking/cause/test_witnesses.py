@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench.adapters import flash
-from attnbench.checking.evidence.witnesses import explanations, likeliest
+from attnbench.checking.cause.witnesses import explanations, likeliest
 from attnbench.subject.lookup import resolve
 from tests.meta.mutants import MUTANTS
 from tests.meta.mutants.twins.attention import ATTENTION

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from attnbench.checking.evidence.textbook_call import Call, Named, Topic
+from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import textbook_output
 
 __all__ = ["TOPICS"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnbench.checking.evidence.source_lines import Unwritable
+from attnbench.checking.reproduction.source_lines import Unwritable
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
 __all__ = ["Named", "named_attend", "named_cache", "named_make", "named_reference"]

@@ -63,9 +63,9 @@ def transformed(
             try:
                 check(subject, case)
             except InvariantViolation as error:
-                allowed = 2 * (error.compared or {}).get("tolerance", _ALLOWED)
+                allowed = _ALLOWED if error.allowed is None else 2 * error.allowed
                 script = {"lines": _transforming(subject, case, how, lines(), allowed, gradients)}
-                raise InvariantViolation(str(error), error=error.error, compared=script) from None
+                raise error.reworded(str(error), compared=script) from None
 
         return checked
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from attnbench.checking.evidence.textbook_call import Call, Named, Topic
+from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import stages_of
 
 __all__ = ["TOPICS"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from attnbench.checking.evidence.source_lines import Lines, Step, Unwritable
+from attnbench.checking.reproduction.source_lines import Lines, Step, Unwritable
 
 __all__ = ["Tape"]
 

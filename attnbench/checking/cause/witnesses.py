@@ -1,4 +1,8 @@
-"""Witnesses: the mistakes that explain a subject's wrong outputs on some small cases."""
+"""Witnesses: the mistakes that explain a subject's wrong outputs on some small cases.
+
+A mistake explains a subject if, on some of them, its wrong outputs equal those of textbook
+attention with that mistake.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.checking.evidence.hypotheses import mistaken
-from attnbench.checking.evidence.textbook_call import Call
+from attnbench.checking.cause import mask_mistakes, score_mistakes
+from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.specs import LayerSpec, MechanismSpec
@@ -104,6 +108,18 @@ def tally(
             else:
                 spared.update({name for name, _ in known})
     return wrong, {name: (count, spared[name]) for name, count in made.items()}
+
+
+def mistaken(call: Call) -> Named:
+    """Yield the name and output ``(*lead, L, Ev)`` of each mistake that a call could show.
+
+    Slots that no query may see are tried both unchanged and as zeros, as some code replaces them
+    first.
+    """
+    seen = call.stages.allowed.any(-2).unsqueeze(-1)
+    for one in (call,) if bool(seen.all()) else (call, call.silenced(seen)):
+        for topic in (*mask_mistakes.TOPICS, *score_mistakes.TOPICS):
+            yield from topic(one)
 
 
 def _answers(

@@ -1,8 +1,8 @@
 """The script that reproduces a failure in plain torch, verified in a clean process.
 
-The failing check is run once more with a tape (:mod:`attnbench.checking.evidence.tape`). Everything
+The failing check is run once more with a :mod:`~attnbench.checking.reproduction.tape`. Everything
 that the violated quantity depends on becomes a script, which ends with a failing assertion. If a
-violation has its own lines, as in :mod:`attnbench.checking.evidence.untaped`, these are the script.
+violation has its own lines (:mod:`~attnbench.checking.reproduction.untaped`), these are the script.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.checking.evidence.diagnosis import diagnosed
-from attnbench.checking.evidence.source_lines import Step, Unwritable
-from attnbench.checking.evidence.subject_source import (
+from attnbench.checking.cause.likely_cause import with_cause
+from attnbench.checking.cause.witnesses import explanations
+from attnbench.checking.outcomes import Outcome
+from attnbench.checking.reproduction.source_lines import Step, Unwritable
+from attnbench.checking.reproduction.subject_source import (
     Named,
     named_cache,
     named_reference,
 )
-from attnbench.checking.evidence.tape import Tape
-from attnbench.checking.evidence.taped_subject import calls_taped, taped
-from attnbench.checking.evidence.witnesses import explanations
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.reproduction.tape import Tape
+from attnbench.checking.reproduction.taped_subject import calls_taped, taped
 from attnbench.checking.runner import seeded
 from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant, KernelSpec, LayerSpec
@@ -64,28 +63,29 @@ def with_evidence(
     seen: list[str] = []
     so_far: list[Outcome] = []
     for outcome in outcomes:
-        if outcome.status == "failed" and looks > 0:
+        failure = outcome.failure
+        if failure is not None and looks > 0:
             looks -= 1
-            seen.append(outcome.counterexample or "")
+            seen.append(failure.case or "")
             with seeded():
                 found = explanations(subject, seen)
             if found:
-                looks, outcome = 0, replace(outcome, explained=found)
+                looks, failure = 0, replace(failure, mistakes=found)
+                outcome = replace(outcome, failure=failure)
         so_far.append(outcome)
-        failed = outcome.status == "failed" and tries > 0
-        if failed and outcome.counterexample and (not written or _leads(so_far)):
+        if failure is not None and failure.case and tries > 0 and (not written or _leads(so_far)):
             tries -= 1
-            case = Case.from_id(outcome.counterexample)
             with seeded():
-                script = reproduce(subject, known[outcome.invariant], case)
+                script = reproduce(subject, known[outcome.invariant], Case.from_id(failure.case))
             if script is not None:
-                written, outcome = True, replace(outcome, reproduce=script)
+                written = True
+                outcome = replace(outcome, failure=replace(failure, script=script))
         yield outcome
 
 
 def _leads(outcomes: Sequence[Outcome]) -> bool:
     """Whether the last outcome is the one that shows the likely cause of the failures best."""
-    return diagnosed(outcomes)[-1].diagnosis is not None
+    return with_cause(outcomes)[-1].diagnosis is not None
 
 
 def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
@@ -120,14 +120,15 @@ def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, st
     try:
         with calls_taped(tape), tape:
             invariant.check(on_tape, case)
-    except InvariantViolation as error:
-        message, compared = str(error), error.compared
     except Exception as error:
-        message, compared = f"raised {type(error).__name__}: {error}", None
+        raised = error
     else:
         raise Unwritable("it does not fail when it is run again")
-    if compared is not None:
-        wanted, end = _ending(tape, compared, message)
+    message = str(raised)
+    if not isinstance(raised, InvariantViolation):
+        message = f"raised {type(raised).__name__}: {raised}"
+    if isinstance(raised, InvariantViolation) and raised.compared is not None:
+        wanted, end = _ending(tape, raised)
         expected = "AssertionError"
     elif tape.has_raised:
         wanted, end, expected = {tape.raised}, [], tape.raised_name
@@ -168,27 +169,27 @@ def _definitions(subject: Subject, named: list[Named], lines: Sequence[str]) -> 
     return [f"{name} = {text}" for name, text in texts.items() if name != text]
 
 
-def _ending(tape: Tape, compared: Any, message: str) -> tuple[set[int], list[str]]:
+def _ending(tape: Tape, violation: InvariantViolation) -> tuple[set[int], list[str]]:
     """The variables and lines of the comparison, at the element where it failed."""
     reads: set[int] = set()
-    place = ", ".join(map(str, compared["place"]))
+    compared = violation.compared or {}
+    place = ", ".join(map(str, violation.place))
     at = f"[{place}]" if place else ""
-    what = message.partition(f"{compared['place'] or ''} = ")[0]
+    shown = f"{violation.quantity}{at} ="
     if "condition" in compared:
         condition = tape.source(compared["condition"], reads)
         value = tape.source(compared["values"], reads)
-        should = message.rpartition("but should be ")[2]
         lines = [
             f"value = {value}{at}.item()",
-            f"print({f'{what}{at} ='!r}, value)",
-            f"assert {condition}{at}, {f'but should be {should}'!r}",
+            f"print({shown!r}, value)",
+            f"assert {condition}{at}, {f'but should be {violation.expected}'!r}",
         ]
         return reads, lines
     got, wanted = (tape.source(compared[name], reads) for name in ("got", "expected"))
     lines = [
         f"got, expected = {got}{at}.item(), {wanted}{at}.item()",
-        f'print({f"{what}{at} ="!r}, got, "but should be", expected)',
-        f"assert got == expected or abs(got - expected) <= {compared['tolerance']:.6g}",
+        f'print({shown!r}, got, "but should be", expected)',
+        f"assert got == expected or abs(got - expected) <= {violation.allowed or 0.0:.6g}",
     ]
     return reads, lines
 

@@ -1,0 +1,25 @@
+"""The causes in words, and what points at each: ``causes.json``."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+__all__ = ["cause_in_words", "known_causes"]
+
+
+@functools.cache
+def known_causes() -> Mapping[str, Any]:
+    """The causes in words, and what points at each."""
+    file = resources.files("attnbench.checking.cause").joinpath("causes.json")
+    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def cause_in_words(cause: str) -> str:
+    """A cause in words; an unknown one, of another plugin's invariant, is its own description."""
+    text: str = known_causes()["causes"].get(cause, cause)
+    return text

@@ -1,1 +1,0 @@
-"""Evidence: a script that reproduces a failure, and known bugs with similar failures."""

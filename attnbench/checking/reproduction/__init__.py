@@ -1,0 +1,1 @@
+"""A script in plain torch that reproduces a failure."""

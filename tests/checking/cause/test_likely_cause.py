@@ -1,0 +1,149 @@
+"""The likely cause: what points at one, what stays silent, and the order that is shipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnbench
+from attnbench.checking.api import select_invariants
+from attnbench.checking.cause.known_causes import known_causes
+from attnbench.checking.cause.likely_cause import Clue, clue_of, with_cause
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.checking.report_text import finding_text
+from tests.meta.mutants import MUTANTS
+from tests.meta.mutants.causes import CAUSES, halves, verdict
+
+
+def failed(*names: str, **fields: Any) -> list[Outcome]:
+    found = Failure(**fields)
+    return [Outcome("mine", name, "failed", "output[0] = 1", failure=found) for name in names]
+
+
+def test_what_explains_the_output_comes_before_any_invariant() -> None:
+    found = failed("copies_agree", mistakes=("mask_inverted", "mask_ignored"))
+    assert clue_of(found) == Clue("makes", "mask_inverted", "mask_inverted")
+
+
+def test_changed_inputs_come_before_what_explains_the_output() -> None:
+    found = failed("copies_agree", mistakes=("mask_inverted",), named="inputs_changed")
+    assert clue_of(found) == Clue("says", "inputs_changed", "inputs_changed")
+
+
+def test_the_most_specific_property_comes_first() -> None:
+    names = ["agrees_with_scalar_reference", "unit_variance", "layouts_agree"]
+    assert clue_of(failed(*names)) == Clue("fails", "layouts_agree", "layout")
+    cut = ["empty_calls_are_harmless", "calls_may_be_cut_anywhere"]
+    assert clue_of(failed(*cut)) == Clue("fails", "calls_may_be_cut_anywhere", "layer_cut")
+
+
+def test_a_wrong_output_is_no_wrong_gradient() -> None:
+    names = ["gradients_are_right", "masking_equals_deleting"]
+    assert clue_of(failed(*names)) is None
+    assert clue_of(failed(names[0])) == Clue("fails", "gradients_are_right", "gradient")
+
+
+def test_what_many_mistakes_violate_points_at_something_only_with_few_others() -> None:
+    names = ["keys_permute_freely", "equal_keys_get_equal_weight", "pools_values"]
+    assert clue_of(failed(*names)) == Clue("fails", "keys_permute_freely", "order_of_keys")
+    assert clue_of(failed(*names, "single_key_gets_weight_one")) is None
+
+
+def test_an_invariant_that_names_its_cause_says_nothing_of_its_property() -> None:
+    found = failed("layouts_agree", "copies_agree", named="shape")
+    assert clue_of(found) == Clue("says", "shape", "shape")
+
+
+def test_a_cause_that_few_failures_name_is_not_that_of_all() -> None:
+    others = failed("layouts_agree", "copies_agree", "leading_sizes_fold")
+    found = [*others, *failed("masks_broadcast", named="shape")]
+    assert clue_of(found) == Clue("fails", "layouts_agree", "layout")
+
+
+def test_what_the_contract_names_counts_alone() -> None:
+    others = failed(*[invariant.name for invariant in select_invariants(None)][:20])
+    found = [*failed(CONTRACT, named="not_deterministic"), *others]
+    assert clue_of(found) == Clue("says", "not_deterministic", "not_deterministic")
+
+
+@pytest.mark.parametrize("names", [("masks_broadcast",), (CONTRACT, "masks_broadcast")])
+def test_a_call_that_raises_tells_nothing_of_the_property_that_made_it(
+    names: tuple[str, ...],
+) -> None:
+    assert clue_of(failed(*names, raised="ValueError")) is None
+
+
+def test_where_the_contracts_own_call_fails_no_property_of_another_is_told() -> None:
+    assert clue_of(failed(CONTRACT, "inputs_are_unchanged", "layouts_agree")) is None
+
+
+def test_nothing_is_said_of_what_passed() -> None:
+    assert clue_of([Outcome("mine", "layouts_agree", "passed")]) is None
+
+
+def test_the_failure_that_shows_the_cause_best_tells_it() -> None:
+    found = failed("agrees_with_scalar_reference", "unit_variance", "layouts_agree")
+    told = with_cause([Outcome("mine", "copies_agree", "passed"), *found])
+    text = "the answer depends on how the tensors lie in memory"
+    assert [outcome.diagnosis for outcome in told] == [None, None, None, text]
+    lines = finding_text(told[1:]).splitlines()
+    assert lines[0] == f"mine: {text} (likely cause)"
+    assert lines[1] == "FAILED mine: layouts_agree"
+    assert lines[-1] == "  also failed: agrees_with_scalar_reference, unit_variance"
+    assert text in repr(CheckReport(told))
+
+
+def test_a_mistake_is_shown_by_a_property_of_its_topic() -> None:
+    names = ("constant_values_come_back", "masked_slots_are_inert")
+    told = with_cause(failed(*names, mistakes=("mask_inverted",)))
+    assert [outcome.diagnosis is not None for outcome in told] == [False, True]
+
+
+def _laid(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention on (B, L, H, E)."""
+    tensors = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    return torch.nn.functional.scaled_dot_product_attention(*tensors).transpose(1, 2)
+
+
+@pytest.mark.parametrize("invariants", [["pools_values"], ["constant_values_come_back"], None])
+def test_a_function_of_another_layout_is_told_its_style(invariants: list[str] | None) -> None:
+    report = attnbench.check(_laid, style="sdpa", profile="quick", invariants=invariants)
+    told = "the function takes (B, L, H, E), the layout of the style flash, and not (B, H, L, E)"
+    assert [o.diagnosis for o in report.outcomes if o.diagnosis] == [told]
+    right = torch.nn.functional.scaled_dot_product_attention
+    mirrored = attnbench.check(
+        lambda q, k, v: right(q, k, v), style="flash", profile="quick", invariants=["pools_values"]
+    )
+    assert "the layout of the style sdpa" in str(mirrored)
+
+
+def test_without_a_cause_the_most_specific_failure_is_described() -> None:
+    found = failed("agrees_with_scalar_reference", "copies_agree", "layer_calls_leave_no_trace")
+    text = finding_text([Outcome("mine", "pools_values", "timeout", "too long"), *found])
+    assert text.startswith("FAILED mine: layer_calls_leave_no_trace\n")
+    assert "also failed: agrees_with_scalar_reference, copies_agree" in text
+    assert "failed: layer_calls_leave_no_trace on mine" in repr(CheckReport(tuple(found)))
+    contract = [*found, *failed(CONTRACT)]
+    assert finding_text(contract).startswith(f"FAILED mine: {CONTRACT}\n")
+
+
+def test_what_is_shipped_names_what_there_is() -> None:
+    data = known_causes()
+    known = {invariant.name for invariant in select_invariants(None)}
+    table = [row for part in ("specific", "general", "late") for row in data[part]]
+    shown = [name for names in data["shown_by"].values() for name in names]
+    assert {*(name for name, _ in table), *shown} <= known
+    assert len({name for name, _ in table}) == len(table)
+    pointed = {*data["mistakes"].values(), *(cause for _, cause in table), *data["shown_by"]}
+    assert pointed - {None} <= set(data["causes"])
+
+
+def test_every_mutant_has_its_causes_named() -> None:
+    assert set(CAUSES) == set(halves()) == {mutant.name for mutant in MUTANTS}
+    assert {cause for row in CAUSES.values() for cause in row} <= set(known_causes()["causes"])
+    assert verdict("polarity_inverted", "mask_inverted") == "right"
+    assert verdict("polarity_inverted", "gradient") == "wrong"

@@ -1,0 +1,121 @@
+"""Reports in words: when one is ok, and what of a failure is shown where."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.cases.case import Case
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.checking.report_text import failure_text, finding_text
+
+LONG = "weights.sum(-1)[0] = 1.0039, but should be 1 ± 0.00098: " + "each row " * 60
+FOUND = Failure(case=Case().id)
+BAD = Outcome("mine", "weights_sum_to_one", "failed", LONG, 40, failure=FOUND)
+
+
+def report(*statuses: str) -> CheckReport:
+    return CheckReport(tuple(Outcome("x", f"i{n}", s) for n, s in enumerate(statuses)))
+
+
+@pytest.mark.parametrize(
+    ("statuses", "ok"),
+    [
+        ((), False),
+        (("skipped", "skipped"), False),
+        (("passed", "skipped"), True),
+        (("passed",), True),
+        (("passed", "inconclusive"), False),
+        (("passed", "failed"), False),
+    ],
+)
+def test_a_report_is_ok_if_nothing_is_wrong_and_something_passed(
+    statuses: tuple[str, ...], ok: bool
+) -> None:
+    assert report(*statuses).ok is ok
+
+
+def test_the_repr_names_what_failed_within_what_pytest_shows() -> None:
+    text = repr(CheckReport((Outcome("mine", "a", "passed"), BAD)))
+    assert len(text) <= 240
+    assert "1 passed, 1 failed; failed: weights_sum_to_one on mine: weights.sum(-1)[0]" in text
+    assert "str(report)" in text
+
+
+@pytest.mark.parametrize(("message", "whole"), [("report", False), ("str(report)", True)])
+def test_an_assertion_in_pytest_says_what_failed(tmp_path: Path, message: str, whole: bool) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        "from attnbench.checking.check_report import CheckReport\n"
+        "from attnbench.checking.outcomes import Failure, Outcome\n"
+        f"report = CheckReport(({BAD!r},))\n"
+        f"def test_mine():\n    assert report.ok, {message}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "weights_sum_to_one" in done.stdout
+    assert "weights.sum(-1)[0] = 1.0039" in done.stdout
+    assert ("case b" in done.stdout) is whole
+
+
+def test_a_script_for_another_failure_names_it() -> None:
+    scripted = Failure(script="import torch\nassert 0")
+    other = Outcome("mine", "layouts_agree", "failed", "off", failure=scripted)
+    lead = replace(BAD, failure=replace(FOUND, cause="shape"))
+    told = finding_text([lead, other])
+    assert "  reproduce layouts_agree, which failed too:\n    import torch" in told
+    assert "  reproduce:\n    import torch" in finding_text([other, BAD])
+
+
+def test_only_what_was_shrunk_is_called_the_smallest() -> None:
+    assert "\n  counterexample: leading sizes" in failure_text(BAD)
+    shrunk = replace(BAD, failure=replace(FOUND, smallest=True))
+    assert "\n  smallest counterexample: leading sizes" in failure_text(shrunk)
+
+
+def test_a_case_of_the_database_is_said_to_be_one() -> None:
+    assert "example database" not in failure_text(BAD)
+    replayed = replace(BAD, failure=replace(FOUND, replayed=True))
+    assert "of an earlier run, from the example database" in failure_text(replayed)
+
+
+def raising(name: str, line: str, raised: str = "TypeError") -> Outcome:
+    found = Failure(raised=raised, source_line=line)
+    return Outcome("mine", name, "failed", f"mine raised: {raised}: no", failure=found)
+
+
+def test_where_calls_raise_the_report_leads_with_it_and_groups_the_rest() -> None:
+    names = ("layouts_agree", "copies_agree", "vmap_equals_batch")
+    bad = [raising(name, "mine.py:6") for name in names]
+    bad += [raising("masks_broadcast", "mine.py:9", "ValueError"), BAD]
+    lines = finding_text(bad).splitlines()
+    assert lines[0] == "mine: it raises TypeError at mine.py:6 in 3 of the 5 checks that failed"
+    assert lines[1] == "FAILED mine: layouts_agree"
+    assert "  also raises TypeError at mine.py:6: copies_agree, vmap_equals_batch" in lines
+    assert "  also raises ValueError at mine.py:9: masks_broadcast" in lines
+    assert "  also failed: weights_sum_to_one" in lines
+
+
+def test_one_call_that_raises_does_not_lead_before_what_is_wrong() -> None:
+    bad = [raising("vmap_equals_batch", "mine.py:6"), BAD, replace(BAD, invariant="pools_values")]
+    assert finding_text(bad).startswith("FAILED mine: weights_sum_to_one\n")
+
+
+def test_the_contract_leads_where_it_raises() -> None:
+    bad = [raising("copies_agree", "mine.py:6"), raising(CONTRACT, "mine.py:6")]
+    assert f"FAILED mine: {CONTRACT}\n" in finding_text(bad)
+
+
+def test_a_mistake_that_was_found_is_no_design() -> None:
+    found = replace(FOUND, by_design="the convention extra_keys says so")
+    assert "by design? the convention extra_keys" in failure_text(replace(BAD, failure=found))
+    made = replace(found, mistakes=("mask_inverted",), cause="mask_inverted")
+    assert "by design?" not in failure_text(replace(BAD, failure=made))
