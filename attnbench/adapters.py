@@ -23,6 +23,7 @@ from attnbench.subject.styles.hidden_states import layer
 from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.packing import paged, varlen
+from attnbench.subject.styles.textbook_classes import textbook
 from attnbench.subject.styles.tiny_models import transformers
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "multihead",
     "paged",
     "sdpa",
+    "textbook",
     "transformers",
     "varlen",
 ]

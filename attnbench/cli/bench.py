@@ -11,6 +11,7 @@ from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
     AsJson,
     Baseline,
+    Call,
     Cluster,
     Convention,
     Strict,
@@ -30,6 +31,7 @@ _RESULTS = Path("results/attnbench")
 def command(
     targets: Targets = None,
     style: Style = None,
+    call: Call = None,
     convention: Convention = None,
     set_name: Annotated[
         str | None,
@@ -126,7 +128,7 @@ def command(
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_json
 
-    targets = styled_targets(targets, style, convention)
+    targets = styled_targets(targets, style, convention, call)
     contract = Contract(cache=cache, timing=timing, threads=threads)
     if set_name is None and not length and not workload and inputs is None:
         set_name = "default"

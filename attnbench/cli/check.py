@@ -14,6 +14,7 @@ from attnbench.checking.profiles import PROFILES
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
     AsJson,
+    Call,
     Cluster,
     Convention,
     Device,
@@ -35,6 +36,7 @@ _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 def command(
     targets: Targets = None,
     style: Style = None,
+    call: Call = None,
     convention: Convention = None,
     jobs: Jobs = 0,
     profile: Profile = "quick",
@@ -103,7 +105,7 @@ def command(
         check_writable(junit, "--junit")
     named = len(targets) if targets else None
     plugins = load_plugins(strict=strict, preload=parallel.preload(named, invariant))
-    targets = styled_targets(targets, style, convention)
+    targets = styled_targets(targets, style, convention, call)
     check_options(targets or ())
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from attnbench.registry.address import styled
 __all__ = [
     "AsJson",
     "Baseline",
+    "Call",
     "Cluster",
     "Convention",
     "Device",
@@ -86,7 +88,16 @@ Style = Annotated[
         "--as",
         metavar="STYLE",
         help="Style of call of a target that is a function, module or class: sdpa, flash, flex, "
-        "interface, keras, multihead, paged or varlen.",
+        "interface, keras, multihead, paged, textbook or varlen.",
+    ),
+]
+Call = Annotated[
+    str | None,
+    typer.Option(
+        "--call",
+        metavar="CALL",
+        help='With --as, what its arguments are called: "f(queries=query, keys=key, '
+        'values=value)" passes query as queries.',
     ),
 ]
 Convention = Annotated[
@@ -100,13 +111,25 @@ Convention = Annotated[
 
 
 def styled_targets(
-    targets: list[str] | None, style: str | None, conventions: list[str] | None
+    targets: list[str] | None,
+    style: str | None,
+    conventions: list[str] | None,
+    call: str | None = None,
 ) -> list[str] | None:
-    """Add the style and conventions to all addresses.
+    """Add the style, with the call that renames its arguments, and conventions to all addresses.
 
     Raises:
-        UsageError: a style or convention is given without a target.
+        UsageError: a style or convention is given without a target, or a call without a style.
     """
+    if call is not None:
+        bracketed = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call)
+        if style is None or bracketed is None:
+            what = "it describes the call of a style, but --as names none"
+            raise UsageError(
+                f"--call {call}: {what if style is None else 'it is no call'}; write it like "
+                '--as sdpa --call "f(queries=query, keys=key, values=value)".'
+            )
+        style += bracketed[1]
     if style is None and not conventions:
         return targets
     if not targets:

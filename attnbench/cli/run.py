@@ -13,6 +13,7 @@ from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
     AsJson,
     Baseline,
+    Call,
     Cluster,
     Convention,
     Strict,
@@ -38,6 +39,7 @@ _AT_ONCE = 8
 def command(
     targets: Targets = None,
     style: Style = None,
+    call: Call = None,
     convention: Convention = None,
     inputs: Annotated[
         Path | None,
@@ -96,7 +98,7 @@ def command(
     from attnbench.cli.printing.first_screen_content import content
     from attnbench.cli.printing.tables import print_json
 
-    targets = styled_targets(targets, style, convention)
+    targets = styled_targets(targets, style, convention, call)
     set_name = "run" if inputs is None else None
     chosen: dict[str, Any] = {"set_name": set_name, "inputs": inputs}
     recorded_run.look(**chosen)

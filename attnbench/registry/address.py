@@ -25,7 +25,7 @@ from attnbench.specs.conventions import parse_convention
 __all__ = ["Address", "format_options", "item_of", "parse_address", "styled", "without_style"]
 
 _BARE = re.compile(r"[\w.-]+")
-_STYLED = re.compile(r"(.*?)(?:\s+as\s+(\w+))?(?:\s+with\s+(\w+\s*=.*))?", re.DOTALL)
+_STYLED = re.compile(r"(.*?)(?:\s+as\s+(\w+(?:\([^()]*\))?))?(?:\s+with\s+(\w+\s*=.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)

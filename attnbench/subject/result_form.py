@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,32 @@ from torch import Tensor
 from attnbench.errors import DeviceError, DtypeError, ShapeError
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["held"]
+__all__ = ["held", "output_and_more"]
+
+_OUTPUTS = ("output", "attn_output", "context", "context_vector", "last_hidden_state", "out")
+_WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "p_attn", "attn")
+
+
+def output_and_more(result: Any) -> tuple[Any, Any]:
+    """The output of what a callee returns, and the weights or whatever comes with it, or ``None``.
+
+    Args:
+        result: a tensor; a tuple or list that begins with the output; or a dictionary, named tuple
+            or object with one of the usual names for it.
+    """
+    named = result if isinstance(result, Mapping) else None
+    if named is None and hasattr(result, "_asdict"):
+        named = result._asdict()
+    if named is None and not isinstance(result, Tensor | tuple | list):
+        named = getattr(result, "__dict__", {})
+    if named:
+        output = next((named[name] for name in _OUTPUTS if name in named), None)
+        if output is not None:
+            return output, next((named[name] for name in _WEIGHTS if name in named), None)
+        result = tuple(named.values())
+    if isinstance(result, tuple | list) and result:
+        return result[0], result[1] if len(result) > 1 else None
+    return result, None
 
 
 def held(result: Any, name: str, inputs: Inputs, width: int, what: str = "output") -> Tensor:

@@ -11,11 +11,13 @@ from torch import Tensor
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec_of, unfold
 from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 
 __all__ = ["array"]
 
 
+@renames
 def array(
     function: Callable[..., Any],
     to: Callable[[Tensor], Any],

@@ -69,11 +69,13 @@ class AdaptedSpec(MechanismSpec):
         style: name of the adapter.
         callee: the function or module that is called.
         unasked: invariants that would test the adapter; exempt unless they are named.
+        notes: what the adapter found out by calling, for the report's first line.
     """
 
     style: str
     callee: Any = None
     unasked: frozenset[str] = frozenset(UNASKED)
+    notes: tuple[str, ...] = ()
 
 
 def name_of(callee: Any) -> str:
@@ -84,7 +86,11 @@ def name_of(callee: Any) -> str:
 
 
 def spec_of(
-    style: str, callee: Any, known: Mapping[str, Any], given: Mapping[str, Any]
+    style: str,
+    callee: Any,
+    known: Mapping[str, Any],
+    given: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
 ) -> MechanismSpec:
     """Make the spec of an adapter from the fields that it knows and those given by its caller.
 
@@ -94,12 +100,13 @@ def spec_of(
         known: fields that the adapter knows; ``conventions`` and ``exempt`` are merged with the
             given ones.
         given: fields from the adapter's caller, which override the known ones.
+        notes: what the adapter found out by calling.
     """
     fields: dict[str, Any] = {"name": name_of(callee), **known, **given}
     for name in ("conventions", "exempt"):
         fields[name] = {**known.get(name, {}), **given.get(name, {})}
     fields["exempt"] = {**UNASKED, **fields["exempt"]}
-    return AdaptedSpec(style=style, callee=callee, **fields)
+    return AdaptedSpec(style=style, callee=callee, notes=notes, **fields)
 
 
 @contextmanager

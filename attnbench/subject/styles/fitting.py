@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from torch import nn
-
 from attnbench.errors import StyleError
-from attnbench.subject.styles.signature import Keywords, keywords_of
+from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
 
 __all__ = ["better", "fits", "fitted", "fitting"]
 
 _FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {
-        "sdpa": (("query", "q"), ("key", "k"), ("value", "v")),
-        "flash": (("query", "q"), ("key", "k"), ("value", "v")),
-        "interface": (("module",), ("query", "q"), ("key", "k"), ("value", "v")),
+        "sdpa": tuple(FIRST.values()),
+        "flash": tuple(FIRST.values()),
+        "textbook": tuple(FIRST.values()),
+        "interface": (("module",), *FIRST.values()),
         "varlen": (
-            *(("query", "q"), ("key", "k"), ("value", "v")),
+            *FIRST.values(),
             *((n,) for n in ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")),
         ),
         "paged": (("query", "q"), ("key_cache", "k_cache"), ("value_cache", "v_cache")),
@@ -73,7 +72,7 @@ def fits(callee: Any, style: str) -> str | None:
         return f"it is {type(callee).__name__} and not callable"
     if inspect.isclass(callee) and style in _FIRST:
         return f"it is a class; name an instance, such as attention = {callee.__name__}(...)"
-    keywords = keywords_of(callee.forward if isinstance(callee, nn.Module) else callee)
+    keywords = keywords_of(callee)
     if keywords is None:
         return "nothing tells its arguments; wrap it in a function that names them"
     return _missing(keywords, style)
@@ -94,7 +93,7 @@ def fitted(callee: Callable[..., Any], style: str) -> Keywords:
     """
     complaint = fits(callee, style)
     if complaint is None:
-        found = keywords_of(callee.forward if isinstance(callee, nn.Module) else callee)
+        found = keywords_of(callee)
         assert found is not None
         return found
     name = getattr(callee, "__name__", repr(callee))

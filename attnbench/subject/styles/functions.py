@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.specs import MechanismSpec
+from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import (
     AdaptedSpec,
     Callee,
@@ -21,6 +22,7 @@ from attnbench.subject.styles.callee import (
     unfold,
 )
 from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
 from attnbench.subject.styles.turned_masks import with_causality
@@ -29,8 +31,10 @@ __all__ = ["flash", "interface", "other_layout", "sdpa"]
 
 _OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes")
 _FORMULA = "softmax(q·k / √E) v"
+_WEIGHTS = ", and the weights are the second"
 
 
+@renames
 def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """Make a spec of a function like ``torch.nn.functional.scaled_dot_product_attention``.
 
@@ -48,24 +52,14 @@ def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
         StyleError: ``function`` is not callable, or takes other arguments.
     """
     keywords = fitted(function, "sdpa")
-    flags = ("is_causal", "dropout_p", "scale", "enable_gqa", *_OPTIONS)
     conventions: dict[str, Any] = {"causal": "top_left"}
-    if "attn_mask" not in keywords:
-        conventions["masks"] = ()
     if function is torch.nn.functional.scaled_dot_product_attention:
         conventions["hidden_slots"] = "finite"  # 0 times NaN is NaN, as documented
-    known = {
-        "make": Maker(_Sdpa, function, keywords, one_mask=_takes_one_mask(function, keywords)),
-        "formula": _FORMULA,
-        "equal_sizes": True,
-        "reference": scaled_dot_rows,
-        "accepts": tuple(flag for flag in flags if flag in keywords),
-        "laws": ("pools_values",),
-        "conventions": conventions,
-    }
-    return spec_of("sdpa", function, known, fields)
+    one_mask = _takes_one_mask(function, keywords)
+    return _spec("sdpa", function, keywords, fields, conventions, one_mask=one_mask)
 
 
+@renames
 def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """Make a spec of a function of ``(B, L, H, E)``, like flash-attention's.
 
@@ -81,23 +75,63 @@ def flash(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Raises:
         StyleError: ``function`` is not callable, or takes other arguments.
     """
-    keywords = fitted(function, "flash")
-    flags = ("is_causal", "dropout_p", "scale", *_OPTIONS)
+    return _spec("flash", function, fitted(function, "flash"), fields, {})
+
+
+def _spec(
+    style: str,
+    function: Callable[..., Any],
+    keywords: Keywords,
+    fields: dict[str, Any],
+    conventions: dict[str, Any],
+    **settings: Any,
+) -> MechanismSpec:
+    make = Maker(_Function, function, keywords, style=style, **settings)
+    flags = ("is_causal", "dropout_p", "scale", "enable_gqa", *_OPTIONS)
     accepts = [flag for flag in flags if flag in keywords]
-    make = Maker(_Flash, function, keywords)
+    notes: tuple[str, ...] = ()
+    if _sample(make) is not None and _sample(make, dropout_p=0.1) is None:
+        accepts = [flag for flag in accepts if flag != "dropout_p"]  # it takes a module there
+    if style == "flash" and _takes_groups(make):
+        accepts.append("enable_gqa")
+    more = _second(make)
+    if more is not None:
+        accepts += ["return_weights"] if more else []
+        notes = (f"its output is the first of what it returns{_WEIGHTS if more else ''}",)
+    if "attn_mask" not in keywords:
+        conventions["masks"] = ()
     known = {
         "make": make,
         "formula": _FORMULA,
         "equal_sizes": True,
-        "sizes": _one_head_size,
+        "sizes": _one_head_size if style == "flash" else None,
         "reference": scaled_dot_rows,
-        "accepts": (*accepts, "enable_gqa") if _takes_groups(make) else tuple(accepts),
+        "accepts": tuple(accepts),
         "laws": ("pools_values",),
-        "conventions": {} if "attn_mask" in keywords else {"masks": ()},
+        "conventions": conventions,
     }
-    return spec_of("flash", function, known, fields)
+    return spec_of(style, function, known, fields, notes)
 
 
+def _sample(make: Maker, heads: int = 2, **given: Any) -> Any:
+    """What it returns for a small call, with 5 keys and 3 queries; ``None`` if it raises."""
+    query, key = torch.zeros(1, heads, 3, 4), torch.zeros(1, 2, 5, 4)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            return make(4, 4, 4).train()(query, key, key, **given)
+    except Exception:  # whatever it raises, it is the checks that tell it
+        return None
+
+
+def _second(make: Maker) -> bool | None:
+    """Whether weights come with the output; ``None`` where nothing does, or nothing is known."""
+    found = _sample(make, return_weights=True)
+    if found is None or found[1] is None:
+        return None
+    return isinstance(found[1], Tensor) and tuple(found[1].shape) == (1, 2, 3, 5)
+
+
+@renames
 def interface(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """Make a spec of an attention function of transformers: ``f(module, query, key, value, ...)``.
 
@@ -147,8 +181,9 @@ def other_layout(spec: object) -> str | None:
     query, key, value = (torch.randn(2, 3, n, 8, generator=generator) for n in (4, 5, 5))
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
 
-    def right(layout: type[Callee]) -> bool:
-        module = layout(copy.deepcopy(spec.callee), fitted(spec.callee, spec.style))
+    def right(style: str) -> bool:
+        keywords = fitted(spec.callee, spec.style)
+        module = _Function(copy.deepcopy(spec.callee), keywords, style=style)
         try:
             with torch.no_grad():
                 got = module(query, key, value)
@@ -156,7 +191,7 @@ def other_layout(spec: object) -> str | None:
             return False
         return got.shape == expected.shape and torch.allclose(got, expected, 1e-3, 1e-3)
 
-    found = [style for style, layout in (("sdpa", _Sdpa), ("flash", _Flash)) if right(layout)]
+    found = [style for style in ("sdpa", "flash") if right(style)]
     return found[0] if len(found) == 1 and found != [spec.style] else None
 
 
@@ -175,24 +210,17 @@ def _takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
 
 
 def _takes_groups(make: Maker) -> bool:
-    """Whether a call with fewer key and value heads than query heads succeeds, of more than one.
-
-    A single head broadcasts in any function.
-    """
-    query, key = torch.zeros(1, 4, 2, 4), torch.zeros(1, 2, 3, 4)
-    try:
-        found = make(4, 4, 4)(query, key, key, enable_gqa=True)
-    except Exception:  # whatever it raises, it does not take them
-        return False
-    return tuple(found.shape) == (1, 4, 2, 4)
+    """Whether a call with two key heads for four query heads succeeds; one broadcasts anywhere."""
+    found = _sample(make, heads=4, enable_gqa=True)
+    return isinstance(found, Tensor) and tuple(found.shape) == (1, 4, 3, 4)
 
 
 def _one_head_size(sizes: Any) -> Any:
     return sizes.replace(value_size=sizes.query_size)
 
 
-class _Sdpa(Callee):
-    """A function of ``(B, H, L, E)`` with torch's keywords."""
+class _Function(Callee):
+    """A function of ``(B, H, L, E)`` with torch's keywords, or of ``(B, L, H, E)``."""
 
     def forward(
         self,
@@ -204,51 +232,29 @@ class _Sdpa(Callee):
         is_causal: bool = False,
         dropout_p: float = 0.0,
         enable_gqa: bool = False,
+        return_weights: bool = False,
         **given: Any,
-    ) -> Tensor:
-        """The output ``(..., L, Ev)``."""
-        lead = tuple(query.shape[:-2])
+    ) -> Any:
+        """The output ``(..., L, Ev)``, and the weights ``(..., L, S)`` on request."""
+        lead, turned = tuple(query.shape[:-2]), self.settings["style"] == "flash"
         if attn_mask is not None:
-            if is_causal and self.settings["one_mask"]:
+            if is_causal and self.settings.get("one_mask"):
                 attn_mask, is_causal = with_causality(attn_mask, query, key), False
             given["attn_mask"] = fold_mask(attn_mask, lead, heads=enable_gqa)
         if is_causal:
             given["is_causal"] = True
         if dropout_p and self.training:
             given["dropout_p"] = dropout_p
-        if enable_gqa:
+        if enable_gqa and not turned:
             given["enable_gqa"] = True
-        tensors = (fold(tensor, heads=enable_gqa) for tensor in (query, key, value))
-        return unfold(self.call(*tensors, **given), lead)
-
-
-class _Flash(Callee):
-    """A function of ``(B, L, H, E)``."""
-
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        *,
-        is_causal: bool = False,
-        dropout_p: float = 0.0,
-        enable_gqa: bool = False,
-        **given: Any,
-    ) -> Tensor:
-        """The output ``(..., L, Ev)``."""
-        lead = tuple(query.shape[:-2])
-        if attn_mask is not None:
-            given["attn_mask"] = fold_mask(attn_mask, lead, heads=enable_gqa)
-        if is_causal:
-            given["is_causal"] = True
-        if dropout_p and self.training:
-            given["dropout_p"] = dropout_p
-        tensors = (fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value))
-        found = self.call(*tensors, **given)
-        output = found[0] if isinstance(found, tuple) else found
-        return unfold(output.transpose(1, 2), lead)
+        if return_weights and "return_weights" in self.keywords:
+            given["return_weights"] = True
+        tensors = [fold(tensor, heads=enable_gqa) for tensor in (query, key, value)]
+        tensors = [tensor.transpose(1, 2) for tensor in tensors] if turned else tensors
+        output, weights = output_and_more(self.call(*tensors, **given))
+        output = output.transpose(1, 2) if turned and isinstance(output, Tensor) else output
+        output = unfold(output, lead)
+        return (output, unfold(weights, lead)) if return_weights else output
 
 
 class _Interface(Callee):
@@ -278,7 +284,7 @@ class _Interface(Callee):
             found = self.callee(
                 layer, query, key, value, attn_mask, scaling=scale, dropout=dropout_p
             )
-        output: Tensor = found[0] if isinstance(found, tuple) else found
+        output, _ = output_and_more(found)
         return unfold(output.transpose(1, 2), lead)
 
     def layer(self, groups: int) -> nn.Module:

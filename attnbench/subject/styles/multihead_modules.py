@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
+from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import name_of, refusals, spec_of
 from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.signature import Keywords, keywords_of
 from attnbench.subject.styles.turned_masks import for_multihead
 
@@ -21,6 +23,7 @@ __all__ = ["multihead"]
 _HEADS = 2
 
 
+@renames
 def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """A spec of ``nn.MultiheadAttention`` and its kind, in whose masks True means hidden.
 
@@ -47,7 +50,7 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         made, sizes = _Fresh(make, keywords), _legal if several else _legal_for_one
         with torch.random.fork_rng(devices=[]):
             sample = made(2 * _HEADS, 2 * _HEADS)
-    forward = keywords_of(getattr(sample, "forward", sample))
+    forward = keywords_of(sample)
     if forward is None or not (forward.open or "attn_mask" in forward):
         raise StyleError(
             f"{name_of(make)} cannot be called as multihead: its forward has no attn_mask."
@@ -170,7 +173,7 @@ class _Multihead(nn.Module):
             flat = [tensor.transpose(0, 1) for tensor in flat]
         with refusals(type(self.callee).__name__, masked=attn_mask is not None):
             found = self.callee(*flat, **given)
-        output, weights = found if isinstance(found, tuple) else (found, None)
+        output, weights = output_and_more(found)
         output = output if self.batch_first else output.transpose(0, 1)
         output = output.reshape(*lead, *output.shape[-2:])
         if not return_weights:

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.specs import MechanismSpec, Sizes
+from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import fold, name_of, refusals, spec_of, unfold
 from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 
 __all__ = ["paged", "varlen"]
@@ -19,6 +21,7 @@ _FORMULA = "softmax(q·k / √E) v"
 _PAGE = 4
 
 
+@renames
 def varlen(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """A spec of a function of packed documents, as ``flash_attn_varlen_func`` is.
 
@@ -38,6 +41,7 @@ def varlen(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     return _spec("varlen", _Varlen, function, laws, fields)
 
 
+@renames
 def paged(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """A spec of a function of paged keys and values, as ``flash_attn_with_kvcache`` is.
 
@@ -101,7 +105,7 @@ class _Function(nn.Module):
         """Call it; gives the output alone."""
         with refusals(name_of(self.function), masked=bool(given.get("causal"))):
             found = self.function(*tensors, **given)
-        output: Tensor = found[0] if isinstance(found, tuple) else found
+        output: Tensor = output_and_more(found)[0]
         return output
 
 

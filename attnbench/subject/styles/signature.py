@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["Keywords", "keywords_of"]
+from torch import nn
 
-_MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+__all__ = ["FIRST", "MEANINGS", "Keywords", "keywords_of"]
+
+MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "attn_mask": ("attn_mask", "mask", "attention_mask", "attn_bias"),
         "key_padding_mask": ("key_padding_mask",),
@@ -32,6 +34,15 @@ _MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """How libraries call what a mechanism may accept."""
+
+FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "query": ("query", "queries", "q", "Q"),
+        "key": ("key", "keys", "k", "K"),
+        "value": ("value", "values", "v", "V"),
+    }
+)
+"""How libraries and textbooks call query, key and value."""
 
 _IN_TEXT = re.compile(r"^\s*(\w+)\((.*?)\)\s*(?:->|:|$)", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"\s*(\*{0,2}\w+)")
@@ -63,8 +74,11 @@ class Keywords:
 
 def keywords_of(callee: Callable[..., Any]) -> Keywords | None:
     """The keywords of a function, a class or a module's forward; ``None`` if nothing tells them."""
+    renamed = getattr(callee, "__signature__", None)
+    if renamed is None and isinstance(callee, nn.Module):
+        callee = callee.forward
     try:
-        parameters = list(inspect.signature(callee).parameters.values())
+        parameters = list((renamed or inspect.signature(callee)).parameters.values())
     except (TypeError, ValueError):
         return _from_text(getattr(callee, "__doc__", None) or "")
     kinds = inspect.Parameter
@@ -91,7 +105,7 @@ def _from_text(text: str) -> Keywords | None:
 def _keywords(names: list[str], *, required: list[str], takes_any: bool = False) -> Keywords:
     named = {
         meaning: next(name for name in known if name in names)
-        for meaning, known in _MEANINGS.items()
+        for meaning, known in MEANINGS.items()
         if set(known) & set(names)
     }
     return Keywords(tuple(names), named, tuple(required), takes_any)

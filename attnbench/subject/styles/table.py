@@ -19,6 +19,7 @@ from attnbench.subject.styles.functions import flash, interface, sdpa
 from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.packing import paged, varlen
+from attnbench.subject.styles.textbook_classes import is_textbook, textbook
 
 __all__ = ["STYLES", "adapted", "known_style"]
 
@@ -50,6 +51,7 @@ STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
     {
         "sdpa": sdpa,
         "flash": flash,
+        "textbook": textbook,
         "multihead": multihead,
         "interface": interface,
         "flex": _flex_of,
@@ -69,7 +71,7 @@ def known_style(target: object) -> str | None:
         return "flex" if getattr(target, "__name__", "") == "flex_attention" else None
     if target is nn.MultiheadAttention or type(target) is nn.MultiheadAttention:
         return "multihead"
-    return None
+    return "textbook" if is_textbook(target) else None
 
 
 def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSpec:
@@ -77,7 +79,8 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
 
     Args:
         target: a function, a module or a class.
-        style: how it is called; where none is named, only an object known exactly has one.
+        style: how it is called, perhaps with its arguments' own names in brackets, as
+            ``sdpa(queries=query)``; where none is named, only an object known exactly has one.
         fields: of the spec, in place of what the adapter knows.
 
     Raises:
@@ -101,6 +104,9 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
             f"--as, or in Python with style=.{fit} A guess could take heads for positions, or a "
             "mask for its opposite."
         )
+    style, bracket, call = style.partition("(")
     if style not in STYLES:
         raise UnknownNameError(f"no style is called {style!r}. {nearest(style, STYLES)}")
+    if bracket:
+        fields["call"] = f"f({call}"
     return STYLES[style](target, **fields)

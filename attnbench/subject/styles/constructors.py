@@ -1,0 +1,84 @@
+"""The sizes that a constructor asks for, by the names that libraries and textbooks give them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["HEADS", "asks_for_heads", "constructor_arguments"]
+
+HEADS = 2
+
+_QUERY = ("query_size", "query_dim", "q_size", "q_dim", "dim_q", "d_q", "decoder_dim", "dec_dim")
+_KEY = ("key_size", "key_dim", "k_size", "k_dim", "dim_k", "d_k", "encoder_dim", "enc_dim", "kdim")
+_VALUE = (
+    "value_size",
+    "value_dim",
+    "v_size",
+    "v_dim",
+    "dim_v",
+    "d_v",
+    "output_size",
+)
+_WIDTH = (
+    *("hidden_size", "embed_dim", "embed_size", "d_model", "model_dim", "dim", "size", "units"),
+    *("num_hiddens", "hidden_dim", "hidden", "attention_dim", "attn_dim", "n_hidden", "d_attn"),
+)
+_HEADS = ("num_heads", "n_heads", "heads", "h", "nhead", "n_head")
+_DROPOUT = ("dropout", "dropout_p", "drop", "p", "attn_dropout", "dropout_rate")
+_SLOTS = ("value_size1", "max_length", "max_len", "kv_len")
+_ROOT = ("scale", "temperature")
+
+_MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "query": _QUERY,
+        "key": _KEY,
+        "value": (*_VALUE, "value_size2"),
+        "width": _WIDTH,
+        "heads": _HEADS,
+        "dropout": _DROPOUT,
+        "slots": _SLOTS,
+        "root": _ROOT,
+    }
+)
+
+
+def constructor_arguments(
+    make: Callable[..., Any], query_size: int, key_size: int, value_size: int, slots: int
+) -> dict[str, Any] | str:
+    """The arguments for a constructor that asks for sizes, or the name of one that is unknown.
+
+    Args:
+        make: a class, or a function that makes a module.
+        query_size, key_size, value_size: Eq, Ek and Ev.
+        slots: S, for a module that is made for one number of keys.
+    """
+    values = {
+        "query": query_size,
+        "key": key_size,
+        "value": value_size,
+        "width": value_size,
+        "heads": HEADS,
+        "dropout": 0.0,
+        "slots": slots,
+        "root": query_size**0.5,
+    }
+    given: dict[str, Any] = {}
+    for name, parameter in inspect.signature(make).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        meaning = next((m for m, names in _MEANINGS.items() if name.lower() in names), None)
+        if parameter.default is parameter.empty:
+            if meaning is None:
+                return name
+            given[name] = values[meaning]
+        elif meaning == "dropout" and isinstance(parameter.default, float):
+            given[name] = 0.0
+    return given
+
+
+def asks_for_heads(make: Callable[..., Any]) -> bool:
+    """Whether a constructor takes a number of heads."""
+    return any(name.lower() in _HEADS for name in inspect.signature(make).parameters)

@@ -1,0 +1,146 @@
+"""The call of what textbooks teach: batches ``(B, L, E)``, with lengths or a mask."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.errors import StyleError
+from attnbench.subject.result_form import output_and_more
+from attnbench.subject.styles.callee import name_of, refusals
+from attnbench.subject.styles.constructors import constructor_arguments
+from attnbench.subject.styles.fitting import better
+from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
+
+__all__ = ["LENGTHS", "SLOTS", "Form", "TextbookMaker"]
+
+LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")
+SLOTS = 5
+"""Number of keys of a module that is made for one number of them."""
+
+
+class Form:
+    """How it is called.
+
+    Args:
+        lengths: name of the argument for lengths; ``None`` for none.
+        mask: name of the argument for a mask.
+        single: whether it takes one query at a time, and one key vector for all slots.
+        alone: whether it takes a batch of one only.
+        edits: whether it changes its inputs, so that it gets copies.
+    """
+
+    def __init__(self, keywords: Keywords) -> None:
+        names = keywords.names
+        self.lengths = next((name for name in names if name in LENGTHS), None)
+        self.mask = keywords.named.get("attn_mask")
+        self.single = self.alone = self.edits = False
+
+
+class TextbookMaker:
+    """The spec's ``make``."""
+
+    def __init__(self, make: Any) -> None:
+        self.make, self.form = make, Form(Keywords((), {}))
+        self.__qualname__ = name_of(make)
+
+    def callee(self, query_size: int, key_size: int, value_size: int) -> Any:
+        """The function, a copy of the module, or what the class makes."""
+        if isinstance(self.make, nn.Module):
+            return copy.deepcopy(self.make)
+        if not (inspect.isclass(self.make) or not _takes_tensors(self.make)):
+            return self.make
+        given = constructor_arguments(self.make, query_size, key_size, value_size, SLOTS)
+        if isinstance(given, str):
+            raise StyleError(
+                f"{name_of(self.make)} cannot be called as textbook: what its argument {given!r} "
+                "should be is not known; name a functools.partial that gives it, or an instance."
+                f"{better(self.make)}"
+            )
+        return self.make(**given)
+
+    def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
+        """A module for these sizes."""
+        return _Textbook(self.callee(query_size, key_size, value_size), self.form)
+
+
+def _takes_tensors(function: Any) -> bool:
+    keywords = keywords_of(function)
+    first = zip(keywords.names, FIRST.values(), strict=False) if keywords else ()
+    return bool(keywords and len(keywords.names) >= 3 and all(n in known for n, known in first))
+
+
+class _Textbook(nn.Module):
+    """A callee as a mechanism's module."""
+
+    def __init__(self, callee: Any, form: Form) -> None:
+        super().__init__()
+        self.callee, self.form = callee, form
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        valid_lens: Tensor | None = None,
+        return_weights: bool = False,
+    ) -> Any:
+        """The output ``(..., L, Ev)``, and the weights ``(..., L, S)`` on request."""
+        lead, shape = query.shape[:-2], (*query.shape[:-1], key.shape[-2])
+        batch = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value)]
+        more: dict[str, Any] = {}
+        if valid_lens is not None:
+            own = valid_lens.reshape(valid_lens.shape[0], *[1] * (len(lead) - 1), -1)
+            rows = own.expand(*lead, own.shape[-1]).reshape(-1, own.shape[-1])
+            more["lengths"] = rows if valid_lens.dim() == 2 else rows[:, 0]
+        if attn_mask is not None:
+            more["mask"] = attn_mask.expand(shape).reshape(-1, *shape[-2:])
+        calls = self._apart(batch, more) if self.form.alone or self.form.single else [(batch, more)]
+        found = [self._call(*call) for call in calls]
+        output = torch.cat([output for output, _ in found]).reshape(*query.shape[:-1], -1)
+        if not return_weights:
+            return output
+        return output, torch.cat([weights for _, weights in found]).reshape(shape)
+
+    def _apart(
+        self, batch: list[Tensor], more: dict[str, Any]
+    ) -> list[tuple[list[Tensor], dict[str, Any]]]:
+        """The calls for each item, or for each query."""
+        calls = []
+        for item in range(batch[0].shape[0]):
+            query, key, value = (tensor[item : item + 1] for tensor in batch)
+            given = {name: tensor[item : item + 1] for name, tensor in more.items()}
+            if self.form.single:
+                rows = [query[:, row : row + 1] for row in range(query.shape[1])]
+                calls += [([row, key[:, :1], value], given) for row in rows]
+            else:
+                calls.append(([query, key, value], given))
+        return calls
+
+    def _call(self, tensors: list[Tensor], more: dict[str, Any]) -> tuple[Any, Any]:
+        if self.form.edits:
+            tensors = [tensor.clone() for tensor in tensors]
+        names = {"lengths": self.form.lengths, "mask": self.form.mask}
+        given = {str(names[what]): tensor for what, tensor in more.items()}
+        if self.form.lengths and self.form.lengths not in given:
+            given[self.form.lengths] = None
+        if self.form.mask and self.form.mask not in given:
+            given[self.form.mask] = None
+        with refusals(name_of(self.callee), masked=bool(more)):
+            output, weights = output_and_more(self.callee(*tensors, **given))
+        weights = getattr(self.callee, "attention_weights", None) if weights is None else weights
+        self._forget()
+        return output, weights
+
+    def _forget(self) -> None:
+        """Drop the tensors with a graph that a call left behind, with which nothing is copied."""
+        for part in self.callee.modules() if isinstance(self.callee, nn.Module) else ():
+            for name, held in list(vars(part).items()):
+                if isinstance(held, Tensor) and held.grad_fn is not None:
+                    setattr(part, name, None)

@@ -1,0 +1,272 @@
+"""The adapter of what textbooks teach: ``forward(queries, keys, values, valid_lens)``."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.errors import StyleError
+from attnbench.specs import MechanismSpec, Sizes
+from attnbench.subject.styles.callee import name_of, spec_of
+from attnbench.subject.styles.constructors import HEADS, asks_for_heads, constructor_arguments
+from attnbench.subject.styles.fitting import better
+from attnbench.subject.styles.renaming import renames
+from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
+from attnbench.subject.styles.signature import FIRST, keywords_of
+from attnbench.subject.styles.textbook_calls import LENGTHS, SLOTS, Form, TextbookMaker
+
+__all__ = ["is_textbook", "textbook"]
+
+_CLEAR = 1e-4
+_DTYPES = ("float32", "float64")
+"""A textbook's -1e6 is -inf in float16, and it divides a product that overflows there."""
+
+
+@renames
+def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
+    """Make a spec of a class, module or function as textbooks have it.
+
+    It is called with query, key and value ``(B, L, E)``, under any of their usual names, and with
+    the lengths ``(B,)`` or ``(B, L)`` of the keys, or a mask in which True may attend, where it
+    takes one. The sizes that a constructor asks for by their usual names (``key_size``,
+    ``num_hiddens``, ``num_heads``, ``dropout`` ...) are filled in. The form that takes one query at
+    a time, one key vector and a fixed number of values is called for each query. Small calls show
+    what it does by convention, and the report's first line says it.
+
+    Args:
+        make: a class, a function that attends, or a module.
+        fields: fields of the spec, which override what is found out; conventions and exemptions are
+            added.
+
+    Raises:
+        StyleError: no form of call gives an output, or the constructor asks for something unknown.
+    """
+    probe = _Probe(make)
+    known: dict[str, Any] = {
+        "make": probe.maker,
+        "equal_sizes": probe.equal_sizes,
+        "dtypes": _DTYPES,
+        "sizes": probe.sizes,
+        "conventions": probe.conventions(),
+    }
+    weights, pools = probe.weights()
+    known["accepts"] = (
+        *(("valid_lens",) if probe.takes_lengths else ()),
+        *(("return_weights",) if weights else ()),
+    )
+    known["laws"] = ("pools_values",) if pools else ()
+    if pools and probe.is_scaled_dot():
+        known |= {"reference": scaled_dot_rows, "formula": "softmax(q·k / √E) v"}
+    if probe.form.single:
+        known["exempt"] = dict.fromkeys(_ONE_KEY, "all slots share one key vector, the first")
+    return spec_of("textbook", make, known, fields, probe.notes())
+
+
+_ONE_KEY = ("every_attendable_key_matters", "equal_keys_get_equal_weight")
+
+
+def is_textbook(target: Any) -> bool:
+    """Whether argument names show the style: plural or capital ones, or ``valid_lens``."""
+    called = target.forward if inspect.isclass(target) and hasattr(target, "forward") else target
+    keywords = keywords_of(called) if callable(called) else None
+    if keywords is None:
+        return False
+    names = [name for name in keywords.names if name != "self"]
+    if len(names) < 3 or any(n not in k for n, k in zip(names, FIRST.values(), strict=False)):
+        return False
+    plural = all(name in known[1::2] for name, known in zip(names, FIRST.values(), strict=False))
+    return plural or any(name in LENGTHS for name in names)
+
+
+class _Probe:
+    """What small calls show of a callee."""
+
+    def __init__(self, make: Any) -> None:
+        self.make, self.maker = make, TextbookMaker(make)
+        self.heads = inspect.isclass(make) and asks_for_heads(make)
+        self.raised: Exception | None = None
+        callee = self._made(8, 8, 8).callee
+        keywords = keywords_of(callee)
+        if keywords is None:
+            raise StyleError(
+                f"{name_of(make)} cannot be called as textbook: nothing tells its "
+                "arguments; wrap it in a function that names them."
+            )
+        self.form = self.maker.form = Form(keywords)
+        if not self._find_form():
+            raise StyleError(
+                f"{name_of(make)} cannot be called as textbook: with query (2, 3, 8), "
+                f"key (2, 5, 8), value (2, 5, 8), as with one query at a time, it "
+                f"{self._complaint()}.{better(make)}"
+            ) from self.raised
+        self.equal_sizes = self.call(sizes=(8, 4, 8)) is None
+        self.form.edits, self.takes_lengths = self._edits(), False
+
+    def _made(self, *sizes: int) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self.maker(*sizes).eval()
+
+    def inputs(self, sizes: tuple[int, int, int] = (8, 8, 8), lead: int = 2) -> list[Tensor]:
+        """Query, key and value with 3 queries and 5 keys."""
+        generator = torch.Generator().manual_seed(1)
+        lengths = (3, SLOTS, SLOTS)
+        return [
+            torch.randn(lead, length, size, generator=generator)
+            for length, size in zip(lengths, sizes, strict=True)
+        ]
+
+    def call(
+        self,
+        tensors: list[Tensor] | None = None,
+        *,
+        sizes: tuple[int, int, int] = (8, 8, 8),
+        **given: Any,
+    ) -> Any:
+        """What a call gives; ``None`` where it raises or the output has another shape."""
+        tensors = self.inputs(sizes) if tensors is None else tensors
+        try:
+            with torch.no_grad():
+                found = self._made(*sizes)(*tensors, **given)
+        except Exception as error:  # whatever it raises, it does not take this
+            self.raised = error
+            return None
+        output = found[0] if isinstance(found, tuple) else found
+        wanted = (*tensors[0].shape[:-1], tensors[2].shape[-1])
+        return found if tuple(output.shape) == wanted else None
+
+    def _find_form(self) -> bool:
+        for self.form.single, self.form.alone in ((False, False), (False, True), (True, True)):
+            if self.call() is not None:
+                return True
+        return False
+
+    def _complaint(self) -> str:
+        if self.raised is None:
+            return "gives an output of another shape than (2, 3, 8)"
+        return f"raises {type(self.raised).__name__}: {str(self.raised).splitlines()[0][:120]}"
+
+    def _edits(self) -> bool:
+        tensors = self.inputs()
+        before = [tensor.clone() for tensor in tensors]
+        self.call(tensors)
+        return not all(map(torch.equal, tensors, before))
+
+    def sizes(self, sizes: Sizes) -> Sizes:
+        """The nearest sizes that it takes."""
+        if self.form.single:
+            sizes = sizes.replace(kv_len=SLOTS)
+        if not self.heads:
+            return sizes
+        width = -(-sizes.value_size // HEADS) * HEADS
+        same = {"query_size": width, "key_size": width} if self.equal_sizes else {}
+        return sizes.replace(value_size=width, **same)
+
+    def conventions(self) -> dict[str, Any]:
+        """The conventions that calls show."""
+        tensors = self.inputs()
+        lengths = self._takes(valid_lens=torch.tensor([2, 3])) if self.form.lengths else False
+        mask = torch.ones(3, SLOTS, dtype=torch.bool).tril(1)
+        boolean = bool(self.form.mask) and self._takes(attn_mask=mask)
+        bias = torch.zeros(3, SLOTS).masked_fill(~mask, -math.inf)
+        floating = boolean and self._takes(attn_mask=bias)
+        self.takes_lengths = lengths
+        taken = {"boolean": boolean, "floating": floating, "lengths": lengths}
+        forms = [form for form, takes in taken.items() if takes]
+        found: dict[str, Any] = {"masks": tuple(forms)}
+        if self.form.single:
+            return found | {"positions": "absolute"}
+        if not forms:
+            return found
+        found["empty_rows"] = self._empty_rows(tensors, lengths)
+        hidden = self._hidden(1, lengths)
+        tensors[2][:, 1:] = math.nan
+        poisoned = self.call(tensors, **hidden)
+        if poisoned is None or not bool(_first(poisoned).isfinite().all()):
+            found["hidden_slots"] = "finite"
+        low = self._mask_value(lengths)
+        return found | ({} if low is None else {"mask_value": low})
+
+    def _takes(self, **given: Any) -> bool:
+        return self.call(**given) is not None
+
+    def _hidden(self, left: int, lengths: bool) -> dict[str, Any]:
+        """What leaves the first keys of each row."""
+        if lengths:
+            return {"valid_lens": torch.full((2,), left)}
+        return {"attn_mask": (torch.arange(SLOTS) < left).expand(3, SLOTS)}
+
+    def _empty_rows(self, tensors: list[Tensor], lengths: bool) -> str:
+        found = self.call(**self._hidden(0, lengths))
+        if found is None:
+            return "refused"
+        output = _first(found)
+        if bool(output.isnan().any()):
+            return "nan"
+        return "zeros" if bool((output == 0).all()) else "mean"
+
+    def _mask_value(self, lengths: bool) -> float | None:
+        """The finite score that hides a key, where a dot product reaches below it."""
+
+        def seen(score: float) -> bool:
+            size, (query, key, value) = math.sqrt(score) / 8**0.25, self.inputs()
+            query, key, value = query * 0 + size, key * 0 - size, value * 0
+            value[:, 1:] = 1.0
+            found = self.call([query, key, value], **self._hidden(1, lengths))
+            return found is not None and bool((_first(found) > 0.5).any())
+
+        powers = [2.0**n for n in range(6, 110)]
+        least = next((power for power in powers if seen(power)), None)
+        if least is None or least == powers[0]:  # then no number stands for it: it hides nothing
+            return None
+        low, high = least / 2, least
+        for _ in range(12):
+            middle = (low + high) / 2
+            low, high = (low, middle) if seen(middle) else (middle, high)
+        return -float(f"{high:.2g}")
+
+    def weights(self) -> tuple[bool, bool]:
+        """Whether it gives weights, and whether the output is weights times value."""
+        found = self.call(return_weights=True)
+        if not isinstance(found, tuple) or found[1] is None:
+            return False, False
+        query, _, value = self.inputs()
+        weights: Tensor = found[1]
+        if weights.shape != (*query.shape[:-1], SLOTS):
+            return False, False
+        return True, _close(weights @ value, _first(found))
+
+    def is_scaled_dot(self) -> bool:
+        """Whether it computes ``softmax(q·k / √E) v``."""
+        query, key, value = self.inputs()
+        found = self.call()
+        expected = nn.functional.scaled_dot_product_attention(query, key, value)
+        return found is not None and _close(_first(found), expected)
+
+    def notes(self) -> tuple[str, ...]:
+        """What was found out, for the report's first line."""
+        form, found = self.form, ["recognised by its arguments"]
+        if inspect.isclass(self.make):
+            given = constructor_arguments(self.make, 8, 8, 8, SLOTS)
+            found += [f"made with {', '.join(given)}"] if given else []
+        if form.single:
+            found.append(f"one query at a time, with one key vector and {SLOTS} values")
+        elif form.alone:
+            found.append("a batch of one at a time")
+        if form.edits:
+            found.append("it changes its inputs, so it gets copies")
+        return (*found, "in float32 and float64")
+
+
+def _first(found: Any) -> Tensor:
+    output: Tensor = found[0] if isinstance(found, tuple) else found
+    return output
+
+
+def _close(got: Tensor, expected: Tensor) -> bool:
+    return got.shape == expected.shape and torch.allclose(got, expected, _CLEAR, _CLEAR)

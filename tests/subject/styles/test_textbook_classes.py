@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import adapters
+from attnbench.errors import StyleError
+from attnbench.subject.styles.table import adapted, known_style
+
+LOOKED_AT = [
+    "agrees_with_float64",
+    "empty_rows_give_zeros",
+    "keeps_the_contract",
+    "leading_sizes_fold",
+    "masked_weights_are_zero",
+    "valid_lengths_count_the_keys",
+    "weights_sum_to_one",
+]
+
+
+def weights_of(scores: Tensor, valid_lens: Tensor | None) -> Tensor:
+    if valid_lens is None:
+        return scores.softmax(-1)
+    lengths = valid_lens.reshape(valid_lens.shape[0], -1, 1)
+    return scores.masked_fill(torch.arange(scores.shape[-1]) >= lengths, -1e6).softmax(-1)
+
+
+class DotProduct(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return torch.bmm(queries, keys.transpose(1, 2)) / math.sqrt(queries.shape[-1])
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        self.attention_weights = weights_of(self.scores(queries, keys), valid_lens)
+        return torch.bmm(self.dropout(self.attention_weights), values)
+
+
+class TooShort(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        shorter = None if valid_lens is None else (valid_lens - 1).clamp_min(1)
+        return super().forward(queries, keys, values, shorter)
+
+
+class Additive(nn.Module):
+    def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float) -> None:
+        super().__init__()
+        self.key_proj = nn.Linear(key_size, num_hiddens, bias=False)
+        self.query_proj = nn.Linear(query_size, num_hiddens, bias=False)
+        self.out = nn.Linear(num_hiddens, 1, bias=False)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, valid_len: Tensor | None
+    ) -> dict[str, Tensor]:
+        hidden = self.query_proj(query).unsqueeze(2) + self.key_proj(key).unsqueeze(1)
+        weights = weights_of(self.out(hidden.tanh()).squeeze(-1), valid_len)
+        return {"weights": weights, "context": weights @ value}
+
+
+class OneAtATime(nn.Module):
+    def __init__(self, query_size: int, key_size: int, max_length: int) -> None:
+        super().__init__()
+        self.attn = nn.Linear(query_size + key_size, max_length)
+
+    def forward(self, Q: Tensor, K: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
+        weights = self.attn(torch.cat((Q[0], K[0]), -1)).softmax(-1)
+        return torch.bmm(weights.unsqueeze(0), V), weights
+
+
+def conventions_of(make: Any) -> dict[str, Any]:
+    return dict(adapted(make).conventions)
+
+
+def test_what_a_textbook_does_by_convention_is_found_by_calls() -> None:
+    found = conventions_of(DotProduct)
+    assert found.pop("mask_value") == pytest.approx(-1e6, rel=0.1)
+    assert found == {"masks": ("lengths",), "empty_rows": "mean", "hidden_slots": "finite"}
+    spec = adapted(DotProduct)
+    assert spec.accepts == ("valid_lens", "return_weights")
+    assert spec.laws == ("pools_values",)
+    assert spec.equal_sizes
+    assert spec.reference is not None
+
+
+def test_weights_in_a_dictionary_and_a_hidden_size_are_found() -> None:
+    spec = adapted(Additive)
+    assert "return_weights" in spec.accepts
+    assert not spec.equal_sizes
+    assert spec.reference is None
+
+
+def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
+    report = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
+    assert report.ok, str(report)
+    (line,) = report.about
+    assert line.startswith("DotProduct: called as textbook; recognised by its arguments; made with")
+    assert "empty_rows=mean" in line
+
+
+@pytest.mark.parametrize("make", [DotProduct, Additive])
+def test_a_right_class_is_not_accused(make: Any) -> None:
+    report = attnbench.check(make, profile="quick", invariants=LOOKED_AT)
+    assert report.ok, str(report)
+    assert len(report.of("passed")) >= 6
+
+
+def test_lengths_one_too_short_are() -> None:
+    report = attnbench.check(TooShort, profile="quick", invariants=["valid_lengths_count_the_keys"])
+    assert [outcome.status for outcome in report.outcomes] == ["failed"]
+
+
+def test_one_query_at_a_time_is_called_for_each_query() -> None:
+    spec = adapters.textbook(OneAtATime, name="one")
+    module = spec.make(8, 8, 8)
+    query, key, value = torch.randn(2, 3, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    output, weights = module(query, key, value, return_weights=True)
+    expected, _ = module.callee(query[1:, 2:], key[1:, :1], value[1:])
+    assert torch.equal(output[1:, 2:], expected)
+    assert weights.shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("style", [None, "textbook"])
+def test_a_constructor_that_asks_for_something_unknown_is_told(style: str | None) -> None:
+    class Odd(DotProduct):
+        def __init__(self, flavour: str) -> None:
+            super().__init__(0.0)
+
+    with pytest.raises(StyleError, match="what its argument 'flavour' should be is not known"):
+        adapted(Odd, style)
+
+
+def test_a_function_of_query_key_and_value_is_no_textbooks() -> None:
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT).softmax(-1) @ value
+
+    assert known_style(attention) is None
+    assert known_style(DotProduct) == "textbook"

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+
+from attnbench.subject.result_form import output_and_more
+
+OUTPUT, WEIGHTS = torch.zeros(2), torch.ones(2)
+Named = namedtuple("Named", ["weights", "output"])
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        (OUTPUT, WEIGHTS),
+        [OUTPUT, WEIGHTS],
+        {"attn_weights": WEIGHTS, "attn_output": OUTPUT},
+        Named(WEIGHTS, OUTPUT),
+    ],
+    ids=["tuple", "list", "dictionary", "named_tuple"],
+)
+def test_output_and_weights_are_taken_from_what_people_return(result: Any) -> None:
+    output, more = output_and_more(result)
+    assert output is OUTPUT
+    assert more is WEIGHTS
+
+
+def test_a_tensor_is_the_output() -> None:
+    assert output_and_more(OUTPUT) == (OUTPUT, None)
