@@ -12,6 +12,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import unusable
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
+from attnbench.checking.coverage import coverage_of, gaps_of
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome, notes_of
 from attnbench.checking.profiles import effort_of
 from attnbench.checking.reproduction.script import with_evidence
@@ -219,7 +220,8 @@ def check_subject(
         subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
     )
     found = with_cause(outcomes)
-    return CheckReport(found, profile, seed, notes_of(found), subject.about)
+    gaps = coverage_of(gaps_of(subject), {subject.name: subject.laws}, found)
+    return CheckReport(found, profile, seed, notes_of(found), subject.about, gaps)
 
 
 def outcomes_of(
@@ -253,6 +255,21 @@ def outcomes_of(
     return with_evidence(found, subject, invariants) if evidence else found
 
 
+def spoils_all(
+    subject: Subject, outcome: Outcome, device: str = "cpu", dtypes: tuple[str, ...] = ()
+) -> bool:
+    """Whether the contract failed so that other properties add nothing.
+
+    It does where a call raises, or its failure names its cause. A NaN may be that of some values
+    only; the other properties run if an ordinary call has none.
+    """
+    failure = outcome.failure
+    if failure is None:
+        return False
+    named = failure.named is not None and failure.named != "half_precision"
+    return bool(failure.raised or named or unusable(subject, device, dtypes))
+
+
 def _outcomes(
     subject: Subject,
     invariants: Iterable[Invariant],
@@ -265,8 +282,8 @@ def _outcomes(
 ) -> Iterator[Outcome]:
     """Yield the outcomes of one subject; none counts once its code has changed the suite.
 
-    If a subject violates the contract and has no usable answer, no other property is checked, since
-    each would fail without adding information.
+    If the contract fails in a way that spoils every call, no other property is checked, since each
+    would fail without adding information.
     """
     wanted = tuple(dtypes) if dtypes is not None else None
     not_run: str | None = None
@@ -279,8 +296,8 @@ def _outcomes(
                 subject, invariant, PROFILES[profile], device=device, dtypes=wanted, seed=seed
             )
             change = guard.change()
-            broken = change is None and invariant.name == CONTRACT and outcome.status == "failed"
-            if broken and unusable(subject, device, wanted or ()):
+            first = change is None and invariant.name == CONTRACT
+            if first and spoils_all(subject, outcome, device, wanted or ()):
                 not_run = f"not run: {CONTRACT} failed, and so would this"
         if change is not None:
             reason = (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from attnbench.checking import report_text
+from attnbench.checking.coverage import Gap
 from attnbench.checking.outcomes import GOOD, STATUSES, Outcome
 from attnbench.errors import UsageError
 
@@ -31,6 +32,7 @@ class CheckReport:
         seed: seed of the drawn cases; ``None`` if derandomised.
         notes: further remarks on the run.
         about: styles of call and conventions of the subjects; the first lines of the report.
+        coverage: what was not looked at, the heaviest first; the last lines of the report.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -38,6 +40,7 @@ class CheckReport:
     seed: int | None = None
     notes: tuple[str, ...] = field(default=())
     about: tuple[str, ...] = field(default=())
+    coverage: tuple[Gap, ...] = field(default=())
 
     @property
     def ok(self) -> bool:
@@ -71,6 +74,7 @@ class CheckReport:
             "counts": self.counts,
             "about": list(self.about),
             "notes": list(self.notes),
+            "coverage": [asdict(gap) for gap in self.coverage],
             "outcomes": [outcome.to_data() for outcome in self.outcomes],
         }
         return json.dumps(content, indent=2, ensure_ascii=False)
@@ -95,7 +99,8 @@ class CheckReport:
         kept = {one.name: content[one.name] for one in fields(cls)}
         rows = tuple(Outcome.from_data(row) for row in content["outcomes"])
         lines = {name: tuple(content[name]) for name in ("notes", "about")}
-        return cls(**{**kept, **lines, "outcomes": rows})
+        gaps = tuple(Gap(**row) for row in content["coverage"])
+        return cls(**{**kept, **lines, "outcomes": rows, "coverage": gaps})
 
     @classmethod
     def joined(cls, reports: Iterable[CheckReport]) -> CheckReport:
@@ -107,6 +112,7 @@ class CheckReport:
             reports[0].seed if reports else None,
             tuple(dict.fromkeys(note for report in reports for note in report.notes)),
             tuple(dict.fromkeys(line for report in reports for line in report.about)),
+            tuple(gap for report in reports for gap in report.coverage),
         )
 
     def __repr__(self) -> str:

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from attnbench.checking.answer_faults import unusable
-from attnbench.checking.api import check_options, outcomes_of, planned
-from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
+from attnbench.checking.api import (
+    check_options,
+    outcomes_of,
+    planned,
+    select_invariants,
+    spoils_all,
+)
+from attnbench.checking.outcomes import CONTRACT, Outcome
 from attnbench.checking.report_text import failure_text
-from attnbench.checking.runner import seeded, skip_reason
+from attnbench.checking.runner import skip_reason
 from attnbench.registry.discovery import Spec
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -56,19 +61,13 @@ class Check:
             raise CheckFailedError(self.text(outcome)) from None
 
     def outcome(self, subject: Subject) -> Outcome:
-        """Run the invariant on a subject; the outcome of one that is unusable is the contract's."""
-        name = self.invariant.name
+        """Run the invariant on a subject; where the contract spoils all, return its outcome."""
         skipped = skip_reason(subject, self.invariant) is not None
-        if not skipped and name != CONTRACT and CONTRACT not in subject.exempt:
-            fault = _unusable(subject)
-            if fault is not None:
-                return Outcome(subject.name, CONTRACT, "failed", fault, failure=Failure())
-        with warnings.catch_warnings():
-            warnings.simplefilter("default")  # a project's filters must not apply
-            (outcome,) = outcomes_of(
-                subject, [self.invariant], profile=self.profile, seed=self.seed
-            )
-        return outcome
+        if not skipped and self.invariant.name != CONTRACT and CONTRACT not in subject.exempt:
+            contract = _contract(subject, self.profile, self.seed)
+            if contract is not None:
+                return contract
+        return _outcome(subject, self.invariant, self.profile, self.seed)
 
     def text(self, outcome: Outcome) -> str:
         """The text of an outcome in the failure of a test."""
@@ -84,9 +83,17 @@ The contract's own test may be deselected, and with nothing but skips a run woul
 
 
 @functools.lru_cache(maxsize=64)
-def _unusable(subject: Subject) -> str | None:
-    with seeded():
-        return unusable(subject)
+def _contract(subject: Subject, profile: str, seed: int | None) -> Outcome | None:
+    """The outcome of the contract, if it spoils every call."""
+    outcome = _outcome(subject, select_invariants([CONTRACT])[0], profile, seed)
+    return outcome if spoils_all(subject, outcome) else None
+
+
+def _outcome(subject: Subject, invariant: Invariant, profile: str, seed: int | None) -> Outcome:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # a project's filters must not apply
+        (outcome,) = outcomes_of(subject, [invariant], profile=profile, seed=seed)
+    return outcome
 
 
 def checks_of(

@@ -12,6 +12,7 @@ from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
 
 if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
+    from attnbench.checking.coverage import Gap
 
 __all__ = [
     "case_in_words",
@@ -20,9 +21,13 @@ __all__ = [
     "filled",
     "finding_text",
     "first_line",
+    "gap_lines",
     "report_in_full",
     "report_in_short",
 ]
+
+_GAPS = 4
+"""Gaps that are shown."""
 
 _SHORT = 240
 """Characters that pytest shows of an object's repr in a failed assertion."""
@@ -46,7 +51,14 @@ def report_in_full(report: CheckReport) -> str:
     bad = [outcome for outcome in report.outcomes if not outcome.ok]
     for subject in dict.fromkeys(outcome.subject for outcome in bad):
         lines.append(finding_text([o for o in bad if o.subject == subject]) + "\n")
-    return "\n".join([*lines, counts_text(report), *report.notes])
+    return "\n".join([*lines, counts_text(report), *report.notes, *gap_lines(report.coverage)])
+
+
+def gap_lines(gaps: Sequence[Gap]) -> list[str]:
+    """What was not looked at, in words; the few heaviest gaps."""
+    lines = [f"Not looked at, {gap.subject}: {gap.what}; declare {gap.remedy}" for gap in gaps]
+    rest = len(lines) - _GAPS
+    return lines[:_GAPS] + [f"and {rest} more in coverage of --json"] * (rest > 0)
 
 
 def counts_text(report: CheckReport) -> str:

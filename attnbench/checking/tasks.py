@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 __all__ = ["adapted_fields", "loaded_plugins", "make", "plan", "subject_rows"]
@@ -146,8 +147,11 @@ def plan(
         AttnbenchError: a name, a device or a dtype is wrong.
     """
     from attnbench.checking.api import all_targets, planned
+    from attnbench.checking.coverage import gaps_of
     from attnbench.subject.lookup import subjects
 
+    gaps: list[dict[str, Any]] = []
+    laws: dict[str, list[str]] = {}
     pairs: list[tuple[str, str]] = []
     statements: dict[str, str] = {}
     of_subject: dict[str, list[str]] = {}
@@ -164,12 +168,16 @@ def plan(
             named = invariants is not None
             of_subject[subject.name] = [i.name for i in chosen if named or subject.kind in i.kinds]
             about += subject.about
+            gaps += [asdict(gap) for gap in gaps_of(subject)]
+            laws[subject.name] = list(subject.laws)
     return {
         "subjects": list(dict.fromkeys(pairs)),
         "invariants": list(statements.items()),
         "of_subject": of_subject,
         "left_out": len(subjects()) - len(targets) if every else 0,
         "about": list(dict.fromkeys(about)),
+        "gaps": gaps,
+        "laws": laws,
     }
 
 
@@ -179,8 +187,6 @@ def adapted_fields(target: str, style: str | None) -> dict[str, Any]:
     Raises:
         AttnbenchError: there is no such target, it already is a spec, or the style does not fit.
     """
-    from dataclasses import asdict
-
     from attnbench.errors import UsageError
     from attnbench.registry.address import parse_address, styled
     from attnbench.specs.conventions import Conventions

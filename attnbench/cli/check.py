@@ -92,6 +92,7 @@ def command(
     from attnbench.checking import parallel
     from attnbench.checking.cause.likely_cause import with_cause
     from attnbench.checking.check_report import CheckReport
+    from attnbench.checking.coverage import Gap, coverage_of
     from attnbench.checking.journal import Journal
     from attnbench.checking.outcomes import COMPILING, Outcome, notes_of
     from attnbench.checking.works import digests, works_of
@@ -166,7 +167,8 @@ def command(
         notes.insert(0, f"stopped at the first failure, after {len(found)} outcomes (--fail-fast)")
     if interrupted:
         notes.insert(0, f"interrupted after {len(found)} outcomes")
-    report = CheckReport(with_cause(found), profile, seed, tuple(notes), tuple(plan["about"]))
+    gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], found)
+    report = CheckReport(with_cause(found), profile, seed, tuple(notes), tuple(plan["about"]), gaps)
     elapsed = time.monotonic() - started
     if screen is None:
         print_json(json.loads(report.to_json()))

@@ -22,7 +22,10 @@ from attnbench import errors
 if TYPE_CHECKING:
     from attnbench.processes.pool import Task
 
-__all__ = ["Descriptor", "serve"]
+__all__ = ["STACK_SIGNAL", "Descriptor", "serve"]
+
+STACK_SIGNAL = signal.SIGUSR1
+"""The signal at which a child writes to standard error where it is."""
 
 _KEPT = 2**16
 """Characters kept of each text written to standard error; only its end is shown."""
@@ -96,6 +99,7 @@ def _detach(log: int) -> None:
     os.dup2(log, 2)
     sys.stdout, sys.stderr = _Brief(1, keep=0), _Brief(2, keep=_KEPT)
     faulthandler.enable(all_threads=False)
+    faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()

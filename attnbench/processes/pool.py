@@ -40,6 +40,8 @@ GIB = 2**30
 MEMORY_GIB = 2.0
 _POLL_S = 0.05
 _LOG_BYTES = 2**20
+_STACK_S = 1.0
+"""Most seconds that a process that hangs gets to write where it is."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class _Child:
             yield Event(self.task, "crashed", reason=reason)
             return
         if time.monotonic() - self.since > self.task.timeout_s:
-            reason = f"no answer within {self.task.timeout_s:g} s{self._told()}"
+            reason = f"no answer within {self.task.timeout_s:g} s{self._hanging()}"
             yield Event(self.task, "timeout", reason=reason)
             return
         used = self._memory()
@@ -265,6 +267,16 @@ class _Child:
         else:
             how = f"its process ended itself with exit code {code}"
         return how + self._told()
+
+    def _hanging(self) -> str:
+        """The end of the output, with the stack of the process as it is now."""
+        before = os.fstat(self.log.fileno()).st_size
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.process.pid or 0, child.STACK_SIGNAL)
+        until = time.monotonic() + _STACK_S
+        while os.fstat(self.log.fileno()).st_size == before and time.monotonic() < until:
+            time.sleep(_STACK_S / 20)
+        return self._told()
 
     def _told(self) -> str:
         self.log.seek(max(0, os.fstat(self.log.fileno()).st_size - _LOG_BYTES))

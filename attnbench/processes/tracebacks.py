@@ -12,6 +12,9 @@ __all__ = ["is_own_code", "last_words"]
 
 _LIBRARIES = ("attnbench", "torch", "hypothesis", "pluggy")
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+ in ')
+_STACK = ("Fatal Python", "Stack (most recent")
+"""How faulthandler begins a stack, of a crash or of a process that hangs."""
+
 _LINES = 12
 _WIDTH = 200
 """Characters shown of a line, since a subject may write a megabyte without a newline."""
@@ -47,7 +50,7 @@ def last_words(text: str) -> str:
     Of a stack written by ``faulthandler``, the innermost frame and the user's frames are kept.
     """
     lines = [line for line in text.splitlines() if line.strip()]
-    fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), len(lines))
+    fatal = next((i for i, line in enumerate(lines) if line.startswith(_STACK)), len(lines))
     before, dump = lines[:fatal], lines[fatal:]
     frames = [(line, match["file"]) for line in dump if (match := _FRAME.match(line))]
     crash = dump[:1] + [

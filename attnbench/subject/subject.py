@@ -35,7 +35,7 @@ _FOLDED = {"none": "none", "bias": "floating", "floating": "floating", "causal":
 """The kind of mask that ``attend`` passes to a kernel; a boolean one for all other kinds."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Subject:
     """A scoring function, a kernel or a mechanism, with its options.
 
@@ -54,6 +54,10 @@ class Subject:
     scoring: ScoringSpec | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     address: str = ""
+
+    def __repr__(self) -> str:
+        """The kind and the name, which is short enough for a test's id or a traceback."""
+        return f"<{self.kind} {self.name}>"
 
     @property
     def check_command(self) -> str:

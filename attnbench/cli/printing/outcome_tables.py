@@ -11,8 +11,15 @@ from xml.etree import ElementTree
 
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
+from attnbench.checking.coverage import HEAVY
 from attnbench.checking.outcomes import GOOD, STATUSES, Outcome
-from attnbench.checking.report_text import counts_text, failure_text, finding_text, first_line
+from attnbench.checking.report_text import (
+    counts_text,
+    failure_text,
+    finding_text,
+    first_line,
+    gap_lines,
+)
 from attnbench.cli.printing.tables import print_line, screen_width
 
 __all__ = ["Screen", "junit_xml"]
@@ -73,6 +80,11 @@ class Screen:
         print_line(f"{counts} in {seconds:.0f} s")
         for note in report.notes:
             print_line(note)
+        heavy = [gap for gap in report.coverage if gap.weight >= HEAVY]
+        for line in gap_lines(heavy):
+            print_line(line, "heavy")
+        for line in gap_lines([gap for gap in report.coverage if gap not in heavy and self._each]):
+            print_line(line)
 
     def _line(self, outcome: Outcome) -> None:
         name = f"{outcome.subject:{self._subject_width}}  " if self._named else ""

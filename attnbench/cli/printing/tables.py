@@ -44,6 +44,7 @@ _STYLES = {
     "error": "bold red",
     "blocked": "yellow",
     "inconclusive": "yellow",
+    "heavy": "bold yellow",
     "ambiguous": "yellow",
     "unverified": "yellow",
     "skipped": "dim",

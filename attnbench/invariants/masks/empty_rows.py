@@ -164,6 +164,10 @@ def _finite_gradients(subject: Subject, case: Case) -> None:
 def _takes_them(subject: Subject) -> str | None:
     if subject.conventions.empty_rows == "refused":
         return "rows without keys are refused (convention empty_rows)"
+    top = subject.conventions.causal != "bottom_right"
+    kinds = [kind for kind in _MASKS if not (top and kind == "causal")]
+    if not any(subject.takes_mask(kind) for kind in kinds):
+        return "no mask that it takes leaves a query without keys"
     if subject.kind == "kernel":
         return "attend opens rows without keys before a kernel is called: it never sees one"
     return None

@@ -1,0 +1,121 @@
+"""What a check did not look at is named by weight, with what would change it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.checking.coverage import HEAVY, Gap, coverage_of, gaps_of
+from attnbench.checking.outcomes import Outcome
+from attnbench.subject.lookup import resolve
+
+
+class Dot(nn.Module):
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT
+
+
+class Pooled(nn.Module):
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+def gaps(spec: Any) -> dict[str, Gap]:
+    (subject,) = resolve(spec)
+    return {gap.what: gap for gap in gaps_of(subject)}
+
+
+def reference(module: nn.Module, q: list[float], k: list[float]) -> float:
+    return sum(a * b for a, b in zip(q, k, strict=True))
+
+
+NO_REFERENCE = "no reference: a wrong formula that is consistent passes"
+
+
+def test_without_a_reference_a_wrong_formula_passes() -> None:
+    spec = ScoringSpec(name="mine", make=lambda q, k: Dot(), equal_sizes=True)
+    assert gaps(spec)[NO_REFERENCE].weight == 3
+    told = ScoringSpec(name="told", make=lambda q, k: Dot(), equal_sizes=True, reference=reference)
+    assert gaps(told) == {}
+    same = MechanismSpec(
+        name="same", make=lambda q, k, v: Pooled(), equal_sizes=True, same_as="scaled_dot"
+    )
+    assert NO_REFERENCE not in gaps(same)
+
+
+@pytest.mark.parametrize(("laws", "tested"), [((), False), (("left_padding_is_inert",), True)])
+def test_padding_with_a_cache_is_the_heaviest(laws: tuple[str, ...], tested: bool) -> None:
+    spec = LayerSpec(
+        name="cached",
+        make=lambda size: nn.Linear(size, size),
+        causal=True,
+        accepts=("padding_mask", "cache"),
+        cache=CacheSpec(new=lambda module, rows: {}),
+        laws=laws,
+    )
+    (subject,) = resolve(spec)
+    found = [gap.what for gap in gaps_of(subject) if gap.weight >= HEAVY]
+    assert found == ([] if tested else ["padding with a cache was not tested"])
+
+
+def test_a_declared_law_that_ran_on_no_case_is_a_gap() -> None:
+    outcomes = [
+        Outcome("mine", "bilinear", "skipped", "it takes none of its cases: too large"),
+        Outcome("mine", "rotation_invariant", "skipped", "law not declared"),
+        Outcome("mine", "translation_invariant", "passed", cases=9),
+    ]
+    laws = {"mine": ("bilinear", "translation_invariant")}
+    light = Gap("mine", 1, "its weights were not looked at", "laws")
+    found = coverage_of([light], laws, outcomes)
+    assert [gap.weight for gap in found] == [3, 1]
+    assert found[0].what == "the law bilinear is declared, but ran on no case"
+    assert found[0].remedy == "it takes none of its cases: too large"
+
+
+def test_a_report_ends_with_what_was_not_looked_at() -> None:
+    spec = ScoringSpec(name="mine", make=lambda q, k: Dot(), equal_sizes=True)
+    report = attnbench.check(spec, profile="quick", invariants=["weights_sum_to_one"])
+    assert [gap.what for gap in report.coverage] == [NO_REFERENCE]
+    assert str(report).splitlines()[-1].startswith(f"Not looked at, mine: {NO_REFERENCE}; declare")
+
+
+def test_a_mechanism_without_masks_is_skipped_on_empty_rows() -> None:
+    spec = MechanismSpec(
+        name="maskless",
+        make=lambda q, k, v: Pooled(),
+        equal_sizes=True,
+        conventions={"masks": ()},
+    )
+    report = attnbench.check(spec, profile="quick", invariants=["empty_rows_give_zeros"])
+    (outcome,) = report.outcomes
+    assert outcome.status == "skipped"
+    assert outcome.reason == "no mask that it takes leaves a query without keys"
+
+
+class Raises(nn.Module):
+    """It takes masks of booleans only."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        if attn_mask is not None and attn_mask.is_floating_point():
+            raise TypeError("masks are boolean")
+        return Pooled()(query, key, value, attn_mask)
+
+
+def test_where_the_contract_raises_for_some_masks_the_rest_is_not_run() -> None:
+    spec = MechanismSpec(name="raises", make=lambda q, k, v: Raises(), equal_sizes=True)
+    names = ["keeps_the_contract", "layouts_agree", "copies_agree"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert [outcome.status for outcome in report.outcomes] == ["failed", "skipped", "skipped"]
+    assert report.outcomes[1].reason == "not run: keeps_the_contract failed, and so would this"
+
+
+def test_a_subjects_repr_is_short() -> None:
+    (subject,) = resolve(ScoringSpec(name="mine", make=lambda q, k: Dot(), equal_sizes=True))
+    assert repr(subject) == "<scoring mine>"
