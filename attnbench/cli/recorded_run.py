@@ -194,6 +194,7 @@ def plan(
     if place.done:
         _same_setting(place.run, place.done[0], setting)
     baselines = _baselines(baseline)
+    _same_baselines(place, baselines)
     subjects = _subjects(targets, baselines)
     left_out = () if with_options or targets else tuple(s for s in subjects if "(" in s.name)
     subjects = [subject for subject in subjects if subject not in left_out]
@@ -278,6 +279,17 @@ def _place(results: Path, run: str | None, *, resume: bool) -> Place:
     if not path.exists() and not unfinished.exists(path):
         raise UsageError(f"there is no run {run!r} in {results}; omit --resume.")
     return Place(path, run, tuple(store.read(path)) if path.exists() else ())
+
+
+def _same_baselines(place: Place, now: tuple[str, str]) -> None:
+    """Refuse to resume a run whose ratios are to another subject."""
+    for record in place.done:
+        if record.baseline not in (None, baseline_of(record.kind, now)):
+            raise UsageError(
+                f"run {place.run!r} began with the baseline {record.baseline}, but now it is "
+                f"{baseline_of(record.kind, now)}. Resume it with --baseline {record.baseline}, or "
+                "start another run without --resume."
+            )
 
 
 def _same_setting(run: str, first: Record, now: Setting) -> None:
