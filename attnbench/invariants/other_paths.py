@@ -12,11 +12,11 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import AttnbenchError, JudgementError, RefusalError
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.uncached_calls import Look, layer_cases
-from attnbench.invariants.layers.uncached_calls import has_gradients as layer_has_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
+from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
+from attnbench.invariants.toolkit.layer_calls import has_gradients as layer_has_gradients
 from attnbench.specs import Invariant, LayerSpec, MechanismSpec
 from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS

@@ -1,1 +1,1 @@
-"""Invariants on layers and their caches, by topic, and their common code."""
+"""Invariants on layers, by topic."""

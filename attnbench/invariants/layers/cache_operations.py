@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.cache_checks import cache_invariant, has_cache
+from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.specs import Invariant
 
 __all__: list[str] = []

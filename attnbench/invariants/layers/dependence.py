@@ -11,11 +11,11 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.other_causes import sees_beyond_window, sees_the_future
-from attnbench.invariants.layers.program_stage import TOKENS
-from attnbench.invariants.layers.rounding import gradient_floor, rounding_of
-from attnbench.invariants.layers.uncached_calls import Look, has_gradients, layer_cases
+from attnbench.invariants.caches.stage import TOKENS
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.layer_calls import Look, has_gradients, layer_cases
+from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
+from attnbench.invariants.toolkit.layer_rounding import gradient_floor, rounding_of
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject

@@ -14,16 +14,16 @@ from torch.utils.checkpoint import checkpoint
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.cache_checks import has_cache
-from attnbench.invariants.layers.other_causes import mixes_items
-from attnbench.invariants.layers.rounding import floor_of, rounding_of
-from attnbench.invariants.layers.uncached_calls import Look, has_gradients, layer_cases
+from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     differentiate,
     reject,
     same_gradient,
 )
+from attnbench.invariants.toolkit.layer_calls import Look, has_gradients, layer_cases
+from attnbench.invariants.toolkit.layer_faults import mixes_items
+from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.oracle.references import NormEpsilon
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject

@@ -10,22 +10,22 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.cache_checks import cache_invariant, has_cache
-from attnbench.invariants.layers.other_causes import (
+from attnbench.invariants.caches.checks import cache_invariant, has_cache
+from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.layer_calls import (
+    Look,
+    has_gradients,
+    layer_cases,
+    takes_padding,
+)
+from attnbench.invariants.toolkit.layer_faults import (
     holds_left_padding,
     leak,
     leaks_padding,
     mixes_items,
     sees_the_future,
 )
-from attnbench.invariants.layers.rounding import gradient_floor, rounding_of
-from attnbench.invariants.layers.uncached_calls import (
-    Look,
-    has_gradients,
-    layer_cases,
-    takes_padding,
-)
-from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.layer_rounding import gradient_floor, rounding_of
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject

@@ -11,7 +11,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.layers.cache_checks import cache_cases, cache_invariant, has_cache
+from attnbench.invariants.caches.checks import cache_cases, cache_invariant, has_cache
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject

@@ -19,9 +19,9 @@ from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.invariants.caches.program import Program, legalised, steps
+from attnbench.invariants.caches.program_drawing import keep, shrunk, stored
 from attnbench.invariants.layers import cache_operations, padding, splits
-from attnbench.invariants.layers.cache_programs import Program, legalised, steps
-from attnbench.invariants.layers.program_drawing import keep, shrunk, stored
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 from tests.meta.mutants.twins.layers import PARTED, PartedLayer

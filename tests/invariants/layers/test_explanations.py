@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.cases.case import Case
-from attnbench.invariants.layers.cache_programs import Step, steps
-from attnbench.invariants.layers.program_stage import FoundError, Stage
-from attnbench.invariants.layers.seen_tokens import seen_tokens
+from attnbench.invariants.caches.program import Step, steps
+from attnbench.invariants.caches.seen_tokens import seen_tokens
+from attnbench.invariants.caches.stage import FoundError, Stage
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
 from tests.meta.right.broken_layers import BROKEN, KILLERS

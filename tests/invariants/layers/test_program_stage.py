@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attnbench import LayerSpec
 from attnbench.cases.case import Case
-from attnbench.invariants.layers.program_stage import Stage
+from attnbench.invariants.caches.stage import Stage
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.layers.rounding import rounding_of
-from attnbench.invariants.layers.uncached_calls import Look
+from attnbench.invariants.toolkit.layer_calls import Look
+from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.subject.layer import LayerSubject
 
 __all__ = [

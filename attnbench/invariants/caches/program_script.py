@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from attnbench.cases.case import Case
 from attnbench.checking.reproduction.untaped import unsettling
-from attnbench.invariants.layers.cache_programs import MOST_ROWS
-from attnbench.invariants.layers.program_stage import TOKENS
+from attnbench.invariants.caches.program import MOST_ROWS
+from attnbench.invariants.caches.stage import TOKENS
 from attnbench.subject.layer import LayerSubject
 
 __all__ = ["ProgramLines", "script_of"]

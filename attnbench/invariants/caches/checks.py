@@ -13,11 +13,11 @@ from attnbench.cases.spaces import listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.layers.cache_programs import in_words
-from attnbench.invariants.layers.cache_properties import PROPERTIES
-from attnbench.invariants.layers.explanations import explanation
-from attnbench.invariants.layers.program_lines import script_of
-from attnbench.invariants.layers.program_stage import stage_of
+from attnbench.invariants.caches.program import in_words
+from attnbench.invariants.caches.properties import PROPERTIES
+from attnbench.invariants.caches.explanation import explanation
+from attnbench.invariants.caches.program_script import script_of
+from attnbench.invariants.caches.stage import stage_of
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
@@ -101,12 +101,12 @@ def cache_invariant(
     """An invariant that plays programs with caches.
 
     Args:
-        judged: a key of :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`.
+        judged: a key of :data:`attnbench.invariants.caches.properties.PROPERTIES`.
         statement, applies: fields of the invariant.
     """
 
     def check(subject: Subject, case: Case) -> None:
-        from attnbench.invariants.layers.state_machines import explore  # brings Hypothesis: 0.2 s
+        from attnbench.invariants.caches.exploration import explore  # brings Hypothesis: 0.2 s
 
         assert isinstance(subject, LayerSubject)
         drawn = case.dtype == "float32" or "float32" not in subject.dtypes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnbench.cases.drawing import mostly_last
 from attnbench.checking import hypothesis_engine
 from attnbench.checking.hypothesis_engine import Failures
-from attnbench.invariants.layers.cache_programs import KINDS, Program, Step
+from attnbench.invariants.caches.program import KINDS, Program, Step
 
 __all__ = ["keep", "shrunk", "stored"]
 

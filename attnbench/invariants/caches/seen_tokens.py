@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnbench.invariants.layers.attribution import played
-from attnbench.invariants.layers.cache_programs import Program
-from attnbench.invariants.layers.program_comparison import Player
-from attnbench.invariants.layers.program_stage import FoundError, Stage, Track
-from attnbench.invariants.layers.rounding import floor_of
+from attnbench.invariants.caches.attribution import played
+from attnbench.invariants.caches.player import Player
+from attnbench.invariants.caches.program import Program
+from attnbench.invariants.caches.stage import FoundError, Stage, Track
+from attnbench.invariants.toolkit.layer_rounding import floor_of
 
 __all__ = ["seen_tokens"]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.layers.rounding import floor_of, rounding_of, worst_place
 from attnbench.invariants.toolkit.comparisons import reject
+from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of, worst_place
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.cache_programs import Step
-from attnbench.invariants.layers.cache_properties import PROPERTIES
-from attnbench.invariants.layers.other_causes import LEFT
-from attnbench.invariants.layers.program_lines import ProgramLines
-from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage, Track
-from attnbench.invariants.layers.rounding import floor_of, worst_place
+from attnbench.invariants.caches.program import Step
+from attnbench.invariants.caches.properties import PROPERTIES
+from attnbench.invariants.toolkit.layer_faults import LEFT
+from attnbench.invariants.caches.program_script import ProgramLines
+from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage, Track
+from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
 __all__ = ["Player"]
 
@@ -31,7 +31,7 @@ class Player:
     Args:
         stage: stage of the case.
         judged: the checked property, a key of
-            :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`. Violations of other
+            :data:`attnbench.invariants.caches.properties.PROPERTIES`. Violations of other
             properties are ignored, except for ``mixed`` and ``split``.
     """
 

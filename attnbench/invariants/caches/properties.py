@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from attnbench.invariants.layers.cache_programs import Program, Step, steps
-from attnbench.invariants.layers.other_causes import holds_left_padding
+from attnbench.invariants.caches.program import Program, Step, steps
+from attnbench.invariants.toolkit.layer_faults import holds_left_padding
 from attnbench.subject.layer import LayerSubject
 
 __all__ = ["PROPERTIES", "Property", "operations"]

@@ -1,7 +1,7 @@
 """A state machine for the caches of a layer, with rules that depend on the checked property.
 
 Hypothesis draws programs step by step, and each step is played at once. A failing program, drawn or
-scheduled, is shrunk and stored by :mod:`attnbench.invariants.layers.program_drawing`.
+scheduled, is shrunk and stored by :mod:`attnbench.invariants.caches.program_drawing`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hypothesis.stateful import (
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.attribution import is_of_another, played, restricted
-from attnbench.invariants.layers.cache_programs import MOST_TRACKS, Program, Step, legalised
-from attnbench.invariants.layers.cache_properties import PROPERTIES, operations
-from attnbench.invariants.layers.program_comparison import Player
-from attnbench.invariants.layers.program_drawing import keep, shrunk, stored
-from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage
+from attnbench.invariants.caches.attribution import is_of_another, played, restricted
+from attnbench.invariants.caches.player import Player
+from attnbench.invariants.caches.program import MOST_TRACKS, Program, Step, legalised
+from attnbench.invariants.caches.program_drawing import keep, shrunk, stored
+from attnbench.invariants.caches.properties import PROPERTIES, operations
+from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage
 
 __all__ = ["explore"]
 
@@ -44,7 +44,7 @@ def explore(
 
     Args:
         stage: stage of the case.
-        judged: a key of :data:`attnbench.invariants.layers.cache_properties.PROPERTIES`.
+        judged: a key of :data:`attnbench.invariants.caches.properties.PROPERTIES`.
         drawn: whether to draw programs in addition to the scheduled ones.
         kept: store of failing programs, which are tried again.
         shrink: whether to look for a shorter program that fails.

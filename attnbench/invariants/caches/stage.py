@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.invariants.layers.cache_programs import MOST_ROWS, Program
-from attnbench.invariants.layers.rounding import rounding_of
+from attnbench.invariants.caches.program import MOST_ROWS, Program
+from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.subject.layer import LayerSubject
 
 __all__ = ["TOKENS", "FoundError", "Stage", "Track", "stage_of"]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from attnbench.errors import AttnbenchError
-from attnbench.invariants.layers.cache_programs import Program, Step, legalised
-from attnbench.invariants.layers.cache_properties import PROPERTIES, operations
-from attnbench.invariants.layers.program_comparison import Player
-from attnbench.invariants.layers.program_stage import TOKENS, FoundError, Stage
+from attnbench.invariants.caches.player import Player
+from attnbench.invariants.caches.program import Program, Step, legalised
+from attnbench.invariants.caches.properties import PROPERTIES, operations
+from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage
 
 __all__ = ["is_of_another", "played", "restricted"]
 

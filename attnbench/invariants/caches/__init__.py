@@ -1,0 +1,1 @@
+"""The caches of layers: programs of calls with them, played and judged."""

@@ -1,0 +1,216 @@
+"""Explanations of failing programs: a known cause, or what the failure depends on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.invariants.caches.attribution import played
+from attnbench.invariants.caches.program import steps
+from attnbench.invariants.caches.seen_tokens import seen_tokens
+from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
+from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
+
+__all__ = ["explanation"]
+
+_LONGEST = 12
+"""Most tokens of a program that is cut otherwise."""
+
+_SMALL = 1e3
+"""An error of less, in units of what is allowed, may look like rounding."""
+
+_DEEPEST = 6
+_NAMED = 3
+"""Most tensors of a kind that are named."""
+
+_BOTH = (
+    "\n  select changed the cache that it was given and gave another one: it should do one or the "
+    "other."
+)
+_NARROW = (
+    "\n  With a mask of the new tokens alone nothing of this happens: the layer takes a mask "
+    "(B, L), but padding_mask is (B, length + L), that of the cached tokens too."
+)
+
+
+def explanation(stage: Stage, judged: str, found: FoundError) -> str:
+    """Lines that name the cause, or narrow it down; empty if nothing is known."""
+    kinds = {step.kind for step in found.program}
+    if "select" in kinds and _selects_both_ways(stage):
+        return _BOTH
+    if judged in ("alone", "mixed", "rows") and found.program[0].rows:
+        narrow = Stage(stage.subject, stage.case, narrow_masks=True)
+        if played(narrow, judged, found.program) is None:
+            return _NARROW
+    if judged == "ledger":
+        return _lengths(stage)
+    if judged == "rows" and "select" in kinds:
+        told = _left(stage, found)
+        if told:
+            return told
+    cuts = _other_cuts(stage, found) if judged == "split" else ""
+    return seen_tokens(stage, judged, found) + cuts + _in_double(stage, judged, found)
+
+
+def _left(stage: Stage, found: FoundError) -> str:
+    """The tensors that the first selection of a program changes, and those that it leaves."""
+    subject, module = stage.subject, stage.module()
+    begin, *rest = found.program
+    select = next(step for step in rest if step.kind == "select")
+    try:
+        with torch.no_grad():
+            cache = subject.new_cache(module, begin.count)
+            tokens = stage.tokens[: begin.count, :3].clone()
+            _, cache = subject.call(module, tokens, None, cache)
+            before = {place: tensor.clone() for place, tensor in _tensors_of(cache)}
+            cache = subject.select(cache, torch.tensor(select.rows, device=tokens.device))
+    except Exception:  # the program itself reports other errors
+        return ""
+    changed, left = _left_by_selection(before, dict(_tensors_of(cache)), begin.count)
+    if not left:
+        return ""
+    of = ", ".join(changed) or "no tensor of the cache"
+    return f"\n  select changes {of}, and leaves {', '.join(left)} as it was"
+
+
+def _lengths(stage: Stage) -> str:
+    """What the length is said to be after each of some appends to a new cache."""
+    told: list[str] = []
+    for counts in ((1,), (3,), (1, 1), (3, 2)):
+        try:
+            said = _length_after(stage, counts)
+        except Exception:  # the program itself reports other errors
+            return ""
+        told.append(f"{said!r} after {' + '.join(map(str, counts))}")
+    return f"\n  a new cache says {', '.join(told)}"
+
+
+def _length_after(stage: Stage, counts: tuple[int, ...]) -> object:
+    subject, module, start = stage.subject, stage.module(), 0
+    with torch.no_grad():
+        cache = subject.new_cache(module, 1)
+        for count in counts:
+            tokens = stage.tokens[:1, start : start + count].clone()
+            _, cache = subject.call(module, tokens, None, cache)
+            start += count
+    assert subject.spec.cache is not None
+    assert subject.spec.cache.length is not None
+    return subject.spec.cache.length(cache)
+
+
+def _selects_both_ways(stage: Stage) -> bool:
+    """Whether a selection that returns another cache also changes the given one."""
+    subject, module = stage.subject, stage.module()
+    tokens = stage.tokens[:2]
+    try:
+        with torch.no_grad():
+            cache = subject.new_cache(module, 2)
+            _, cache = subject.call(module, tokens[:, :3], None, cache)
+            before = copy.deepcopy(cache)
+            given = subject.select(cache, torch.tensor([1, 0], device=tokens.device))
+            if given is cache:
+                return False
+            step = tokens[:, 3:4]
+            expected, _ = subject.call(module, step, None, before)
+    except Exception:  # the program itself reports other errors
+        return False
+    try:
+        with torch.no_grad():
+            got, _ = subject.call(module, step, None, cache)
+    except Exception:  # changed so much that it is unusable
+        return True
+    real = torch.ones_like(expected, dtype=torch.bool)
+    return worst_place(got, expected, 4 * floor_of(subject, expected), real) is not None
+
+
+def _other_cuts(stage: Stage, found: FoundError) -> str:
+    """A sentence on other cuts of the same tokens; empty if the program does more than append."""
+    begin, *rest = found.program
+    if begin.rows or any(step.kind != "append" or step.track for step in rest):
+        return ""
+    cuts = [step.count for step in rest]
+    total = sum(cuts)
+    if not 1 < total <= _LONGEST:
+        return ""
+    others = [(total,), (1,) * total, (total - 1, 1), (1, total - 1), (*cuts[:-2], sum(cuts[-2:]))]
+    if cuts[-1] > 1:
+        others.append((*cuts[:-1], *[1] * cuts[-1]))
+    told: dict[str, list[str]] = {"right": [], "wrong": []}
+    for other in dict.fromkeys(others):
+        if list(other) != cuts:
+            right = played(stage, "split", steps(begin.count, *other)) is None
+            cut = " + ".join(map(str, other)) if len(other) > 1 else f"{total} at once"
+            told["right" if right else "wrong"].append(cut)
+    parts = [f"as {_or(as_)} it is {how}" for how, as_ in told.items() if as_]
+    return f"\n  cut {'; '.join(parts)}" if parts else ""
+
+
+def _or(names: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _in_double(stage: Stage, judged: str, found: FoundError) -> str:
+    """A sentence on a small error in float64; empty where that cannot be told."""
+    double = "float64" in stage.subject.dtypes and stage.case.dtype != "float64"
+    if not double or found.place is None or found.error is None or found.error > _SMALL:
+        return ""
+    again = played(
+        stage_of(stage.subject, stage.case.replace(dtype="float64")), judged, found.program
+    )
+    if again is None:
+        return "\n  in float64 the same calls are right: precision is lost on the way"
+    if again.place is None:
+        return ""
+    gaps = [abs(a - b) for a, b in (again.values, found.values)]
+    if not 0.5 < gaps[0] / gaps[1] < 2:
+        return ""
+    return "\n  in float64 the difference is the same, so that it is not rounding"
+
+
+def _tensors_of(cache: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in a cache, with their places in it."""
+    yield from _tensors(cache, "cache", set(), 0)
+
+
+def _tensors(held: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(held, Tensor):
+        yield path, held
+        return
+    if depth == _DEEPEST or id(held) in seen or isinstance(held, nn.Module | type):
+        return
+    seen.add(id(held))
+    if isinstance(held, Mapping):
+        parts = [(f"{path}[{name!r}]", part) for name, part in held.items()]
+    elif isinstance(held, list | tuple):
+        parts = [(f"{path}[{number}]", part) for number, part in enumerate(held)]
+    else:
+        parts = [(f"{path}.{name}", part) for name, part in getattr(held, "__dict__", {}).items()]
+    for place, part in parts:
+        yield from _tensors(part, place, seen, depth + 1)
+
+
+def _left_by_selection(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], rows: int
+) -> tuple[list[str], list[str]]:
+    """The tensors that a selection has changed, and those with all rows that it has not.
+
+    Args:
+        before, after: copies of the cache's tensors by place.
+        rows: number of rows before.
+
+    Returns:
+        Their places and shapes in words.
+    """
+    changed, left = [], []
+    for place, tensor in after.items():
+        old = before.get(place)
+        told = f"{place} {tuple(tensor.shape)}"
+        if old is None or old.shape != tensor.shape or not torch.equal(old, tensor):
+            changed.append(told)
+        elif rows in tensor.shape:
+            left.append(told)
+    return changed[:_NAMED], left[:_NAMED]
