@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attnbench.specs.common import (
@@ -20,10 +21,20 @@ from attnbench.specs.conventions import LAYER_DEFAULTS, freeze_conventions
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["LAYER_ACCEPTS", "CacheSpec", "LayerSpec"]
+__all__ = ["LAYER_ACCEPTS", "PATHS", "CacheSpec", "LayerSpec"]
 
 LAYER_ACCEPTS = ("padding_mask", "cache")
 """Keyword arguments that a layer's ``forward`` may take beyond ``hidden``."""
+
+PATHS = ("chunked_equals_recurrent", "absorbed_equals_expanded")
+"""Laws that two methods of a layer's module agree."""
+
+
+def _is_window(window: Any) -> bool:
+    if window is None or is_count(window):
+        return True
+    sides = window if isinstance(window, tuple) else ()
+    return len(sides) == 2 and all(type(side) is int and side >= 0 for side in sides)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,7 +93,14 @@ class LayerSpec:
         causal: an output depends on its own and earlier positions only.
         accepts: which of :data:`LAYER_ACCEPTS` its ``forward`` takes.
         cache: how to make and change a cache, for a layer that accepts one.
-        window: an output depends on no more positions than this, its own among them.
+        window: the span of positions that an output may depend on: its width ``n``, its own among
+            them, or ``(before, after)``, how far it reaches to both sides of its own.
+        heads, kv_heads: numbers of query heads and of key and value heads, where each of the latter
+            serves a group of neighbouring query heads.
+        reference: ``reference(module, hidden, real)`` gives the output of one item as rows of
+            floats; ``hidden`` are rows of floats, and ``real`` says of each whether it is a token.
+        paths: for a law that two methods of the module agree (``chunked_equals_recurrent``,
+            ``absorbed_equals_expanded``), the names of both; each is called like ``forward``.
         sizes: ``sizes(size)`` gives the nearest legal E.
         conventions: which of several usual meanings it follows: ``positions``, ``hidden_slots``,
             ``internal_dtype`` and ``gradients``.
@@ -101,7 +119,11 @@ class LayerSpec:
     causal: bool = False
     accepts: tuple[str, ...] = ()
     cache: CacheSpec | None = None
-    window: int | None = None
+    window: int | tuple[int, int] | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    reference: Callable[..., Any] | None = None
+    paths: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     sizes: Callable[[int], int] | None = None
     formula: str = ""
     source: str = ""
@@ -122,7 +144,19 @@ class LayerSpec:
         freeze_conventions(self, "layer", LAYER_DEFAULTS)
         check_same_as(self, "layer")
         self._check("causal", isinstance(self.causal, bool), "True or False")
-        self._check("window", self.window is None or is_count(self.window), "a number of positions")
+        self._check("window", _is_window(self.window), "a number of positions, (before, after)")
+        for what in ("heads", "kv_heads"):
+            given = getattr(self, what)
+            self._check(what, given is None or is_count(given), "a number of heads")
+        groups = self.kv_heads is None or (
+            self.heads is not None and self.heads % self.kv_heads == 0
+        )
+        self._check("kv_heads", groups, "a divisor of heads")
+        self._check("reference", self.reference is None or callable(self.reference), "a function")
+        object.__setattr__(self, "paths", MappingProxyType(dict(self.paths)))
+        for law, names in self.paths.items():
+            pair = isinstance(names, tuple) and [type(name) for name in names] == [str, str]
+            self._check("paths", law in PATHS and pair, f"two methods for each of {PATHS}")
         self._check("cache", isinstance(self.cache, CacheSpec | None), "a CacheSpec")
         require(
             self.cache is None or "cache" in self.accepts,

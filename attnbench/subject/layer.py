@@ -99,6 +99,12 @@ class LayerSubject(Subject):
         return (*super().about, *(f"{self.name}: {note}" for note in self.spec.notes))
 
     @property
+    def width(self) -> int | None:
+        """The declared number of neighbouring positions that an output may depend on."""
+        window = self.spec.window
+        return 1 + sum(window) if isinstance(window, tuple) else window
+
+    @property
     def capacity(self) -> int:
         """The length of the longest sequence that it takes."""
         cache = self.spec.cache

@@ -105,7 +105,7 @@ def _drawn(stage: Stage, judged: str) -> Program | None:
 def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:
     allowed = operations(stage.subject, judged)
     capacity = min(stage.subject.capacity, TOKENS)
-    window = stage.subject.spec.window or 4
+    window = stage.subject.width or 4
     near = (window - 1, window, window + 1, 2 * window, 2 * window + 1)
     counts = st.sampled_from(sorted({n for n in (1, 1, 2, 3, 5, 7, *near) if 1 <= n <= 17}))
     tracks = st.integers(0, MOST_TRACKS - 1)

@@ -41,7 +41,7 @@ def operations(subject: LayerSubject, judged: str) -> tuple[str, ...]:
 
 def _window(subject: LayerSubject) -> int:
     """The declared window; without one, a small one that a cache may have undeclared."""
-    return subject.spec.window or 4
+    return subject.width or 4
 
 
 def _cuts(subject: LayerSubject) -> list[Program]:

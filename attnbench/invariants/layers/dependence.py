@@ -112,34 +112,67 @@ def _no_future_gradient(subject: Subject, case: Case) -> None:
 
 def _within_window(subject: Subject, case: Case) -> None:
     look = Look(subject, case)
-    window = look.subject.spec.window
-    assert window is not None
-    length = min(2 * window + 3, look.subject.capacity, TOKENS)
-    if length <= window:
+    window, width = look.subject.spec.window, look.subject.width
+    assert width is not None
+    longest = min(look.subject.capacity, TOKENS)
+    if longest <= width:
         reject("the window is as wide as the longest sequence")
-    case = case.replace(lead=(1,), q_len=length, kv_len=length)
-    look.hidden = look.subject.inputs(case).hidden
-    expected = look.run(look.hidden)
-    # item j of a batch has another token j
-    changed = look.hidden.repeat(length, 1, 1)
+    # a layer may divide a sequence into windows, so a length may be one more than a multiple
+    for length in {min(longest, n) for n in (width + 1, width + 2, 2 * width + 1, 2 * width + 3)}:
+        moved = _moved_outputs(look, case.replace(lead=(1,), q_len=length, kv_len=length))
+        for query in range(length):
+            tokens = moved[:, query].nonzero().flatten().tolist()
+            if not tokens:
+                continue
+            if isinstance(window, tuple):
+                first, last = query - window[0], query + window[1]
+                if tokens[0] < first or tokens[-1] > last:
+                    raise InvariantViolation(
+                        f"of {length} tokens, output {query} changes with the tokens {tokens}, but "
+                        f"the window {window} reaches from {max(0, first)} to "
+                        f"{min(length - 1, last)}"
+                    )
+            elif tokens[-1] - tokens[0] >= width:
+                raise InvariantViolation(
+                    f"of {length} tokens, output {query} changes with the tokens {tokens}, which "
+                    f"span {tokens[-1] - tokens[0] + 1}, but the window says that it depends on no "
+                    f"more than {width} neighbours"
+                )
+
+
+def _moved_outputs(look: Look, case: Case) -> Tensor:
+    """``(L, L)``: whether a change of the first index's token moves the second one's output."""
+    hidden = look.subject.inputs(case).hidden
+    length = case.q_len
+    changed = hidden.repeat(length, 1, 1)  # item j of a batch has another token j
     own = torch.arange(length)
     changed[own, own] = look.other(changed[own, own])
-    got = look.run(changed)
-    limits = rounding_of(look.subject, look.module, look.hidden)
-    moved = ((got - expected).double().abs().cpu() > limits).any(-1)
-    seen = moved.sum(0)
-    if int(seen.max()) > window:
-        query = int((seen > window).nonzero()[0])
-        tokens = moved[:, query].nonzero().flatten().tolist()
+    limits = rounding_of(look.subject, look.module, hidden)
+    return ((look.run(changed) - look.run(hidden)).double().abs().cpu() > limits).any(-1)
+
+
+def _own_token(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    length = case.q_len
+    expected = look.run(look.hidden[:1])
+    still = torch.ones(length, dtype=torch.bool)
+    for _ in range(3):
+        changed = look.hidden[:1].repeat(length, 1, 1)
+        own = torch.arange(length)
+        changed[own, own] = look.other(changed[own, own])
+        got = look.run(changed)
+        still &= (got[own, own] == expected[0]).all(-1).cpu()
+    if bool(still.any()):
+        token = int(still.nonzero()[0])
         raise InvariantViolation(
-            f"output {query} changes with each of the tokens {tokens}, {len(tokens)} of them, but "
-            f"the window says that it depends on no more than {window}"
+            f"of {length} tokens, output {token} = {expected[0, token, 0].item():.6g}, ... is the "
+            f"same for four values of token {token}, but should depend on its own token"
         )
 
 
 def _has_window(subject: Subject) -> str | None:
     assert isinstance(subject, LayerSubject)
-    return None if subject.spec.window is not None else "it declares no window"
+    return None if subject.width is not None else "it declares no window"
 
 
 def _is_causal(subject: Subject) -> str | None:
@@ -152,7 +185,7 @@ _MASKS = ("none", "padding", "left_padding")
 
 def _moved(subject: Subject, case: Case) -> None:
     look = Look(subject, case)
-    whole, window = look.run(look.hidden), look.subject.spec.window
+    whole, window = look.run(look.hidden), look.subject.width
 
     def limits() -> Tensor:
         return rounding_of(look.subject, look.module, look.hidden)
@@ -179,13 +212,13 @@ def _moved(subject: Subject, case: Case) -> None:
 
 def _reorders(subject: LayerSubject) -> bool:
     """Whether reordering all tokens should only reorder the outputs."""
-    free = subject.conventions.positions == "none" and subject.spec.window is None
+    free = subject.conventions.positions == "none" and subject.width is None
     return free and not subject.spec.causal
 
 
 def _promises_no_move(subject: Subject) -> str | None:
     assert isinstance(subject, LayerSubject)
-    positions, window = subject.conventions.positions, subject.spec.window
+    positions, window = subject.conventions.positions, subject.width
     if positions == "absolute":
         return "positions are absolute (convention positions)"
     if _reorders(subject):
@@ -197,7 +230,7 @@ def _promises_no_move(subject: Subject) -> str | None:
 
 def _moving_cases(subject: Subject) -> SearchStrategy[Case]:
     assert isinstance(subject, LayerSubject)
-    least = 1 + (subject.spec.window or 1)
+    least = 1 + (subject.width or 1)
     return layer_cases(
         subject, regimes=("normal",), min_q_len=least, max_len=max(17, 2 * least + 1)
     )
@@ -237,8 +270,15 @@ def attnbench_invariants() -> Iterable[Invariant]:
         applies=lambda subject: _is_causal(subject) or has_gradients(subject),
     )
     yield Invariant(
+        name="outputs_depend_on_their_token",
+        statement="Each output changes with its own token, however long the sequence is.",
+        check=_own_token,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, regimes=("normal",), dtypes=("float32",)),
+    )
+    yield Invariant(
         name="outputs_see_no_more_than_the_window",
-        statement="An output depends on no more tokens than the declared window.",
+        statement="An output depends on no tokens outside the declared window, at several lengths.",
         check=_within_window,
         kinds=("layer",),
         cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2),

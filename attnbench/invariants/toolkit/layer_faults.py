@@ -148,7 +148,7 @@ def leak(look: Look, mask: Tensor, given: Tensor | None = None) -> InvariantViol
 @functools.lru_cache(maxsize=256)
 def sees_beyond_window(subject: LayerSubject) -> bool:
     """Whether the last output changes with tokens outside its window."""
-    window = subject.spec.window
+    window = subject.width
     if window is None:
         return False
     dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]

@@ -1,0 +1,187 @@
+"""Invariants on a layer's backward pass: recomputed, in training, and through a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation, RefusalError
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.comparisons import (
+    agree_within,
+    differentiate,
+    reject,
+    same_gradient,
+)
+from attnbench.invariants.toolkit.layer_calls import Look, has_gradients, layer_cases
+from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+__all__: list[str] = []
+
+_MASKS = ("none", "padding")
+
+
+def _checkpointed(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    look.module.train()
+    gradients, outputs = [], []
+    for how in ("plain", "checkpointed"):
+        torch.default_generator.manual_seed(case.seed)
+        hidden = look.hidden.detach().clone().requires_grad_()
+
+        def run(given: Tensor) -> Tensor:
+            return look.subject.call(look.module, given, look.mask)[0]
+
+        output = run(hidden) if how == "plain" else checkpoint(run, hidden, use_reentrant=False)
+        assert isinstance(output, Tensor)
+        if not output.requires_grad:
+            reject("the output has no graph")
+        real = look.real(look.hidden, look.mask)
+        output = torch.where(real, output, torch.zeros_like(output))
+        weight = torch.ones_like(output)
+        wanted = [hidden, *(p for p in look.module.parameters() if p.requires_grad)]
+        gradients.append(differentiate(output, wanted, weight))
+        outputs.append(output.detach())
+    allowed = floor_of(look.subject, outputs[0])
+    what, other = "under torch.utils.checkpoint, output", "the call without it"
+    agree_within(outputs[1], outputs[0], allowed, what, other)
+    for one, two in zip(gradients[1], gradients[0], strict=True):
+        same_gradient(one, two, "under torch.utils.checkpoint, a gradient", other)
+
+
+_STEPS = (1e-4, 1e-5)
+"""Moves of finite differences."""
+
+
+def _dropped_alike(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    still = look.run(look.hidden, look.mask)
+    look.module.train()
+    leaves = [look.hidden.detach().clone().requires_grad_()]
+    leaves += [p for p in look.module.parameters() if p.requires_grad]
+    ways = [look.other(leaf.detach()) for leaf in leaves]
+    real = look.real(look.hidden, look.mask)
+    weight = torch.where(real, look.other(still), torch.zeros_like(still))
+
+    def total() -> Tensor:
+        torch.default_generator.manual_seed(case.seed)
+        output = look.subject.call(look.module, leaves[0], look.mask)[0]
+        return (output * weight).sum()
+
+    first, second = total(), total()
+    size = float(weight.abs().sum())
+    if abs(float(first - (still * weight).sum())) <= 1e-9 * size:
+        reject("in training it gives what it gives in evaluation: nothing is drawn")
+    if not first.requires_grad:
+        reject("the output has no graph")
+    what = "(output * g).sum() in training"
+    other = "the same call after the same torch.manual_seed"
+    agree_within(second, first, 1e-9 * size, what, other)
+    gradients = differentiate(first, leaves)
+    pairs = zip(gradients, ways, strict=True)
+    got = sum(float((g * way).sum()) for g, way in pairs if g is not None)
+    slopes = []
+    for step in _STEPS:
+        ends = []
+        with torch.no_grad():
+            for move in (step, -2 * step, step):  # up, down, and back
+                for leaf, way in zip(leaves, ways, strict=True):
+                    leaf.add_(way, alpha=move)
+                ends.append(float(total()))
+        slopes.append((ends[0] - ends[1]) / (2 * step))
+    slack = 1e-4 * max(1.0, abs(slopes[1]), size)
+    if abs(slopes[0] - slopes[1]) > slack / 2:
+        reject("it is not smooth here")
+    agree_within(
+        torch.tensor(got, dtype=torch.float64),
+        torch.tensor(slopes[1], dtype=torch.float64),
+        slack,
+        f"the slope of {what}",
+        None,
+        why="the first is by its gradient, the second by finite differences, each call after the "
+        "same torch.manual_seed: the backward pass draws another dropout than the forward pass",
+    )
+
+
+def _through_cache(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    if case.q_len < 3:
+        reject("one token has no past")
+    cut = 1 + look.choose(case.q_len - 2)
+    hidden = look.hidden.detach().clone().requires_grad_()
+    cache = look.subject.new_cache(look.module, case.lead[0])
+    _, cache = look.subject.call(look.module, hidden[:, :cut], None, cache)
+    output, _ = look.subject.call(look.module, hidden[:, cut:], None, cache)
+    again = look.hidden.detach().clone().requires_grad_()
+    whole, _ = look.subject.call(look.module, again)
+    if not (output.requires_grad and whole.requires_grad):
+        reject("the output has no graph")
+    expected = whole[:, cut:]
+
+    def allowed() -> Tensor:
+        return rounding_of(look.subject, look.module, look.hidden)[:, cut:]
+
+    if look.differs(output.detach(), expected.detach(), look.real(output), allowed) is not None:
+        return  # of which another invariant tells
+    weight = look.other(output.detach())
+    try:
+        (got,) = differentiate(output, [hidden], weight)
+    except InvariantViolation as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise RefusalError("it is written in place, where autograd raises") from error
+    (want,) = differentiate(expected, [again], weight)
+    if got is None or want is None:
+        return
+    tolerance = 1024 * torch.finfo(torch.float32).eps * max(float(want.abs().amax()), 1.0)
+    told = f"with a cache that holds {cut}, the gradient of the new outputs by the"
+    if bool(got[:, :cut].any()):  # a cache may stop them, those of the new keys and values too
+        agree_within(got[:, :cut], want[:, :cut], tolerance, f"{told} past hidden", "one call")
+        agree_within(got[:, cut:], want[:, cut:], tolerance, f"{told} new hidden", "one call")
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on a layer's backward pass."""
+    yield Invariant(
+        name="checkpointing_changes_nothing",
+        statement="Under torch.utils.checkpoint, output and gradients are the same.",
+        check=_checkpointed,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
+        ),
+        applies=has_gradients,
+    )
+    yield Invariant(
+        name="dropout_is_drawn_once",
+        statement="In training, after the same seed, a layer gives the same output, and its "
+        "gradients are its finite differences: nothing is drawn anew in the backward pass.",
+        check=_dropped_alike,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, masks=_MASKS, regimes=("normal",), dtypes=("float64",)
+        ),
+        applies=lambda subject: (
+            has_gradients(subject)
+            or (None if "float64" in subject.dtypes else "float64 is not supported")
+        ),
+    )
+    yield Invariant(
+        name="cached_gradients_are_right_or_stopped",
+        statement="Gradients through a cache equal those of one call, or a cache stops them all or "
+        "makes autograd raise.",
+        check=_through_cache,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, regimes=("normal",), dtypes=("float32",), min_q_len=3
+        ),
+        applies=lambda subject: has_gradients(subject) or has_cache(subject),
+    )

@@ -1,0 +1,151 @@
+"""Invariants on what a layer's module keeps: nothing of earlier calls, or of other modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.comparisons import reject
+from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
+from attnbench.invariants.toolkit.layer_faults import mixes_items
+from attnbench.invariants.toolkit.layer_rounding import rounding_of
+from attnbench.specs import Invariant
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+
+__all__: list[str] = []
+
+_MASKS = ("none", "padding")
+
+
+def _no_trace(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    state = {name: tensor.clone() for name, tensor in look.module.state_dict().items()}
+    told = "called after other inputs of the same shapes, output"
+    for number in (1, 2, 3):
+        masks = look.subject.masks
+        mask = masks[number % len(masks)] if number < 3 else case.mask
+        length = case.q_len if number < 3 else min(case.q_len + 3, look.subject.capacity)
+        other = case.replace(seed=case.seed + number, mask=mask, q_len=length, kv_len=length)
+        inputs = look.subject.inputs(look.subject.legal(other))
+        got = look.run(inputs.hidden, inputs.padding_mask)
+        fresh = Look(subject, case)
+        expected = fresh.run(inputs.hidden, inputs.padding_mask)
+        fresh.hidden, fresh.mask = inputs.hidden, inputs.padding_mask
+        real = look.real(inputs.hidden, inputs.padding_mask)
+        found = fresh.differs(got, expected, real)
+        if found is not None:
+            look.accuse(found, got, expected, told, "a new module")
+    got, expected = (
+        look.run(look.hidden, look.mask),
+        Look(subject, case).run(look.hidden, look.mask),
+    )
+    found = look.differs(got, expected, look.real(look.hidden, look.mask))
+    if found is not None:
+        look.accuse(found, got, expected, told, "a new module")
+    _other_weights(look)
+    for name, tensor in look.module.state_dict().items():
+        if name not in state or not torch.equal(tensor, state[name]):
+            raise InvariantViolation(
+                f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "
+                "as it is: the same inputs would not give the same output"
+            )
+
+
+def _other_weights(look: Look) -> None:
+    """Compare a module with other weights with its output for the same tokens in a larger batch."""
+    if mixes_items(look.subject):
+        return
+    other = Look(look.subject, look.case.replace(seed=look.case.seed + 1))
+    other.hidden, other.mask = look.hidden, look.mask
+    got = other.run(look.hidden, look.mask)
+    hidden = torch.cat([look.hidden, look.other(look.hidden[:1])])
+    mask = look.mask
+    if mask is not None:
+        mask = torch.cat([mask, torch.ones_like(mask[:1])])
+    expected = other.run(hidden, mask)[:-1]
+
+    def allowed() -> Tensor:  # of the larger batch: what was kept of the smaller one may be stale
+        return rounding_of(other.subject, other.module, hidden, mask)[:-1]
+
+    found = other.differs(got, expected, look.real(look.hidden, look.mask), allowed)
+    if found is not None:
+        told = "of a module with other weights, called on the same inputs, output"
+        look.accuse(found, got, expected, told, "the same items in a larger batch")
+
+
+def _beside_others(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    expected = look.run(look.hidden, look.mask)
+    sizes = _other_sizes(look.subject, case.query_size)
+    if not sizes:
+        reject("all its modules have one size")
+    for size in sizes:
+        other = look.subject.legal(case.replace(query_size=size, seed=case.seed + 1))
+        beside = Look(subject, other)
+        beside.run(beside.hidden, beside.mask)
+        got = look.run(look.hidden, look.mask)
+        found = look.differs(got, expected, look.real(look.hidden, look.mask))
+        if found is not None:
+            told = f"after a module of E={other.query_size} was made and called, output"
+            look.accuse(found, got, expected, told, "the same call before")
+
+
+def _other_sizes(subject: LayerSubject, own: int) -> list[int]:
+    legal = (
+        subject.legal(Case((1,), 3, 3, size, size, size)).query_size
+        for size in (2 * own, 4 * own, max(1, own // 2), 8, 16)
+    )
+    return [size for size in dict.fromkeys(legal) if size != own]
+
+
+def _after_a_step(subject: Subject, case: Case) -> None:
+    look, fresh = Look(subject, case), Look(subject, case)
+    look.run(look.hidden, look.mask)
+    with torch.no_grad():
+        for old, new in zip(look.module.parameters(), fresh.module.parameters(), strict=True):
+            if old.is_floating_point():
+                step = look.other(old) * old.abs().mean() / 2
+                old.add_(step)
+                new.add_(step)
+    got, expected = (one.run(look.hidden, look.mask) for one in (look, fresh))
+    found = fresh.differs(got, expected, look.real(look.hidden, look.mask))
+    if found is not None:
+        told = "after a call and a step of all parameters, output"
+        look.accuse(found, got, expected, told, "a module with these parameters from the start")
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on what a module keeps."""
+    yield Invariant(
+        name="layer_calls_leave_no_trace",
+        statement="A module that was called on other inputs and masks gives what a new one gives.",
+        check=_no_trace,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(subject, masks=_MASKS, regimes=("normal",)),
+    )
+    yield Invariant(
+        name="other_modules_change_nothing",
+        statement="Making and calling another module of another size changes no output.",
+        check=_beside_others,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
+        ),
+    )
+    yield Invariant(
+        name="changed_parameters_are_used",
+        statement="After a step of its parameters a module gives what one that had them from the "
+        "start gives.",
+        check=_after_a_step,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
+        ),
+    )
