@@ -33,13 +33,15 @@ def restricted(stage: Stage, judged: str, program: Program) -> Program:
     left = [step for step in program if step.kind in ("begin", "append", *has)]
     if "pads" not in has:
         left = [replace(step, rows=()) if step.kind == "begin" else step for step in left]
+    if "ragged" not in has:
+        left = [replace(step, rows=()) if step.kind == "append" else step for step in left]
     return legalised(left, min(stage.subject.capacity, TOKENS))
 
 
 def is_of_another(stage: Stage, judged: str, found: FoundError) -> bool:
     """Whether another invariant reports what a program shows, or the layer is exempt from it."""
     stage = stage.wide()  # rounding hides least there
-    if judged == "alone":
+    if judged in ("alone", "ragged"):
         return any(played(stage, "split", p) is not None for p in _unpadded(stage, found.program))
     if judged != "mixed":
         return False
@@ -94,13 +96,14 @@ def _straight(history: Program, has: tuple[str, ...]) -> Program:
 def _unpadded(stage: Stage, program: Program) -> Iterator[Program]:
     """Yield the same calls without padding: of all rows, and of each row alone."""
     yield restricted(stage, "split", program)
-    begin = program[0]
-    for pad in dict.fromkeys(begin.rows):
-        alone, left = [Step("begin", count=1)], pad
-        for step in program[1:]:
-            skipped = min(left, step.count)
+    begin, *rest = program
+    for row in range(begin.count):
+        alone, left = [Step("begin", count=1)], begin.rows[row] if begin.rows else 0
+        for step in rest:
+            count = step.rows[row] if step.rows else step.count
+            skipped = min(left, count)
             left -= skipped
-            alone.append(replace(step, count=step.count - skipped))
+            alone.append(replace(step, count=count - skipped, rows=()))
         yield legalised(alone, stage.subject.capacity)
 
 

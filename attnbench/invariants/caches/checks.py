@@ -96,13 +96,17 @@ def cache_cases(subject: Subject) -> SearchStrategy[Case]:
 
 
 def cache_invariant(
-    judged: str, statement: str, applies: Callable[[Subject], str | None]
+    judged: str,
+    statement: str,
+    applies: Callable[[Subject], str | None],
+    *,
+    law: bool = False,
 ) -> Invariant:
     """An invariant that plays programs with caches.
 
     Args:
         judged: a key of :data:`attnbench.invariants.caches.properties.PROPERTIES`.
-        statement, applies: fields of the invariant.
+        statement, applies, law: fields of the invariant.
     """
 
     def check(subject: Subject, case: Case) -> None:
@@ -136,4 +140,5 @@ def cache_invariant(
         kinds=("layer",),
         cases=_wide_cases if judged == "mixed" else cache_cases,
         applies=applies,
+        law=law,
     )

@@ -148,6 +148,13 @@ def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:
             """Append a chunk."""
             self.do(Step("append", track % max(1, len(self.player.tracks)), count))
 
+        @precondition(lambda _: "ragged" in allowed)
+        @rule(rows=st.lists(st.integers(0, 5), min_size=1, max_size=3), track=tracks)
+        def append_ragged(self, rows: list[int], track: int) -> None:
+            """Append a chunk with another number of tokens in each row."""
+            step = Step("append", track % max(1, len(self.player.tracks)), max(rows), tuple(rows))
+            self.do(step)
+
         @precondition(lambda _: "select" in allowed)
         @rule(rows=st.lists(st.integers(0, 3), min_size=1, max_size=4), track=tracks)
         def select(self, rows: list[int], track: int) -> None:
@@ -167,10 +174,11 @@ def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:
             self.do(Step("fork", track % max(1, len(self.player.tracks))))
 
         @precondition(lambda self: "fork" in allowed and len(self.player.tracks) < MOST_TRACKS)
-        @rule(rows=st.integers(1, 3))
-        def interleave(self, rows: int) -> None:
+        @rule(rows=st.integers(1, 3), pads=st.lists(st.integers(0, 6), min_size=3, max_size=3))
+        def interleave(self, rows: int, pads: list[int]) -> None:
             """Begin another sequence."""
-            self.do(Step("begin", count=rows))
+            padded = tuple(pads[:rows]) if "pads" in allowed else ()
+            self.do(Step("begin", count=rows, rows=padded))
 
         @precondition(lambda _: "without" in allowed)
         @rule(count=counts)

@@ -8,6 +8,7 @@ output, the cause is the cut into calls, not the other operations.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ class Player:
             return True  # it promises nothing, and refuses
         if self.judged in ("split", "mixed"):
             return False
-        mask = None if self.judged == "alone" else track.mask
+        mask = None if self.judged in ("alone", "ragged") else track.mask
         return self.judged == "ledger" or self._twin(track, track.seen, mask) is None
 
     def _after(self) -> str:
@@ -87,9 +88,12 @@ class Player:
     def _play(self, step: Step) -> None:
         if step.kind == "begin":
             number, seen = len(self.tracks), self.stage.tokens[: step.count, :0]
-            self.lines.begin(number, step.count, step.rows)
+            self.lines.begin(number, step.count)
             cache = self.subject.new_cache(self.module, step.count)
-            self.tracks.append(Track(number, cache, seen, step.rows))
+            masked = bool(step.rows) or self.judged == "ragged"
+            mask = torch.ones(step.count, 0, dtype=torch.bool, device=seen.device)
+            track = Track(number, cache, seen, step.rows, mask=mask if masked else None)
+            self.tracks.append(track)
             return
         if step.kind == "without":
             self._without(step)
@@ -99,9 +103,9 @@ class Player:
             self._append(step, track)
         elif step.kind == "fork":
             number = len(self.tracks)
-            self.lines.fork(track.number, number, bool(track.pads))
-            other = copy.deepcopy(track.cache)
-            self.tracks.append(Track(number, other, track.seen, track.pads, list(track.cuts)))
+            self.lines.fork(track.number, number)
+            cache, cuts = copy.deepcopy(track.cache), list(track.cuts)
+            self.tracks.append(Track(number, cache, track.seen, track.pads, cuts, mask=track.mask))
         elif step.kind == "select":
             self._select(step, track)
         elif step.kind == "crop":
@@ -121,17 +125,28 @@ class Player:
         if track.seen.shape[1] + step.count > self.subject.capacity:
             return  # a crop was refused
         hidden = self.chunk(track.seen.shape[0], step.count)
-        self.lines.append(track.number, bool(track.pads))
+        if track.mask is not None:
+            track.mask = torch.cat([track.mask, self._real(step, track)], 1)
+        self.lines.append(track.number, track.mask)
         track.seen = torch.cat([track.seen, hidden], 1)
         track.cuts.append(step.count)
         mask = track.mask
         if mask is not None and self.stage.narrow_masks:
             mask = mask[:, -step.count :]
         got, track.cache = self.subject.call(self.module, hidden, mask, track.cache)
-        if self.judged == "alone":
+        if self.judged in ("alone", "ragged"):
             self._judge_alone(track, got)
         elif self.judged != "ledger":
             self._judge(track, got)
+
+    def _real(self, step: Step, track: Track) -> Tensor:
+        """``(B, count)``: which slots of a chunk hold tokens."""
+        past, device = track.seen.shape[1], track.seen.device
+        slots = torch.arange(step.count, device=device)
+        counts = torch.tensor(step.rows or (step.count,), device=device)
+        pads = torch.tensor(track.pads or (0,), device=device)
+        real = (slots < counts[:, None]) & (past + slots >= pads[:, None])
+        return real.expand(track.seen.shape[0], -1)
 
     def _select(self, step: Step, track: Track) -> None:
         if max(step.rows) >= track.seen.shape[0]:
@@ -143,8 +158,9 @@ class Player:
         except NotImplementedError:
             self._refused.append(str(step))
             return
-        self.lines.selected(track.number, step.rows, bool(track.pads))
+        self.lines.selected(track.number, step.rows)
         track.seen = track.seen[index]
+        track.mask = None if track.mask is None else track.mask[index]
         track.pads = tuple(track.pads[row] for row in step.rows) if track.pads else ()
 
     def _crop(self, step: Step, track: Track) -> None:
@@ -158,6 +174,7 @@ class Player:
             return
         self.lines.cropped(track.number, step.count)
         track.seen = track.seen[:, : step.count]
+        track.mask = None if track.mask is None else track.mask[:, : step.count]
         kept, cuts = step.count, []
         for cut in track.cuts:
             cuts.append(min(cut, kept))
@@ -218,7 +235,7 @@ class Player:
             if worst_place(twin, fresh, allowed(), real) is not None:
                 fresh, other = twin, "another cache that was given the same chunks"
         given = f"seen_{track.number}"
-        given += f", None, mask_{track.number}" if track.pads else ""
+        given += "" if track.mask is None else f", None, mask_{track.number}"
         self._compare(got, fresh, allowed, real, "output", other, given)
 
     def _twin(self, track: Track, seen: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -238,14 +255,17 @@ class Player:
 
     def _judge_alone(self, track: Track, got: Tensor) -> None:
         """Hold each row of a padded batch against the row alone, without padding."""
-        count, total = got.shape[1], track.seen.shape[1]
-        for row, pad in enumerate(track.pads or (0,) * track.seen.shape[0]):
-            own = track.seen[row : row + 1, pad:]
-            new = min(count, total - pad)
-            if new < 1:
-                continue  # an item without a real token is compared with nothing
+        count, mask = got.shape[1], track.mask
+        if mask is None:
+            mask = torch.ones(track.seen.shape[:2], dtype=torch.bool, device=got.device)
+        for row, own_mask in enumerate(mask):
+            own = track.seen[row : row + 1, own_mask]
+            slots = own_mask[-count:].nonzero().flatten().tolist()
+            new = len(slots)
+            if not new:
+                continue  # a row without a new token is compared with nothing
             expected = self.stage.expected(own)[:, -new:]
-            mine = got[row : row + 1, -new:]
+            mine = got[row : row + 1, slots]
             real = torch.ones(mine.shape, dtype=torch.bool)
             if worst_place(mine, expected, floor_of(self.subject, expected), real) is None:
                 continue
@@ -253,10 +273,12 @@ class Player:
             allowed = self.stage.rounding(own)[:, -new:]
             if worst_place(mine, expected, allowed, real) is None:
                 continue
-            whole = self.stage.expected(track.seen, track.mask, anew=True)
-            if worst_place(whole[row : row + 1, -new:], expected, allowed, real) is not None:
-                self.over = True  # without a cache it is wrong, too
-                return
+            if self.judged == "alone":
+                whole = self.stage.expected(track.seen, track.mask, anew=True)[:, -count:]
+                whole = whole[row : row + 1, slots]
+                if worst_place(whole, expected, allowed, real) is not None:
+                    self.over = True  # without a cache it is wrong, too
+                    return
             self._compare(
                 mine,
                 expected,
@@ -264,8 +286,9 @@ class Player:
                 real,
                 f"output of row {row}",
                 "the row alone, without padding",
-                f"seen_{track.number}[{row}:{row + 1}, {pad}:]",
+                f"seen_{track.number}[{row}:{row + 1}, mask_{track.number}[{row}]]",
                 row=row,
+                slots=[slot - count for slot in slots],
             )
 
     def _compare(
@@ -278,6 +301,7 @@ class Player:
         other: str,
         given: str,
         row: int = 0,
+        slots: Sequence[int] = (),
     ) -> None:
         if worst_place(got, expected, floor_of(self.subject, expected), real) is None:
             return
@@ -287,7 +311,8 @@ class Player:
             return
         values = got[place].item(), expected[place].item()
         tolerance = float(limits[place])
-        at = (place[0] + row, place[1] - got.shape[1], place[2])
+        back = place[1] - got.shape[1]
+        at = (place[0] + row, slots[place[1]] if slots else back, place[2])
         raise FoundError(
             tuple(self.program),
             f"{what}{list(place)} = {values[0]:.6g}, but {other} has {values[1]:.6g} "
@@ -295,5 +320,5 @@ class Player:
             at,
             values,
             tolerance,
-            self.lines.compared(given, at, (place[0], *at[1:]), tolerance),
+            self.lines.compared(given, at, (place[0], back, place[2]), tolerance),
         )

@@ -29,7 +29,9 @@ class Step:
             slots, ``fork`` by ``copy.deepcopy``, or a call ``without`` a cache.
         track: number of the sequence, in order of their beginnings.
         count: tokens of a chunk or call, slots to keep, or rows to begin with.
-        rows: selected rows; for ``begin`` the padded slots at the left of each row, or nothing.
+        rows: selected rows; for ``begin`` the padded slots at the left of each row, or nothing; for
+            ``append`` the tokens of each row, whose other slots are padding at the right, or
+            nothing.
     """
 
     kind: str
@@ -44,7 +46,10 @@ class Step:
                 pads = f" with {list(self.rows)} padded slots at the left" if any(self.rows) else ""
                 return f"begin {self.count} row{'s' * (self.count != 1)}{pads}"
             case "append":
-                return f"append {self.count}" + (f" to cache {self.track}" if self.track else "")
+                what = (
+                    f"{list(self.rows)} tokens in {self.count} slots" if self.rows else self.count
+                )
+                return f"append {what}" + (f" to cache {self.track}" if self.track else "")
             case "select":
                 return f"select rows {list(self.rows)}{where}"
             case "crop":
@@ -108,6 +113,10 @@ def legalised(program: Iterable[Step], capacity: int) -> Program:
             step = replace(step, count=min(step.count, capacity - lengths[track]))
             if step.count < 1:
                 continue
+            if step.rows:
+                own = (*step.rows, *[step.count] * rows[track])[: rows[track]]
+                own = tuple(min(count, step.count) for count in own)
+                step = replace(step, rows=own if set(own) != {step.count} else ())
             lengths[track] += step.count
         elif step.kind == "select":
             chosen = tuple(row for row in step.rows if row < rows[track])[:MOST_ROWS]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from attnbench.cases.case import Case
 from attnbench.checking.reproduction.untaped import unsettling
 from attnbench.invariants.caches.program import MOST_ROWS
@@ -70,26 +72,23 @@ class ProgramLines:
         """A step begins."""
         self._step = len(self.lines)
 
-    def begin(self, number: int, rows: int, pads: Sequence[int]) -> None:
+    def begin(self, number: int, rows: int) -> None:
         """A sequence with a cache of its own."""
         self.lines.append(f"cache_{number} = new(module, {rows})")
         self.lines.append(f"seen_{number} = tokens[:{rows}, :0]")
-        if pads:
-            self.lines.append(f"pads_{number} = torch.tensor({list(pads)})")
 
     def chunk(self, rows: int, start: int, end: int) -> None:
         """The next tokens."""
         self.lines.append(f"hidden = tokens[:{rows}, {start}:{end}].clone()")
 
-    def append(self, number: int, padded: bool) -> None:
+    def append(self, number: int, mask: Tensor | None) -> None:
         """A call with a cache on them."""
-        seen, mask = f"seen_{number}", ""
+        seen, given = f"seen_{number}", ""
         self.lines.append(f"{seen} = torch.cat([{seen}, hidden], 1)")
-        if padded:
-            slots = f"torch.arange({seen}.shape[1])"
-            self.lines.append(f"mask_{number} = {slots} >= pads_{number}[:, None]")
-            mask = f", mask_{number}"
-        self.lines.append(f"output, cache_{number} = call(module, hidden, cache_{number}{mask})")
+        if mask is not None:
+            self.lines.append(f"mask_{number} = torch.tensor({mask.int().tolist()}).bool()")
+            given = f", mask_{number}"
+        self.lines.append(f"output, cache_{number} = call(module, hidden, cache_{number}{given})")
         if self.joined:
             self.lines.append("outputs.append(output)")
 
@@ -102,10 +101,9 @@ class ProgramLines:
         index = f"torch.tensor({list(rows)})"
         self.lines.append(f"cache_{number} = changed(select, cache_{number}, {index})")
 
-    def selected(self, number: int, rows: Sequence[int], padded: bool) -> None:
+    def selected(self, number: int, rows: Sequence[int]) -> None:
         """It was not refused."""
-        for name in ("seen", "pads") if padded else ("seen",):
-            self.lines.append(f"{name}_{number} = {name}_{number}[{list(rows)}]")
+        self.lines.append(f"seen_{number} = seen_{number}[{list(rows)}]")
 
     def crop(self, number: int, length: int) -> None:
         """A crop, which may be refused."""
@@ -115,11 +113,10 @@ class ProgramLines:
         """It was not refused."""
         self.lines.append(f"seen_{number} = seen_{number}[:, :{length}]")
 
-    def fork(self, number: int, other: int, padded: bool) -> None:
+    def fork(self, number: int, other: int) -> None:
         """A copy of a sequence and its cache."""
         self.lines.append(f"cache_{other} = copy.deepcopy(cache_{number})")
-        for name in ("seen", "pads") if padded else ("seen",):
-            self.lines.append(f"{name}_{other} = {name}_{number}")
+        self.lines.append(f"seen_{other} = seen_{number}")
 
     def raised(self) -> tuple[str, ...]:
         """All lines, where the last step raises."""

@@ -121,7 +121,11 @@ def _second(count: int) -> Step:
 def _lockstep(subject: LayerSubject) -> list[Program]:
     w = _window(subject)
     other, fork = Step("begin", count=2), Step("fork")
+    padded = steps(
+        2, Step("begin", count=2, rows=(0, 3)), 4, _second(5), 1, _second(1), 2, pads=(2, 0)
+    )
     return [
+        *([padded] if holds_left_padding(subject) else ()),
         steps(2, other, 3, _second(3), 1, _second(1), 1, _second(2)),
         steps(2, 3, fork, _second(2), 1, _second(1)),
         steps(2, 4, other, _second(2), 1, 1, _second(1)),
@@ -170,14 +174,29 @@ def _mixtures(subject: LayerSubject) -> list[Program]:
     ]
 
 
+def _ragged(subject: LayerSubject) -> list[Program]:
+    def of(*counts: int) -> Step:
+        return Step("append", count=max(counts), rows=counts)
+
+    w = _window(subject)
+    return [
+        steps(2, of(3, 5), 1, 1),
+        steps(3, of(4, 1, 2), of(1, 2, 0), 1, 2),
+        steps(1, Step("append", count=4, rows=(2,)), 1, 1),
+        steps(2, of(2 * w, 1), of(1, 3), 1),
+        steps(2, 3, of(1, 0), of(0, 1), of(2, 1), 1),
+    ]
+
+
 PROPERTIES: Mapping[str, Property] = MappingProxyType(
     {
         "split": Property("calls_may_be_cut_anywhere", (), _cuts),
         "rows": Property("selected_rows_go_on_as_their_sequences", ("select", "pads"), _selections),
         "rollback": Property("cropped_slots_are_forgotten", ("crop",), _crops),
-        "owner": Property("caches_are_independent", ("fork",), _lockstep),
+        "owner": Property("caches_are_independent", ("fork", "pads"), _lockstep),
         "fresh": Property("calls_without_cache_leave_none", ("without",), _with_calls_between),
         "alone": Property("padded_rows_decode_as_alone", ("pads",), _padded),
+        "ragged": Property("right_padding_is_inert", ("ragged",), _ragged),
         "ledger": Property("cache_length_counts_slots", ("select", "crop"), _lengths),
         "mixed": Property(
             "cache_operations_combine",

@@ -62,7 +62,7 @@ class _Sight:
 
 def seen_tokens(stage: Stage, judged: str, found: FoundError) -> str:
     """A sentence on what the wrong output depends on; empty if that cannot be told."""
-    if found.place is None or found.program[-1].kind != "append":
+    if found.place is None or found.program[-1].kind != "append" or judged == "ragged":
         return ""
     first = _replayed(stage, judged, found)
     if first is None or first.output is None or first.track is None:

@@ -154,6 +154,7 @@ class Track:
         pads: padded slots at the left of each row; empty without padding.
         cuts: lengths of the chunks that it was given in.
         outputs: of each of them.
+        mask: ``(B, length)``, True for a real token; ``None`` without padding.
     """
 
     number: int
@@ -162,12 +163,4 @@ class Track:
     pads: tuple[int, ...]
     cuts: list[int] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
-
-    @property
-    def mask(self) -> Tensor | None:
-        """``(B, length)``, True for a real token; ``None`` without padding."""
-        if not self.pads:
-            return None
-        pads = torch.tensor(self.pads, device=self.seen.device)
-        slots = torch.arange(self.seen.shape[1], device=self.seen.device)
-        return slots >= pads[:, None]
+    mask: Tensor | None = None

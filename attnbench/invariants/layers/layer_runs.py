@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
@@ -20,6 +21,7 @@ from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.oracle.references import NormEpsilon
 from attnbench.specs import Invariant
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
@@ -104,6 +106,84 @@ def _half_cases(subject: Subject) -> SearchStrategy[Case]:
     )
 
 
+def _paths_agree(law: str) -> Callable[[Subject, Case], None]:
+    def check(subject: Subject, case: Case) -> None:
+        look = Look(subject, case)
+        names = look.subject.spec.paths[law]
+        lacking = [name for name in names if not callable(getattr(look.module, name, None))]
+        if lacking:
+            raise InvariantViolation(
+                f"paths[{law!r}] names {lacking[0]!r}, but the module has no such method"
+            )
+        paths = {n: look.module if n == "forward" else getattr(look.module, n) for n in names}
+        one, two = names
+
+        def judge(got: Tensor, start: int, told: str) -> None:
+            expected = whole[:, start:]
+            found = look.differs(got, expected, real[:, start:], lambda: _limits(look)[:, start:])
+            if found is not None:
+                look.accuse(found, got, expected, f"{told}, output", f"one call of {one}")
+
+        with torch.no_grad():
+            whole = look.subject.call(paths[one], look.hidden, look.mask)[0]
+            real = look.real(look.hidden, look.mask)
+            judge(look.subject.call(paths[two], look.hidden, look.mask)[0], 0, f"by {two}")
+            if look.subject.spec.cache is None or look.mask is not None or case.q_len < 2:
+                return
+            cut = 1 + look.choose(case.q_len - 1)
+            for first, last in ((one, two), (two, one), (two, two)):
+                cache = look.subject.new_cache(look.module, case.lead[0])
+                hidden = look.hidden[:, :cut], look.hidden[:, cut:]
+                _, cache = look.subject.call(paths[first], hidden[0], None, cache)
+                got, _ = look.subject.call(paths[last], hidden[1], None, cache)
+                judge(got, cut, f"{cut} tokens by {first} and the rest by {last}")
+
+    return check
+
+
+def _limits(look: Look) -> Tensor:
+    return rounding_of(look.subject, look.module, look.hidden, look.mask)
+
+
+def _names_paths(law: str) -> Callable[[Subject], str | None]:
+    def applies(subject: Subject) -> str | None:
+        assert isinstance(subject, LayerSubject)
+        known = law in subject.spec.paths
+        return None if known else f"names no methods: give paths={{{law!r}: (one, other)}}"
+
+    return applies
+
+
+def _by_reference(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    reference = look.subject.spec.reference
+    assert reference is not None
+    module, hidden = copy.deepcopy(look.module).double(), look.hidden.double()
+    with torch.no_grad(), NormEpsilon(look.hidden.dtype):
+        got = look.subject.call(module, hidden, look.mask)[0]
+    real = look.real(hidden, look.mask)
+    rows = [
+        reference(module, item.tolist(), own.flatten().tolist())
+        for item, own in zip(hidden, real, strict=True)
+    ]
+    expected = torch.tensor(rows, dtype=torch.float64)
+    if expected.shape != got.shape:
+        raise InvariantViolation(
+            f"reference= gives rows of shape {tuple(expected.shape[1:])}, but should give "
+            f"{tuple(got.shape[1:])}, one row a token"
+        )
+    found = look.differs(got, expected.to(got), real)
+    if found is not None:
+        look.accuse(found, got, expected, "output", "the reference in Python floats")
+
+
+def _has_reference(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    if subject.spec.reference is None:
+        return "declares no reference in Python floats: a wrong formula that is consistent passes"
+    return None if "float64" in subject.dtypes else "float64 is not supported"
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on ways to run a layer."""
@@ -123,3 +203,31 @@ def attnbench_invariants() -> Iterable[Invariant]:
         cases=_half_cases,
         applies=_has_half,
     )
+    yield Invariant(
+        name="layer_agrees_with_reference",
+        statement="In float64 the output is that of the layer's reference in Python floats.",
+        check=_by_reference,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32", "float64")
+        ),
+        applies=_has_reference,
+    )
+    for law, statement in (
+        ("chunked_equals_recurrent", "In chunks and step by step, all is the same"),
+        (
+            "absorbed_equals_expanded",
+            "With projections absorbed and expanded, all is the same",
+        ),
+    ):
+        yield Invariant(
+            name=law,
+            statement=f"{statement}: by each of two methods, and where one goes on from the other.",
+            check=_paths_agree(law),
+            kinds=("layer",),
+            cases=lambda subject: layer_cases(
+                subject, masks=_MASKS, regimes=("normal",), dtypes=("float32", "float64")
+            ),
+            applies=_names_paths(law),
+            law=True,
+        )

@@ -208,3 +208,10 @@ def attnbench_invariants() -> Iterable[Invariant]:
         "A row that is padded at the left decodes, with a cache, as it does alone.",
         _decodes_padded,
     )
+    yield cache_invariant(
+        "ragged",
+        "Padding at the right of a prompt, or of what is appended to some rows only, changes no "
+        "later output: each row decodes, with a cache, as it does alone.",
+        lambda subject: takes_padding(subject) or has_cache(subject),
+        law=True,
+    )

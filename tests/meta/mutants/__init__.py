@@ -23,6 +23,7 @@ from tests.meta.mutants import (
     layers_positions,
     layers_rollback,
     layers_rows,
+    layers_training,
     layers_windows,
     lengths,
     long,
@@ -71,6 +72,7 @@ TOPICS = (
     layers_windows,
     layers_rollback,
     layers_rows,
+    layers_training,
     layers_modes,
 )
 

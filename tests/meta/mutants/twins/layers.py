@@ -269,6 +269,14 @@ class Long(Layer):
         return where.double()
 
 
+class Dropping(Layer):
+    """In training, weights are dropped."""
+
+    def weights(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        """Softmax over what is allowed, with dropout."""
+        return nn.functional.dropout(super().weights(scores, allowed), 0.2, self.training)
+
+
 class Encoding(Layer):
     """Every token sees every other; no cache."""
 
@@ -316,3 +324,6 @@ PARTED = _twin(PartedLayer, name="parted_layer")
 LONG = _twin(Long, capacity=320)
 SINKING = _twin(Sinking)
 ENCODING = _twin(Encoding)
+DROPPING = _twin(Dropping, exempt={"training_equals_evaluation": "it has dropout of its own"})
+GROUPED = _twin(Layer, name="grouped_layer", heads=4, kv_heads=2)
+RAGGED = _twin(Layer, name="ragged_layer", laws=("left_padding_is_inert", "right_padding_is_inert"))

@@ -1,0 +1,95 @@
+"""Invariants on heads of a layer that share keys and values."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.errors import RefusalError
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
+from attnbench.specs import Invariant
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+
+__all__: list[str] = []
+
+
+def _grouped(subject: Subject, case: Case) -> None:
+    look = Look(subject, case)
+    heads, groups = look.subject.spec.heads, look.subject.spec.kv_heads
+    assert heads is not None
+    assert groups is not None
+    expected, real = look.run(look.hidden), look.real(look.hidden)
+    violation = None
+    for first, last in _maps(look.module, heads, groups):
+        within, across = (
+            _swapped(look, first, last, heads, other) for other in (1, heads // groups)
+        )
+        if look.differs(across, expected, real) is None:
+            continue  # not the heads: hidden features of an MLP may all change places
+        found = look.differs(within, expected, real)
+        if found is None:
+            return
+        violation = violation or (found, within, f"{first} and {last}")
+    if violation is None:
+        raise RefusalError("no nn.Linear maps into the query heads, and another out of them")
+    found, got, names = violation
+    told = f"with the first two heads of a group in each other's place in {names}, output"
+    look.accuse(found, got, expected, told, "the layer as it is")
+
+
+def _maps(module: nn.Module, heads: int, groups: int) -> Iterator[tuple[str, str]]:
+    """Yield the names of linear maps that may go into the query heads, and out of all heads."""
+    maps = {name: part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
+    for last, out in maps.items():
+        width, rest = divmod(out.in_features, heads)
+        for first, into in maps.items():
+            sizes = (heads * width, (heads + 2 * groups) * width)
+            if first != last and not rest and into.out_features in sizes:
+                yield first, last
+
+
+def _swapped(look: Look, first: str, last: str, heads: int, other: int) -> Tensor:
+    """The output with the first head and another one in each other's place."""
+    order = list(range(heads))
+    order[0], order[other] = other, 0
+    module = copy.deepcopy(look.module)
+    into, out = module.get_submodule(first), module.get_submodule(last)
+    assert isinstance(into, nn.Linear)
+    assert isinstance(out, nn.Linear)
+    width = out.in_features // heads
+    with torch.no_grad():
+        for tensor in filter(None.__ne__, (into.weight, into.bias)):
+            rows = tensor[: heads * width].reshape(heads, width, *tensor.shape[1:])
+            tensor[: heads * width] = rows[order].flatten(0, 1)
+        out.weight.copy_(out.weight.reshape(-1, heads, width)[:, order].flatten(1))
+        return look.subject.call(module, look.hidden)[0]
+
+
+def _has_groups(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    heads, groups = subject.spec.heads, subject.spec.kv_heads
+    if heads is None or groups is None:
+        return "declares no grouped heads (heads=, kv_heads=)"
+    return None if 1 < groups < heads else "it has a single group of heads, or groups of one head"
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on grouped heads."""
+    yield Invariant(
+        name="heads_of_a_group_are_alike",
+        statement="Two query heads that share keys and values may change places, with their "
+        "projections, without any effect.",
+        check=_grouped,
+        kinds=("layer",),
+        cases=lambda subject: layer_cases(
+            subject, regimes=("normal",), dtypes=("float32", "float64"), min_q_len=2
+        ),
+        applies=_has_groups,
+    )
