@@ -64,7 +64,9 @@ def _swapped(look: Look, first: str, last: str, heads: int, other: int) -> Tenso
     assert isinstance(out, nn.Linear)
     width = out.in_features // heads
     with torch.no_grad():
-        for tensor in filter(None.__ne__, (into.weight, into.bias)):
+        for tensor in (into.weight, into.bias):
+            if tensor is None:
+                continue
             rows = tensor[: heads * width].reshape(heads, width, *tensor.shape[1:])
             tensor[: heads * width] = rows[order].flatten(0, 1)
         out.weight.copy_(out.weight.reshape(-1, heads, width)[:, order].flatten(1))

@@ -77,7 +77,7 @@ def _dropped_alike(subject: Subject, case: Case) -> None:
 
     first, second = total(), total()
     size = float(weight.abs().sum())
-    if abs(float(first - (still * weight).sum())) <= 1e-9 * size:
+    if abs(float((first - (still * weight).sum()).detach())) <= 1e-9 * size:
         reject("in training it gives what it gives in evaluation: nothing is drawn")
     if not first.requires_grad:
         reject("the output has no graph")
@@ -86,7 +86,7 @@ def _dropped_alike(subject: Subject, case: Case) -> None:
     agree_within(second, first, 1e-9 * size, what, other)
     gradients = differentiate(first, leaves)
     pairs = zip(gradients, ways, strict=True)
-    got = sum(float((g * way).sum()) for g, way in pairs if g is not None)
+    got = sum(float((g * way).sum().detach()) for g, way in pairs if g is not None)
     slopes = []
     for step in _STEPS:
         ends = []
@@ -94,7 +94,7 @@ def _dropped_alike(subject: Subject, case: Case) -> None:
             for move in (step, -2 * step, step):  # up, down, and back
                 for leaf, way in zip(leaves, ways, strict=True):
                     leaf.add_(way, alpha=move)
-                ends.append(float(total()))
+                ends.append(float(total().detach()))
         slopes.append((ends[0] - ends[1]) / (2 * step))
     slack = 1e-4 * max(1.0, abs(slopes[1]), size)
     if abs(slopes[0] - slopes[1]) > slack / 2:
