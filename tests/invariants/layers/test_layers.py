@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import LayerSpec
 from attnbench.checking.runner import PROFILES, run_invariant, seeded
-from attnbench.invariants.layers import dependence, layer_runs, padding
+from attnbench.invariants.layers import dependence, layer_runs, module_state, padding
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
 from tests.meta.right.broken_layers import BROKEN, KILLERS
@@ -70,7 +70,7 @@ def test_an_item_without_a_real_token_is_named() -> None:
 
 def test_a_window_that_is_too_wide_names_what_it_sees() -> None:
     found = outcome(BROKEN["window_one_wider"], "outputs_see_no_more_than_the_window")
-    assert "output 3 changes with each of the tokens [0, 1, 2, 3], 4 of them" in found.reason
+    assert "output 3 changes with the tokens [0, 1, 2, 3], which span 4" in found.reason
 
 
 def test_a_layer_without_gradients_is_not_asked_for_them() -> None:
