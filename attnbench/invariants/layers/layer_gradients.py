@@ -78,7 +78,7 @@ def _dropped_alike(subject: Subject, case: Case) -> None:
     first, second = total(), total()
     size = float(weight.abs().sum())
     if abs(float((first - (still * weight).sum()).detach())) <= 1e-9 * size:
-        reject("in training it gives what it gives in evaluation: nothing is drawn")
+        raise RefusalError("in training it gives what it gives in evaluation: nothing is drawn")
     if not first.requires_grad:
         reject("the output has no graph")
     what = "(output * g).sum() in training"

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
+from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_faults import mixes_items
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
@@ -84,7 +83,7 @@ def _beside_others(subject: Subject, case: Case) -> None:
     expected = look.run(look.hidden, look.mask)
     sizes = _other_sizes(look.subject, case.query_size)
     if not sizes:
-        reject("all its modules have one size")
+        raise RefusalError("all its modules have one size")
     for size in sizes:
         other = look.subject.legal(case.replace(query_size=size, seed=case.seed + 1))
         beside = Look(subject, other)
