@@ -13,10 +13,10 @@ from attnbench.cases.spaces import listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.caches.program import in_words
-from attnbench.invariants.caches.properties import PROPERTIES
 from attnbench.invariants.caches.explanation import explanation
+from attnbench.invariants.caches.program import in_words
 from attnbench.invariants.caches.program_script import script_of
+from attnbench.invariants.caches.properties import PROPERTIES
 from attnbench.invariants.caches.stage import stage_of
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject

@@ -17,10 +17,10 @@ from torch import Tensor
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError
 from attnbench.invariants.caches.program import Step
-from attnbench.invariants.caches.properties import PROPERTIES
-from attnbench.invariants.toolkit.layer_faults import LEFT
 from attnbench.invariants.caches.program_script import ProgramLines
+from attnbench.invariants.caches.properties import PROPERTIES
 from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage, Track
+from attnbench.invariants.toolkit.layer_faults import LEFT
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
 __all__ = ["Player"]
