@@ -28,10 +28,17 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.numerics import bounds, within
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
+from attnbench.invariants.toolkit.comparisons import (
+    agree_within,
+    differentiate,
+    reject,
+    same_gradient,
+)
 from attnbench.invariants.toolkit.derivations import benign
+from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS, Invariant
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -254,6 +261,10 @@ def _autocast(subject: Subject, case: Case) -> None:
     eps = torch.finfo(narrow).eps
     what, other = "under autocast to bfloat16, output", "the float64 run"
     within(got, oracle.output, bounds(oracle, eps=eps), what, other)
+    if isinstance(subject, LayerSubject):  # what is rounded within a submodule is no excuse
+        inputs = (base.inputs.query, getattr(base.inputs, "padding_mask", None))
+        allowed = rounding_of(subject, base.module, *inputs, eps=eps)
+        agree_within(got, base.output, allowed, what, "the call without it")
 
 
 def _some(count: int) -> Callable[[Subject], SearchStrategy[Case]]:

@@ -79,7 +79,12 @@ def worst_place(got: Tensor, expected: Tensor, allowed: Tensor | float, real: Te
 
 
 def rounding_of(
-    subject: LayerSubject, module: nn.Module, hidden: Tensor, padding_mask: Tensor | None = None
+    subject: LayerSubject,
+    module: nn.Module,
+    hidden: Tensor,
+    padding_mask: Tensor | None = None,
+    *,
+    eps: float | None = None,
 ) -> Tensor:
     """The allowed error ``(B, L, 1)`` of the output of one call without a cache.
 
@@ -88,8 +93,9 @@ def rounding_of(
         module: its module, which is copied.
         hidden: ``(B, L, E)``.
         padding_mask: ``(B, L)``.
+        eps: one relative unit in the last place; by default that of the dtype.
     """
-    eps = eps_of(subject, hidden.dtype)
+    eps = eps_of(subject, hidden.dtype) if eps is None else eps
     signs, means = torch.Generator().manual_seed(0), RoundedMeans(eps)
 
     def moved(tensor: Tensor) -> Tensor:

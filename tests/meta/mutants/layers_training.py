@@ -123,3 +123,15 @@ class KeysTiledAndValuesRepeated(Layer):
         repeats = self.heads // key.shape[1]
         value = value.repeat_interleave(repeats, 1)
         return super().attend(query, key.repeat(1, repeats, 1, 1), value, allowed, bias)
+
+
+@_growing("diffusers#13920", killers=("autocast_agrees",))
+class AnglesUnderAutocast(Layer):
+    """Angles are a matrix product, which autocast does in a half type: late positions coincide."""
+
+    def table(self, where: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        half = self.width // 2
+        wide = torch.promote_types(self.keys[0].weight.dtype, torch.float32)
+        rates = 100.0 ** -(torch.arange(half, dtype=torch.float64) / half)
+        angles = (where + 65536).to(wide)[..., None] @ rates.to(wide)[None]
+        return angles[:, None].to(wide).cos(), angles[:, None].to(wide).sin()
