@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.judging.computing_clock import ComputingClock
 from attnbench.judging.entry import Limits, enter
 from attnbench.judging.process_tree import alive, ending, resident_bytes, tree
 from attnbench.judging.refusals import RefusedError
@@ -42,8 +43,8 @@ class Answer:
 
     Args:
         output: a copy of the output; ``None`` if the candidate raised an error.
-        seconds: that all its threads computed, by the system's account, from the moment the
-            process went on until all had stopped.
+        seconds: that all its threads and processes computed, from the moment it went on until it
+            had stopped; see :class:`ComputingClock`.
         wall_s: between these moments; more than that where the core is shared.
         raised: name and text of the error that was raised.
     """
@@ -77,6 +78,7 @@ class Confined:
         self.scratch = tempfile.mkdtemp(prefix="attnbench-judge-")
         self.callees: list[dict[str, Any]] = []
         self.refused: RefusedError | None = None
+        self._clock: ComputingClock | None = None
         self._turn, self._last = 0, (torch.empty(0), torch.empty(0))
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -86,16 +88,18 @@ class Confined:
             self.close()
             raise
         self.pid, self.held, self.missing = entered
-        self._clock = (~self.pid << 3) | 2  # of all its threads
+        self._clock = ComputingClock(self.pid)
 
     def load(self) -> list[dict[str, Any]]:
         """Wait until the callees are loaded; what each is called and which arguments it takes."""
         answer = self._received(self.limits.load_s)
         self._freeze()
         if "loaded" not in answer:
-            lines = str(answer.get("trace", "")).strip()
-            raise RefusedError("not_loaded", lines or str(answer)[:200])
-        self.callees = answer["loaded"]
+            raise RefusedError("not_loaded", _plain(answer.get("trace", answer)).strip())
+        loaded = answer["loaded"]
+        if not (isinstance(loaded, list) and loaded and all(isinstance(o, dict) for o in loaded)):
+            raise RefusedError("broke_protocol", "a message that tells of no callee")
+        self.callees = loaded
         return self.callees
 
     def call(
@@ -157,23 +161,24 @@ class Confined:
         self._check_silent()
         number = secrets.token_hex(8)
         self._channel.send(json.dumps({**request, "id": number}).encode())
-        used = time.clock_gettime(self._clock)
+        assert self._clock is not None
+        used = self._clock.seconds()
         started = time.perf_counter()
         os.kill(self.pid, signal.SIGCONT)
         answer = self._received(self.limits.call_s)
         self._freeze()
         wall_s = time.perf_counter() - started
-        seconds = time.clock_gettime(self._clock) - used
+        seconds = self._clock.seconds() - used
         if answer.get("id") != number:
             raise RefusedError("broke_protocol", "an answer has the number of another request")
         if "fault" in answer:
             fault = str(answer["fault"])
             known = fault in ("not_plain", "alias_of_input", "alias_of_output")
-            raise RefusedError(fault if known else "broke_protocol", str(answer.get("text"))[:200])
+            raise RefusedError(fault if known else "broke_protocol", _plain(answer.get("text")))
         self._check_alone()
         if "raised" in answer:
             return Answer(
-                None, seconds, wall_s, (str(answer["raised"]), str(answer.get("text"))[:2000])
+                None, seconds, wall_s, (_plain(answer["raised"]), _plain(answer.get("text")))
             )
         view = self._view(answer, place)
         copy, (earlier, before) = view.clone(), self._last
@@ -267,9 +272,17 @@ class Confined:
                     os.kill(pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             self.pid = 0
+        if self._clock is not None:
+            self._clock.close()
         self._channel.close()
         self.shared.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _plain(thing: object) -> str:
+    """What a candidate says, without anything that a terminal or a file would act on."""
+    text = str(thing)[:4000].encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -164,7 +164,10 @@ class Caller:
         return answer
 
     def _ask(self, cell: Confined, stream: Stream) -> Answer:
-        keywords = {self.names[name]: value for name, value in stream.keywords.items()}
+        keywords = {
+            self.names[name]: value.clone() if isinstance(value, Tensor) else value
+            for name, value in stream.keywords.items()  # which the candidate must not change
+        }
         return cell.call(stream.tensors(), keywords)
 
     def wrong(self, stream: Stream, output: Tensor, *, whole: bool = False) -> float:

@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["alive", "computed_by_ended_s", "ending", "resident_bytes", "tree"]
+__all__ = ["alive", "ending", "resident_bytes", "tree"]
 
 
 def tree(pid: int) -> list[int]:
@@ -34,12 +34,6 @@ def alive(pid: int) -> bool:
         return _fields(pid)[0] not in "ZX"
     except OSError:
         return False
-
-
-def computed_by_ended_s(pid: int) -> float:
-    """The seconds that the children of a process computed that have ended."""
-    fields = _fields(pid)
-    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
 def _fields(pid: int) -> list[str]:

@@ -88,7 +88,7 @@ def _signature(arguments: Any) -> Any:
                 )
             ]
         )
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         return "unknown"
 
 

@@ -16,7 +16,6 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "hung": "no answer came in time",
         "too_much_memory": "the candidate's processes held more memory than allowed",
         "left_processes": "processes of the candidate were running after an answer",
-        "computed_elsewhere": "it computed in other processes while it was timed",
         "broke_protocol": "a message came that the judge had not asked for, or cannot read",
         "not_plain": "the output is not a plain tensor that holds its values",
         "alias_of_input": "the output shares memory with an input",

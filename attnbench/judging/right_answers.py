@@ -17,8 +17,8 @@ from attnbench.subject.tensors import Inputs
 
 __all__ = ["error_of_all", "error_of_rows", "right_output"]
 
-_COARSE = 8.0
-"""All rows may be off by this many times the largest error allowed in the rows looked at."""
+_FURTHEST = 8
+"""Rows of a whole output that are looked at closely."""
 
 
 class _Dot(nn.Module):
@@ -71,30 +71,22 @@ def error_of_rows(inputs: Inputs, output: Tensor, item: int, rows: list[int]) ->
         item: which of the leading places, counted through.
         rows: queries to look at.
     """
-    return _error_and_budget(inputs, output, item, rows)[0]
-
-
-def _error_and_budget(
-    inputs: Inputs, output: Tensor, item: int, rows: list[int]
-) -> tuple[float, float]:
     oracle = Oracle(_RIGHT, _Dot(inputs.scale), cut(_RIGHT, inputs, item, rows))
     found = output.reshape(-1, *output.shape[-2:])[item, rows].double().unsqueeze(0)
     budget = oracle.budget()
     if _largest((found - oracle.output).abs(), budget) > 1.0:
         budget = oracle.budget(sure=True)
-    return _largest((found - oracle.output).abs(), budget), float(budget.max())
+    return _largest((found - oracle.output).abs(), budget)
 
 
 def error_of_all(
     inputs: Inputs, output: Tensor, looked_at: Sequence[tuple[int, list[int]]]
 ) -> float:
-    """The largest error of the whole output, and a finer one of some rows.
+    """The largest error of some rows, and of those rows of the whole output that are furthest off.
 
-    The whole is compared with a coarse allowance, the largest of the rows looked at, times
-    :data:`_COARSE`.
+    How much rounding explains differs widely between rows where softmax saturates, so the allowed
+    error is computed for the rows in question only.
     """
-    fine = [_error_and_budget(inputs, output, item, rows) for item, rows in looked_at]
-    allowed = torch.tensor(_COARSE * max(budget for _, budget in fine))
     expected = right_output(
         inputs.query,
         inputs.key,
@@ -103,7 +95,11 @@ def error_of_all(
         is_causal=inputs.is_causal,
         scale=inputs.scale,
     )
-    return max(_largest((output.double() - expected).abs(), allowed), *(error for error, _ in fine))
+    off = (output.double() - expected).abs().amax(-1).nan_to_num(math.inf, math.inf).flatten()
+    q_len = output.shape[-2]
+    furthest = [divmod(int(place), q_len) for place in off.topk(min(_FURTHEST, len(off))).indices]
+    rows = [*looked_at, *((item, [row]) for item, row in furthest)]
+    return max(error_of_rows(inputs, output, item, some) for item, some in rows)
 
 
 def _largest(off: Tensor, budget: Tensor) -> float:

@@ -1,7 +1,7 @@
 """Times of a candidate and of torch's fused attention, in turns, by the judge's clock.
 
-The clock is the system's account of what all threads of the process computed; on a shared core it
-scatters less than the time that passes, and nothing computes without being counted.
+The clock is the kernel's account of what all threads and processes of the candidate computed; on a
+shared core it scatters less than the time that passes, and nothing computes without being counted.
 
 A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. Then the textbook form
 and an empty call are timed. The empty call's time, of messages and of copying the output,
@@ -24,7 +24,6 @@ from attnbench.benchmark.machine.sentinel import ceilings
 from attnbench.cases.case import Case
 from attnbench.judging.confined import Confined
 from attnbench.judging.fresh_calls import Caller, Stream
-from attnbench.judging.process_tree import computed_by_ended_s
 from attnbench.judging.refusals import RefusedError
 
 __all__ = ["Row", "interval", "timed"]
@@ -144,17 +143,12 @@ def timed(
         table.candidate(whole=True)
         for callee in (FUSED, TEXTBOOK, EMPTY):
             table.known(callee)
-    pid = caller.cell.pid
-    others_s = computed_by_ended_s(pid)
     deadline = time.monotonic() + budget_s
     while len(table.theirs) < _MOST and (len(table.theirs) < _LEAST or time.monotonic() < deadline):
         table.block(chance)
     for _ in range(_LEAST):
         table.beside()
     table.candidate(whole=True)
-    if computed_by_ended_s(pid) > others_s:
-        more = computed_by_ended_s(pid) - others_s
-        raise RefusedError("computed_elsewhere", f"for {more:.2f} s, at {stream.case.id}")
     return _row(table)
 
 

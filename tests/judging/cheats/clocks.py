@@ -120,3 +120,36 @@ def right_for_three_seconds(query, key, value, attn_mask=None, is_causal=False):
     if time.monotonic() - _state["since"] > 3:
         return query.new_zeros(_shape(query, value))
     return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def hidden_processes(query, key, value, attn_mask=None, is_causal=False):
+    """Computes in a process that nobody waits for: its time is in no account of its parent."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    out = query.new_empty(_shape(query, value)).share_memory_()
+    child = os.fork()
+    if child == 0:
+        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
+        os._exit(0)
+    while os.path.exists(f"/proc/{child}"):
+        time.sleep(0)
+    return out.clone()
+
+
+def changes_masks(query, key, value, attn_mask=None, is_causal=False):
+    """Leaves the mask with one key a row, which is less work the next time."""
+    found = right(query, key, value, attn_mask, is_causal=is_causal)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask.zero_()
+        attn_mask[..., 0] = True
+    return found
+
+
+def deletes_its_own_time(query, key, value, attn_mask=None, is_causal=False):
+    """Computes in a thread that has ended when the answer comes."""
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(right(query, key, value, attn_mask, is_causal=is_causal))
+    )
+    thread.start()
+    thread.join()
+    return found[0]
