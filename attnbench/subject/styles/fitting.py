@@ -71,7 +71,11 @@ def fits(callee: Any, style: str) -> str | None:
     if not callable(callee):
         return f"it is {type(callee).__name__} and not callable"
     if inspect.isclass(callee) and style in _FIRST:
-        return f"it is a class; name an instance, such as attention = {callee.__name__}(...)"
+        return (
+            "it is a class; write an instance beside it, and name SPEC:\n"
+            f"  from attnbench.adapters import {style}\n"
+            f"  SPEC = {style}({callee.__name__}(...), name={callee.__name__!r})\n "
+        )
     keywords = keywords_of(callee)
     if keywords is None:
         return "nothing tells its arguments; wrap it in a function that names them"

@@ -101,8 +101,9 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
             )
         raise StyleError(
             f"{name_of(target)} is no spec, and how it is called is not known: name the style with "
-            f"--as, or in Python with style=.{fit} A guess could take heads for positions, or a "
-            "mask for its opposite."
+            f"--as, or in Python with style=; where targets differ, name it with each, as in "
+            f"'file.py:{name_of(target)} as sdpa'.{fit} A guess could take heads for positions, or "
+            "a mask for its opposite."
         )
     style, bracket, call = style.partition("(")
     if style not in STYLES:

@@ -62,9 +62,10 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     known["laws"] = ("pools_values",) if pools else ()
     if pools and probe.is_scaled_dot():
         known |= {"reference": scaled_dot_rows, "formula": "softmax(q·k / √E) v"}
+    formula = probe.formula(pools, "reference" in {**known, **fields})
     if probe.form.single:
         known["exempt"] = dict.fromkeys(_ONE_KEY, "all slots share one key vector, the first")
-    return spec_of("textbook", make, known, fields, probe.notes())
+    return spec_of("textbook", make, known, fields, (*probe.notes(), *formula))
 
 
 _ONE_KEY = ("every_attendable_key_matters", "equal_keys_get_equal_weight")
@@ -247,6 +248,20 @@ class _Probe:
         found = self.call()
         expected = nn.functional.scaled_dot_product_attention(query, key, value)
         return found is not None and _close(_first(found), expected)
+
+    def formula(self, pools: bool, referenced: bool) -> tuple[str, ...]:
+        """What is said of a formula that no reference checks."""
+        if referenced:
+            return ()
+        query, key, _ = self.inputs()
+        found = self.call(return_weights=True) if pools else None
+        if isinstance(found, tuple) and self.equal_sizes:
+            scores, dots = found[1].log(), query @ key.mT
+            scores, dots = (t - t.mean(-1, keepdim=True) for t in (scores, dots))
+            factor = float((scores * dots).sum() / dots.square().sum())
+            if _close(scores, factor * dots):
+                return (f"its scores are {factor:.3g}·q·k for E = 8, where 1/√E is 0.354",)
+        return ("no reference: a wrong formula that is consistent passes",)
 
     def notes(self) -> tuple[str, ...]:
         """What was found out, for the report's first line."""

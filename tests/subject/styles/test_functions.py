@@ -367,3 +367,27 @@ def test_a_key_head_that_only_broadcasts_shows_no_grouped_heads() -> None:
 
     assert "enable_gqa" not in adapters.flash(broadcast).accepts
     assert "enable_gqa" in adapters.flash(flashlike).accepts
+
+
+def test_a_class_under_a_functions_style_is_told_the_spec_to_paste() -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return value
+
+    with pytest.raises(StyleError, match=r"SPEC = sdpa\(Attention\(\.\.\.\), name='Attention'\)"):
+        adapters.sdpa(Attention)
+
+
+def test_weights_that_come_with_the_output_are_used_and_it_is_said() -> None:
+    def attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
+        return weights @ value, weights
+
+    report = attnbench.check(
+        attention, style="sdpa", profile="quick", invariants=["weights_sum_to_one"]
+    )
+    assert report.ok, str(report)
+    assert (
+        "its output is the first of what it returns, and the weights are the second"
+        in (report.about[0])
+    )

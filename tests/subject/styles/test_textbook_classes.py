@@ -53,6 +53,11 @@ class TooShort(DotProduct):
         return super().forward(queries, keys, values, shorter)
 
 
+class OtherScale(DotProduct):
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return torch.bmm(queries, keys.transpose(1, 2)) / queries.shape[-1]
+
+
 class Additive(nn.Module):
     def __init__(self, key_size: int, query_size: int, num_hiddens: int, dropout: float) -> None:
         super().__init__()
@@ -106,6 +111,17 @@ def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
     (line,) = report.about
     assert line.startswith("DotProduct: called as textbook; recognised by its arguments; made with")
     assert "empty_rows=mean" in line
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (OtherScale, "its scores are 0.125·q·k for E = 8, where 1/√E is 0.354"),
+        (Additive, "no reference: a wrong formula that is consistent passes"),
+    ],
+)
+def test_a_formula_that_no_reference_checks_is_told(make: Any, told: str) -> None:
+    assert vars(adapted(make))["notes"][-1] == told
 
 
 @pytest.mark.parametrize("make", [DotProduct, Additive])
