@@ -343,7 +343,7 @@ def test_a_class_that_no_style_fits_is_told_what_to_write_instead() -> None:
 
 
 def test_a_class_is_not_called_like_a_function_and_the_message_says_so() -> None:
-    with pytest.raises(StyleError, match=r"Written cannot be called as sdpa: it is a class; name"):
+    with pytest.raises(StyleError, match=r"Written cannot be called as sdpa: it is a class; write"):
         attnbench.check(Written, style="sdpa")
 
 
@@ -380,7 +380,7 @@ def test_a_class_under_a_functions_style_is_told_the_spec_to_paste() -> None:
 
 def test_weights_that_come_with_the_output_are_used_and_it_is_said() -> None:
     def attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
+        weights = ((query * query.shape[-1] ** -0.5) @ key.mT).softmax(-1)
         return weights @ value, weights
 
     report = attnbench.check(
