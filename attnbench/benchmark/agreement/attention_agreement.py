@@ -97,14 +97,16 @@ def _oracle(subject: Subject, module: nn.Module, inputs: Inputs) -> Oracle:
     return oracle
 
 
-def agreement(subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor) -> Agreement:
+def agreement(
+    subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor, most: int = ROWS
+) -> Agreement:
     """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it."""
     wanted = (*inputs.query.shape[:-1], output.shape[-1])
     if tuple(output.shape) != wanted:
         return Agreement(math.inf, math.inf, 0)
     error = ratio = 0.0
     count = 0
-    for item, rows in blocks(subject, inputs):
+    for item, rows in blocks(subject, inputs, most):
         oracle = _oracle(subject, module, cut(subject, inputs, item, rows))
         found = item_of(subject, output.detach(), item)[..., rows, :].unsqueeze(0).cpu().double()
         if found.shape != oracle.output.shape:
@@ -151,21 +153,21 @@ def ratio_of_errors(off: Tensor, budget: Tensor | float) -> float:
     return _largest(torch.where(finite, ratio, math.inf))
 
 
-def blocks(subject: Subject, inputs: Inputs) -> Iterator[tuple[int, list[int]]]:
+def blocks(subject: Subject, inputs: Inputs, wanted: int = ROWS) -> Iterator[tuple[int, list[int]]]:
     """Yield items and the rows to compare in each, few enough to fit into memory at once."""
     apart, q_len = _apart(subject, inputs.query), inputs.query.shape[-2]
     items, heads = math.prod(inputs.query.shape[:apart]), math.prod(inputs.query.shape[apart:-2])
     size = heads * inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
     if _by_items(subject):
-        few = min(_MECHANISM_ITEMS, math.ceil(ROWS / q_len), _AT_ONCE // (q_len * size))
+        few = min(_MECHANISM_ITEMS, math.ceil(wanted / q_len), _AT_ONCE // (q_len * size))
         most = max(1, min(items, few))
         for item in _spread(items, most):
             yield item, list(range(q_len))
         return
-    chosen = _spread(items, min(items, 4) if q_len > 1 else min(items, ROWS))
+    chosen = _spread(items, min(items, 4) if q_len > 1 else min(items, wanted))
     step = max(1, _AT_ONCE // size)
     for item in chosen:
-        rows = _spread(q_len, min(q_len, math.ceil(ROWS / len(chosen))))
+        rows = _spread(q_len, min(q_len, math.ceil(wanted / len(chosen))))
         for start in range(0, len(rows), step):
             yield item, rows[start : start + step]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.benchmark.agreement.attention_agreement import Agreement, agreement
+from attnbench.benchmark.agreement.attention_agreement import ROWS, Agreement, agreement
 from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
 from attnbench.benchmark.agreement.layer_agreement import layer_agreement
 from attnbench.benchmark.measuring.decoding import Step, StepInputs
@@ -21,19 +21,27 @@ __all__ = ["Unverified", "judged", "output_agreement", "verify"]
 _LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
 """Allowed difference of the gradients of two equal calls, over the largest value."""
 
+_SAMPLE_ROWS = 8
+"""Query rows that are compared of a timed call, of which each process compares two."""
+
 
 class Unverified(Exception):  # noqa: N818 -- a result for a row, not an error of attnbench
     """What was timed is not to be ranked; the message says why."""
 
 
 def output_agreement(
-    subject: Subject, module: nn.Module, inputs: Inputs, output: Any = None
+    subject: Subject,
+    module: nn.Module,
+    inputs: Inputs,
+    output: Any = None,
+    rows: int = ROWS,
 ) -> Agreement:
     """Compare an output of the timed call with the reference for this kind of subject.
 
     Args:
         subject, module, inputs: what was called, and with what.
         output: the output; by default, the call is made here.
+        rows: number of query rows that are compared if a case has more.
     """
     with torch.no_grad():
         if output is None and isinstance(inputs, StepInputs):
@@ -43,7 +51,7 @@ def output_agreement(
             output = subject.output(module, inputs)
         if isinstance(subject, LayerSubject) and isinstance(inputs, LayerInputs):
             return layer_agreement(subject, module, inputs, output)
-        return agreement(subject, module, inputs, output)
+        return agreement(subject, module, inputs, output, rows)
 
 
 def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:
@@ -100,7 +108,7 @@ def verify(
             raise Unverified("its gradients are wrong after it was timed, and were right before")
         return
     for sample in samples:
-        found = output_agreement(subject, module, sample.inputs, sample.copies[0])
+        found = output_agreement(subject, module, sample.inputs, sample.copies[0], _SAMPLE_ROWS)
         if not found.agrees:
             raise Unverified(
                 f"the output of a timed call is off by up to {found.error_abs:.3g}, "
