@@ -77,6 +77,14 @@ class Proxy:
         return output.transpose(1, 2) if turned else output
 
 
+class _Unknown:
+    """The signature of a function that has none; its docstring tells the arguments."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        raise TypeError("nothing tells the arguments")
+
+
 def _signature(arguments: Any) -> Any:
     try:
         return inspect.Signature(
@@ -89,7 +97,7 @@ def _signature(arguments: Any) -> Any:
             ]
         )
     except (TypeError, ValueError, IndexError, OverflowError):
-        return "unknown"
+        return _Unknown()
 
 
 def style_of(described: Mapping[str, Any], style: str | None) -> str:

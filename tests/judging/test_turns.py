@@ -10,6 +10,7 @@ from attnbench.errors import AttnbenchError, UsageError
 from attnbench.judging.court import Court
 from attnbench.judging.decision import Judgement
 from attnbench.judging.entry import Limits
+from attnbench.judging.proxy import Proxy
 from attnbench.judging.refusals import REFUSALS, RefusedError, status_of
 from attnbench.judging.turns import Row, interval
 
@@ -61,3 +62,10 @@ def test_wrong_address_is_told(target: str, told: str) -> None:
 def test_unknown_invariant_is_told() -> None:
     with Court(Limits()) as court, pytest.raises(AttnbenchError, match="no invariant is called"):
         court.judge("torch.nn.functional:scaled_dot_product_attention", invariants=["nonsense"])
+
+
+def test_function_without_signature_is_read_from_its_text() -> None:
+    text = "scaled_dot_product_attention(query, key, value, attn_mask=None, is_causal=False) -> Tensor:"
+    told = {"name": "f", "text": text, "arguments": None}
+    proxy = Proxy(None, "sdpa", told)
+    assert set(proxy.names) == {"attn_mask", "is_causal"}
