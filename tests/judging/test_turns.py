@@ -65,7 +65,7 @@ def test_unknown_invariant_is_told() -> None:
 
 
 def test_function_without_signature_is_read_from_its_text() -> None:
-    text = "scaled_dot_product_attention(query, key, value, attn_mask=None, is_causal=False) -> Tensor:"
+    text = "attention(query, key, value, attn_mask=None, is_causal=False) -> Tensor:"
     told = {"name": "f", "text": text, "arguments": None}
     proxy = Proxy(None, "sdpa", told)
     assert set(proxy.names) == {"attn_mask", "is_causal"}
