@@ -68,11 +68,18 @@ def raised_text(subject: Subject, error: BaseException) -> str:
 
 
 def source_line_of(error: BaseException) -> str | None:
-    """The file and line of the user's innermost code that raised an exception, if there is any."""
+    """The file and line of the user's innermost code that raised an exception, if there is any.
+
+    The path is relative if the file is below the current folder, and its name alone if not.
+    """
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if is_own_code(frame.filename)
     ]
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
+    if not frames:
+        return None
+    path, folder = Path(frames[-1].filename).resolve(), Path.cwd()
+    known = path.relative_to(folder) if path.is_relative_to(folder) else path.name
+    return f"{known}:{frames[-1].lineno}"
 
 
 def _first(condition: Tensor) -> tuple[int, ...]:

@@ -181,6 +181,14 @@ def plan(
     }
 
 
+def code_lines(target: str, subject: str) -> tuple[str, int, int, int] | None:
+    """File, line, first and last line of the code of a subject of an address, if it is at hand."""
+    from attnbench.subject.code_lines import code_lines
+    from attnbench.subject.lookup import resolve
+
+    return next((code_lines(one) for one in resolve(target) if one.name == subject), None)
+
+
 def adapted_fields(target: str, style: str | None) -> dict[str, Any]:
     """The fields that an adapter knows about a function, module or class, as plain data.
 

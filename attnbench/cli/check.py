@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from attnbench.checking.profiles import PROFILES
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
+from attnbench.cli.formats import formats_of
 from attnbench.cli.options import (
     AsJson,
     Call,
@@ -27,7 +27,6 @@ from attnbench.cli.options import (
     Targets,
     styled_targets,
 )
-from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.processes.pool import MEMORY_GIB
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
@@ -74,8 +73,14 @@ def command(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first outcome that is not good.")
     ] = False,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", help="Also write the outcomes as JUnit XML.")
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT[=FILE]",
+            help="text, json, junit, sarif, github, gitlab or badge, printed or in a file; may be "
+            "repeated.",
+        ),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show every outcome of every subject.")
@@ -96,14 +101,14 @@ def command(
     from attnbench.checking.journal import Journal
     from attnbench.checking.outcomes import COMPILING, Outcome, notes_of
     from attnbench.checking.works import digests, works_of
+    from attnbench.cli.formats.places import findings_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
-    from attnbench.cli.printing.outcome_tables import Screen, junit_xml
-    from attnbench.cli.printing.tables import print_json, print_line, progress
+    from attnbench.cli.printing.outcome_tables import Screen
+    from attnbench.cli.printing.tables import print_line, progress
     from attnbench.processes.remote import installed_versions
 
     started = time.monotonic()
-    if junit is not None:
-        check_writable(junit, "--junit")
+    output = formats_of(formats or (), as_json=as_json)
     named = len(targets) if targets else None
     plugins = load_plugins(strict=strict, preload=parallel.preload(named, invariant))
     targets = styled_targets(targets, style, convention, call)
@@ -114,8 +119,8 @@ def command(
     works = works_of(plan["subjects"], list(statements), plan["of_subject"], late=COMPILING)
     labels, names = [work.label for work in works], list(statements)
     expected = {work.label: len(work.invariants) + len(work.late) for work in works}
-    screen = None if as_json else Screen(expected, statements, verbose=verbose)
-    for line in () if as_json else plan["about"]:
+    screen = Screen(expected, statements, verbose=verbose) if output.has_text else None
+    for line in plan["about"] if output.has_text else ():
         print_line(line)
     first = seed or 0
     of_seeds = [seed] if seeds is None else list(range(first, first + seeds))
@@ -170,14 +175,11 @@ def command(
     gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], found)
     report = CheckReport(with_cause(found), profile, seed, tuple(notes), tuple(plan["about"]), gaps)
     elapsed = time.monotonic() - started
-    if screen is None:
-        print_json(json.loads(report.to_json()))
-    else:
+    if screen is not None:
         screen.end(report, elapsed)
         if profile == "quick" and found and not interrupted and not stopped:
             print_line(_longer(plan["left_out"]))
-    if junit is not None:
-        write_file(junit, junit_xml(report), "--junit")
+    output.write(findings_of(report, statements, works, located=output.has_places))
     if interrupted:
         return INTERRUPTED
     statuses = [outcome.status for outcome in found]

@@ -136,7 +136,7 @@ def test_an_invariant_that_raises_is_an_error_and_no_finding() -> None:
 def test_junit_has_a_suite_a_subject_and_tells_failures_from_crashes(tmp_path: Path) -> None:
     path = tmp_path / "junit.xml"
     targets = ("scaled_dot", "bad_subjects.py:SHAPE", "bad_subjects.py:KILLS")
-    run("check", *targets, *SUM, "--invariant", "bounded_by_one", "--junit", str(path))
+    run("check", *targets, *SUM, "--invariant", "bounded_by_one", "--format", f"junit={path}")
     suites = {suite.get("name"): suite for suite in ElementTree.parse(path).getroot()}
     counted = {name: [s.get(k) for k in ("tests", "failures", "errors", "skipped")]
                for name, s in suites.items()}  # fmt: skip
@@ -236,10 +236,10 @@ def test_later_failures_of_a_subject_are_brief_unless_all_is_asked_for() -> None
 
 @pytest.mark.parametrize("path", ["/dev/full", "."], ids=["full", "folder"])
 def test_a_file_for_junit_that_cannot_be_written_is_one_line_and_loses_nothing(path: str) -> None:
-    result = run("check", "dot", *SUM, "--junit", path)
+    result = run("check", "dot", *SUM, "--format", f"junit={path}")
     assert result.code == 2
     assert len(result.err.splitlines()) == 1
-    assert result.err.startswith(f"attnbench: --junit {path}: ")
+    assert result.err.startswith(f"attnbench: --format junit {path}: ")
     assert ("1 passed" in result.out) is (path == "/dev/full")  # a folder is found out before
 
 

@@ -1,18 +1,15 @@
-"""Output of the outcomes of a check: on the terminal as they come, and as JUnit XML."""
+"""Output of the outcomes of a check on the terminal, as they come."""
 
 from __future__ import annotations
 
-import itertools
-import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from xml.etree import ElementTree
 
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import HEAVY
-from attnbench.checking.outcomes import GOOD, STATUSES, Outcome
+from attnbench.checking.outcomes import STATUSES, Outcome
 from attnbench.checking.report_text import (
     counts_text,
     failure_text,
@@ -22,7 +19,7 @@ from attnbench.checking.report_text import (
 )
 from attnbench.cli.printing.tables import print_line, screen_width
 
-__all__ = ["Screen", "junit_xml"]
+__all__ = ["Screen"]
 
 _NO_LAW = "law not declared"
 _STATUS_WIDTH = max(map(len, STATUSES))
@@ -126,45 +123,3 @@ def _fitted(head: str, column: int, told: str) -> str:
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def junit_xml(report: CheckReport) -> bytes:
-    """A report as JUnit XML: one suite per subject, one test case per invariant."""
-    root = ElementTree.Element("testsuites", name="attnbench")
-    for subject, group in itertools.groupby(report.outcomes, key=lambda o: o.subject):
-        outcomes = list(group)
-        counted = {
-            "tests": len(outcomes),
-            "failures": sum(o.status == "failed" for o in outcomes),
-            "skipped": sum(o.status == "skipped" for o in outcomes),
-            "errors": sum(o.status not in ("failed", *GOOD) for o in outcomes),
-            "time": f"{sum(o.seconds for o in outcomes):.3f}",
-        }
-        suite = ElementTree.SubElement(
-            root, "testsuite", {"name": subject, **{k: str(v) for k, v in counted.items()}}
-        )
-        for outcome in outcomes:
-            case = ElementTree.SubElement(
-                suite,
-                "testcase",
-                classname=f"attnbench.{subject}",
-                name=outcome.invariant,
-                time=f"{outcome.seconds:.3f}",
-            )
-            if outcome.status == "passed":
-                continue
-            tag = outcome.status if outcome.status == "skipped" else "error"
-            tag = "failure" if outcome.status == "failed" else tag
-            first = _legal(first_line(outcome.reason))
-            said = ElementTree.SubElement(case, tag, message=first, type=outcome.status)
-            if outcome.status != "skipped":
-                cause = f"likely cause: {outcome.diagnosis}\n" if outcome.diagnosis else ""
-                said.text = _legal(cause + failure_text(outcome))
-    ElementTree.indent(root)
-    content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return content
-
-
-def _legal(text: str) -> str:
-    """Replace the control characters that XML does not allow."""
-    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)

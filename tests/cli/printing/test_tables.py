@@ -108,7 +108,7 @@ def test_a_check_needs_neither_a_home_nor_unicode_nor_a_plain_path(tmp_path: Pat
     bare = {k: v for k, v in os.environ.items() if k not in ("USER", "LOGNAME", "XDG_CACHE_HOME")}
     bare |= {"HOME": "/proc", "COLUMNS": "60", "LC_ALL": "C", "PYTHONUTF8": "0"}
     target = str(folder / "my scores.py") + ":SPEC"
-    chosen = ["--invariant", "keeps_the_contract", "--junit", str(folder / "o'ut.xml")]
+    chosen = ["--invariant", "keeps_the_contract", "--format", "junit=" + str(folder / "o'ut.xml")]
     done = subprocess.run(
         [sys.executable, "-m", "attnbench", "check", target, *chosen],
         cwd=tmp_path,
@@ -117,7 +117,7 @@ def test_a_check_needs_neither_a_home_nor_unicode_nor_a_plain_path(tmp_path: Pat
     )
     text = done.stdout.decode("ascii")
     assert (done.returncode, done.stderr) == (1, b"")
-    assert "ValueError: \\xb1 (my scores.py:4)" in text
+    assert f"ValueError: \\xb1 ({folder.name}/my scores.py:4)" in text
     (again,) = [line.strip() for line in text.splitlines() if "attnbench check" in line]
     assert shlex.split(again)[2] == target
     assert "±" in (folder / "o'ut.xml").read_text("utf-8")

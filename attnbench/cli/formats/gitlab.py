@@ -1,0 +1,29 @@
+"""GitLab's code quality report: https://docs.gitlab.com/ci/testing/code_quality/."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from attnbench.checking.report_text import first_line
+from attnbench.cli.formats.places import Findings, Place
+
+__all__ = ["render"]
+
+
+def render(findings: Findings) -> str:
+    """The failures as a list; one without a known place stands at the repository itself."""
+    rows = []
+    for outcome in findings.bad:
+        place = findings.place_of(outcome) or Place(".", 1)
+        name = f"{outcome.subject}: {outcome.invariant}"
+        rows.append(
+            {
+                "description": f"{name}: {first_line(outcome.reason)}",
+                "check_name": outcome.invariant,
+                "fingerprint": hashlib.sha256(name.encode()).hexdigest(),
+                "severity": "minor" if outcome.status == "inconclusive" else "major",
+                "location": {"path": place.file, "lines": {"begin": place.line}},
+            }
+        )
+    return json.dumps(rows, indent=2, ensure_ascii=False)

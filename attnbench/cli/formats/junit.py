@@ -1,0 +1,55 @@
+"""JUnit XML: one suite per subject, one test case per invariant."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from xml.etree import ElementTree
+
+from attnbench.checking.outcomes import GOOD
+from attnbench.checking.report_text import failure_text, first_line
+from attnbench.cli.formats.places import Findings
+
+__all__ = ["render"]
+
+
+def render(findings: Findings) -> str:
+    """The report as JUnit XML."""
+    root = ElementTree.Element("testsuites", name="attnbench")
+    for subject, group in itertools.groupby(findings.report.outcomes, key=lambda o: o.subject):
+        outcomes = list(group)
+        counted = {
+            "tests": len(outcomes),
+            "failures": sum(o.status == "failed" for o in outcomes),
+            "skipped": sum(o.status == "skipped" for o in outcomes),
+            "errors": sum(o.status not in ("failed", *GOOD) for o in outcomes),
+            "time": f"{sum(o.seconds for o in outcomes):.3f}",
+        }
+        suite = ElementTree.SubElement(
+            root, "testsuite", {"name": subject, **{k: str(v) for k, v in counted.items()}}
+        )
+        for outcome in outcomes:
+            case = ElementTree.SubElement(
+                suite,
+                "testcase",
+                classname=f"attnbench.{subject}",
+                name=outcome.invariant,
+                time=f"{outcome.seconds:.3f}",
+            )
+            if outcome.status == "passed":
+                continue
+            tag = outcome.status if outcome.status == "skipped" else "error"
+            tag = "failure" if outcome.status == "failed" else tag
+            first = _legal(first_line(outcome.reason))
+            said = ElementTree.SubElement(case, tag, message=first, type=outcome.status)
+            if outcome.status != "skipped":
+                cause = f"likely cause: {outcome.diagnosis}\n" if outcome.diagnosis else ""
+                said.text = _legal(cause + failure_text(outcome))
+    ElementTree.indent(root)
+    content = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return str(content, "utf-8")
+
+
+def _legal(text: str) -> str:
+    """Replace the control characters that XML does not allow."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)

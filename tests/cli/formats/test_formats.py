@@ -1,0 +1,108 @@
+"""The formats of a report, held to the schemas of those who read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from attnbench.checking.check_report import CheckReport
+from attnbench.checking.outcomes import Failure, Outcome
+from attnbench.cli.formats import FORMATS, badge, github, gitlab, sarif
+from attnbench.cli.formats.places import Findings, Place
+
+FAILED = Outcome(
+    "mine",
+    "weights_sum_to_one",
+    "failed",
+    "weights.sum(-1)[0] = 100%, but should be 1\nsecond line",
+    failure=Failure(),
+    command="attnbench check mine.py:SPEC",
+)
+OUTCOMES = (
+    Outcome("mine", "keeps_the_contract", "passed"),
+    FAILED,
+    Outcome("mine", "unit_variance", "inconclusive", "too few"),
+    Outcome("other", "keeps_the_contract", "crashed", "it died"),
+)
+STATEMENTS = {"weights_sum_to_one": "A row of weights sums to 1."}
+PLACES = {"mine": Place("a folder/mine.py", 9)}
+FINDINGS = Findings(CheckReport(OUTCOMES), STATEMENTS, PLACES)
+SCHEMA = json.loads(Path(__file__).with_name("sarif-2.1.0.schema.json").read_text("utf-8"))
+
+
+def test_sarif_is_valid_by_its_schema_and_has_a_rule_for_each_invariant_that_failed() -> None:
+    log = json.loads(sarif.render(FINDINGS))
+    jsonschema.Draft4Validator(SCHEMA).validate(log)
+    (run,) = log["runs"]
+    rules = {
+        rule["id"]: rule["shortDescription"]["text"] for rule in run["tool"]["driver"]["rules"]
+    }
+    assert rules["weights_sum_to_one"] == STATEMENTS["weights_sum_to_one"]
+    assert [result["ruleId"] for result in run["results"]] == [*rules]
+    where = run["results"][0]["locations"][0]["physicalLocation"]
+    assert where["artifactLocation"]["uri"] == "a%20folder/mine.py"
+    assert where["region"]["startLine"] == 9
+    assert "locations" not in run["results"][2]  # nobody knows where the code of 'other' stands
+
+
+def test_a_log_that_is_no_sarif_does_not_pass_the_schema() -> None:
+    log = json.loads(sarif.render(FINDINGS))
+    log["runs"][0]["results"][0]["level"] = "wrong"
+    with pytest.raises(jsonschema.ValidationError, match="wrong"):
+        jsonschema.Draft4Validator(SCHEMA).validate(log)
+
+
+def test_gitlab_gets_every_field_that_it_requires() -> None:
+    rows = json.loads(gitlab.render(FINDINGS))
+    assert [row["check_name"] for row in rows] == [o.invariant for o in FINDINGS.bad]
+    for row in rows:
+        assert {*row} == {"description", "check_name", "fingerprint", "severity", "location"}
+    assert rows[0]["location"] == {"path": "a folder/mine.py", "lines": {"begin": 9}}
+    assert len({row["fingerprint"] for row in rows}) == len(rows)
+
+
+def test_annotations_are_one_a_subject_and_line_with_special_characters_escaped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("of another step\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    mine, other = github.render(FINDINGS).splitlines()
+    assert mine.startswith("::error file=a folder/mine.py,line=9,title=mine%3A weights_sum_to_one")
+    assert "100%25, but should be 1%0A" in mine
+    assert other.startswith("::error title=other%3A keeps_the_contract::")
+    text = summary.read_text("utf-8")
+    assert text.startswith("of another step\n### ❌ attnbench: 1 passed, 1 failed, ")
+    assert "|`mine`|1 passed, 1 failed, 1 inconclusive|weights_sum_to_one: " in text
+    assert "Run it: `attnbench check mine.py:SPEC`" in text
+    assert "property: A row of weights sums to 1." in text
+
+
+def test_a_summary_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/no/folder/x.md")
+    with pytest.raises(Exception, match=r"GITHUB_STEP_SUMMARY=/no/folder/x\.md cannot be written"):
+        github.render(FINDINGS)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "message", "color"),
+    [
+        (OUTCOMES[:1], "1 properties hold", "brightgreen"),
+        (OUTCOMES, "3 of 4 fail", "red"),
+        ((), "nothing checked", "lightgrey"),
+    ],
+)
+def test_a_badge_tells_how_many_hold(
+    outcomes: tuple[Outcome, ...], message: str, color: str
+) -> None:
+    told = json.loads(badge.render(Findings(CheckReport(outcomes), {})))
+    assert (told["schemaVersion"], told["message"], told["color"]) == (1, message, color)
+
+
+def test_each_format_but_those_of_the_screen_is_a_module() -> None:
+    folder = Path(badge.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "places"}
+    assert modules == {*FORMATS} - {"text", "json"}
