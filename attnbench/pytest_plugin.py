@@ -157,14 +157,15 @@ class Checks(pytest.Collector):
         from attnbench.checking.api import all_targets
         from attnbench.checking.parametrization import checks_of
         from attnbench.errors import AttnbenchError, UsageError
+        from attnbench.registry.address import split_addresses
 
         options = self.config.option
         profile = options.attnbench_profile or "quick"
         try:
-            if options.attnbench_as and not _split(options.attnbench):
+            if options.attnbench_as and not split_addresses(options.attnbench):
                 raise UsageError("--attnbench-as describes a subject, and --attnbench names none.")
             pairs = checks_of(
-                _split(options.attnbench) or all_targets(profile),
+                split_addresses(options.attnbench) or all_targets(profile),
                 style=options.attnbench_as,
                 profile=profile,
                 seed=_seed(self.config),
@@ -174,18 +175,6 @@ class Checks(pytest.Collector):
         for subject, check in pairs:
             name = f"attnbench[{subject.name}-{check.invariant.name}]"
             yield CheckItem.from_parent(self, name=name, nodeid=name, subject=subject, check=check)
-
-
-def _split(names: str) -> list[str]:
-    """The addresses between commas; a comma in an address's brackets is its own."""
-    parts, depth, start = [], 0, 0
-    for place, sign in enumerate(names):
-        depth += (sign == "(") - (sign == ")")
-        if sign == "," and depth == 0:
-            parts.append(names[start:place])
-            start = place + 1
-    parts.append(names[start:])
-    return [part.strip() for part in parts if part.strip()]
 
 
 class CheckItem(pytest.Item):

@@ -18,6 +18,7 @@ from attnbench.cases.case import Case
 from attnbench.errors import RefusalError
 from attnbench.invariants.bitwise import ARRANGEMENTS, Arrangement, Rerun
 from attnbench.oracle.budget import Oracle
+from attnbench.registry.address import Address
 from attnbench.subject.input_files import load_inputs
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
@@ -42,7 +43,7 @@ _MANTISSA = {
 
 
 def drift(
-    target: str,
+    target: str | Address,
     *,
     dtypes: Sequence[str] = _DTYPES,
     device: str = "cpu",

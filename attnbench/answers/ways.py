@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attnbench.answers.difference import Way, compare_ways
 from attnbench.cases.case import Case
 from attnbench.errors import InputsError, UsageError, nearest
+from attnbench.registry.address import Address
 from attnbench.subject.input_files import load_inputs
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
@@ -32,7 +33,7 @@ Pair = tuple[str, Way, Way, list[Tensor]]
 
 
 def difference(
-    targets: Sequence[str],
+    targets: Sequence[str | Address],
     *,
     question: str | None = None,
     values: Sequence[str] = (),

@@ -25,6 +25,7 @@ from attnbench.errors import (
     UsageError,
     nearest,
 )
+from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, Invariant
@@ -64,7 +65,7 @@ def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
     return [known[name] for name in names]
 
 
-def all_targets(profile: str) -> list[str]:
+def all_targets(profile: str) -> list[Address]:
     """The sorted addresses of all installed subjects that a profile checks.
 
     The profile quick leaves out the variants that specs list.
@@ -73,11 +74,11 @@ def all_targets(profile: str) -> list[str]:
         UnknownNameError: there is no such profile.
     """
     variants = _profile(profile).variants
-    return [subject.name for subject in installed() if variants or not subject.options]
+    return [subject.address for subject in installed() if variants or not subject.options]
 
 
 def check(
-    target: str | Spec | Callable[..., Any],
+    target: str | Address | Spec | Callable[..., Any],
     *,
     style: str | None = None,
     profile: str = "default",
@@ -148,7 +149,7 @@ def check_options(subjects: Iterable[Subject]) -> None:
 
 
 def planned(
-    target: str | Spec | Callable[..., Any],
+    target: str | Address | Spec | Callable[..., Any],
     *,
     style: str | None = None,
     profile: str = "default",
@@ -176,7 +177,8 @@ def planned(
         kinds = {subject.kind for subject in found}
         chosen = [one for one in chosen if kinds & set(one.kinds)]
     for subject in found:
-        registry().validate(subject.spec, excused=isinstance(target, str) and ":" not in target)
+        excused = isinstance(target, str | Address) and subject.address.source is None
+        registry().validate(subject.spec, excused=excused)
         if dtypes is not None and not set(dtypes) & set(subject.dtypes):
             raise UsageError(
                 f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
@@ -308,8 +310,7 @@ def _outcomes(
 
 
 def outcomes(
-    target: str,
-    subject: str,
+    target: Address,
     *,
     profile: str,
     device: str,
@@ -318,26 +319,24 @@ def outcomes(
     seed: int | None,
     asked: Sequence[str] = (),
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of one subject of an address as they come, in a child process.
+    """Yield the outcomes of the subject of an address as they come, in a child process.
 
     Args:
-        target, subject, profile, device, dtypes, invariants, seed: as in :func:`check`.
+        target, profile, device, dtypes, invariants, seed: as in :func:`check`.
         asked: invariants that the user named.
     """
     guard = SuiteGuard()
-    found, chosen = planned(
+    (one,), chosen = planned(
         target, profile=profile, device=device, dtypes=dtypes, invariants=invariants, asked=asked
     )
-    (one,) = [candidate for candidate in found if candidate.name == subject]
     yield from outcomes_of(
         one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
     )
 
 
-def fails_alone(target: str, subject: str, *, profile: str, invariant: str, case: str) -> bool:
+def fails_alone(target: Address, *, profile: str, invariant: str, case: str) -> bool:
     """Whether one invariant fails at one case, in a process in which nothing ran before."""
-    found, (chosen,) = planned(target, profile=profile, invariants=[invariant])
-    (one,) = [candidate for candidate in found if candidate.name == subject]
+    (one,), (chosen,) = planned(target, profile=profile, invariants=[invariant])
     with seeded(), effort_of(PROFILES[profile], None, shrink=False):
         try:
             chosen.check(one, Case.from_id(case))

@@ -93,7 +93,6 @@ def run_checks(
             left[number] = work
             arguments = {
                 "target": work.target,
-                "subject": work.subject,
                 "invariants": work.invariants,
                 "seed": work.seed,
                 **options,
@@ -203,7 +202,7 @@ def _repeatable(outcome: Outcome, task: Task) -> Outcome:
     if outcome.ok:
         return outcome
     given = task.arguments
-    words = ["attnbench", "check", given["target"], "--invariant", outcome.invariant]
+    words = ["attnbench", "check", str(given["target"]), "--invariant", outcome.invariant]
     words += ["--profile", given["profile"]]
     words += ["--seed", str(given["seed"])] if given["seed"] is not None else []
     words += ["--device", given["device"]] if given["device"] != "cpu" else []

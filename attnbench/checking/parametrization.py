@@ -19,6 +19,7 @@ from attnbench.checking.api import (
 from attnbench.checking.outcomes import CONTRACT, Outcome
 from attnbench.checking.report_text import failure_text
 from attnbench.checking.runner import skip_reason
+from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -97,7 +98,7 @@ def _outcome(subject: Subject, invariant: Invariant, profile: str, seed: int | N
 
 
 def checks_of(
-    targets: Iterable[str | Spec | Callable[..., Any]],
+    targets: Iterable[str | Address | Spec | Callable[..., Any]],
     *,
     style: str | None = None,
     profile: str = "quick",
@@ -118,7 +119,7 @@ def checks_of(
 
 
 def parametrize_with_checks(
-    targets: Iterable[str | Spec | Callable[..., Any]],
+    targets: Iterable[str | Address | Spec | Callable[..., Any]],
     *,
     style: str | None = None,
     profile: str = "quick",

@@ -42,7 +42,7 @@ class Reruns:
         self._taken[outcome.subject] += 1
         given = task.arguments
         arguments = {
-            **{name: given[name] for name in ("target", "subject", "profile")},
+            **{name: given[name] for name in ("target", "profile")},
             "invariant": outcome.invariant,
             "case": outcome.counterexample,
         }

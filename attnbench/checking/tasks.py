@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from attnbench.registry.address import Address
+
 __all__ = ["adapted_fields", "loaded_plugins", "make", "plan", "subject_rows"]
 
 
@@ -34,7 +36,7 @@ def loaded_plugins() -> list[dict[str, Any]]:
 
 
 def subject_rows(
-    targets: Sequence[str] | None, case_id: str | None = None, size: int | None = None
+    targets: Sequence[Address] | None, case_id: str | None = None, size: int | None = None
 ) -> list[dict[str, Any]]:
     """Rows for the subjects of some addresses, or all installed ones, as in ``attnbench list``.
 
@@ -45,18 +47,14 @@ def subject_rows(
     """
     from attnbench.subject.lookup import installed, resolve
 
-    found: list[tuple[str, Any]] = (
-        [(subject.name, subject) for subject in installed()]
-        if targets is None
-        else [(target, subject) for target in targets for subject in resolve(target)]
-    )
+    found = installed() if targets is None else [s for t in targets for s in resolve(t)]
     rows = []
-    for target, subject in found:
+    for subject in found:
         maker = subject.maker
         rows.append(
             {
                 "subject": subject.name,
-                "target": target,
+                "target": subject.address,
                 "kind": subject.kind,
                 "formula": maker.formula,
                 "source": maker.source,
@@ -132,7 +130,7 @@ def _kernels(subject: Any, case_id: str) -> list[dict[str, Any]]:
 
 
 def plan(
-    targets: Sequence[str] | None,
+    targets: Sequence[Address] | None,
     *,
     profile: str,
     device: str,
@@ -152,7 +150,7 @@ def plan(
 
     gaps: list[dict[str, Any]] = []
     laws: dict[str, list[str]] = {}
-    pairs: list[tuple[str, str]] = []
+    pairs: list[tuple[Address, str]] = []
     statements: dict[str, str] = {}
     of_subject: dict[str, list[str]] = {}
     about: list[str] = []
@@ -164,7 +162,7 @@ def plan(
         )
         statements |= {invariant.name: invariant.statement for invariant in chosen}
         for subject in found:
-            pairs.append((target, subject.name))
+            pairs.append((subject.address, subject.name))
             named = invariants is not None
             of_subject[subject.name] = [i.name for i in chosen if named or subject.kind in i.kinds]
             about += subject.about
@@ -181,28 +179,28 @@ def plan(
     }
 
 
-def code_lines(target: str, subject: str) -> tuple[str, int, int, int] | None:
-    """File, line, first and last line of the code of a subject of an address, if it is at hand."""
+def code_lines(target: Address) -> tuple[str, int, int, int] | None:
+    """File, line, first and last line of the code of the subject of an address, if at hand."""
     from attnbench.subject.code_lines import code_lines
     from attnbench.subject.lookup import resolve
 
-    return next((code_lines(one) for one in resolve(target) if one.name == subject), None)
+    (subject,) = resolve(target)
+    return code_lines(subject)
 
 
-def adapted_fields(target: str, style: str | None) -> dict[str, Any]:
+def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:
     """The fields that an adapter knows about a function, module or class, as plain data.
 
     Raises:
         AttnbenchError: there is no such target, it already is a spec, or the style does not fit.
     """
     from attnbench.errors import UsageError
-    from attnbench.registry.address import parse_address, styled
     from attnbench.specs.conventions import Conventions
     from attnbench.subject.lookup import resolve
     from attnbench.subject.styles.callee import AdaptedSpec
 
-    address = parse_address(styled(target, style, ()))
-    (*_, subject) = resolve(styled(target, style, ()))
+    address = target.called(style, {})
+    (*_, subject) = resolve(address)
     spec = subject.spec
     if not isinstance(spec, AdaptedSpec) or address.source is None:
         raise UsageError(
@@ -225,7 +223,7 @@ def adapted_fields(target: str, style: str | None) -> dict[str, Any]:
     }
 
 
-def make(target: str) -> None:
+def make(target: Address) -> None:
     """Build the subjects of an address, so that an option with a wrong value raises.
 
     Raises:
@@ -238,7 +236,7 @@ def make(target: str) -> None:
 
 
 def weights(
-    target: str,
+    target: Address,
     *,
     sizes: tuple[int, int, int],
     seed: int,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
 from attnbench.processes.pool import cores
+from attnbench.registry.address import Address
 
 __all__ = [
     "RESTARTS",
@@ -38,8 +39,7 @@ class Work:
     """One subject, and the invariants that still have to run on it.
 
     Args:
-        target: address by which the child finds it.
-        subject: name of the subject, since an address may resolve to several.
+        target: address by which the child finds it, and it alone.
         invariants: names of the invariants, in order.
         label: name of the subject in its outcomes.
         late: names of invariants that run after the others have run on every subject.
@@ -49,8 +49,7 @@ class Work:
         seed: seed of the drawn cases.
     """
 
-    target: str
-    subject: str
+    target: Address
     invariants: tuple[str, ...]
     label: str
     late: tuple[str, ...] = ()
@@ -61,7 +60,7 @@ class Work:
 
 
 def works_of(
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[tuple[Address, str]],
     invariants: Sequence[str],
     of_subject: Mapping[str, Sequence[str]] | None = None,
     *,
@@ -82,7 +81,7 @@ def works_of(
         first = tuple(name for name in names if name not in late)
         last = tuple(name for name in names if name in late)
         label = subject if count[subject] == 1 else f"{subject} of {target}"
-        works.append(Work(target, subject, first or last, label, late=last if first else ()))
+        works.append(Work(target, first or last, label, late=last if first else ()))
     return works
 
 
@@ -140,9 +139,9 @@ def pieces(work: Work) -> list[Work]:
     return [replace(work, invariants=hand, late=(), parts=0) for hand in hands]
 
 
-def digests(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+def digests(pairs: Sequence[tuple[Address, str]]) -> dict[str, str]:
     """A digest of each addressed file, since outcomes depend on its content."""
-    paths = {target.partition(".py:")[0] + ".py" for target, _ in pairs if ".py:" in target}
+    paths = {str(target.source) for target, _ in pairs if target.is_file}
     return {
         path: hashlib.sha256(Path(path).read_bytes()).hexdigest()
         for path in sorted(paths)

@@ -18,7 +18,7 @@ from attnbench.cli.options import (
     Style,
     Targets,
     Timing,
-    styled_targets,
+    parse_targets,
 )
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def command(
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_json
 
-    targets = styled_targets(targets, style, convention, call)
+    addresses = parse_targets(targets, style, convention, call)
     contract = Contract(cache=cache, timing=timing, threads=threads)
     if set_name is None and not length and not workload and inputs is None:
         set_name = "default"
@@ -146,11 +146,11 @@ def command(
     with machine_runs.machines_of(cluster, device) as machines:
         places = machine_runs.start(machines, **chosen, results=results, run=run, resume=resume)
         plugins = load_plugins(strict=strict)
-        check_options(targets or ())
+        check_options(addresses or ())
         runs = machine_runs.plan(
             places,
             **chosen,
-            targets=targets,
+            targets=addresses,
             devices=device,
             baseline=baseline,
             contract=contract,

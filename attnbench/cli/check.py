@@ -25,7 +25,7 @@ from attnbench.cli.options import (
     Strict,
     Style,
     Targets,
-    styled_targets,
+    parse_targets,
 )
 from attnbench.processes.pool import MEMORY_GIB
 
@@ -111,10 +111,10 @@ def command(
     output = formats_of(formats or (), as_json=as_json)
     named = len(targets) if targets else None
     plugins = load_plugins(strict=strict, preload=parallel.preload(named, invariant))
-    targets = styled_targets(targets, style, convention, call)
-    check_options(targets or ())
+    addresses = parse_targets(targets, style, convention, call)
+    check_options(addresses or ())
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
-    plan = ask("plan", targets=targets or None, invariants=invariant or None, **chosen)
+    plan = ask("plan", targets=addresses, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])
     works = works_of(plan["subjects"], list(statements), plan["of_subject"], late=COMPILING)
     labels, names = [work.label for work in works], list(statements)
@@ -128,7 +128,7 @@ def command(
     found: list[Outcome] = []
     journal = None
     if resume is not None:
-        subjects = [list(pair) for pair in plan["subjects"]]
+        subjects = [[str(target), name] for target, name in plan["subjects"]]
         asked = {**chosen, "subjects": subjects, "files": digests(plan["subjects"])}
         journal = Journal(resume, {**asked, "versions": installed_versions()})
         found = [

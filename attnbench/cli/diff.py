@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Convention, Strict, Style, styled_targets
+from attnbench.cli.options import AsJson, Convention, Strict, Style, parse_targets
 from attnbench.errors import UsageError
 
 _TIMEOUT_S = 600.0
@@ -77,7 +77,7 @@ def command(
     question, values = _question(attention, paths, cache, dtype, batch)
     plugins = load_plugins(strict=strict)
     rows = _rows(
-        targets=styled_targets(targets, style, convention) or [],
+        targets=parse_targets(targets, style, convention) or [],
         question=question,
         values=values,
         dtype=dtype if question != "dtype" else values[0],

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Convention, Device, Strict, Style, styled_targets
+from attnbench.cli.options import AsJson, Convention, Device, Strict, Style, parse_targets
+from attnbench.registry.address import Address
 
 _TIMEOUT_S = 300.0
 
@@ -44,7 +45,7 @@ def command(
     from attnbench.cli.plugin_loading import load_plugins
 
     plugins = load_plugins(strict=strict)
-    chosen = styled_targets(targets, style, convention) or ["scaled_dot/fused"]
+    chosen = parse_targets(targets, style, convention) or [Address("scaled_dot", "fused")]
     rows, failed = _rows(
         chosen, dtypes=dtype, device=device, inputs=str(inputs) if inputs else None
     )
@@ -62,7 +63,7 @@ _PARTED = ("rounding", "neither")
 
 
 def _rows(
-    targets: list[str], *, dtypes: list[str] | None, **arguments: Any
+    targets: list[Address], *, dtypes: list[str] | None, **arguments: Any
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Rows of all targets, each graded in a process of its own, and why others have none."""
     from attnbench.processes.pool import Task, Workers
@@ -75,7 +76,7 @@ def _rows(
         for target in targets:
             options = {"target": target, **arguments}
             function = "attnbench.answers.reproducibility:drift"
-            workers.submit(Task(target, function, options, timeout_s=_TIMEOUT_S))
+            workers.submit(Task(str(target), function, options, timeout_s=_TIMEOUT_S))
         for event in workers.events():
             if event.kind == "value":
                 found[event.task.name] = event.value
@@ -83,7 +84,7 @@ def _rows(
                 raise event.error
             elif event.kind != "done":
                 failed[event.task.name] = event.reason.strip().splitlines()[-1]
-    return [row for target in targets for row in found.get(target, [])], failed
+    return [row for target in targets for row in found.get(str(target), [])], failed
 
 
 def _print_json(rows: list[dict[str, Any]], failed: dict[str, str]) -> None:

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Strict
+from attnbench.cli.options import AsJson, Strict, parse_targets
 from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.cli.printing.tables import print_json
 from attnbench.errors import UsageError
+from attnbench.registry.address import Address
 
 _TARGETS = ["additive(hidden_size=8)", "scaled_dot"]
 _MOST_LABELLED = 12
@@ -59,7 +60,7 @@ def command(
     chosen = _item(item)
     plugins = load_plugins(strict=strict)
     found, failed = _weights(
-        targets or _TARGETS,
+        parse_targets(targets or _TARGETS) or [],
         sizes=(q_len, kv_len, size),
         seed=seed,
         inputs=str(inputs) if inputs else None,
@@ -91,7 +92,7 @@ def _item(text: str | None) -> list[int] | None:
 
 
 def _weights(
-    targets: list[str], **arguments: Any
+    targets: list[Address], **arguments: Any
 ) -> tuple[dict[str, list[list[float]]], dict[str, str]]:
     """Weights by subject, and errors by target; each target runs in its own process."""
     from attnbench.processes.pool import Task, Workers
@@ -102,7 +103,7 @@ def _weights(
         for target in targets:
             options = {"target": target, **arguments}
             workers.submit(
-                Task(target, "attnbench.checking.tasks:weights", options, timeout_s=60.0)
+                Task(str(target), "attnbench.checking.tasks:weights", options, timeout_s=60.0)
             )
         for event in workers.events():
             if event.kind == "value":
@@ -111,7 +112,7 @@ def _weights(
                 raise event.error
             elif event.kind != "done":
                 failed[event.task.name] = event.reason.strip().splitlines()[-1]
-    ordered = {name: rows for t in targets for name, rows in found.get(t, {}).items()}
+    ordered = {name: rows for t in targets for name, rows in found.get(str(t), {}).items()}
     return ordered, failed
 
 

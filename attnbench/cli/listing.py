@@ -10,7 +10,7 @@ import typer
 
 from attnbench.cases.case import Case
 from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Strict, Targets
+from attnbench.cli.options import AsJson, Strict, Targets, parse_targets
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 from attnbench.registry.discovery import normalised
@@ -46,7 +46,8 @@ def command(
     if invariants:
         rows = ask("invariant_rows")
     else:
-        rows = ask("subject_rows", targets=targets or None, case_id=case)
+        rows = ask("subject_rows", targets=parse_targets(targets), case_id=case)
+        rows = [{**row, "target": str(row["target"])} for row in rows]
     if as_json:
         print_json(rows)
     elif invariants:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from attnbench.errors import UsageError
-from attnbench.registry.address import styled
+from attnbench.registry.address import Address, parse_address
+from attnbench.specs.conventions import parse_convention
 
 __all__ = [
     "AsJson",
@@ -25,7 +26,7 @@ __all__ = [
     "Style",
     "Targets",
     "Timing",
-    "styled_targets",
+    "parse_targets",
 ]
 
 Targets = Annotated[
@@ -110,16 +111,18 @@ Convention = Annotated[
 ]
 
 
-def styled_targets(
+def parse_targets(
     targets: list[str] | None,
-    style: str | None,
-    conventions: list[str] | None,
+    style: str | None = None,
+    conventions: list[str] | None = None,
     call: str | None = None,
-) -> list[str] | None:
-    """Add the style, with the call that renames its arguments, and conventions to all addresses.
+) -> list[Address] | None:
+    """Parse all addresses, and add the style and conventions to each; ``None`` without any.
 
     Raises:
-        UsageError: a style or convention is given without a target, or a call without a style.
+        AddressError, SpecError: an address or a convention cannot be read.
+        UsageError: a style or convention is given without a target, or to one that names another,
+            or a call without a style.
     """
     if call is not None:
         bracketed = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call)
@@ -130,8 +133,7 @@ def styled_targets(
                 '--as sdpa --call "f(queries=query, keys=key, values=value)".'
             )
         style += bracketed[1]
-    if style is None and not conventions:
-        return targets
-    if not targets:
+    if not targets and (style is not None or conventions):
         raise UsageError("--as and --convention describe a target, but none is named; add one.")
-    return [styled(target, style, conventions or ()) for target in targets]
+    given = dict(parse_convention(text) for text in conventions or ())
+    return [parse_address(target).called(style, given) for target in targets or ()] or None

@@ -13,6 +13,7 @@ from attnbench.cli.exit_codes import FAILED_PLUGIN
 from attnbench.errors import AttnbenchError, PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
+from attnbench.registry.address import Address
 
 __all__ = ["StrictError", "ask", "check_options", "load_plugins", "with_plugins"]
 
@@ -38,7 +39,7 @@ def ask(function: str, **arguments: Any) -> Any:
     return call(Task(function, f"{_INSIDE}:{function}", arguments, timeout_s=_LOAD_S))
 
 
-def check_options(targets: Sequence[str]) -> None:
+def check_options(targets: Sequence[Address]) -> None:
     """Build the subjects whose addresses have options, each in a child, to find wrong options.
 
     If a child hangs, dies or raises anything else, the command itself reports it for that subject.
@@ -47,9 +48,9 @@ def check_options(targets: Sequence[str]) -> None:
         AttnbenchError: an option, or a name given as its value, is unknown.
     """
     for target in targets:
-        if target.rstrip().endswith(")"):
+        if target.options:
             with contextlib.suppress(PluginError):
-                call(Task(target, f"{_INSIDE}:make", {"target": target}, timeout_s=_MAKE_S))
+                call(Task(str(target), f"{_INSIDE}:make", {"target": target}, timeout_s=_MAKE_S))
 
 
 def with_plugins(*modules: str) -> tuple[str, ...]:

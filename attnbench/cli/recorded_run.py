@@ -23,6 +23,7 @@ from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.errors import InputsError, UnknownNameError, UsageError
 from attnbench.processes.machines import Machine
 from attnbench.processes.pool import Task, call
+from attnbench.registry.address import Address, parse_address
 
 __all__ = ["PRELOAD", "Place", "Running", "look", "plan", "start"]
 
@@ -133,7 +134,7 @@ def look(
 def plan(
     place: Place,
     *,
-    targets: Sequence[str] | None,
+    targets: Sequence[Address] | None,
     set_name: str | None = None,
     workloads: Sequence[str] = (),
     lengths: Sequence[int] = (),
@@ -235,7 +236,7 @@ def _baselines(chosen: str | None) -> tuple[str, str]:
     """The baselines of attention and of layers, one of which may be chosen."""
     if chosen is None:
         return BASELINES
-    rows = ask("subject_rows", targets=[chosen], size=LAYER_SIZE)
+    rows = ask("subject_rows", targets=[parse_address(chosen)], size=LAYER_SIZE)
     if len(rows) != 1:
         names = ", ".join(row["subject"] for row in rows)
         raise UsageError(f"--baseline {chosen} stands for {names}; name one of them.")
@@ -243,16 +244,18 @@ def _baselines(chosen: str | None) -> tuple[str, str]:
     return (attention, chosen) if rows[0]["kind"] == "layer" else (chosen, layers)
 
 
-def _subjects(targets: Sequence[str] | None, baselines: tuple[str, str]) -> list[Planned]:
+def _subjects(targets: Sequence[Address] | None, baselines: tuple[str, str]) -> list[Planned]:
     """The requested subjects, their baselines, and the scoring functions of kernels."""
     rows = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
     names = {row["subject"] for row in rows}
-    kernels = [row for row in rows if row["kind"] == "kernel" and row["target"] == row["subject"]]
+    kernels = [
+        row for row in rows if row["kind"] == "kernel" and str(row["target"]) == row["subject"]
+    ]
     paired = (baseline_of(row["kind"], baselines) for row in rows)
     needed = dict.fromkeys((*paired, *(scoring_of(row["subject"]) for row in kernels)))
     for name in reversed([name for name in needed if targets and name not in names]):
         with contextlib.suppress(UnknownNameError):  # no baseline without the built-in plugins
-            rows = [*ask("subject_rows", targets=[name], size=LAYER_SIZE), *rows]
+            rows = [*ask("subject_rows", targets=[parse_address(name)], size=LAYER_SIZE), *rows]
     planned = [
         Planned(row["target"], row["subject"], row["kind"], (row["layer"] or {}).get("size"))
         for row in rows

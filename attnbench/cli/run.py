@@ -20,7 +20,7 @@ from attnbench.cli.options import (
     Style,
     Targets,
     Timing,
-    styled_targets,
+    parse_targets,
 )
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def command(
     from attnbench.cli.printing.first_screen_content import content
     from attnbench.cli.printing.tables import print_json
 
-    targets = styled_targets(targets, style, convention, call)
+    addresses = parse_targets(targets, style, convention, call)
     set_name = "run" if inputs is None else None
     chosen: dict[str, Any] = {"set_name": set_name, "inputs": inputs}
     recorded_run.look(**chosen)
@@ -110,18 +110,18 @@ def command(
     with machine_runs.machines_of(cluster, device, *parallel.PRELOAD) as machines:
         places = machine_runs.start(machines, **chosen, results=results, preload=parallel.PRELOAD)
         plugins = load_plugins(strict=strict)
-        check_options(targets or ())
+        check_options(addresses or ())
         runs = machine_runs.plan(
             places,
             **chosen,
-            targets=targets,
+            targets=addresses,
             devices=device,
             with_options=False,
             baseline=baseline,
             contract=Contract(threads=threads, timing=timing),
             budget_s=seconds,
         )
-        planned = ask("plan", targets=targets or None, invariants=None, **options)
+        planned = ask("plan", targets=addresses, invariants=None, **options)
         workers = None if machines is None else machines.cluster
         try:
             _check(planned, options, check_seconds, outcomes, workers)
@@ -139,7 +139,7 @@ def command(
         planned["of_subject"],
         runs[0].left_out,
         own_inputs=inputs is not None,
-        addresses={name: target for target, name in planned["subjects"]},
+        addresses={name: str(target) for target, name in planned["subjects"]},
     )
     if as_json:
         files: dict[str, Any] = {"checks_file": str(checks), "file": str(paths[0])}

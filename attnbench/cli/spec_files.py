@@ -10,6 +10,7 @@ from typing import Any
 
 from attnbench.cli.plugin_loading import ask, load_plugins
 from attnbench.errors import UsageError
+from attnbench.registry.address import parse_address
 from attnbench.specs.conventions import KINDS
 
 __all__ = ["write_spec"]
@@ -23,7 +24,7 @@ def write_spec(target: str, style: str | None, into: Path, name: str | None) -> 
         UsageError: the file already exists.
     """
     load_plugins(warn=False)
-    told: dict[str, Any] = ask("adapted_fields", target=target, style=style)
+    told: dict[str, Any] = ask("adapted_fields", target=parse_address(target), style=style)
     file = into / f"{name or told['name'].lower() + '_spec'}.py"
     if not file.stem.isidentifier():
         raise UsageError(f"{file.name} could not be imported: use letters, digits and '_'.")

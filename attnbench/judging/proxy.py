@@ -16,6 +16,7 @@ from torch import Tensor
 from attnbench.errors import StyleError
 from attnbench.judging.confined import Confined
 from attnbench.judging.right_answers import right_output
+from attnbench.registry.address import Address
 from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.subject import Subject
@@ -136,4 +137,4 @@ def subject_of(proxy: Proxy, name: str, conventions: Mapping[str, Any]) -> Subje
         dtypes=spec.dtypes,
         exempt={"scale_multiplies_scores": _SCALES},
     )
-    return Subject(name, "mechanism", spec)
+    return Subject(name, "mechanism", spec, None, Address(spec.name))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attnbench.benchmark.agreement.attention_agreement import cut
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import Reference
+from attnbench.registry.address import Address
 from attnbench.specs import ScoringSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -34,7 +35,7 @@ class _Dot(nn.Module):
 
 
 _SPEC = ScoringSpec(name="right", make=lambda query_size, key_size: _Dot(), equal_sizes=True)
-_RIGHT = Subject("right", "scoring", _SPEC, _SPEC)
+_RIGHT = Subject("right", "scoring", _SPEC, _SPEC, Address("right"))
 
 
 def right_output(

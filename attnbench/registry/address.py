@@ -6,26 +6,38 @@ my-scores:cosine                   of one distribution, if two register the same
 multi_head(scoring=additive)       with options: a separate subject
 path/to/file.py:SPEC               not installed: a spec, or an iterable of specs
 path/to/file.py:SPECS#cosine       one of such an iterable, by its name
+'a path, quoted/file.py':SPEC      the same, where the path could be read in another way
 package.module:SPEC
 package.module:function as sdpa    a function, module or class, with its style of call
 soft with hidden_slots=finite      with other conventions than those of its spec
+
+An address is parsed once, where it comes in, and passed on as an :class:`Address`; ``str`` gives
+text that parses back to it.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnbench.errors import AddressError
-from attnbench.specs.conventions import parse_convention
+from attnbench.errors import AddressError, StyleError
+from attnbench.specs.common import ReadOnly
+from attnbench.specs.conventions import format_conventions, parse_convention
 
-__all__ = ["Address", "format_options", "item_of", "parse_address", "styled", "without_style"]
+__all__ = ["Address", "parse_address", "split_addresses"]
 
-_BARE = re.compile(r"[\w.-]+")
-_STYLED = re.compile(r"(.*?)(?:\s+as\s+(\w+(?:\([^()]*\))?))?(?:\s+with\s+(\w+\s*=.*))?", re.DOTALL)
+_HEAD = re.compile(
+    r"(?P<name>[\w.-]+)(?:/(?P<kernel>[\w.-]+))?(?:#(?P<item>[\w.-]+(?:/[\w.-]+)?))?"
+)
+_TAIL = re.compile(
+    r"(?:\s+as\s+(?P<style>\w+(?:\([^()]*\))?))?(?:\s+with\s+(?P<with>\w+\s*=.*))?", re.DOTALL
+)
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_CONTINUES = re.compile(r"\s*\w+\s*=")
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class Address:
         name: name of a scoring function or mechanism, or an attribute of a file or module.
         kernel: name of one of its kernels.
         source: a distribution, a file's path (it ends in ``.py``) or a module.
-        options: keyword arguments for ``make``.
+        options: keyword arguments for ``make``: literals, or text such as another address.
         style: style of call of the target.
         conventions: conventions that replace those of the spec.
         item: name of one of the specs that the attribute lists; ``""`` means all of them.
@@ -50,10 +62,45 @@ class Address:
     conventions: Mapping[str, Any] = field(default_factory=dict)
     item: str = ""
 
+    def __post_init__(self) -> None:
+        for what in ("options", "conventions"):
+            object.__setattr__(self, what, ReadOnly(getattr(self, what)))
+
     @property
     def is_file(self) -> bool:
         """Whether the source is a file's path."""
         return self.source is not None and self.source.endswith(".py")
+
+    @property
+    def key(self) -> str:
+        """``name`` or ``scoring/kernel``."""
+        return f"{self.name}/{self.kernel}" if self.kernel else self.name
+
+    def __str__(self) -> str:
+        rest = self.key + (f"#{self.item}" if self.item else "") + format_options(self.options)
+        rest += f" as {self.style}" if self.style else ""
+        rest += f" with {format_conventions(self.conventions)}" if self.conventions else ""
+        if self.source is None:
+            return rest
+        plain = f"{self.source}:{rest}"
+        return (
+            plain
+            if _parts(plain) == _parts(f"{self.source!r}:{rest}")
+            else f"{self.source!r}:{rest}"
+        )
+
+    def called(self, style: str | None, conventions: Mapping[str, Any]) -> Address:
+        """The same address with a style of call and further conventions.
+
+        Raises:
+            StyleError: it names another style.
+        """
+        if style is not None and self.style not in (None, style):
+            raise StyleError(
+                f"{self} says 'as {self.style}', but the style {style!r} is given, too."
+            )
+        merged = {**self.conventions, **conventions}
+        return replace(self, style=style or self.style, conventions=merged)
 
 
 def parse_address(text: str) -> Address:
@@ -61,103 +108,152 @@ def parse_address(text: str) -> Address:
 
     Raises:
         AddressError: it has no name, or its options are not ``key=value`` pairs.
+        SpecError: a convention is unknown, or its value is.
     """
-    bare, style, conventions = _split_style(text)
-    head, options = _split_options(bare)
-    if head.endswith(".py"):
-        raise AddressError(_complaint(text, f"it does not say which attribute of {head} is meant"))
-    source, separator, name = head.rpartition(":")
-    if separator and not source:
-        raise AddressError(_complaint(text, "there is nothing before ':'"))
-    kernel: str | None = None
-    name, chosen, item = name.partition("#")
-    if chosen and not source:
-        raise AddressError(_complaint(text, "'#' selects from a file's or module's attribute"))
-    if "/" in name:
-        name, kernel = name.split("/", 1)
-    for part in (name, kernel, *(item.split("/", 1) if chosen else ())):
-        if part is not None and not _BARE.fullmatch(part):
-            raise AddressError(_complaint(text, f"{part!r} is not a name"))
+    source, head, options, tail = _parts(text)
+    given = split_outside(tail["with"] or "")
     return Address(
-        name=name,
-        kernel=kernel,
-        source=source or None,
-        options=options,
-        style=style,
-        conventions=conventions,
-        item=item,
+        name=head["name"],
+        kernel=head["kernel"],
+        source=source,
+        options=_read_options(options) or {},
+        style=tail["style"],
+        conventions=dict(parse_convention(pair) for pair in given),
+        item=head["item"] or "",
     )
 
 
-def item_of(text: str, name: str) -> str:
-    """The address of one of the specs that the attribute of an address lists."""
-    head = _split_options(without_style(text))[0]
-    return f"{head}#{name}{text.strip()[len(head) :]}"
+def split_addresses(text: str) -> list[str]:
+    """The addresses of a text with commas between; commas within an address are its own."""
+    found: list[str] = []
+    for part in split_outside(text):
+        if found and _CONTINUES.match(part):  # another convention of the address before
+            found[-1] += f", {part}"
+        else:
+            found.append(part)
+    return found
 
 
-def styled(text: str, style: str | None, conventions: Iterable[str]) -> str:
-    """An address followed by a style and conventions, each ``KEY=VALUE``."""
-    given = ", ".join(conventions)
-    return text + (f" as {style}" if style else "") + (f" with {given}" if given else "")
-
-
-def without_style(text: str) -> str:
-    """An address without its style and conventions."""
-    return _STYLED.fullmatch(text.strip())[1]  # type: ignore[index]  # it always matches
-
-
-def _split_style(text: str) -> tuple[str, str | None, Mapping[str, Any]]:
-    match = _STYLED.fullmatch(text.strip())
-    assert match is not None
-    bare, style, given = match.groups()
-    pairs = [part for part in (given or "").split(",") if part.strip()]
-    return bare, style, dict(parse_convention(part) for part in pairs)
-
-
-def _complaint(text: str, what: str) -> str:
-    return (
-        f"cannot read the address {text!r}: {what}.\n"
-        "Write name, scoring/kernel, distribution:name, name(option=value) or "
-        "path/to/file.py:ATTRIBUTE, followed by #NAME for one of the specs that it lists."
-    )
-
-
-def _split_options(text: str) -> tuple[str, Mapping[str, Any]]:
-    text = text.strip()
-    if not text.endswith(")"):
-        return text, {}
-    # the options' own "(" is the one that the last ")" closes: a path may hold others
-    depth = 0
-    for start in range(len(text) - 1, -1, -1):
-        depth += (text[start] == ")") - (text[start] == "(")
-        if depth == 0:
-            return text[:start], _parse_options(text, text[start:])
-    raise AddressError(_complaint(text, "its brackets do not match"))
-
-
-def _parse_options(text: str, bracketed: str) -> dict[str, Any]:
-    try:
-        call = ast.parse(f"f{bracketed}", mode="eval").body
-    except (SyntaxError, ValueError):
-        raise AddressError(_complaint(text, "its options are not key=value pairs")) from None
-    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-        raise AddressError(_complaint(text, "its options are not key=value pairs"))
-    return {str(k.arg): _option_value(k.value, bracketed, text) for k in call.keywords}
-
-
-def _option_value(node: ast.expr, bracketed: str, text: str) -> Any:
-    """A literal, or else the text, as in ``scoring=additive``, which names a scoring function."""
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        segment = ast.get_source_segment(f"f{bracketed}", node)
-        if segment is None:
-            raise AddressError(_complaint(text, "an option has no value")) from None
-        return segment
+def split_outside(text: str) -> list[str]:
+    """Split at the commas outside of brackets and quotes; parts are stripped, and not empty."""
+    parts, depth, start, place = [], 0, 0, 0
+    while place < len(text):
+        sign = text[place]
+        # an apostrophe within a word opens no quotation
+        quoted = (
+            _QUOTED.match(text, place) if place == start or text[place - 1] in " =([{,:" else None
+        )
+        depth += (sign in "([{") - (sign in ")]}")
+        if quoted:
+            place = quoted.end()
+            continue
+        if sign == "," and depth <= 0:
+            parts.append(text[start:place])
+            start = place + 1
+        place += 1
+    return [part.strip() for part in (*parts, text[start:]) if part.strip()]
 
 
 def format_options(options: Mapping[str, Any]) -> str:
     """The options as in an address, sorted by name; ``""`` without any."""
     if not options:
         return ""
-    return "(" + ", ".join(f"{key}={value}" for key, value in sorted(options.items())) + ")"
+    return (
+        "(" + ", ".join(f"{key}={_written(value)}" for key, value in sorted(options.items())) + ")"
+    )
+
+
+_Parts = tuple[str | None, dict[str, Any], str, dict[str, Any]]
+
+
+def _parts(text: str) -> _Parts:
+    """Source, head, options with their brackets, and tail: the first way to read the whole text."""
+    complaint = ""
+    for source, rest in _sources(text.strip()):
+        head = _HEAD.match(rest)
+        if head is None or (source is None and (head["item"] or head.group().endswith(".py"))):
+            continue
+        rest = rest[head.end() :]
+        options = _bracketed(rest)
+        tail = _TAIL.fullmatch(rest[len(options) :])
+        if tail is not None and source != "":
+            return source, head.groupdict(), options, tail.groupdict()
+        if rest.startswith("(") and not options:
+            complaint = complaint or "its options are not key=value pairs, or not closed"
+    raise AddressError(_complaint(text, complaint or _reason(text)))
+
+
+def _sources(text: str) -> Iterator[tuple[str | None, str]]:
+    """Each way to split a text into a source and what follows it."""
+    yield None, text
+    quoted = _QUOTED.match(text)
+    if quoted and text[quoted.end() : quoted.end() + 1] == ":":
+        yield _literal(quoted.group()), text[quoted.end() + 1 :]
+    for colon in re.finditer(":", text):
+        yield text[: colon.start()], text[colon.end() :]
+
+
+def _reason(text: str) -> str:
+    text = text.strip()
+    if text.startswith(":"):
+        return "there is nothing before ':'"
+    if "#" in text and ":" not in text:
+        return "'#' selects from a file's or module's attribute"
+    path = re.match(r".*\.py(?=\(|\s|$)", text, re.DOTALL)
+    if path and ":" not in text:
+        return f"it does not say which attribute of {path.group()} is meant"
+    return f"{text.rpartition(':')[2]!r} is not a name"
+
+
+def _complaint(text: str, what: str) -> str:
+    return (
+        f"cannot read the address {text!r}: {what}.\n"
+        "Write name, scoring/kernel, distribution:name, name(option=value) or "
+        "path/to/file.py:ATTRIBUTE, followed by #NAME for one of the specs that it lists, by "
+        "'as STYLE' and by 'with KEY=VALUE, KEY=VALUE'. A path may be quoted."
+    )
+
+
+def _bracketed(text: str) -> str:
+    """The options at the start of a text, with their brackets; ``""`` if there are none."""
+    if text.startswith("("):
+        for end in re.finditer(r"\)", text):
+            if _read_options(text[: end.end()]) is not None:
+                return text[: end.end()]
+    return ""
+
+
+def _read_options(bracketed: str) -> dict[str, Any] | None:
+    """The options between brackets; ``None`` if they are not ``key=value`` pairs."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a backslash that escapes nothing
+            call = ast.parse(f"f{bracketed}", mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+        return None
+    source = f"f{bracketed}"
+    values = {str(k.arg): ast.get_source_segment(source, k.value) or "" for k in call.keywords}
+    return {key: _literal(value) for key, value in values.items()}
+
+
+def _literal(text: str) -> Any:
+    """A literal, or else the text, as in ``scoring=additive``, which names a scoring function."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _written(value: Any) -> str:
+    """An option's value as an address shows it: text without quotes, where it can be read back."""
+    if isinstance(value, str):
+        read = _read_options(f"(x={value})")
+        same = read is not None and list(read.items()) == [("x", value)]
+        return value if same else repr(value)
+    plain = repr(value)
+    ways = (plain, re.sub(r"\binf\b", "1e999", plain))  # no literal is called inf
+    return next((way for way in ways if _literal(way) == value), repr(str(value)))

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from attnbench._signing import ORIGIN
 from attnbench.errors import (
-    AddressError,
     DuplicateNameError,
     SpecError,
     UnknownNameError,
     nearest,
 )
-from attnbench.registry.address import parse_address
+from attnbench.registry.address import Address, parse_address
 from attnbench.registry.discovery import (
     DISABLED_VARIABLE,
     AnySpec,
@@ -27,7 +26,7 @@ from attnbench.registry.discovery import (
 )
 from attnbench.specs import KNOWN_LAWS, Invariant, KernelSpec, ScoringSpec
 
-__all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry"]
+__all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry", "spec_key"]
 
 
 @dataclass(frozen=True)
@@ -117,23 +116,23 @@ class Registry:
         """The plugins that failed."""
         return [plugin for plugin in self.plugins if plugin.status == "failed"]
 
-    def get(self, name: str) -> Spec:
-        """Look up a spec by ``name``, ``scoring/kernel`` or ``distribution:name``.
+    def get(self, name: str | Address) -> Spec:
+        """Look up a spec by the name, kernel and distribution of an address.
 
         Raises:
             UnknownNameError: no loaded plugin registers it.
             DuplicateNameError: more than one does.
         """
-        address = parse_address(name)
-        if address.options:
-            raise AddressError(f"{name!r} has options, but a spec has none; leave them out.")
-        key = f"{address.name}/{address.kernel}" if address.kernel else address.name
+        address = parse_address(name) if isinstance(name, str) else name
+        key = address.key
         found = self._by_key.get(key, [])
         if address.source is not None:
             wanted = normalised(address.source)
             found = [r for r in found if normalised(r.plugin.distribution) == wanted]
         if not found:
-            raise UnknownNameError(self._unknown(name))
+            raise UnknownNameError(
+                self._unknown(f"{address.source}:{key}" if address.source else key)
+            )
         if len(found) > 1:
             raise DuplicateNameError(_duplicate(key, found))
         spec = found[0].spec
@@ -149,15 +148,16 @@ class Registry:
             text += f"\nNot loaded: {names}; 'attnbench plugins --load' says why."
         return text
 
-    def specs(self) -> list[tuple[str, Spec, Plugin]]:
+    def specs(self) -> list[tuple[Address, Spec, Plugin]]:
         """Address, spec and plugin of each subject, sorted; duplicates name their distribution."""
-        rows: list[tuple[str, Spec, Plugin]] = []
+        rows: list[tuple[Address, Spec, Plugin]] = []
         for key, found in self._by_key.items():
+            name, _, kernel = key.partition("/")
             for entry in found:
                 assert not isinstance(entry.spec, Invariant)
-                address = f"{entry.plugin.distribution}:{key}" if len(found) > 1 else key
-                rows.append((address, entry.spec, entry.plugin))
-        return sorted(rows, key=lambda row: row[0])
+                source = entry.plugin.distribution if len(found) > 1 else None
+                rows.append((Address(name, kernel or None, source), entry.spec, entry.plugin))
+        return sorted(rows, key=lambda row: str(row[0]))
 
     def scoring_for(self, kernel: KernelSpec) -> ScoringSpec:
         """The scoring function of a kernel; of several, the one of the kernel's distribution.

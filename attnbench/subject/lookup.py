@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
-import sys
-import traceback
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -19,24 +12,18 @@ from torch import nn
 from attnbench._signing import check_options
 from attnbench.errors import (
     AddressError,
-    AttnbenchError,
     OptionError,
     StyleError,
     UnknownNameError,
     UsageError,
     nearest,
 )
-from attnbench.registry.address import (
-    Address,
-    format_options,
-    parse_address,
-    styled,
-    without_style,
-)
-from attnbench.registry.catalog import Registry, registry
+from attnbench.registry.address import Address, format_options, parse_address
+from attnbench.registry.catalog import Registry, registry, spec_key
 from attnbench.registry.discovery import Spec, normalised
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.subject.layer import LayerSubject
+from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.styles.table import adapted
 from attnbench.subject.subject import Subject
 
@@ -48,11 +35,18 @@ _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 def get(name: str) -> Spec:
     """Look up an installed spec by ``name``, ``scoring/kernel`` or ``distribution:name``.
 
+    ``with KEY=VALUE`` behind it replaces conventions of the spec.
+
     Raises:
         UnknownNameError: no loaded plugin registers it; the message suggests the nearest names.
         DuplicateNameError: several plugins register it.
+        AddressError: it has options, which are no part of a spec.
+        StyleError: it names a style of call; a spec has its own.
     """
-    return registry().get(name)
+    address = parse_address(name)
+    if address.options:
+        raise AddressError(f"{name!r} has options, but a spec has none; leave them out.")
+    return _installed_spec(address)
 
 
 def subjects() -> list[str]:
@@ -69,7 +63,7 @@ def installed(source: Registry | None = None) -> list[Subject]:
             continue  # the plugin of its scoring function is blocked or failed
         variants = () if isinstance(spec, KernelSpec) else spec.variants
         for options in ({}, *variants):
-            found.append(_subject(spec, address, address + format_options(options), options))
+            found.append(_subject(spec, replace(address, options=options)))
     return sorted(found, key=lambda subject: subject.name)
 
 
@@ -77,7 +71,7 @@ def resolve(target: Any, style: str | None = None) -> list[Subject]:
     """Find the subjects of an address or a spec; a file's attribute may give several.
 
     Args:
-        target: an address, a spec, or a callable that a style of call can adapt.
+        target: an address, parsed or as text, a spec, or a callable that a style of call can adapt.
         style: style of call of a target that is not a spec; an address may include it.
 
     Raises:
@@ -85,27 +79,24 @@ def resolve(target: Any, style: str | None = None) -> list[Subject]:
             or is ambiguous, or an option is unknown.
         StyleError: the target is not a spec, and the style does not fit or is missing.
     """
-    if style is not None and isinstance(target, str):
-        return resolve(styled(target, style, ()))
+    if isinstance(target, str):
+        target = parse_address(target)
+    if isinstance(target, Address):
+        address = target.called(style, {})
+        if address.source is None or _is_distribution(address):
+            return [_subject(_settled(_installed_spec(address)), address)]
+        return _of_attribute(address)
     if isinstance(target, _SPECS):
         _is_no_spec(target, style, target.name)
-        return [_subject(_settled(target), _name(target), _name(target), {})]
-    if not isinstance(target, str):
-        if not callable(target):
-            raise AddressError(
-                f"a target is an address, a spec or a callable, not {target!r}; "
-                "declare attnbench.ScoringSpec(name=..., make=...)."
-            )
-        made = adapted(target, style)
-        return [_subject(made, made.name, made.name, {})]
-    address = parse_address(target)
-    if address.source is None or _is_distribution(address.source):
-        text = without_style(target).partition("(")[0].strip()
-        spec: Spec = registry().get(text)
-        _is_no_spec(spec, address.style, text)
-        spec = _settled(_following(spec, address.conventions))
-        return [_subject(spec, text, text + format_options(address.options), address.options)]
-    return _resolve_attribute(address, target)
+    elif callable(target):
+        target = adapted(target, style)
+    else:
+        raise AddressError(
+            f"a target is an address, a spec or a callable, not {target!r}; "
+            "declare attnbench.ScoringSpec(name=..., make=...)."
+        )
+    name, _, kernel = spec_key(target).partition("/")
+    return [_subject(_settled(target), Address(name, kernel or None))]
 
 
 def make_scoring(address: str | ScoringSpec, query_size: int, key_size: int) -> nn.Module:
@@ -127,27 +118,33 @@ def make_scoring(address: str | ScoringSpec, query_size: int, key_size: int) -> 
     return found[0].make(query_size, key_size, 0)
 
 
-def _is_distribution(source: str) -> bool:
-    return any(normalised(p.distribution) == normalised(source) for p in registry().plugins)
+def _is_distribution(address: Address) -> bool:
+    source = normalised(str(address.source))
+    return not address.is_file and any(
+        normalised(plugin.distribution) == source for plugin in registry().plugins
+    )
 
 
-def _subject(
-    spec: Spec,
-    address: str,
-    name: str,
-    options: Mapping[str, Any],
-    near: Iterable[Spec] = (),
-) -> Subject:
+def _installed_spec(address: Address) -> Spec:
+    spec = registry().get(address)
+    _is_no_spec(spec, address.style, address.key)
+    return _following(spec, address.conventions)
+
+
+def _subject(spec: Spec, address: Address, near: Collection[Spec] = ()) -> Subject:
+    """The subject of a spec; one that a plugin brings has its address as its name."""
+    named = replace(address, style=None, conventions={})
+    name = spec_key(spec) + format_options(address.options) if near else str(named)
     if isinstance(spec, KernelSpec):
         scoring = _scoring_of_kernel(spec, near)
-        check_options(name, scoring.make, options)
-        return Subject(name, "kernel", spec, scoring, options, address)
-    check_options(name, spec.make, options)
+        check_options(name, scoring.make, address.options)
+        return Subject(name, "kernel", spec, scoring, address)
+    check_options(name, spec.make, address.options)
     if isinstance(spec, ScoringSpec):
-        return Subject(name, "scoring", spec, spec, options, address)
+        return Subject(name, "scoring", spec, spec, address)
     if isinstance(spec, LayerSpec):
-        return LayerSubject(name, "layer", spec, None, options, address)
-    return Subject(name, "mechanism", spec, None, options, address)
+        return LayerSubject(name, "layer", spec, None, address)
+    return Subject(name, "mechanism", spec, None, address)
 
 
 def _scoring_of_kernel(kernel: KernelSpec, near: Iterable[Spec]) -> ScoringSpec:
@@ -157,9 +154,9 @@ def _scoring_of_kernel(kernel: KernelSpec, near: Iterable[Spec]) -> ScoringSpec:
     return registry().scoring_for(kernel)
 
 
-def _resolve_attribute(address: Address, target: str) -> list[Subject]:
-    assert address.source is not None
-    module = _load_file(address.source) if address.is_file else _import(address.source, target)
+def _of_attribute(address: Address) -> list[Subject]:
+    """The subjects of the attribute of a file or module."""
+    module = load_file(address) if address.is_file else import_module(address)
     if not hasattr(module, address.name):
         names = [n for n, v in vars(module).items() if isinstance(v, _SPECS)] or [
             n for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
@@ -167,43 +164,35 @@ def _resolve_attribute(address: Address, target: str) -> list[Subject]:
         raise UnknownNameError(
             f"{address.source} has no attribute {address.name!r}. {nearest(address.name, names)}"
         )
-    specs = [
-        _settled(_following(spec, address.conventions))
-        for spec in _specs_in(getattr(module, address.name), address.style, target)
-    ]
-    bare = target.partition("(")[0].strip() if address.options else target
-    names = [_name(spec) for spec in specs]
-    if address.item and address.item not in names:
+    found = _specs_in(getattr(module, address.name), address)
+    specs = {spec_key(spec): _settled(_following(spec, address.conventions)) for spec in found}
+    if len(specs) < len(found):
+        listed = ", ".join(map(spec_key, found))
+        raise AddressError(f"{address} lists two specs of one name ({listed}); rename one.")
+    if address.item and address.item not in specs:
         raise UnknownNameError(
             f"{address.source}:{address.name} lists no {address.item!r}. "
-            f"{nearest(address.item, names)}"
+            f"{nearest(address.item, specs)}"
         )
     return [
-        _subject(spec, bare, name + format_options(address.options), address.options, near=specs)
-        for name, spec in zip(names, specs, strict=True)
-        if address.item in ("", name)
+        _subject(spec, replace(address, item=key) if len(specs) > 1 else address, specs.values())
+        for key, spec in specs.items()
+        if address.item in ("", key)
     ]
 
 
-def _name(spec: Spec) -> str:
-    return f"{spec.scoring}/{spec.name}" if isinstance(spec, KernelSpec) else spec.name
-
-
-def _specs_in(value: Any, style: str | None, target: str) -> list[Spec]:
+def _specs_in(value: Any, address: Address) -> list[Spec]:
     """The specs of an attribute: itself, its items, or the spec that a style makes of it."""
-    if isinstance(value, _SPECS):
-        _is_no_spec(value, style, target)
-        return [value]
-    if callable(value) or style is not None:
-        return [adapted(value, style)]
+    if not isinstance(value, _SPECS) and (callable(value) or address.style is not None):
+        return [adapted(value, address.style)]
     specs = list(value) if isinstance(value, Iterable) else [value]
     for spec in specs:
         if not isinstance(spec, _SPECS):
             raise AddressError(
-                f"{target} is {spec!r}, but should be a ScoringSpec, KernelSpec, MechanismSpec or "
+                f"{address} is {spec!r}, but should be a ScoringSpec, KernelSpec, MechanismSpec or "
                 "LayerSpec, or an iterable of them."
             )
-        _is_no_spec(spec, style, target)
+        _is_no_spec(spec, address.style, str(address))
     return specs
 
 
@@ -231,61 +220,3 @@ def _settled(spec: Spec) -> Spec:
     if not isinstance(spec, LayerSpec) or spec.settle is None:
         return spec
     return spec.settle(spec)
-
-
-def _import(name: str, target: str) -> ModuleType:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise _failed(target, error) from error
-        raise UnknownNameError(
-            f"{target}: there is neither a distribution nor a module {name!r}; "
-            "a file is addressed as path/to/file.py:ATTRIBUTE."
-        ) from None
-    except (Exception, SystemExit) as error:
-        raise _failed(target, error) from error
-
-
-def _failed(target: str, error: BaseException) -> AttnbenchError:
-    """Convert an exception raised by an import to one error with its location."""
-    if isinstance(error, AttnbenchError):
-        return error
-    if isinstance(error, SyntaxError):
-        file, line = error.filename, error.lineno
-    else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        file, line = frame.filename, frame.lineno
-    return AddressError(
-        f"{target} cannot be imported: {type(error).__name__}: {error}\n  at {file}:{line}"
-    )
-
-
-def _load_file(text: str) -> ModuleType:
-    path = Path(text).resolve()
-    if not path.is_file():
-        raise AddressError(f"there is no file {text!r} (looked at {path}).")
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    name = path.stem
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) != str(path):
-        name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"  # files may share a name
-        known = sys.modules.get(name)
-    if known is not None:
-        return known
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # so that its modules can be pickled
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, Exception | SystemExit):
-            raise _failed(text, error) from error
-        raise
-    return module

@@ -10,7 +10,7 @@ import functools
 import inspect
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnbench.attention.attend import attend, scores_of
 from attnbench.cases.case import Case
 from attnbench.errors import DtypeError, RefusalError
-from attnbench.registry.address import format_options
+from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions, format_conventions
@@ -44,16 +44,19 @@ class Subject:
         kind: ``"scoring"``, ``"kernel"``, ``"mechanism"`` or ``"layer"``.
         spec: its spec.
         scoring: the scoring function: itself, or the one that a kernel computes.
-        options: keyword arguments for ``make``.
-        address: address without options by which it is found: a name, or a file's attribute.
+        address: address by which it is found, and it alone.
     """
 
     name: str
     kind: str
     spec: Spec
-    scoring: ScoringSpec | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    address: str = ""
+    scoring: ScoringSpec | None
+    address: Address
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Keyword arguments for ``make``."""
+        return self.address.options
 
     def __repr__(self) -> str:
         """The kind and the name, which is short enough for a test's id or a traceback."""
@@ -61,9 +64,8 @@ class Subject:
 
     @property
     def check_command(self) -> str:
-        """The command that checks it, with its full address if it comes from a file."""
-        target = (self.address or self.name.partition("(")[0]) + format_options(self.options)
-        return shlex.join(["attnbench", "check", target])
+        """The command that checks it."""
+        return shlex.join(["attnbench", "check", str(self.address)])
 
     @property
     def maker(self) -> ScoringSpec | MechanismSpec:

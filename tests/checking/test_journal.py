@@ -12,6 +12,7 @@ from attnbench.checking.outcomes import Outcome
 from attnbench.checking.parallel import over_seeds
 from attnbench.checking.works import Work, digests, without
 from attnbench.errors import UsageError
+from attnbench.registry.address import Address
 
 ASKED = {"profile": "quick", "versions": {"torch": "2.13.0"}}
 
@@ -26,7 +27,7 @@ def test_outcomes_come_back_and_are_not_asked_for_again(tmp_path: Path) -> None:
     journal.add(one("a", seed=3))
     again = Journal(path, ASKED)
     assert again.found == [one("a", seed=3)]
-    three, four = (Work("additive", "additive", ("a", "b"), "additive", seed=n) for n in (3, 4))
+    three, four = (Work(Address("additive"), ("a", "b"), "additive", seed=n) for n in (3, 4))
     assert without([three, four], again.found) == [replace(three, invariants=("b",)), four]
     again.add(one("b", seed=3))
     assert without([three, four], again.found) == [four]
@@ -87,7 +88,7 @@ def test_of_several_seeds_the_first_bad_outcome_stands_for_all() -> None:
 def test_a_journal_knows_the_content_of_the_files_that_it_is_about(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("SPEC = 1\n")
-    pairs = [(f"{file}:SPEC", "mine"), ("additive", "additive")]
+    pairs = [(Address("SPEC", source=str(file)), "mine"), (Address("additive"), "additive")]
     before = digests(pairs)
     assert list(before) == [str(file)]
     file.write_text("SPEC = 2\n")

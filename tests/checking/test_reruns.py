@@ -8,6 +8,7 @@ import pytest
 
 from attnbench.checking.parallel import run_checks
 from attnbench.checking.works import works_of
+from attnbench.registry.address import parse_address
 
 OPTIONS = {"profile": "quick", "device": "cpu", "dtypes": None}
 SOURCE = """
@@ -33,7 +34,9 @@ def test_a_failure_that_does_not_come_alone_says_so(
 ) -> None:
     file = tmp_path / "own.py"
     file.write_text(SOURCE)
-    works = works_of([(f"{file}:{name} as sdpa", name)], ["agrees_with_scalar_reference"])
+    works = works_of(
+        [(parse_address(f"{file}:{name} as sdpa"), name)], ["agrees_with_scalar_reference"]
+    )
     (outcome,) = run_checks(works, OPTIONS, jobs=1, timeout_s=120, memory_gib=2)
     assert outcome.status == "failed", outcome.reason
     assert ("fails only after earlier calls" in outcome.reason) == depends

@@ -14,6 +14,7 @@ import pytest
 import attnbench
 from attnbench.checking.api import all_targets
 from attnbench.checking.works import dealt, works_of
+from attnbench.registry.address import Address
 from tests.cli_runs import HERE, SUM, outcome, run
 
 
@@ -151,10 +152,13 @@ def test_junit_has_a_suite_a_subject_and_tells_failures_from_crashes(tmp_path: P
 
 
 def test_one_subject_is_shared_out_among_jobs_and_each_invariant_told_of_once() -> None:
-    works = works_of([("additive", "additive")], ["keeps_the_contract", "a", "b", "c"])
+    works = works_of([(Address("additive"), "additive")], ["keeps_the_contract", "a", "b", "c"])
     parts = [work.invariants for work in dealt(works, 2)]
     assert parts == [("keeps_the_contract", "a", "c"), ("keeps_the_contract", "b")]
-    assert [w.invariants for w in dealt(works_of([("x", "x")], ["a", "b"]), 4)] == [("a",), ("b",)]
+    assert [w.invariants for w in dealt(works_of([(Address("x"), "x")], ["a", "b"]), 4)] == [
+        ("a",),
+        ("b",),
+    ]
     assert dealt(works * 2, 2) == works * 2
     names = ("keeps_the_contract", "weights_sum_to_one", "pools_values", "layouts_agree")
     chosen = [text for name in names for text in ("--invariant", name)]
@@ -170,8 +174,8 @@ def test_one_subject_is_shared_out_among_jobs_and_each_invariant_told_of_once() 
 def test_quick_leaves_subjects_with_options_to_other_profiles_and_says_so() -> None:
     names = [name for name in attnbench.subjects() if name.partition("(")[0] == "static"]
     assert names == ["static", "static(scoring=scaled_dot)"]
-    assert set(names) <= set(all_targets("default"))
-    assert set(names) & set(all_targets("quick")) == {"static"}
+    assert set(names) <= set(map(str, all_targets("default")))
+    assert set(names) & set(map(str, all_targets("quick"))) == {"static"}
     law = ("--invariant", "bounded_by_one")
     result = run("check", *law, "--profile", "quick")
     assert "more subjects, which have options" in result.out.splitlines()[-1]

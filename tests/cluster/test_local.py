@@ -25,6 +25,7 @@ from attnbench.checking.works import key_of, works_of
 from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task
+from attnbench.registry.address import parse_address
 
 HERE = Path(__file__).parents[1]
 MAIN = (sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())")
@@ -81,7 +82,7 @@ def test_outcomes_order_and_exit_code_are_those_of_this_machine(tmp_path: Path) 
 def test_a_long_profile_is_split_by_invariants_and_has_the_outcomes_of_this_machine() -> None:
     names = (CONTRACT, "weights_sum_to_one", "masked_weights_are_zero", *COMPILING[:1])
     targets = ("dot", f"{HERE}/bad_subjects.py:SHAPE")
-    pairs = [(target, planned(target)[0][0].name) for target in targets]
+    pairs = [(parse_address(target), planned(target)[0][0].name) for target in targets]
     works = works_of(pairs, names, late=COMPILING)
     options = {"profile": "default", "device": "cpu", "dtypes": None}
     limits: dict[str, Any] = {"jobs": 1, "timeout_s": 300.0, "memory_gib": 2.0}

@@ -7,6 +7,7 @@ The table is ``tests/meta/skips.json``; after a skip that is meant, write it ane
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from attnbench.checking.api import select_invariants
@@ -33,7 +34,7 @@ TABLE = Path(__file__).with_name("skips.json")
 def builtin() -> list[Subject]:
     """Subjects that attnbench itself brings, whatever else is installed."""
     own = {name for name, _, plugin in registry().specs() if plugin.distribution == "attnbench"}
-    return [subject for subject in installed() if subject.address in own]
+    return [subject for subject in installed() if replace(subject.address, options={}) in own]
 
 
 def skips() -> dict[str, dict[str, str]]:

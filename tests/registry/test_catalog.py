@@ -70,7 +70,10 @@ def test_two_distributions_with_one_name_stay_loaded_and_are_reached_by_distribu
     assert "ATTNBENCH_DISABLED_PLUGINS=scores" in str(raised.value)
     assert both.get("attn-extra:cosine") is first
     assert both.get("my_scores:cosine") is second
-    assert [address for address, _, _ in both.specs()] == ["attn-extra:cosine", "my-scores:cosine"]
+    assert [str(address) for address, _, _ in both.specs()] == [
+        "attn-extra:cosine",
+        "my-scores:cosine",
+    ]
 
 
 def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from attnbench.attention.masks import causal_mask, valid_lens_mask
 from attnbench.oracle.budget import Oracle
+from attnbench.registry.address import Address
 from attnbench.specs import MechanismSpec, ScoringSpec
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
@@ -71,7 +72,7 @@ class _ScaledDot(nn.Module):
 
 
 _SCALED_DOT = ScoringSpec(name="textbook", make=lambda query, key: _ScaledDot())
-_TEXTBOOK = Subject(_SCALED_DOT.name, "scoring", _SCALED_DOT, _SCALED_DOT)
+_TEXTBOOK = Subject("textbook", "scoring", _SCALED_DOT, _SCALED_DOT, Address("textbook"))
 
 
 def is_scaled_dot(subject: Subject) -> bool:

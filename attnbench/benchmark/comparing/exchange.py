@@ -14,7 +14,7 @@ import os
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +31,7 @@ from attnbench.benchmark.comparing.sides import (
 )
 from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
 from attnbench.errors import UsageError
-from attnbench.registry.address import item_of
+from attnbench.registry.address import parse_address
 
 __all__ = ["BLOCKS", "SLOT_S", "Exchange", "quiet_core"]
 
@@ -119,7 +119,9 @@ class Exchange:
         if not both:
             raise UsageError(f"{text}: the two sides have no subject name in common there.")
         return (
-            [text] if found[0] == found[1] == both[:1] else [item_of(text, name) for name in both]
+            [text]
+            if found[0] == found[1] == both[:1]
+            else [str(replace(parse_address(text), item=name)) for name in both]
         )
 
     def pair(

@@ -254,14 +254,15 @@ def _module(source: str) -> Any:
         if not path.is_file():
             raise LookupError(f"there is no file {source}")
         sys.path.insert(0, str(path.parent))
-        known = sys.modules.get(path.stem)
+        name = f"attnbench_file_{path.stem}"  # not a name that another module may have
+        known = sys.modules.get(name)
         if known is not None and getattr(known, "__file__", None) == str(path):
             return known
-        spec = importlib.util.spec_from_file_location(path.stem, path)
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
+        sys.modules[name] = module
         spec.loader.exec_module(module)
         return module
     sys.path.insert(0, os.getcwd())

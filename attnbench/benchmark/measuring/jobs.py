@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.registry.address import Address
 
 __all__ = ["Job"]
 
@@ -15,14 +16,12 @@ class Job:
 
     Args:
         target: address of the subject.
-        subject: name of the subject, since an address may resolve to several.
         case: case at which it is measured.
         look: whether to also measure agreement, memory and counts.
         clock: clock that the first process chose; if empty, this process chooses one.
     """
 
-    target: str
-    subject: str
+    target: Address
     case: BenchCase
     look: bool = True
     clock: str = ""

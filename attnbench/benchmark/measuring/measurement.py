@@ -231,7 +231,7 @@ def take_rows(
     bench = Bench(contract, seed=seed, baselines=(baselines[0], baselines[1]))
     for number, job in enumerate(jobs):
         yield number, None
-        (subject,) = [found for found in resolve(job.target) if found.name == job.subject]
+        (subject,) = resolve(job.target)
         found = take(subject, job.case, bench, look=job.look, clock=job.clock)
         if job.look:
             found = replace(found, facts={**found.facts, "versions": _distribution(subject)})

@@ -24,6 +24,7 @@ from attnbench.benchmark.measuring.takes import Take, gain_of, ratio_of, summed_
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.processes.machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
+from attnbench.registry.address import Address
 
 __all__ = ["Planned", "Session", "Taken"]
 
@@ -41,12 +42,12 @@ class Planned:
 
     Args:
         target: address by which a child process finds it.
-        name: name of the subject, since an address may resolve to several.
+        name: name of the subject.
         kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
         size: E of a layer; ``None`` for the E of each case.
     """
 
-    target: str
+    target: Address
     name: str
     kind: str
     size: int | None = None
@@ -219,10 +220,7 @@ class Session:
             del waiting[: max(count, 1)]
 
     def _process(self, rows: Sequence[_Row], number: int) -> Iterator[tuple[_Row, Take, float]]:
-        jobs = [
-            Job(row.planned.target, row.planned.name, row.case, not row.takes, row.clock)
-            for row in rows
-        ]
+        jobs = [Job(row.planned.target, row.case, not row.takes, row.clock) for row in rows]
         arguments: dict[str, Any] = {
             "jobs": jobs,
             "contract": self.contract,

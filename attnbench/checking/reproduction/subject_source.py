@@ -106,13 +106,11 @@ def _imports(module: ModuleType) -> tuple[str, ...]:
 def _importable_name(module: ModuleType) -> str:
     """The name by which a module can be imported if its folder is importable.
 
-    Of two files with the same name, the second was loaded under another name.
+    A file that an address names is loaded under a name of its own.
     """
     file = getattr(module, "__file__", None)
-    if file is None or "." in module.__name__:
-        return module.__name__
-    stem = Path(file).stem
-    return stem if module.__name__.startswith(f"{stem}_") else module.__name__
+    private = module.__name__.startswith("attnbench_file_")
+    return Path(file).stem if private and file else module.__name__
 
 
 def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:

@@ -85,8 +85,8 @@ def findings_of(
         if work.label in bad and work.label not in places:
             found = None
             with contextlib.suppress(AttnbenchError):  # it may hang or die as in its check
-                given = {"target": work.target, "subject": work.subject}
                 inside = "attnbench.checking.tasks:code_lines"
+                given = {"target": work.target}
                 found = call(Task(work.label, inside, given, timeout_s=_FIND_S))
             if found is not None:
                 places[work.label] = _place(*found)

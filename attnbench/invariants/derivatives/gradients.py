@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -160,7 +161,7 @@ def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: st
 
 def _as_on_plain_path(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    plain = Subject(subject.name, "scoring", subject.maker, subject.scoring, subject.options)
+    plain = replace(subject, kind="scoring", spec=subject.maker)
     inputs, named = leaves_of(base.module, base.inputs)
     weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
     ways = [(s.output(base.module, inputs) * weight).sum() for s in (subject, plain)]
