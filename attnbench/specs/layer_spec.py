@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attnbench.specs.common import (
+    ReadOnly,
     check_callable,
     check_names,
     check_same_as,
@@ -153,7 +153,7 @@ class LayerSpec:
         )
         self._check("kv_heads", groups, "a divisor of heads")
         self._check("reference", self.reference is None or callable(self.reference), "a function")
-        object.__setattr__(self, "paths", MappingProxyType(dict(self.paths)))
+        object.__setattr__(self, "paths", ReadOnly(self.paths))
         for law, names in self.paths.items():
             pair = isinstance(names, tuple) and [type(name) for name in names] == [str, str]
             self._check("paths", law in PATHS and pair, f"two methods for each of {PATHS}")
