@@ -326,20 +326,21 @@ def outcomes(
         asked: invariants that the user named.
     """
     guard = SuiteGuard()
-    (one,), chosen = planned(
+    found, chosen = planned(
         target, profile=profile, device=device, dtypes=dtypes, invariants=invariants, asked=asked
     )
+    (subject,) = found
     yield from outcomes_of(
-        one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
+        subject, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
     )
 
 
 def fails_alone(target: Address, *, profile: str, invariant: str, case: str) -> bool:
     """Whether one invariant fails at one case, in a process in which nothing ran before."""
-    (one,), (chosen,) = planned(target, profile=profile, invariants=[invariant])
+    (subject,), (chosen,) = planned(target, profile=profile, invariants=[invariant])
     with seeded(), effort_of(PROFILES[profile], None, shrink=False):
         try:
-            chosen.check(one, Case.from_id(case))
+            chosen.check(subject, Case.from_id(case))
         except Exception:
             return True
     return False

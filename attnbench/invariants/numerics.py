@@ -21,7 +21,7 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.oracle.budget import Oracle
-from attnbench.specs import KINDS, Invariant, MechanismSpec
+from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -120,7 +120,7 @@ def representable(oracle: Oracle, case: Case) -> None:
 def _agrees_with_scalar(subject: Subject, case: Case) -> None:
     module, inputs = subject.build(case)
     most = _ITEM_PAIRS.get(current_profile().name, 1024)
-    if isinstance(subject.spec, MechanismSpec) and case.q_len * case.kv_len > most:
+    if subject.scoring is None and case.q_len * case.kv_len > most:
         inputs = _with_few_keys(inputs, most // case.q_len, case.seed)
     oracle = Oracle(subject, module, inputs)
     if not oracle.has_scalar:
@@ -185,7 +185,7 @@ def _form(subject: Subject, case: Case) -> None:
 
 
 def _projects(subject: Subject, module: nn.Module) -> bool:
-    return isinstance(subject.spec, MechanismSpec) and any(True for _ in module.parameters())
+    return subject.scoring is None and any(True for _ in module.parameters())
 
 
 _EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}

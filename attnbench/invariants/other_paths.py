@@ -17,7 +17,7 @@ from attnbench.invariants.toolkit.comparisons import differentiate, reject, same
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_calls import has_gradients as layer_has_gradients
-from attnbench.specs import Invariant, LayerSpec, MechanismSpec
+from attnbench.specs import Invariant
 from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS
 from attnbench.subject.lookup import resolve
@@ -29,13 +29,9 @@ if TYPE_CHECKING:
 _REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")
 
 
-def _named(subject: Subject) -> str | None:
-    return subject.spec.same_as if isinstance(subject.spec, MechanismSpec | LayerSpec) else None
-
-
 def _other(subject: Subject) -> Subject:
     """The subject that it is the same as."""
-    address = _named(subject)
+    address = subject.same_as
     assert address is not None
     try:
         found = resolve(address)
@@ -148,7 +144,7 @@ def _same_gradients(base: Baseline, there: Baseline) -> None:
 
 
 def _names_another(subject: Subject) -> str | None:
-    return None if _named(subject) else "names no other subject that it is the same as"
+    return None if subject.same_as else "names no other subject that it is the same as"
 
 
 def _cases(subject: Subject) -> SearchStrategy[Case]:

@@ -14,7 +14,7 @@ from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.comparisons import reject
-from attnbench.specs import Invariant, MechanismSpec
+from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _fresh_scores(subject: Subject, case: Case) -> Tensor:
 def _has_scores(subject: Subject) -> str | None:
     if subject.kind == "kernel":
         return "a kernel's scores are those of its scoring function"
-    return "a mechanism shows no scores" if isinstance(subject.spec, MechanismSpec) else None
+    return "a mechanism shows no scores" if subject.scoring is None else None
 
 
 @hookimpl

@@ -17,6 +17,7 @@ from attnbench.errors import StyleError
 from attnbench.judging.confined import Confined
 from attnbench.judging.right_answers import right_output
 from attnbench.registry.address import Address
+from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.subject import Subject
@@ -137,4 +138,4 @@ def subject_of(proxy: Proxy, name: str, conventions: Mapping[str, Any]) -> Subje
         dtypes=spec.dtypes,
         exempt={"scale_multiplies_scores": _SCALES},
     )
-    return Subject(name, "mechanism", spec, None, Address(spec.name))
+    return MechanismSubject(name, spec, Address(spec.name))

@@ -13,7 +13,7 @@ from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import Reference
 from attnbench.registry.address import Address
 from attnbench.specs import ScoringSpec
-from attnbench.subject.subject import Subject
+from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.tensors import Inputs
 
 __all__ = ["error_of_all", "error_of_rows", "right_output"]
@@ -35,7 +35,7 @@ class _Dot(nn.Module):
 
 
 _SPEC = ScoringSpec(name="right", make=lambda query_size, key_size: _Dot(), equal_sizes=True)
-_RIGHT = Subject("right", "scoring", _SPEC, _SPEC, Address("right"))
+_RIGHT = ScoringSubject("right", _SPEC, Address("right"))
 
 
 def right_output(

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnbench.specs import LayerSpec, MechanismSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -135,7 +134,7 @@ class Reference:
         self.subject, self.dtype = subject, inputs.query.dtype
         self.module, self.inputs = widened(module, inputs)
         self.allowed, self.bias = allowed_and_bias(self.inputs)
-        self._is_mechanism = isinstance(subject.spec, MechanismSpec | LayerSpec)
+        self._is_mechanism = subject.scoring is None
         if not self._is_mechanism:
             # a slot hidden from every query may hold NaN, and 0 times NaN is NaN
             seen = self.allowed.any(-2).unsqueeze(-1)

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.oracle.references import Reference, allowed_and_bias
-from attnbench.specs import MechanismSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -106,7 +105,7 @@ def is_textbook(subject: Subject) -> bool:
 
     This is decided by its reference or, if it declares none, by its own output.
     """
-    if not isinstance(subject.spec, MechanismSpec):
+    if subject.kind != "mechanism":
         return False
     case = subject.legal(Case((2, 3), 4, 6, 8, 8, 8))
     try:

@@ -7,8 +7,7 @@ follow from these. A cache is used only through :class:`attnbench.CacheSpec`.
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.errors import DtypeError, ShapeError
 from attnbench.specs import LayerSpec
+from attnbench.specs.conventions import LAYER_DEFAULTS
 from attnbench.subject.result_form import held
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, lay_out
@@ -72,9 +72,13 @@ class LayerInputs(Inputs):
         return self.replace(hidden=change(self.hidden))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LayerSubject(Subject):
     """A layer, with its options; ``spec`` is a :class:`attnbench.LayerSpec`."""
+
+    kind: ClassVar[str] = "layer"
+    size_count: ClassVar[int] = 1
+    usual: ClassVar[Mapping[str, Any]] = LAYER_DEFAULTS
 
     spec: LayerSpec
 
@@ -82,11 +86,6 @@ class LayerSubject(Subject):
     def maker(self) -> LayerSpec:  # type: ignore[override]  # what is made is a layer
         """The spec whose ``make`` gives the module."""
         return self.spec
-
-    @property
-    def laws(self) -> tuple[str, ...]:
-        """The declared laws."""
-        return self.spec.laws
 
     @property
     def accepts(self) -> tuple[str, ...]:
@@ -120,10 +119,7 @@ class LayerSubject(Subject):
 
     def legal(self, case: Case) -> Case:
         """The nearest case whose sizes, dtype, mask and values are legal here."""
-        size = case.query_size
-        if self.spec.sizes is not None:
-            known = inspect.signature(self.spec.sizes).parameters if self.options else ()
-            size = self.spec.sizes(size, **{k: v for k, v in self.options.items() if k in known})
+        size = self._nearest(case.query_size)
         length = min(case.q_len, self.capacity)
         return case.replace(
             lead=(case.lead[0] if case.lead else 1,),

@@ -22,7 +22,10 @@ from attnbench.registry.address import Address, format_options, parse_address
 from attnbench.registry.catalog import Registry, registry, spec_key
 from attnbench.registry.discovery import Spec, normalised
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
+from attnbench.subject.mechanism_subject import MechanismSubject
+from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.styles.table import adapted
 from attnbench.subject.subject import Subject
@@ -138,13 +141,13 @@ def _subject(spec: Spec, address: Address, near: Collection[Spec] = ()) -> Subje
     if isinstance(spec, KernelSpec):
         scoring = _scoring_of_kernel(spec, near)
         check_options(name, scoring.make, address.options)
-        return Subject(name, "kernel", spec, scoring, address)
+        return KernelSubject(name, spec, address, scoring)
     check_options(name, spec.make, address.options)
     if isinstance(spec, ScoringSpec):
-        return Subject(name, "scoring", spec, spec, address)
+        return ScoringSubject(name, spec, address)
     if isinstance(spec, LayerSpec):
-        return LayerSubject(name, "layer", spec, None, address)
-    return Subject(name, "mechanism", spec, None, address)
+        return LayerSubject(name, spec, address)
+    return MechanismSubject(name, spec, address)
 
 
 def _scoring_of_kernel(kernel: KernelSpec, near: Iterable[Spec]) -> ScoringSpec:

@@ -1,7 +1,9 @@
 """Subjects of checks and benchmarks, with one interface for every kind.
 
-A :class:`Subject` is a scoring function (run by ``attend`` on its plain path), one of its kernels,
-or a mechanism, together with its options. :mod:`attnbench.subject.lookup` finds it by address.
+A :class:`Subject` is a spec together with the options of its address. Each kind has a class:
+:mod:`~attnbench.subject.scoring_subject`, :mod:`~attnbench.subject.kernel_subject`,
+:mod:`~attnbench.subject.mechanism_subject` and :mod:`~attnbench.subject.layer`.
+:mod:`attnbench.subject.lookup` finds them by address.
 """
 
 from __future__ import annotations
@@ -9,48 +11,48 @@ from __future__ import annotations
 import functools
 import inspect
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.attend import attend, scores_of
 from attnbench.cases.case import Case
-from attnbench.errors import DtypeError, RefusalError
+from attnbench.errors import DtypeError
 from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
-from attnbench.specs import DTYPES, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
-from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions, format_conventions
+from attnbench.specs import DTYPES, MechanismSpec, ScoringSpec
+from attnbench.specs.conventions import Conventions, format_conventions
 from attnbench.subject.constant_parameters import constant_names, unsettle
-from attnbench.subject.invocation import arguments, refused
-from attnbench.subject.result_form import held
 from attnbench.subject.shown_weights import shown_weights
 from attnbench.subject.tensors import Inputs, make_inputs
 
 __all__ = ["Inputs", "Subject"]
 
-_FOLDED = {"none": "none", "bias": "floating", "floating": "floating", "causal": "causal"}
-"""The kind of mask that ``attend`` passes to a kernel; a boolean one for all other kinds."""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Subject:
-    """A scoring function, a kernel or a mechanism, with its options.
+class Subject(ABC):
+    """A scoring function, a kernel, a mechanism or a layer, with its options.
 
     Args:
-        name: address of the subject.
-        kind: ``"scoring"``, ``"kernel"``, ``"mechanism"`` or ``"layer"``.
+        name: name of the subject, with its options.
         spec: its spec.
-        scoring: the scoring function: itself, or the one that a kernel computes.
         address: address by which it is found, and it alone.
     """
 
+    kind: ClassVar[str]
+    """``"scoring"``, ``"kernel"``, ``"mechanism"`` or ``"layer"``."""
+
+    size_count: ClassVar[int]
+    """How many of ``query_size, key_size, value_size`` its ``make`` takes."""
+
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """The defaults of conventions that differ for this kind."""
+
     name: str
-    kind: str
     spec: Spec
-    scoring: ScoringSpec | None
     address: Address
 
     @property
@@ -68,13 +70,19 @@ class Subject:
         return shlex.join(["attnbench", "check", str(self.address)])
 
     @property
+    @abstractmethod
     def maker(self) -> ScoringSpec | MechanismSpec:
         """The spec whose ``make`` returns the module; for a kernel that of its scoring function."""
-        if isinstance(self.spec, KernelSpec):
-            assert self.scoring is not None
-            return self.scoring
-        assert not isinstance(self.spec, LayerSpec)  # it has a class of its own
-        return self.spec
+
+    @property
+    @abstractmethod
+    def accepts(self) -> tuple[str, ...]:
+        """The keyword arguments that it takes besides a mask."""
+
+    @property
+    def scoring(self) -> ScoringSpec | None:
+        """The scoring function: itself, or the one that a kernel computes."""
+        return None
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -83,10 +91,8 @@ class Subject:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """The declared laws; for a kernel those of its scoring function, and ``pools_values``."""
-        laws = self.maker.laws
-        pools = () if isinstance(self.spec, MechanismSpec) else ("pools_values",)
-        return tuple(dict.fromkeys((*laws, *pools)))
+        """The laws that it obeys."""
+        return self.maker.laws
 
     @property
     def exempt(self) -> Mapping[str, str]:
@@ -94,20 +100,18 @@ class Subject:
         return {**self.maker.exempt, **self.spec.exempt}
 
     @property
-    def accepts(self) -> tuple[str, ...]:
-        """The keyword arguments that it takes besides ``attn_mask``."""
-        if isinstance(self.spec, MechanismSpec):
-            return self.spec.accepts
-        common = ("is_causal", "valid_lens", "enable_gqa")
-        return common if self.kind == "kernel" else (*common, "dropout_p", "return_weights")
+    def same_as(self) -> str | None:
+        """The address of another subject with which it agrees."""
+        return getattr(self.spec, "same_as", None)
+
+    @property
+    def _stated(self) -> Mapping[str, Any]:
+        return getattr(self.spec, "conventions", {})
 
     @functools.cached_property
     def conventions(self) -> Conventions:
         """The conventions that it follows, with the defaults of its kind."""
-        if isinstance(self.spec, LayerSpec):
-            return Conventions(**{**LAYER_DEFAULTS, **self.spec.conventions})
-        given = self.spec.conventions if isinstance(self.spec, MechanismSpec) else {}
-        return Conventions(**given)
+        return Conventions(**{**self.usual, **self._stated})
 
     def eps(self, dtype: torch.dtype) -> float:
         """One relative unit in the last place of the dtype in which it computes for ``dtype``."""
@@ -124,9 +128,7 @@ class Subject:
     @property
     def followed(self) -> str:
         """The conventions that its spec names, as text; ``""`` for none."""
-        if isinstance(self.spec, MechanismSpec | LayerSpec):
-            return format_conventions(self.spec.conventions)
-        return ""
+        return format_conventions(self._stated)
 
     @property
     def about(self) -> tuple[str, ...]:
@@ -148,26 +150,26 @@ class Subject:
         square = case.mask.startswith("causal") and self.conventions.causal == "square"
         if longer or square:
             sizes = sizes.replace(kv_len=sizes.q_len)
-        if self.maker.equal_sizes:
+        if getattr(self.maker, "equal_sizes", False):
             sizes = sizes.replace(key_size=sizes.query_size)
-        if self.maker.sizes is not None:
-            known = inspect.signature(self.maker.sizes).parameters if self.options else ()
-            sizes = self.maker.sizes(sizes, **{k: v for k, v in self.options.items() if k in known})
+        sizes = self._nearest(sizes)
         case = case.with_sizes(sizes)
         return (case if case.dtype in self.dtypes else case.replace(dtype=self.dtypes[0])).legal()
 
+    def _nearest(self, sizes: Any) -> Any:
+        """What the spec's ``sizes`` makes of sizes, with the options that it takes."""
+        nearest = self.maker.sizes
+        if nearest is None:
+            return sizes
+        known = inspect.signature(nearest).parameters if self.options else ()
+        return nearest(sizes, **{k: v for k, v in self.options.items() if k in known})
+
     def unsupported(self, case: Case) -> str | None:
-        """The reason why a kernel or mechanism does not support a case, or ``None``."""
-        if isinstance(self.spec, MechanismSpec):
-            return refused(case, self.accepts, self.conventions)
-        if isinstance(self.spec, KernelSpec) and self.spec.supports is not None:
-            return self.spec.supports(case.replace(mask=_FOLDED.get(case.mask, "boolean")))
+        """The reason why it does not support a case, or ``None``."""
         return None
 
     def takes_mask(self, kind: str) -> bool:
         """Whether it supports some case with this kind of mask."""
-        if isinstance(self.spec, ScoringSpec | LayerSpec):
-            return True
         widths = (4, 16, 64)
         cases = (Case(mask=kind, query_size=e, key_size=e, value_size=e) for e in widths)
         return any(self.unsupported(self.legal(case)) is None for case in cases)
@@ -175,8 +177,7 @@ class Subject:
     def make(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
         """Make a module in float32 on the CPU, with parameters from torch's global generator."""
         sizes = (query_size, key_size, value_size)
-        count = 3 if isinstance(self.spec, MechanismSpec) else 2
-        return self.maker.make(*sizes[:count], **self.options)
+        return self.maker.make(*sizes[: self.size_count], **self.options)
 
     @functools.cached_property
     def constant_parameters(self) -> tuple[str, ...]:
@@ -227,35 +228,17 @@ class Subject:
             attn_mask=mask, causal="bottom_right" if causal == "square" else causal
         )
 
+    @abstractmethod
     def output(self, module: nn.Module, inputs: Inputs) -> Tensor:
         """The output ``(..., L, Ev)`` of a module from :meth:`build`."""
-        if isinstance(self.spec, MechanismSpec):
-            result = self._call(module, inputs, return_weights=False)
-            output = result[0] if isinstance(result, tuple) else result
-            return held(output, self.name, inputs, inputs.value.shape[-1])
-        output = attend(
-            module,
-            inputs.query,
-            inputs.key,
-            inputs.value,
-            attn_mask=inputs.attn_mask,
-            valid_lens=inputs.valid_lens,
-            is_causal=inputs.is_causal,
-            dropout_p=inputs.dropout_p,
-            enable_gqa=inputs.enable_gqa,
-            kernel=self._kernel,
-        )
-        return held(output, self.name, inputs, inputs.value.shape[-1])
 
-    @property
-    def _kernel(self) -> Any:
-        return self.spec if isinstance(self.spec, KernelSpec) else "plain"
+    def output_and_weights(self, module: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """The output and weights that a subject returns if it accepts ``return_weights``."""
+        return self.output(module, inputs), None
 
     def scores(self, module: nn.Module, inputs: Inputs) -> Tensor | None:
-        """The scores ``(..., L, S)`` before mask and softmax; ``None`` for a mechanism."""
-        if self.scoring is None:
-            return None
-        return scores_of(module, inputs.query, inputs.key)
+        """The scores ``(..., L, S)`` before mask and softmax; ``None`` where it shows none."""
+        return None
 
     def weights(self, module: nn.Module, inputs: Inputs) -> Tensor | None:
         """The weights ``(..., L, S)``; ``None`` if they are not available.
@@ -268,42 +251,3 @@ class Subject:
         if "pools_values" not in self.laws:
             return None
         return shown_weights(self, module, inputs)
-
-    def output_and_weights(self, module: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """The output and weights that a subject returns if it accepts ``return_weights``."""
-        if self.kind == "scoring":
-            return attend(
-                module,
-                inputs.query,
-                inputs.key,
-                inputs.value,
-                attn_mask=inputs.attn_mask,
-                valid_lens=inputs.valid_lens,
-                is_causal=inputs.is_causal,
-                dropout_p=inputs.dropout_p,
-                enable_gqa=inputs.enable_gqa,
-                kernel="plain",
-                return_weights=True,
-            )
-        result = self._call(module, inputs, return_weights=True)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise DtypeError(
-                f"{self.name} accepts return_weights, but gave {type(result).__name__} "
-                "instead of (output, weights)."
-            )
-        output = held(result[0], self.name, inputs, inputs.value.shape[-1])
-        if result[1] is None:
-            return output, None
-        kv_len, own = inputs.key.shape[-2], self.conventions.extra_keys
-        weights = held(result[1], self.name, inputs, kv_len + own if own else kv_len, "weights")
-        return output, weights[..., :kv_len]
-
-    def _call(self, module: nn.Module, inputs: Inputs, *, return_weights: bool) -> Any:
-        """Call a mechanism with accepted options; others are folded into its ``attn_mask``."""
-        try:
-            keywords = arguments(inputs, self.accepts, self.conventions)
-        except RefusalError as refusal:
-            raise RefusalError(f"{self.name} {refusal}") from None
-        if return_weights:
-            keywords["return_weights"] = True
-        return module(inputs.query, inputs.key, inputs.value, **keywords)

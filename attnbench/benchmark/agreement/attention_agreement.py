@@ -22,6 +22,7 @@ from attnbench.attention.masks import causal_mask, valid_lens_mask
 from attnbench.oracle.budget import Oracle
 from attnbench.registry.address import Address
 from attnbench.specs import MechanismSpec, ScoringSpec
+from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -72,7 +73,7 @@ class _ScaledDot(nn.Module):
 
 
 _SCALED_DOT = ScoringSpec(name="textbook", make=lambda query, key: _ScaledDot())
-_TEXTBOOK = Subject("textbook", "scoring", _SCALED_DOT, _SCALED_DOT, Address("textbook"))
+_TEXTBOOK = ScoringSubject(_SCALED_DOT.name, _SCALED_DOT, Address(_SCALED_DOT.name))
 
 
 def is_scaled_dot(subject: Subject) -> bool:

@@ -18,7 +18,6 @@ from attnbench.checking.cause import mask_mistakes, score_mistakes
 from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
-from attnbench.specs import LayerSpec, MechanismSpec
 from attnbench.subject.styles.functions import other_layout
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -126,9 +125,9 @@ def _answers(
     subject: Subject, counterexamples: Sequence[str]
 ) -> Iterator[tuple[Call, Tensor, float]]:
     """Yield calls, the subject's outputs, and their allowed errors."""
-    if isinstance(subject.spec, LayerSpec):
+    if subject.kind == "layer":
         return
-    scaled = isinstance(subject.spec, MechanismSpec)
+    scaled = subject.kind == "mechanism"
     if scaled and not is_textbook(subject):
         return
     found = [Case.from_id(text) for text in counterexamples if text]
@@ -172,7 +171,7 @@ def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inpu
 def _is_narrow(subject: Subject) -> bool:
     """Whether a result for float64 is only as accurate as float32."""
     case = subject.legal(_CASES[0]).replace(dtype="float64")
-    if "float64" not in subject.dtypes or isinstance(subject.spec, LayerSpec):
+    if "float64" not in subject.dtypes or subject.kind == "layer":
         return False
     if not is_textbook(subject):
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -15,29 +15,26 @@ from attnbench.checking.reproduction.subject_source import Named, named_attend, 
 from attnbench.checking.reproduction.tape import Tape
 from attnbench.checking.reproduction.untaped import unsettling
 from attnbench.specs import KernelSpec
-from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
 __all__ = ["calls_taped", "taped"]
 
 
-@dataclass(frozen=True, eq=False)
 class _Taping(Subject):
     """The parts of a subject that record modules and calls on a tape."""
 
-    tape: Tape | None = None
-    make_text: str = ""
+    tape: Tape
+    make_text: str
 
     def make(self, *sizes: int) -> nn.Module:
         """Make a module, and write the line for it."""
-        assert self.tape is not None
         seed, self.tape.paused = _fresh_seed(), True
         try:
             module = super().make(*sizes)
         finally:
             self.tape.paused = False
-        sizes = sizes[: {"mechanism": 3, "layer": 1}.get(self.kind, 2)]
+        sizes = sizes[: self.size_count]
         options = [f"{name}={value!r}" for name, value in self.options.items()]
         text = f"{self.make_text}({', '.join([*map(str, sizes), *options])})"
         self.tape.made_module(module, text, seed)
@@ -45,7 +42,6 @@ class _Taping(Subject):
 
     def unsettle(self, module: nn.Module) -> None:
         """Change the parameters, and write the line for it."""
-        assert self.tape is not None
         self.tape.paused = True
         try:
             super().unsettle(module)
@@ -56,21 +52,10 @@ class _Taping(Subject):
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
         """Build module and inputs, and name the inputs."""
         module, inputs = super().build(case)
-        assert self.tape is not None
         self.tape.name(module, "module")
         for name, tensor in inputs.tensors():
             self.tape.name(tensor, name)
         return module, inputs
-
-
-@dataclass(frozen=True, eq=False)
-class _Taped(_Taping):
-    """A scoring function, a kernel or a mechanism on a tape."""
-
-
-@dataclass(frozen=True, eq=False)
-class _TapedLayer(_Taping, LayerSubject):
-    """A layer on a tape."""
 
 
 def _fresh_seed() -> int | None:
@@ -92,9 +77,10 @@ def taped(subject: Subject, tape: Tape) -> tuple[Subject, list[Named]]:
             return tape.called(attend, text, args, kwargs)
 
         spec = replace(spec, attend=recorded)
-    given = {f.name: getattr(subject, f.name) for f in fields(Subject)}
-    kind = _TapedLayer if isinstance(subject, LayerSubject) else _Taped
-    taped = kind(**{**given, "spec": spec}, tape=tape, make_text=named[0].text)
+    kind = type(f"Taped{type(subject).__name__}", (_Taping, type(subject)), {})
+    taped: Subject = object.__new__(kind)
+    given = {field.name: getattr(subject, field.name) for field in fields(subject)}
+    vars(taped).update(given, spec=spec, tape=tape, make_text=named[0].text)
     vars(taped)["constant_parameters"] = subject.constant_parameters  # found without the tape
     return taped, named
 

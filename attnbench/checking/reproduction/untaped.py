@@ -198,7 +198,7 @@ _TENSORS = ("query", "key", "value")
 
 def _given(subject: Subject, case: Case, dtype: str) -> list[str]:
     """Lines that create ``module``, ``query``, ``key``, ``value`` and ``attn_mask``."""
-    count = {"mechanism": 3, "layer": 1}.get(subject.kind, 2)
+    count = subject.size_count
     sizes = (case.query_size, case.key_size, case.value_size)
     lengths = (case.q_len, case.kv_len, case.kv_len)
     mask = "None"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, leaves_
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
 from attnbench.oracle.references import widened
 from attnbench.specs import KINDS, Invariant
+from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -161,7 +161,8 @@ def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: st
 
 def _as_on_plain_path(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    plain = replace(subject, kind="scoring", spec=subject.maker)
+    assert subject.scoring is not None
+    plain = ScoringSubject(subject.name, subject.scoring, subject.address)
     inputs, named = leaves_of(base.module, base.inputs)
     weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
     ways = [(s.output(base.module, inputs) * weight).sum() for s in (subject, plain)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -45,7 +46,8 @@ def test_parameters_require_gradients_again_after_a_check() -> None:
             kept.append(make(*sizes))
             return kept[-1]
 
-    again = Kept(**{name: getattr(subject, name) for name in subject.__dataclass_fields__})
+    names = [field.name for field in fields(subject)]
+    again = Kept(**{name: getattr(subject, name) for name in names})
     for seed in range(6):
         INVARIANTS["gradients_alone_equal_gradients_together"].check(again, Case(seed=seed))
     assert kept

@@ -1,0 +1,73 @@
+"""Mechanisms as subjects: called themselves, with what they accept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.errors import DtypeError, RefusalError
+from attnbench.specs import MechanismSpec
+from attnbench.subject.invocation import arguments, refused
+from attnbench.subject.result_form import held
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["MechanismSubject"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MechanismSubject(Subject):
+    """A mechanism, with its options."""
+
+    kind: ClassVar[str] = "mechanism"
+    size_count: ClassVar[int] = 3
+
+    spec: MechanismSpec
+
+    @property
+    def maker(self) -> MechanismSpec:
+        """Its spec."""
+        return self.spec
+
+    @property
+    def accepts(self) -> tuple[str, ...]:
+        """The keyword arguments that it takes besides ``attn_mask``."""
+        return self.spec.accepts
+
+    def unsupported(self, case: Case) -> str | None:
+        """The reason why it does not support a case, or ``None``."""
+        return refused(case, self.accepts, self.conventions)
+
+    def output(self, module: nn.Module, inputs: Inputs) -> Tensor:
+        """The output ``(..., L, Ev)`` of a module from :meth:`build`."""
+        result = self._call(module, inputs, return_weights=False)
+        output = result[0] if isinstance(result, tuple) else result
+        return held(output, self.name, inputs, inputs.value.shape[-1])
+
+    def output_and_weights(self, module: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """The output ``(..., L, Ev)`` and weights ``(..., L, S)`` that it returns."""
+        result = self._call(module, inputs, return_weights=True)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise DtypeError(
+                f"{self.name} accepts return_weights, but gave {type(result).__name__} "
+                "instead of (output, weights)."
+            )
+        output = held(result[0], self.name, inputs, inputs.value.shape[-1])
+        if result[1] is None:
+            return output, None
+        kv_len, own = inputs.key.shape[-2], self.conventions.extra_keys
+        weights = held(result[1], self.name, inputs, kv_len + own if own else kv_len, "weights")
+        return output, weights[..., :kv_len]
+
+    def _call(self, module: nn.Module, inputs: Inputs, *, return_weights: bool) -> Any:
+        """Call a mechanism with accepted options; others are folded into its ``attn_mask``."""
+        try:
+            keywords = arguments(inputs, self.accepts, self.conventions)
+        except RefusalError as refusal:
+            raise RefusalError(f"{self.name} {refusal}") from None
+        if return_weights:
+            keywords["return_weights"] = True
+        return module(inputs.query, inputs.key, inputs.value, **keywords)
