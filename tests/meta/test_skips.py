@@ -27,6 +27,14 @@ FOR_OTHERS = {
     "packed_slack_is_inert",
     "pages_are_invisible",
     "leading_padding_equals_deleting",  # none has rotary angles, or a bias by distance
+    "run_to_run",  # none promises its bits
+    "batch_invariant",
+    "position_in_batch_invariant",
+    "chunk_invariant",
+    "thread_invariant",
+    "right_padding_is_inert",  # no built-in cache takes padding at the right, or is another's path
+    "chunked_equals_recurrent",
+    "absorbed_equals_expanded",
 }
 TABLE = Path(__file__).with_name("skips.json")
 
