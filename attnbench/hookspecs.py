@@ -1,7 +1,8 @@
 """The hooks of an attnbench plugin.
 
 A plugin is a module, named by an entry point in the group ``attnbench``. It implements any of the
-hooks below, each of which returns an iterable of specs. This is a complete plugin::
+hooks below, each of which returns an iterable of specs, but for ``attnbench_contract``. This is a
+complete plugin::
 
     # my_scores.py
     import attnbench
@@ -53,8 +54,20 @@ from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, Sco
 PROJECT = "attnbench"
 """Name of the pluggy project and of the entry-point group."""
 
+CONTRACT = 2
+"""Version of the plugin contract; version 1 had no ``attnbench_contract``."""
+
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def attnbench_contract() -> int:  # type: ignore[empty-body]  # a hook has no body
+    """The version of the contract that the plugin is written for, 1 or 2; may be left out.
+
+    A plugin for a newer version than the installed attnbench knows is refused with one sentence
+    that says so, and the others load.
+    """
 
 
 @hookspec

@@ -15,8 +15,9 @@ from attnbench.attention.masks import Mask, causal_mask, fold, valid_lens_mask, 
 from attnbench.attention.softmax import masked_softmax, pool, softmax_weights
 from attnbench.attention.torch_internals import eager, softmax_backward, transforms_active
 from attnbench.attention.windows import Band, band, last_slots
-from attnbench.cases.case import LAYOUTS, MASKS, REGIMES
+from attnbench.cases.case import MASKS
 from attnbench.checking.profiles import current_profile
+from attnbench.deprecations import deprecated_names
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     agree,
@@ -25,39 +26,20 @@ from attnbench.invariants.toolkit.comparisons import (
     holds,
     needs,
     reject,
-    same_gradient,
-    same_gradients,
 )
 from attnbench.invariants.toolkit.derivations import (
     benign,
-    explicit,
-    has_gradients,
-    has_weights,
-    leaves_of,
-    only_keys,
-    ordinary,
     resizes,
-    select_items,
     select_keys,
-    select_queries,
-    unmasked,
-    with_junk,
-    with_mask,
 )
-from attnbench.oracle.budget import Oracle
-from attnbench.oracle.references import Reference
 from attnbench.subject.lookup import make_scoring, resolve
 
 __all__ = [
-    "LAYOUTS",
     "MASKS",
-    "REGIMES",
     "Band",
     "Baseline",
     "Call",
     "Mask",
-    "Oracle",
-    "Reference",
     "agree",
     "agree_within",
     "band",
@@ -67,37 +49,49 @@ __all__ = [
     "current_profile",
     "differentiate",
     "eager",
-    "explicit",
     "fold",
-    "has_gradients",
-    "has_weights",
     "holds",
     "last_slots",
-    "leaves_of",
     "make_scoring",
     "masked_softmax",
     "needs",
     "note_compiled",
-    "only_keys",
-    "ordinary",
     "pool",
     "prepare",
     "reject",
     "resizes",
     "resolve",
-    "same_gradient",
-    "same_gradients",
     "scores_of",
     "scoring_of",
-    "select_items",
     "select_keys",
-    "select_queries",
     "softmax_backward",
     "softmax_weights",
     "transforms_active",
-    "unmasked",
     "valid_lens_mask",
     "window_mask",
-    "with_junk",
-    "with_mask",
 ]
+
+__getattr__ = deprecated_names(
+    __name__,
+    {
+        "LAYOUTS": "attnbench.cases.case",
+        "Oracle": "attnbench.oracle.budget",
+        "REGIMES": "attnbench.cases.case",
+        "Reference": "attnbench.oracle.references",
+        "explicit": "attnbench.invariants.toolkit.derivations",
+        "has_gradients": "attnbench.invariants.toolkit.derivations",
+        "has_weights": "attnbench.invariants.toolkit.derivations",
+        "leaves_of": "attnbench.invariants.toolkit.derivations",
+        "only_keys": "attnbench.invariants.toolkit.derivations",
+        "ordinary": "attnbench.invariants.toolkit.derivations",
+        "same_gradient": "attnbench.invariants.toolkit.comparisons",
+        "same_gradients": "attnbench.invariants.toolkit.comparisons",
+        "select_items": "attnbench.invariants.toolkit.derivations",
+        "select_queries": "attnbench.invariants.toolkit.derivations",
+        "unmasked": "attnbench.invariants.toolkit.derivations",
+        "with_junk": "attnbench.invariants.toolkit.derivations",
+        "with_mask": "attnbench.invariants.toolkit.derivations",
+    },
+    why="it is no part of the toolkit, and may change without notice",
+    gone_in="0.3",
+)

@@ -62,8 +62,7 @@ NAMES_OF_0_1 = {
     "InputsError InvariantViolation MaskError OptionError PluginError RecordError ShapeError "
     "SpecError UnknownNameError UsageError nearest",
     "attnbench.saved_inputs": "digest load_inputs save_inputs",
-    "attnbench.specs": "ACCEPTS DTYPES KNOWN_LAWS Invariant KernelSpec MechanismSpec ScoringSpec "
-    "Sizes",
+    "attnbench.specs": "ACCEPTS DTYPES Invariant KernelSpec MechanismSpec ScoringSpec Sizes",
     "attnbench.strategies": "cases changed domain_of listed",
 }
 """What the public modules of version 0.1 had."""

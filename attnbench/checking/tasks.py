@@ -35,6 +35,13 @@ def loaded_plugins() -> list[dict[str, Any]]:
     ]
 
 
+def shadowed_names() -> list[str]:
+    """A sentence for each name of a built-in spec that a plugin registers, too."""
+    from attnbench.registry.catalog import registry
+
+    return registry().shadowed
+
+
 def subject_rows(
     targets: Sequence[Address] | None, case_id: str | None = None, size: int | None = None
 ) -> list[dict[str, Any]]:

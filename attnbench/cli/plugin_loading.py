@@ -90,6 +90,8 @@ def load_plugins(
     failures = [row for row in plugins if row["status"] == "failed"]
     if warn:
         _warn_of(failures)
+        for line in call(Task("names", f"{_INSIDE}:shadowed_names", timeout_s=_LOAD_S)):
+            print(f"warning: {line}", file=sys.stderr)
     if strict and failures:
         count = "a plugin" if len(failures) == 1 else f"{len(failures)} plugins"
         raise StrictError(f"{count} failed to load, and --strict-plugins is set.")

@@ -41,18 +41,21 @@ def command(
 
 
 def _found() -> list[dict[str, Any]]:
-    from attnbench.registry.discovery import discover
+    from attnbench.registry.discovery import absent_module, discover
 
-    return [
-        {
-            "plugin": plugin.name,
-            "status": plugin.status,
-            "distribution": plugin.distribution,
-            "version": plugin.version,
-            "module": plugin.value,
-        }
-        for plugin in discover()
-    ]
+    rows = []
+    for plugin in discover():
+        absent = absent_module(plugin) if plugin.status == "found" else None
+        rows.append(
+            {
+                "plugin": plugin.name,
+                "status": f"missing: no module {absent}" if absent else plugin.status,
+                "distribution": plugin.distribution,
+                "version": plugin.version,
+                "module": plugin.value,
+            }
+        )
+    return rows
 
 
 def _loaded() -> list[dict[str, Any]]:

@@ -24,9 +24,13 @@ from attnbench.registry.discovery import (
     load_plugin,
     normalised,
 )
-from attnbench.specs import KNOWN_LAWS, Invariant, KernelSpec, ScoringSpec
+from attnbench.specs import Invariant, KernelSpec, ScoringSpec
 
 __all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry", "spec_key"]
+
+
+BUILT_IN = "attnbench"
+"""The distribution whose names keep their meaning, whatever else is installed."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Registry:
         Raises:
             SpecError: a name is unknown, or an exemption has no reason.
         """
-        known = self.invariant_names | set(KNOWN_LAWS)
+        known = self.invariant_names
         laws = () if isinstance(spec, KernelSpec) else spec.laws
         where = spec_key(spec)
         if isinstance(spec, KernelSpec) and spec.scoring not in self.scoring_names and not excused:
@@ -112,6 +116,20 @@ class Registry:
                 )
 
     @property
+    def shadowed(self) -> list[str]:
+        """A sentence for each spec that has the name of a built-in one, which the name means."""
+        return [
+            f"{entry.plugin.distribution} {entry.plugin.version} (entry point "
+            f"{entry.plugin.name!r}) registers {key!r}, which is built in: the name means the "
+            f"built-in one. {_way_out(entry)}"
+            for table in (self._by_key, self._invariants)
+            for key, found in table.items()
+            if any(other.plugin.distribution == BUILT_IN for other in found)
+            for entry in found
+            if entry.plugin.distribution != BUILT_IN
+        ]
+
+    @property
     def failures(self) -> list[Plugin]:
         """The plugins that failed."""
         return [plugin for plugin in self.plugins if plugin.status == "failed"]
@@ -121,7 +139,7 @@ class Registry:
 
         Raises:
             UnknownNameError: no loaded plugin registers it.
-            DuplicateNameError: more than one does.
+            DuplicateNameError: more than one does, and none of them is built in.
         """
         address = parse_address(name) if isinstance(name, str) else name
         key = address.key
@@ -133,9 +151,7 @@ class Registry:
             raise UnknownNameError(
                 self._unknown(f"{address.source}:{key}" if address.source else key)
             )
-        if len(found) > 1:
-            raise DuplicateNameError(_duplicate(key, found))
-        spec = found[0].spec
+        spec = _meant(key, found).spec
         assert not isinstance(spec, Invariant)
         return spec
 
@@ -149,13 +165,17 @@ class Registry:
         return text
 
     def specs(self) -> list[tuple[Address, Spec, Plugin]]:
-        """Address, spec and plugin of each subject, sorted; duplicates name their distribution."""
+        """Address, spec and plugin of each subject, sorted.
+
+        Of those of one name, all but the built-in one name their distribution.
+        """
         rows: list[tuple[Address, Spec, Plugin]] = []
         for key, found in self._by_key.items():
             name, _, kernel = key.partition("/")
             for entry in found:
                 assert not isinstance(entry.spec, Invariant)
-                source = entry.plugin.distribution if len(found) > 1 else None
+                bare = len(found) == 1 or entry.plugin.distribution == BUILT_IN
+                source = None if bare else entry.plugin.distribution
                 rows.append((Address(name, kernel or None, source), entry.spec, entry.plugin))
         return sorted(rows, key=lambda row: str(row[0]))
 
@@ -164,7 +184,7 @@ class Registry:
 
         Raises:
             UnknownNameError: there is none.
-            DuplicateNameError: there are several, and not exactly one in that distribution.
+            DuplicateNameError: there are several, none built in, and not one in that distribution.
         """
         found = [r for r in self._by_key.get(kernel.scoring, []) if isinstance(r.spec, ScoringSpec)]
         if not found:
@@ -176,10 +196,8 @@ class Registry:
                 if r.spec is kernel
             }
             near = [r for r in found if r.plugin.distribution in own]
-            if len(near) != 1:
-                raise DuplicateNameError(_duplicate(kernel.scoring, found))
-            found = near
-        spec = found[0].spec
+            found = near if len(near) == 1 else found
+        spec = _meant(kernel.scoring, found).spec
         assert isinstance(spec, ScoringSpec)
         return spec
 
@@ -214,12 +232,9 @@ class Registry:
         """Every invariant and law, sorted by name.
 
         Raises:
-            DuplicateNameError: two plugins register one of the same name.
+            DuplicateNameError: two plugins register one of the same name, and none is built in.
         """
-        for name, found in self._invariants.items():
-            if len(found) > 1:
-                raise DuplicateNameError(_duplicate(name, found))
-        entries = [entry for found in self._invariants.values() for entry in found]
+        entries = [_meant(name, found) for name, found in self._invariants.items()]
         specs = [entry.spec for entry in sorted(entries, key=lambda entry: entry.key)]
         return [spec for spec in specs if isinstance(spec, Invariant)]
 
@@ -234,6 +249,25 @@ def _no_scoring(kernel: KernelSpec, names: frozenset[str]) -> str:
         f"kernel {kernel.name!r} names {kernel.scoring!r}, which is no scoring function. "
         f"{nearest(kernel.scoring, names)}"
     )
+
+
+def _meant(key: str, found: list[Registered]) -> Registered:
+    """The one that a bare name means: the only one, or the built-in one.
+
+    Raises:
+        DuplicateNameError: there are several, and not exactly one is built in.
+    """
+    own = [entry for entry in found if entry.plugin.distribution == BUILT_IN]
+    for candidates in (found, own):
+        if len(candidates) == 1:
+            return candidates[0]
+    raise DuplicateNameError(_duplicate(key, found))
+
+
+def _way_out(entry: Registered) -> str:
+    if isinstance(entry.spec, Invariant):
+        return "Rename yours, which does not run."
+    return f"{entry.plugin.distribution}:{entry.key} reaches the other; rename it."
 
 
 def _duplicate(key: str, found: list[Registered]) -> str:

@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import pluggy
@@ -21,8 +23,18 @@ import pluggy
 from attnbench import hookspecs
 from attnbench.errors import PluginError, nearest
 from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.specs.common import is_count
 
-__all__ = ["AnySpec", "Plugin", "Spec", "call_hooks", "discover", "load_plugin", "normalised"]
+__all__ = [
+    "AnySpec",
+    "Plugin",
+    "Spec",
+    "absent_module",
+    "call_hooks",
+    "discover",
+    "load_plugin",
+    "normalised",
+]
 
 Spec = ScoringSpec | MechanismSpec | KernelSpec | LayerSpec
 AnySpec = Spec | Invariant
@@ -117,13 +129,16 @@ def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
     """All specs that the hooks of one plugin return.
 
     Raises:
-        PluginError: a hook is misspelt, there is no hook, or one returns something else.
+        PluginError: a hook is misspelt, there is no hook, one returns something else, or the plugin
+            states a newer contract.
     """
     manager = _Manager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     name = manager.register(namespace)
-    callers = [c for c in manager.get_hookcallers(namespace) or () if name]
-    for caller in callers:
+    callers = {c.name: c for c in manager.get_hookcallers(namespace) or () if name}
+    if stated := callers.pop("attnbench_contract", None):
+        _check_contract(stated())  # first: a hook of a newer contract is none of this one
+    for caller in callers.values():
         if caller.name not in HOOKS:
             raise PluginError(
                 f"{caller.name!r} is not a hook of attnbench. {nearest(caller.name, HOOKS)}"
@@ -134,7 +149,22 @@ def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
             f"{namespace!r} has no hook. Define one of {', '.join(HOOKS)}, "
             "and let the entry point name the module that holds it."
         )
-    return tuple(spec for caller in callers for spec in _results(caller.name, caller()))
+    return tuple(spec for caller in callers.values() for spec in _results(caller.name, caller()))
+
+
+def _check_contract(stated: Sequence[object]) -> None:
+    for version in stated:
+        if not is_count(version):
+            raise PluginError(
+                f"attnbench_contract returned {version!r}, but should return the version of the "
+                f"contract that the plugin is written for, 1 to {hookspecs.CONTRACT}."
+            )
+        if version > hookspecs.CONTRACT:  # type: ignore[operator]  # it is a number
+            raise PluginError(
+                f"it is written for version {version} of the plugin contract, and this attnbench "
+                f"({metadata.version('attnbench')}) knows only those up to {hookspecs.CONTRACT}: "
+                "upgrade attnbench, or install an older release of the plugin."
+            )
 
 
 def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
@@ -174,6 +204,29 @@ def _check_core(distribution: metadata.Distribution | None) -> None:
                 f"{one.specifier}, but {core} is installed. Install versions that fit: "
                 f"pip install --upgrade attnbench {distribution.name}."
             )
+
+
+def absent_module(plugin: Plugin) -> str | None:
+    """The module of an entry point, or the package that it is in, if it is not installed.
+
+    Nothing is imported.
+    """
+    found: ModuleSpec | None = None
+    parts = plugin.value.partition(":")[0].strip().split(".")
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        try:
+            # of a nested name, find_spec would import the packages that it is in
+            found = (
+                PathFinder.find_spec(name, found.submodule_search_locations)
+                if found
+                else find_spec(name)
+            )
+        except (ImportError, ValueError):
+            return None  # it is imported already, in a way of its own
+        if found is None or (count < len(parts) and found.submodule_search_locations is None):
+            return name if found is None else ".".join(parts[: count + 1])
+    return None
 
 
 def load_plugin(plugin: Plugin) -> Plugin:

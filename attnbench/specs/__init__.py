@@ -3,7 +3,7 @@
 Importing this package does not import torch, so that specs can be declared without it.
 """
 
-from attnbench.specs.common import DTYPES, KNOWN_LAWS, Sizes
+from attnbench.specs.common import DTYPES, Sizes
 from attnbench.specs.invariant import KINDS, Invariant
 from attnbench.specs.kernel import KernelSpec
 from attnbench.specs.layer_spec import CacheSpec, LayerSpec
@@ -14,7 +14,6 @@ __all__ = [
     "ACCEPTS",
     "DTYPES",
     "KINDS",
-    "KNOWN_LAWS",
     "CacheSpec",
     "Invariant",
     "KernelSpec",

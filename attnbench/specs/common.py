@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
-    "KNOWN_LAWS",
     "ReadOnly",
     "Sizes",
     "check_callable",
@@ -34,23 +33,6 @@ __all__ = [
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 """Names of the floating dtypes that a subject may support, most precise first."""
-
-KNOWN_LAWS = (
-    "unit_variance",
-    "translation_invariant",
-    "rotation_invariant",
-    "query_independent",
-    "bilinear",
-    "bounded_by_one",
-    "pools_values",
-    "monotone_in_distance",
-    "left_padding_is_inert",
-    "packed_equals_separate",
-    "packed_documents_are_independent",
-    "packed_slack_is_inert",
-    "pages_are_invisible",
-)
-"""Laws that may be declared from the start, whether or not the plugin that checks them is there."""
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from attnbench import KernelSpec, ScoringSpec
 from attnbench.cases.case import Case
 from attnbench.invariants import laws
-from attnbench.specs import KNOWN_LAWS
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, case_of, run
 
@@ -91,9 +90,8 @@ def test_products_that_cancel_exactly_may_be_rounded_where_they_are_rotated(case
     INVARIANTS["rotation_invariant"].check(subject, Case.from_id(case))
 
 
-def test_every_law_here_is_known_from_the_start_and_has_a_score_that_breaks_it() -> None:
+def test_every_law_here_has_a_score_that_breaks_it() -> None:
     assert set(INVARIANTS) == {law for law, _, _ in CASES}
-    assert set(INVARIANTS) <= set(KNOWN_LAWS)
 
 
 def test_a_law_that_is_not_declared_is_skipped() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 import attnbench
 from attnbench.errors import AddressError, DuplicateNameError, UnknownNameError
 from attnbench.registry.catalog import Plugin, Registry, discover, load, registry
-from attnbench.registry.discovery import call_hooks, load_plugin
+from attnbench.registry.discovery import absent_module, call_hooks, load_plugin
 
 
 def spec(name: Any = "cosine", **changes: Any) -> Any:
@@ -28,6 +28,9 @@ def plugin(name: Any = "p", distribution: Any = "dist", specs: Any = (), **chang
             **changes,
         }
     )
+
+
+LAW = attnbench.Invariant(name="unit_variance", check=lambda s, c: None, law=True)
 
 
 def hooks(**functions: Any) -> Any:
@@ -77,7 +80,8 @@ def test_two_distributions_with_one_name_stay_loaded_and_are_reached_by_distribu
 
 
 def test_an_unknown_law_fails_the_plugin_and_nothing_of_it_is_registered() -> None:
-    found = Registry([plugin(specs=[spec("good"), spec("bad", laws=("unit_varianc",))])])
+    laws = plugin("laws", specs=[LAW])
+    found = Registry([plugin(specs=[spec("good"), spec("bad", laws=("unit_varianc",))]), laws])
     (failed,) = found.failures
     assert "bad names the law 'unit_varianc', which no plugin registers." in failed.message
     assert "Did you mean 'unit_variance'" in failed.message
@@ -92,7 +96,7 @@ def test_an_unknown_law_is_excused_while_a_plugin_that_may_bring_it_is_blocked()
 
 
 def test_an_exemption_without_a_reason_fails_the_plugin() -> None:
-    found = Registry([plugin(specs=[spec(exempt={"unit_variance": " "})])])
+    found = Registry([plugin(specs=[LAW, spec(exempt={"unit_variance": " "})])])
     assert "exempt from 'unit_variance' without a reason" in found.failures[0].message
 
 
@@ -236,3 +240,92 @@ def test_a_plugin_made_for_another_version_of_the_core_fails_with_one_line(
         assert "fast 0.3 is made for attnbench" in loaded.message
         assert "pip install --upgrade attnbench fast" in loaded.message
         assert "\n" not in loaded.message
+
+
+def test_a_law_is_known_where_the_plugin_that_brings_it_is() -> None:
+    declares = spec(laws=("unit_variance",))
+    assert Registry([plugin(specs=[declares]), plugin("laws", "my-laws", [LAW])]).failures == []
+    (alone,) = Registry([plugin(specs=[declares])]).failures
+    assert "names the law 'unit_variance', which no plugin registers" in alone.message
+
+
+def test_a_built_in_name_keeps_its_meaning_whoever_else_registers_it() -> None:
+    mine, theirs, more = spec(), spec(), spec()
+    found = Registry(
+        [
+            plugin("cosine", "attnbench", [mine, LAW]),
+            plugin("scores", "my-scores", [theirs, LAW], version="0.1"),
+            plugin("more", "more-scores", [more]),
+        ]
+    )
+    assert found.get("cosine") is mine
+    assert found.get("my-scores:cosine") is theirs
+    addresses = [str(address) for address, _, _ in found.specs()]
+    assert addresses == ["cosine", "more-scores:cosine", "my-scores:cosine"]
+    assert found.invariants() == [LAW]
+    first, _, law = found.shadowed
+    assert first == (
+        "my-scores 0.1 (entry point 'scores') registers 'cosine', which is built in: the name "
+        "means the built-in one. my-scores:cosine reaches the other; rename it."
+    )
+    assert law.endswith("the built-in one. Rename yours, which does not run.")
+
+
+def test_a_kernel_of_a_third_party_computes_its_own_scoring_function() -> None:
+    mine, theirs = spec(), spec()
+    fast = attnbench.KernelSpec(name="fast", scoring="cosine", attend=torch.add)
+    other = attnbench.KernelSpec(name="other", scoring="cosine", attend=torch.add)
+    found = Registry(
+        [
+            plugin("cosine", "attnbench", [mine]),
+            plugin("scores", "my-scores", [theirs, fast]),
+            plugin("kernels", "kernels", [other]),
+        ]
+    )
+    assert found.scoring_for(fast) is theirs
+    assert found.scoring_for(other) is mine
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_plugin_may_state_the_contract_that_it_is_written_for(version: int) -> None:
+    mine = spec()
+    stated = hooks(attnbench_contract=lambda: version, attnbench_scorings=lambda: [mine])
+    assert call_hooks(stated) == (mine,)
+
+
+def test_a_plugin_of_a_newer_contract_is_refused_in_one_line_and_the_others_load() -> None:
+    new = hooks(attnbench_contract=lambda: 3, attnbench_tasks=list)
+    newer = plugin("newer", status="found", entry_point=Entry(new))
+    good = plugin(
+        "good", status="found", entry_point=Entry(hooks(attnbench_scorings=lambda: [spec()]))
+    )
+    found = load([newer, good])
+    assert [p.status for p in found.plugins] == ["failed", "ok"]
+    message = found.failures[0].message
+    assert "written for version 3 of the plugin contract" in message
+    assert "knows only those up to 2: upgrade attnbench" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("version", ["2", 0, True])
+def test_a_contract_that_is_no_version_is_an_error(version: Any) -> None:
+    stated = hooks(attnbench_contract=lambda: version, attnbench_scorings=lambda: [spec()])
+    with pytest.raises(attnbench.AttnbenchError, match=r"should return the version .*, 1 to 2"):
+        call_hooks(stated)
+
+
+@pytest.mark.parametrize(
+    ("value", "absent"),
+    [
+        ("attnbench_plugins.scorings.dot", None),
+        ("attnbench_plugins.scorings.dot:thing", None),
+        ("nothing_of_this_name", "nothing_of_this_name"),
+        ("attnbench_plugins.scorings.nothing", "attnbench_plugins.scorings.nothing"),
+        ("attnbench_plugins.nothing.deeper", "attnbench_plugins.nothing"),
+        ("json.decoder.deeper", "json.decoder.deeper"),
+    ],
+)
+def test_a_module_that_is_not_installed_is_told_without_importing(
+    value: str, absent: str | None
+) -> None:
+    assert absent_module(plugin(value=value)) == absent
