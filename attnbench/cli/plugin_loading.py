@@ -54,11 +54,11 @@ def check_options(targets: Sequence[Address]) -> None:
 
 
 def with_plugins(*modules: str) -> tuple[str, ...]:
-    """Add the modules of the built-in plugins; third-party plugins might crash the importer."""
+    """Prepend the modules of the built-in plugins; third-party plugins might crash the importer."""
     found = [
         p for p in discovery.discover() if p.distribution == "attnbench" and p.status == "found"
     ]
-    return (*modules, *(plugin.value.partition(":")[0] for plugin in found))
+    return (*(plugin.value.partition(":")[0] for plugin in found), *modules)
 
 
 def warm_up_children(*modules: str) -> None:
