@@ -14,7 +14,6 @@ from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import coverage_of, gaps_of
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome, notes_of
-from attnbench.checking.profiles import effort_of
 from attnbench.checking.reproduction.script import with_evidence
 from attnbench.checking.runner import PROFILES, Profile, run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
@@ -41,8 +40,6 @@ __all__ = [
     "check",
     "check_options",
     "check_subject",
-    "fails_alone",
-    "outcomes",
     "outcomes_of",
     "planned",
     "select_invariants",
@@ -308,40 +305,3 @@ def _outcomes(
             )
             outcome = Outcome(subject.name, invariant.name, "crashed", reason)
         yield outcome
-
-
-def outcomes(
-    target: Address,
-    *,
-    profile: str,
-    device: str,
-    dtypes: Sequence[str] | None,
-    invariants: Sequence[str],
-    seed: int | None,
-    asked: Sequence[str] = (),
-) -> Iterator[Outcome]:
-    """Yield the outcomes of the subject of an address as they come, in a child process.
-
-    Args:
-        target, profile, device, dtypes, invariants, seed: as in :func:`check`.
-        asked: invariants that the user named.
-    """
-    guard = SuiteGuard()
-    found, chosen = planned(
-        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants, asked=asked
-    )
-    (subject,) = found
-    yield from outcomes_of(
-        subject, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
-    )
-
-
-def fails_alone(target: Address, *, profile: str, invariant: str, case: str) -> bool:
-    """Whether one invariant fails at one case, in a process in which nothing ran before."""
-    (subject,), (chosen,) = planned(target, profile=profile, invariants=[invariant])
-    with seeded(), effort_of(PROFILES[profile], None, shrink=False):
-        try:
-            chosen.check(subject, Case.from_id(case))
-        except Exception:
-            return True
-    return False

@@ -13,6 +13,7 @@ from typing import Any
 
 from attnbench.checking.check_report import SCHEMA
 from attnbench.checking.outcomes import Outcome
+from attnbench.checking.works import key_of
 from attnbench.errors import UsageError
 
 __all__ = ["Journal"]
@@ -70,7 +71,8 @@ class Journal:
                     f"attnbench reads version {SCHEMA}; name another file."
                 )
             differ = [name for name in asked if first.get(name) != asked[name]]
-            self.found = [Outcome.from_data(row) for row in rest]
+            outcomes = map(Outcome.from_data, rest)  # a later one replaces an earlier
+            self.found = [*{key_of(one): one for one in outcomes}.values()]
         except UsageError:
             raise
         except (ValueError, TypeError, AttributeError, KeyError) as error:

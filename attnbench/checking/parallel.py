@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
 from attnbench.checking.reruns import Reruns
 from attnbench.checking.works import RESTARTS, Work, apart, dealt, key_of, pieces, without
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 _FIRST = (
-    "attnbench.checking.api",
+    "attnbench.checking.child_checks",
     "torch.fx.experimental.symbolic_shapes",
     "attnbench.checking.warmup",
 )
@@ -68,9 +69,12 @@ def run_checks(
 ) -> Iterator[Outcome]:
     """Run works and yield outcomes as they come, one for each subject, invariant and seed.
 
+    An outcome is yielded again, and then replaces the first, if it turns out later that it depends
+    on earlier calls, or that nothing which its process said counts.
+
     Args:
         works: the works.
-        options: further arguments of :func:`attnbench.checking.api.outcomes`.
+        options: further arguments of :func:`attnbench.checking.child_checks.outcomes`.
         jobs: number of processes; 0 for one per core.
         timeout_s: most seconds for an invariant.
         memory_gib: most memory of a subject's process, in GiB.
@@ -79,6 +83,7 @@ def run_checks(
         recorded: outcomes of an earlier run, which are neither run nor yielded again.
     """
     left: dict[str, Work] = {}
+    canaries = Canaries()
     works = without(works, recorded)
     if not works:
         return
@@ -91,13 +96,16 @@ def run_checks(
 
         def submit(number: str, work: Work) -> None:
             left[number] = work
+            canary = choose_invariant(work.invariants)
+            canaries.expect(number, canary)
             arguments = {
                 "target": work.target,
                 "invariants": work.invariants,
                 "seed": work.seed,
+                "canary": canary,
                 **options,
             }
-            function = "attnbench.checking.api:outcomes"
+            function = "attnbench.checking.child_checks:outcomes"
             workers.submit(
                 Task(number, function, arguments, timeout_s=timeout_s, memory_gib=memory_gib)
             )
@@ -110,12 +118,19 @@ def run_checks(
             if event.task.name in rerun:
                 yield from rerun.settled(event)
                 continue
-            seed = left[event.task.name].seed
+            if event.kind == "value" and event.value.subject == CANARY:
+                canaries.note(event.task.name, event.value)
+                continue
+            work = left[event.task.name]
+            if event.kind == "done" or (event.kind != "value" and not work.invariants):
+                yield from canaries.void(event.task.name)
+            seed = work.seed
             for found in _outcomes(event, left, submit):
                 outcome = replace(found, seed=seed)
-                new = key_of(outcome) not in seen  # each part of a subject runs the contract
-                if new and not rerun.takes(outcome, event.task):
+                canaries.note(event.task.name, outcome)
+                if key_of(outcome) not in seen:  # each part of a subject runs the contract
                     yield outcome
+                    rerun.add(outcome, event.task)
                 seen.add(key_of(outcome))
 
 

@@ -18,7 +18,7 @@ _ALONE = "\n  it fails only after earlier calls: alone, in a new process, this c
 
 
 class Reruns:
-    """Failed outcomes that wait for a run of their invariant alone, in a fresh process.
+    """Failed outcomes whose invariant runs again alone, in a fresh process.
 
     Args:
         workers: the processes; those of a cluster run nothing again.
@@ -34,11 +34,11 @@ class Reruns:
     def __contains__(self, name: str) -> bool:
         return name in self._waiting
 
-    def takes(self, outcome: Outcome, task: Task) -> bool:
-        """Run a failure again alone; false if it is to be yielded as it is."""
+    def add(self, outcome: Outcome, task: Task) -> None:
+        """Run a failure again alone, unless its subject has failed often enough."""
         told = outcome.status == "failed" and outcome.counterexample is not None
         if self._workers is None or not told or self._taken[outcome.subject] >= _MOST:
-            return False
+            return
         self._taken[outcome.subject] += 1
         given = task.arguments
         arguments = {
@@ -48,16 +48,13 @@ class Reruns:
         }
         name = f"{task.name} alone: {outcome.invariant}"
         self._waiting[name] = outcome
-        function = "attnbench.checking.api:fails_alone"
+        function = "attnbench.checking.child_checks:fails_alone"
         self._workers.submit(
             Task(name, function, arguments, self._timeout_s, memory_gib=self._memory_gib)
         )
-        return True
 
     def settled(self, event: Event) -> Iterator[Outcome]:
-        """The outcome that waited for a run, which says so if that run passed."""
-        outcome = self._waiting[event.task.name]
+        """The outcome once more, which says so, if the run alone passed."""
         if event.kind == "value" and event.value is False:
-            self._waiting[event.task.name] = replace(outcome, reason=outcome.reason + _ALONE)
-        elif event.kind != "value":
-            yield self._waiting.pop(event.task.name)
+            outcome = self._waiting[event.task.name]
+            yield replace(outcome, reason=outcome.reason + _ALONE)

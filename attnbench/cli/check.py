@@ -100,7 +100,7 @@ def command(
     from attnbench.checking.coverage import Gap, coverage_of
     from attnbench.checking.journal import Journal
     from attnbench.checking.outcomes import COMPILING, Outcome, notes_of
-    from attnbench.checking.works import digests, works_of
+    from attnbench.checking.works import digests, key_of, works_of
     from attnbench.cli.formats.places import findings_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing.outcome_tables import Screen
@@ -125,23 +125,25 @@ def command(
     first = seed or 0
     of_seeds = [seed] if seeds is None else list(range(first, first + seeds))
     works = [replace(work, seed=one) for one in of_seeds for work in works]
-    found: list[Outcome] = []
+    latest: dict[tuple[str, int | None, str], Outcome] = {}
     journal = None
     if resume is not None:
         subjects = [[str(target), name] for target, name in plan["subjects"]]
         asked = {**chosen, "subjects": subjects, "files": digests(plan["subjects"])}
         journal = Journal(resume, {**asked, "versions": installed_versions()})
-        found = [
-            outcome
+        latest = {
+            key_of(outcome): outcome
             for outcome in journal.found
             if outcome.subject in labels and outcome.invariant in names and outcome.seed in of_seeds
-        ]
+        }
+    recorded = tuple(latest.values())
     interrupted = stopped = False
     try:
         if screen is not None and seeds is None:
-            for outcome in found:
+            for outcome in recorded:
                 screen.add(outcome)
-        with progress(sum(expected.values()) * len(of_seeds) - len(found), "checking") as advance:
+        count = sum(expected.values()) * len(of_seeds) - len(recorded)
+        with progress(count, "checking") as advance:
             for outcome in parallel.run_checks(
                 works,
                 {**chosen, "asked": tuple(invariant or ())},
@@ -149,21 +151,22 @@ def command(
                 timeout_s=timeout or _TIMEOUTS_S[profile],
                 memory_gib=memory,
                 cluster=cluster,
-                recorded=tuple(found),
+                recorded=recorded,
             ):
-                found.append(outcome)
+                new = key_of(outcome) not in latest
+                latest[key_of(outcome)] = outcome
                 if journal is not None:
                     journal.add(outcome)
                 if screen is not None and seeds is None:
                     screen.add(outcome)
-                advance(1, f"{outcome.subject}: {outcome.invariant}")
+                advance(new, f"{outcome.subject}: {outcome.invariant}")
                 if fail_fast and outcome.status not in ("passed", "skipped"):
                     stopped = True
                     break
     except KeyboardInterrupt:
         interrupted = True
-    notes = [*notes_of(found)]
-    found = parallel.over_seeds(found)
+    notes = [*notes_of([*latest.values()])]
+    found = parallel.over_seeds([*latest.values()])
     found.sort(key=lambda found: (labels.index(found.subject), names.index(found.invariant)))
     if screen is not None and seeds is not None:
         for outcome in found:

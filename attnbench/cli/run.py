@@ -176,7 +176,7 @@ def _check(
     """
     from attnbench.checking import parallel
     from attnbench.checking.outcomes import CONTRACT
-    from attnbench.checking.works import works_of
+    from attnbench.checking.works import key_of, works_of
     from attnbench.cli.printing.tables import progress
     from attnbench.processes.pool import MEMORY_GIB
 
@@ -203,6 +203,7 @@ def _check(
     )
     with progress(sum(len(work.invariants) for work in works), "checking") as advance:
         for outcome in found:
+            into[:] = [one for one in into if key_of(one) != key_of(outcome)]
             into.append(outcome)
             advance(1, f"{outcome.subject}: {outcome.invariant}")
             if time.monotonic() > until:

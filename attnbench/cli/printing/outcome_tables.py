@@ -54,6 +54,13 @@ class Screen:
     def add(self, outcome: Outcome) -> None:
         """Show an outcome."""
         found = self._found[outcome.subject]
+        places = [place for place, one in enumerate(found) if one.invariant == outcome.invariant]
+        if places:  # what replaces an outcome that was shown
+            found[places[0]] = outcome
+            told = outcome.reason.splitlines()[-1].strip()
+            line = f"{outcome.subject}: {outcome.invariant}: {outcome.status}: {told}"
+            print_line(line, outcome.status)
+            return
         found.append(outcome)
         wrong = not outcome.ok
         if wrong and self._verbose:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Iterable
 
 import torch
@@ -12,7 +13,7 @@ from attnbench.cases.spaces import listed
 from attnbench.checking.call_cost import calls_at
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.invariants.toolkit.derivations import placed_at
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -24,7 +25,14 @@ _CASES = (
     Case((2,), 65, 65, 8, 8, 8),
     Case((1,), 130, 258, 16, 16, 16),
 )
-_LARGE = (Case((2,), 256, 256, 64, 64, 64), Case((8,), 33, 1025, 16, 16, 16, seed=1))
+_LARGE = (
+    Case((2,), 256, 256, 64, 64, 64),
+    Case((8,), 33, 1025, 16, 16, 16, seed=1),
+    Case((4,), 1024, 1024, 64, 64, 64, seed=2),
+    Case((4,), 1024, 1024, 64, 64, 64, seed=3),
+)
+_LONG, _BRIEF_S = 1024, 0.01
+"""The longest cases are for a subject that answers a quarter of their lengths in this time."""
 
 _CALLS, _LEAST = 96, 12
 """Calls at each shape, and the least number for a subject whose calls are slow."""
@@ -59,9 +67,11 @@ def _many_calls_agree(subject: Subject, case: Case) -> None:
 
 
 def _outputs_are_final(subject: Subject, case: Case) -> None:
+    if case.q_len >= _LONG and _seconds(subject, case) > _BRIEF_S:
+        reject("its calls take long enough at fewer tokens")
     base = Baseline(subject, case)
     kept = []
-    for number in range(3):
+    for number in (0, 1, 2, 0):
         inputs = subject.inputs(case.replace(seed=case.seed + number))
         with torch.set_grad_enabled(case.variant("gradients", False)):
             output = base.run(inputs).detach()
@@ -72,6 +82,16 @@ def _outputs_are_final(subject: Subject, case: Case) -> None:
         kept.append((output, at_once))
     for output, at_once in kept:
         agree_within(output, at_once, 0.0, "when read again after later calls, output", "at first")
+    (_, first), (_, again) = kept[0], kept[-1]  # an adapter may have copied an unfinished output
+    tolerance = 64 * base.eps * float(first.double().abs().nan_to_num(0.0).amax())
+    agree_within(again, first, tolerance, "with the first inputs again, output", "the first time")
+
+
+def _seconds(subject: Subject, case: Case) -> float:
+    """The time of a call at a quarter of the lengths of a case, the shorter of two."""
+    small = case.replace(q_len=case.q_len // 4, kv_len=case.kv_len // 4)
+    base = Baseline(subject, subject.legal(small))
+    return min(timeit.repeat(lambda: base.run(base.inputs), number=1, repeat=2))
 
 
 @hookimpl

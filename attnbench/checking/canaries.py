@@ -1,0 +1,71 @@
+"""Whether a process that checked a subject still tells right from wrong.
+
+The code under test runs in the process that checks it, where it can replace invariants, and also
+what looks for such changes. Each process therefore checks a canary last, which is known to be
+wrong. The parent process, which the code cannot reach, expects that it fails.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from attnbench.checking.outcomes import CONTRACT, Outcome
+
+__all__ = ["CANARY", "Canaries", "choose_invariant"]
+
+CANARY = "canary"
+"""The name of the subject that must fail; all of its outputs are NaN."""
+
+_FAILED = (
+    CONTRACT,
+    "autocast_agrees",
+    "copies_agree",
+    "gradient_modes_agree",
+    "gradients_are_right",
+    "layouts_agree",
+)
+"""Invariants that a canary of each kind violates, at a cost of some milliseconds."""
+
+_REASON = (
+    "code of the subject changed the suite, so that nothing it says counts: the process that "
+    "checked it did not fail a subject that is known to be wrong"
+)
+
+
+def choose_invariant(invariants: Sequence[str]) -> str | None:
+    """Choose at random the invariant that a canary must violate; ``None`` if none is checked."""
+    names = [name for name in invariants if name in _FAILED]
+    return secrets.choice(names) if names else None
+
+
+class Canaries:
+    """The outcomes of each process, which count only if its canary failed."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[Outcome]] = defaultdict(list)
+        self._expected: dict[str, str] = {}
+        self._failed = set[str]()
+
+    def expect(self, process: str, invariant: str | None) -> None:
+        """Begin a process, whose canary must violate an invariant."""
+        self._found.pop(process, None)
+        self._failed.discard(process)
+        self._expected.pop(process, None)
+        if invariant is not None:
+            self._expected[process] = invariant
+
+    def note(self, process: str, outcome: Outcome) -> None:
+        """Keep an outcome of a process, or that of its canary."""
+        if outcome.subject != CANARY:
+            self._found[process].append(outcome)
+        elif (outcome.invariant, outcome.status) == (self._expected.get(process), "failed"):
+            self._failed.add(process)
+
+    def void(self, process: str) -> Iterator[Outcome]:
+        """The outcomes of a process that has ended, as crashed ones if its canary did not fail."""
+        if process in self._expected and process not in self._failed:
+            for outcome in self._found[process]:
+                yield replace(outcome, status="crashed", reason=_REASON, note="")

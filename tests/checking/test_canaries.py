@@ -1,0 +1,98 @@
+"""What a process says counts only if its canary fails, as the parent process expects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
+from attnbench.checking.child_checks import canary_outcome
+from attnbench.checking.outcomes import CONTRACT, Outcome
+from attnbench.checking.parallel import run_checks
+from attnbench.checking.works import key_of, works_of
+from attnbench.registry.address import parse_address
+from attnbench.subject.lookup import resolve
+
+OPTIONS = {"profile": "quick", "device": "cpu", "dtypes": None}
+NAMES = (CONTRACT, "agrees_with_scalar_reference", "gradient_modes_agree", "layouts_agree")
+SOURCE = """
+import gc
+import sys
+
+calls = []
+
+
+def patch():
+    for thing in gc.get_objects():
+        kind = type(thing).__name__
+        if kind == "Invariant":
+            object.__setattr__(thing, "check", lambda *arguments, **keywords: None)
+        if kind == "type" and thing.__name__ == "SuiteGuard":
+            thing.change = lambda self: None
+    {more}
+
+
+def zeros(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+    if not calls:
+        calls.append(True)
+        {late}
+    return value.new_zeros(*query.shape[:-1], value.shape[-1])
+
+
+{early}
+"""
+RUNNER = """
+    from attnbench.checking import api, outcomes
+    api.run_invariant = lambda subject, invariant, *_, **__: outcomes.Outcome(
+        subject.name, invariant.name, "passed", "12 scheduled, 4 drawn", cases=16
+    )
+"""
+CHEATS = {
+    "invariants and guard at a call": {"early": "", "late": "patch()", "more": ""},
+    "invariants and guard at import": {"early": "patch()", "late": "pass", "more": ""},
+    "the runner as well": {"early": "", "late": "patch()", "more": RUNNER.strip()},
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_subject_that_patches_suite_and_guard_does_not_pass(cheat: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(SOURCE.format(**CHEATS[cheat]))
+    works = works_of([(parse_address(f"{file}:zeros as sdpa"), "zeros")], NAMES)
+    found = list(run_checks(works, OPTIONS, jobs=1, timeout_s=120, memory_gib=2))
+    latest = {key_of(outcome): outcome for outcome in found}
+    assert {outcome.status for outcome in latest.values()} == {"crashed"}
+    assert all("changed the suite" in outcome.reason for outcome in latest.values())
+
+
+@pytest.mark.parametrize("target", ["scaled_dot", "multi_head", "sliding_window_attention"])
+def test_a_canary_of_each_kind_fails(target: str) -> None:
+    (subject, *_) = resolve(target)
+    for name in {choose_invariant(NAMES) for _ in range(20)} - {None}:
+        assert name is not None
+        outcome = canary_outcome(subject, name)
+        assert (outcome.subject, outcome.status) == (CANARY, "failed"), outcome.reason
+
+
+def test_outcomes_count_only_if_the_expected_invariant_failed_on_the_canary() -> None:
+    passed = Outcome("a", "b", "passed")
+    for last, void in (
+        (Outcome(CANARY, CONTRACT, "failed"), False),
+        (Outcome(CANARY, CONTRACT, "passed"), True),
+        (Outcome(CANARY, "layouts_agree", "failed"), True),
+        (passed, True),
+    ):
+        canaries = Canaries()
+        canaries.expect("0", CONTRACT)
+        canaries.note("0", passed)
+        canaries.note("0", last)
+        assert bool([*canaries.void("0")]) == void
+
+
+def test_a_process_that_checks_nothing_that_a_canary_violates_has_none() -> None:
+    assert choose_invariant(["unit_variance"]) is None
+    canaries = Canaries()
+    canaries.expect("0", None)
+    canaries.note("0", Outcome("a", "unit_variance", "passed"))
+    assert [*canaries.void("0")] == []
