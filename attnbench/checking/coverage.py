@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbench.checking.outcomes import Outcome
-from attnbench.specs import LayerSpec, MechanismSpec
+from attnbench.specs import LayerSpec
 from attnbench.subject.subject import Subject
 
 __all__ = ["HEAVY", "Gap", "coverage_of", "gaps_of"]
@@ -50,10 +50,10 @@ def _of_call(subject: Subject) -> _Found:
     found: _Found = []
     if subject.maker.reference is None and getattr(subject.maker, "same_as", None) is None:
         declared = "reference=lambda module, q, k: ... (the score of one query and one key)"
-        if isinstance(subject.spec, MechanismSpec):
+        if subject.scoring is None:
             declared = 'reference=, or same_as="scaled_dot" or what else it should equal'
         found.append((3, "no reference: a wrong formula that is consistent passes", declared))
-    if isinstance(subject.spec, MechanismSpec):
+    if subject.scoring is None:
         if not subject.conventions.masks:
             found.append((2, "it takes no mask: none was tried", "the convention masks"))
         if not subject.gives_weights:

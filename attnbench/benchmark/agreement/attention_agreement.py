@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from attnbench.attention.masks import causal_mask, valid_lens_mask
 from attnbench.oracle.budget import Oracle
 from attnbench.registry.address import Address
-from attnbench.specs import MechanismSpec, ScoringSpec
+from attnbench.specs import ScoringSpec
 from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
@@ -78,12 +78,12 @@ _TEXTBOOK = ScoringSubject(_SCALED_DOT.name, _SCALED_DOT, Address(_SCALED_DOT.na
 
 def is_scaled_dot(subject: Subject) -> bool:
     """Whether the spec of a mechanism says that it computes scaled dot-product attention."""
-    return isinstance(subject.spec, MechanismSpec) and subject.spec.reference is scaled_dot_rows
+    return subject.maker.reference is scaled_dot_rows
 
 
 def _by_items(subject: Subject) -> bool:
     """Whether whole items are compared, since rows may depend on each other."""
-    return isinstance(subject.spec, MechanismSpec) and not is_scaled_dot(subject)
+    return subject.scoring is None and not is_scaled_dot(subject)
 
 
 def _oracle(subject: Subject, module: nn.Module, inputs: Inputs) -> Oracle:

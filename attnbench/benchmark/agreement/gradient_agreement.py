@@ -18,7 +18,6 @@ from attnbench.benchmark.agreement.attention_agreement import (
     ratio_of_errors,
 )
 from attnbench.oracle.budget import Oracle
-from attnbench.specs import MechanismSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -44,7 +43,7 @@ def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float
         ValueError: the case is too large for gradients in float64.
     """
     whole = inputs.query.shape[-2] * inputs.key.shape[-2]
-    mechanism = isinstance(subject.spec, MechanismSpec)
+    mechanism = subject.scoring is None
     if mechanism and whole > _MOST:
         raise ValueError("the gradients of an item this long do not fit into memory in float64")
     item, rows = next(blocks(subject, inputs))

@@ -7,7 +7,6 @@ import math
 from attnbench.benchmark.agreement.attention_agreement import is_scaled_dot
 from attnbench.benchmark.machine.sentinel import Ceilings
 from attnbench.benchmark.measuring.counts import Counts
-from attnbench.specs import KernelSpec, ScoringSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -42,7 +41,7 @@ def impossible_s(
     score is a product of a query and a key.
     """
     products = 0
-    if isinstance(subject.spec, ScoringSpec | KernelSpec) or is_scaled_dot(subject):
+    if subject.scoring is not None or is_scaled_dot(subject):
         allowed = inputs.mask.allowed
         pairs = math.prod(inputs.query.shape[:-1]) * inputs.key.shape[-2]
         if allowed is not None:
