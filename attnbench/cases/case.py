@@ -59,6 +59,7 @@ REGIMES = {
     "zero_keys": "all keys are zero",
     "near_overflow": "q·k exceeds the largest float16, q·k / √E does not",
     "far": "normal, far from the origin (1024; 32 in half types)",
+    "opposed": "query above zero and key below, times 16: dot products lie far below zero",
 }
 """Regimes of values."""
 

@@ -57,6 +57,7 @@ _LONG = (
     Case((1,), 130, 130),
     Case((1,), 40, 65, mask="causal"),  # the diagonal cuts through blocks of keys,
     Case((1,), 140, 300, mask="causal"),  # and blocks of queries
+    Case((1,), 70, 150, mask="causal", regime="opposed"),  # blocks of which some rows see none
     Case((16,), 2, 257, mask="padding"),  # lengths that need a second byte
     Case((640,), 1, 3),  # more items than one dimension of a GPU grid; only whole chunks
 )

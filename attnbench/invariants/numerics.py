@@ -276,7 +276,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         cases=lambda subject: cases(
             subject,
             masks=FREE_MASKS,
-            regimes=("near_overflow", "huge", "far", "tiny", "zero_keys"),
+            regimes=("near_overflow", "huge", "opposed", "far", "tiny", "zero_keys"),
             max_len=33,
             variants={"range": ("usual", "wide")},
         ),

@@ -94,7 +94,7 @@ def refused(case: Case, accepts: Collection[str], conventions: Conventions) -> s
     return None
 
 
-_SCORES_FAR_APART = ("huge", "near_overflow", "far")
+_SCORES_FAR_APART = ("huge", "near_overflow", "opposed", "far")
 _LEAST = 1e6
 """Scores of some regimes may reach a finite stand-in for -inf that is above minus this."""
 

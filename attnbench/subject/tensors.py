@@ -141,6 +141,8 @@ def _values(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor, Ten
         # features add up, with one sign, to a first score of 2 · 65504; over √E it fits for E > 4
         size = math.sqrt(2 * _FLOAT16_MAX / max(case.query_size, 5))
         query, key = size * (1 + query / 64), size * (1 + key / 64)
+    elif case.regime == "opposed":
+        query, key = 16 * query.abs(), -16 * key.abs()
     elif case.regime == "far":
         offset = _OFFSET.get(case.dtype, 32.0)
         query, key = query + offset, key + offset

@@ -241,7 +241,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         check=_finite,
         cases=lambda subject: cases(
             subject,
-            regimes=("huge", "near_overflow", "far", "tiny", "equal_keys", "zero_keys"),
+            regimes=("huge", "near_overflow", "opposed", "far", "tiny", "equal_keys", "zero_keys"),
             masks=FREE_MASKS,
             layouts=("contiguous",),
             max_len=17,

@@ -1,8 +1,9 @@
-"""Invariants on what a layer's module keeps: nothing of earlier calls, or of other modules."""
+"""Invariants on what a module keeps: nothing of earlier calls, or of other modules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,12 +11,21 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.calls.kept_state import (
+    called_before_a_step,
+    called_beside_others,
+    has_no_parameters,
+    kept_state_cases,
+)
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_faults import mixes_items
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
-from attnbench.specs import Invariant
+from attnbench.specs import KINDS, Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 __all__: list[str] = []
 
@@ -79,6 +89,9 @@ def _other_weights(look: Look) -> None:
 
 
 def _beside_others(subject: Subject, case: Case) -> None:
+    if subject.kind != "layer":
+        called_beside_others(subject, case)
+        return
     look = Look(subject, case)
     expected = look.run(look.hidden, look.mask)
     sizes = _other_sizes(look.subject, case.query_size)
@@ -104,6 +117,9 @@ def _other_sizes(subject: LayerSubject, own: int) -> list[int]:
 
 
 def _after_a_step(subject: Subject, case: Case) -> None:
+    if subject.kind != "layer":
+        called_before_a_step(subject, case)
+        return
     look, fresh = Look(subject, case), Look(subject, case)
     look.run(look.hidden, look.mask)
     with torch.no_grad():
@@ -117,6 +133,12 @@ def _after_a_step(subject: Subject, case: Case) -> None:
     if found is not None:
         told = "after a call and a step of all parameters, output"
         look.accuse(found, got, expected, told, "a module with these parameters from the start")
+
+
+def _few_cases(subject: Subject) -> SearchStrategy[Case]:
+    if subject.kind != "layer":
+        return kept_state_cases(subject)
+    return layer_cases(subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",))
 
 
 @hookimpl
@@ -133,18 +155,15 @@ def attnbench_invariants() -> Iterable[Invariant]:
         name="other_modules_change_nothing",
         statement="Making and calling another module of another size changes no output.",
         check=_beside_others,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
-        ),
+        kinds=KINDS,
+        cases=_few_cases,
     )
     yield Invariant(
         name="changed_parameters_are_used",
         statement="After a step of its parameters a module gives what one that had them from the "
         "start gives.",
         check=_after_a_step,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
-        ),
+        kinds=KINDS,
+        cases=_few_cases,
+        applies=lambda subject: None if subject.kind == "layer" else has_no_parameters(subject),
     )

@@ -260,3 +260,29 @@ class KeyKeptByItsAddress(Attention):
 
     def silence_key(self, key: Tensor, allowed: Tensor) -> Tensor:
         return key if bool(allowed.all()) else super().silence_key(key, allowed)
+
+
+@_attention("DeepSpeed#8316", killers=("other_modules_change_nothing",))
+class SizeOfTheLastModule(Attention):
+    """The size that scores are scaled by is the class's, which every new module sets."""
+
+    size = 1
+
+    def __init__(self, query_size: int, key_size: int, value_size: int) -> None:
+        super().__init__(query_size, key_size, value_size)
+        SizeOfTheLastModule.size = query_size
+
+    def scale(self, query: Tensor, key: Tensor, given: float | None) -> float:
+        return self.size**-0.5 if given is None else given
+
+
+@_heads("own", killers=("changed_parameters_are_used",))
+class ProjectionOfTheFirstCallWithGradients(Heads):
+    """Where gradients are on, a projection's weight is kept of the first call in evaluation."""
+
+    def project(self, linear: nn.Linear, tensor: Tensor) -> Tensor:
+        if linear is not self.query_proj or self.training or not torch.is_grad_enabled():
+            return super().project(linear, tensor)
+        kept = self.__dict__.setdefault("kept", (linear.weight.detach().clone(), linear.weight))
+        moved = kept[0].to(linear.weight) - linear.weight.detach()
+        return nn.functional.linear(wide(tensor), wide(linear.weight + moved), wide(linear.bias))

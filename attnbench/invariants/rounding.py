@@ -1,0 +1,152 @@
+"""The invariant on rounding in half types: over many items its errors cancel, and are small.
+
+A bias too small for the largest error of one element adds up over layers and steps of training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases.case import Case
+from attnbench.cases.spaces import listed
+from attnbench.errors import InvariantViolation, RefusalError
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.variance import STANDARD_ERRORS
+from attnbench.oracle.budget import Oracle
+from attnbench.oracle.references import widened
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__: list[str] = []
+
+_BAND = 0.25
+"""Part of the errors' root mean square that their mean may be, beside its standard errors.
+
+Of rounding to nearest the mean is 0; of cutting digits off it is 0.87 of the root mean square.
+"""
+
+_LEAST = 2.0**-6
+"""Part of a unit in the last place below which a mean is no matter."""
+
+_AVERAGE = 0.25
+"""Part of the budget of an element that errors may be on average; of right runs they are 0.1."""
+
+_CASES = (
+    Case((256,), 4, 24, 8, 8, 4),
+    Case((32,), 64, 64, 8, 8, 4, mask="causal"),
+    Case((4, 64), 3, 7, 16, 16, 3),
+    Case((64,), 4, 300, 8, 8, 4, mask="boolean"),
+)
+"""Many items each: what is rounded before rows meet it is rounded alike for a whole item."""
+
+
+def _unbiased(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    key = base.inputs.key
+    if case.variant("maxima", "alone") == "tied":  # each key is given twice
+        key = key.index_select(-2, torch.arange(case.kv_len, device=key.device) // 2 * 2)
+    base = base.on(base.inputs.replace(key=key, value=base.inputs.value.abs() + 0.25))
+    oracle = Oracle(subject, base.module, base.inputs)
+    error = base.output.detach().cpu().double() - oracle.output
+    _has_no_mean(error, float(oracle.output.abs().mean()), base, "output")
+    share = float((error / oracle.budget()).square().mean().sqrt())
+    if not share <= _AVERAGE:
+        raise InvariantViolation(
+            quantity="root mean square of the output's errors, in parts of their budgets",
+            got=share,
+            expected=f"at most {_AVERAGE}",
+            error=share / _AVERAGE,
+        )
+    if subject.conventions.gradients and "gradients_are_right" not in subject.exempt:
+        _unbiased_gradients(base)
+
+
+def _unbiased_gradients(base: Baseline) -> None:
+    key = base.inputs.key.clone()
+    key[..., -1] = 1.0  # its query's feature gets the sum of a row's gradients of scores: 0
+    inputs = base.inputs.replace(key=key)
+    weight = torch.rand(base.output.shape, generator=base.generator, dtype=torch.float64) + 0.25
+    weight = weight.to(base.output)
+    found = _gradients(base, base.module, inputs, weight)
+    fresh, _ = base.subject.build(base.case)  # what the module keeps of calls may not be copied
+    right = _gradients(base, *widened(fresh, inputs), weight.cpu().double())
+    for name, got, should in zip(("query", "value"), found, right, strict=True):
+        if got is None or should is None:
+            continue
+        error, size = got.cpu().double() - should, float(should.abs().mean())
+        if name == "query":
+            error, size = error[..., -1:], key.shape[-1] ** -0.5
+        _has_no_mean(error, size, base, f"gradient of (output * g).sum() by {name}")
+
+
+def _gradients(
+    base: Baseline, module: nn.Module, inputs: Inputs, weight: Tensor
+) -> tuple[Tensor | None, ...]:
+    query, value = (t.detach().requires_grad_() for t in (inputs.query, inputs.value))
+    output = base.subject.output(module, inputs.replace(query=query, value=value))
+    return differentiate(output, [query, value], weight)
+
+
+def _has_no_mean(errors: Tensor, size: float, base: Baseline, what: str) -> None:
+    """Raise if errors have a mean that chance and a band do not explain.
+
+    Power: the mean of digits cut off, half a unit, is beyond the band and 20 standard errors.
+    """
+    if not bool(errors.isfinite().all()):
+        reject("an error that is not finite, which other invariants tell of")
+    items = errors.flatten(0, len(base.case.lead) - 1).flatten(1).mean(1)
+    if len(items) < 32:
+        raise RefusalError("it takes too few items at once for a mean of their errors")
+    mean, chance = float(errors.mean()), float(items.std()) / math.sqrt(len(items))
+    allowed = _BAND * float(errors.square().mean().sqrt()) + STANDARD_ERRORS * chance
+    allowed = max(allowed, _LEAST * base.eps * size)
+    if abs(mean) > allowed:
+        raise InvariantViolation(
+            quantity=f"mean signed error of {what} in {base.case.dtype}",
+            got=mean,
+            expected=0.0,
+            other="rounding to nearest",
+            allowed=allowed,
+            error=abs(mean) / allowed,
+        )
+
+
+def _cases_of(subject: Subject) -> Iterable[Case]:
+    dtypes = _half(subject)
+    for number, case in enumerate(_CASES):
+        for dtype in dtypes if number < 2 else dtypes[:1]:
+            if subject.takes_mask(case.mask):
+                yield subject.legal(case.replace(dtype=dtype, seed=number))
+
+
+def _half(subject: Subject) -> list[str]:
+    return [name for name in ("bfloat16", "float16") if name in subject.dtypes]
+
+
+def _has_both(subject: Subject) -> str | None:
+    if "float64" not in subject.dtypes:
+        return "float64 is not supported, and no run in it tells the errors"
+    return None if _half(subject) else "no half type is supported"
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariant on rounding."""
+    yield Invariant(
+        name="rounding_has_no_bias",
+        statement="Over many items, the errors of output and gradients in half types have a mean "
+        "of 0 within its standard error, and on average are a quarter of what one may be.",
+        check=_unbiased,
+        kinds=("kernel", "mechanism"),
+        cases=lambda subject: listed(
+            *_cases_of(subject), enough=1, variants={"maxima": ("alone", "tied")}
+        ),
+        applies=_has_both,
+    )

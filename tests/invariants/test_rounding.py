@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench.invariants import rounding, shifts
+from attnbench.invariants.layers import module_state
+from tests.invariant_runs import by_name, mutant, run
+from tests.meta.mutants import rounding as mutants
+from tests.meta.mutants import state
+from tests.meta.mutants.base import Mutant
+from tests.meta.mutants.twins.attention import ATTENTION, Attention
+from tests.meta.mutants.twins.heads import HEADS
+
+INVARIANTS = by_name(rounding, shifts, module_state)
+BROKEN = [*mutants.MUTANTS, *state.MUTANTS[-2:]]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
+def test_a_mutant_is_killed_by_its_invariant_with_a_reason(broken: Mutant) -> None:
+    for name in broken.killers:
+        outcome = run(broken.spec, INVARIANTS[name])
+        assert outcome.status == "failed"
+        assert "but" in outcome.reason
+
+
+@pytest.mark.parametrize("name", {name for broken in BROKEN for name in broken.killers})
+def test_the_right_twins_pass(name: str) -> None:
+    for twin in (ATTENTION, HEADS):
+        assert run(twin.spec, INVARIANTS[name]).status in ("passed", "skipped")
+
+
+class AllInHalf(Attention):
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return (query * scale) @ key.mT
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        return hidden.softmax(-1).masked_fill(~allowed, 0.0)
+
+
+class ProbabilitiesInHalf(Attention):
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        self.narrow = query.dtype
+        return super().scores(query, key, scale)
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        raw = (hidden - hidden.amax(-1, keepdim=True)).exp().masked_fill(~allowed, 0.0)
+        self.total = raw.sum(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
+        return raw
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        narrow = weights.to(self.narrow).to(weights.dtype)
+        return super().pool(narrow, value) / self.total
+
+
+@pytest.mark.parametrize("make", [AllInHalf, ProbabilitiesInHalf])
+def test_rounding_to_nearest_in_every_stage_has_no_bias(make: type[Attention]) -> None:
+    outcome = run(mutant(make), INVARIANTS["rounding_has_no_bias"])
+    assert outcome.status == "passed", outcome.reason
+
+
+def test_scores_that_are_no_dot_products_are_not_shifted() -> None:
+    outcome = run(HEADS.spec, INVARIANTS["common_shift_of_scores_changes_nothing"])
+    assert outcome.status == "skipped"
+    assert "dot products" in outcome.reason
