@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from attnbench.judging.court import judge
     from attnbench.judging.decision import Judgement
     from attnbench.subject.lookup import get, subjects
+    from attnbench.subject.recording import record
     from attnbench.subject.subject import Inputs, Subject
 
 _LAZY = {
@@ -59,6 +60,7 @@ _LAZY = {
     "get": "subject.lookup",
     "judge": "judging.court",
     "parametrize_with_checks": "checking.parametrization",
+    "record": "subject.recording",
     "subjects": "subject.lookup",
 }
 
@@ -97,6 +99,7 @@ __all__ = [
     "hookimpl",
     "judge",
     "parametrize_with_checks",
+    "record",
     "subjects",
 ]
 
