@@ -1,4 +1,4 @@
-"""The candidate's side: a script that loads a callee and answers requests with bytes.
+"""The candidate's side: it loads callees and answers requests with bytes.
 
 It runs in a process of its own and shares a piece of memory and a socket with the judge, nothing
 else. Nothing here is trusted: the judge believes its accusations, but no acquittal.
@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import json
 import mmap
-import os
 import socket
 import sys
 import traceback
@@ -160,11 +159,16 @@ def _short(error: BaseException) -> dict[str, str]:
     }
 
 
-def main() -> None:
-    """Load the callee that the argument names, and answer requests until the channel closes."""
-    given = json.loads(sys.argv[1])
-    channel = socket.socket(fileno=given["channel"])
-    memory = mmap.mmap(given["memory"], given["size"])
+def main(file: int, shared: int) -> None:
+    """Load the callees that the first message names; answer requests until the channel closes.
+
+    Args:
+        file: the channel.
+        shared: the shared memory.
+    """
+    channel = socket.socket(fileno=file)
+    given = json.loads(channel.recv(1 << 16))
+    memory = mmap.mmap(shared, given["size"])
     torch.set_num_threads(given["threads"])
     torch.set_grad_enabled(False)
     try:
@@ -182,8 +186,3 @@ def main() -> None:
         except Exception as error:
             answer = _short(error)
         _send(channel, {**answer, "id": request["id"]})
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The candidate's cell: a script that confines itself and then becomes the candidate's interpreter.
+"""The candidate's cell: a process forked from this one that confines itself.
 
 It runs before any code of the candidate, imports the standard library only, and tells through a
 pipe, in lines of JSON, the process that it made and which restrictions hold. Of namespaces,
@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 import struct
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,8 @@ _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
     0x20000000,
     0x40000000,
 )
-_CLONE_PARENT = 0x00008000
+_CLONE_PARENT, _CHILD_SETTID, _CHILD_CLEARTID = 0x00008000, 0x01000000, 0x00200000
+_TID_ADDRESS = 40
 _PRIVATE = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE
 _DEATH_SIGNAL, _NO_NEW_PRIVILEGES, _SECCOMP, _DROP, _SECUREBITS = 1, 38, 22, 24, 28
 _PROCESSES = 512
@@ -155,8 +155,27 @@ def _seccomp() -> None:
     _call("prctl", _SECCOMP, 2, packed, 0, 0)
 
 
-def _become(given: dict[str, Any], report: int, apart: bool) -> None:
-    """Restrict this process, report, and execute the interpreter."""
+def fork_beside() -> int:
+    """Fork a child of this process's parent, so that the parent is told when it stops or ends."""
+    place = ctypes.c_void_p()
+    flags = _CLONE_PARENT | signal.SIGCHLD
+    if _LIBC.prctl(_TID_ADDRESS, ctypes.byref(place), 0, 0, 0) == 0:
+        flags |= _CHILD_SETTID | _CHILD_CLEARTID  # the C library keeps the thread's number there
+    column = _ARCHITECTURES.get(os.uname().machine, (0, 0))[0]
+    last = (place, None) if column == 0 else (None, place)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    child: int = _LIBC.syscall(_CLONE[column], flags, None, None, *last)
+    if child:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    if child < 0:
+        raise OSError(ctypes.get_errno(), "clone")
+    return child
+
+
+def _confine(given: dict[str, Any], report: int, apart: bool) -> None:
+    """Restrict this process, and report what holds."""
     held: list[str] = []
     missing: dict[str, str] = {}
 
@@ -181,33 +200,34 @@ def _become(given: dict[str, Any], report: int, apart: bool) -> None:
     _call("prctl", _NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     hold("no writing, connecting or signalling outside (Landlock)", _landlock, given["scratch"])
     hold("no network, no tracing, no other core (seccomp)", _seccomp)
-    os.write(report, json.dumps({"held": held, "missing": missing}).encode() + b"\n")
     os.chdir(given["scratch"])
-    command: list[str] = given["command"]
-    os.execve(command[0], command, given["environment"])  # noqa: S606  # its own arguments
+    os.write(report, json.dumps({"held": held, "missing": missing}).encode() + b"\n")
 
 
-def main() -> None:
-    """Enter the cell that the first argument describes; the second is the pipe of reports."""
-    given, report = json.loads(sys.argv[1]), int(sys.argv[2])
-    os.set_inheritable(report, False)
+def enter(given: dict[str, Any], report: int, work: Callable[[], None]) -> None:
+    """Fork a sibling of this process, which confines itself and does some work.
+
+    Args:
+        given: ``core``, ``scratch``, ``scratch_bytes``, ``file_size`` and ``memory``.
+        report: the pipe of reports, which the work does not have.
+        work: what the sibling does, before it ends.
+    """
     apart = True
     try:
         _enter_namespaces()
     except OSError as error:
         apart, given["refused"] = False, str(error)
-    # a sibling, so that the judge itself is told when it stops or ends
-    number = _CLONE[_ARCHITECTURES.get(os.uname().machine, (0, 0))[0]]
-    child = _call("syscall", number, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    child = fork_beside()
     if child:
         os.write(report, json.dumps({"pid": child}).encode() + b"\n")
         return
     try:
-        _become(given, report, apart)
+        _confine(given, report, apart)
     except BaseException as error:
         os.write(report, json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n")
         os._exit(1)
-
-
-if __name__ == "__main__":
-    main()
+    os.close(report)
+    try:
+        work()
+    finally:
+        os._exit(0)

@@ -1,4 +1,4 @@
-"""The clock of what a process and all that it starts compute, by the kernel's account."""
+"""The clock of what a process and all that it starts compute, and how long one waited for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import struct
 import time
 
-__all__ = ["ComputingClock"]
+from attnbench.judging.process_tree import running
+
+__all__ = ["ComputingClock", "Patience"]
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OPEN = {"x86_64": 298, "aarch64": 241}
@@ -47,3 +49,29 @@ class ComputingClock:
         if self._event >= 0:
             os.close(self._event)
             self._event = -1
+
+
+class Patience:
+    """How long a process had to do something, not counting the time that others kept its core.
+
+    Args:
+        pid: the process.
+        clock: its clock.
+    """
+
+    def __init__(self, pid: int, clock: ComputingClock) -> None:
+        self._pid, self._clock = pid, clock
+        self._begun, self._looked = clock.seconds(), time.monotonic()
+        self._idle = 0.0
+
+    def spent(self) -> float:
+        """Seconds that it computed, and those in which nothing of it could run.
+
+        To be called several times a second: what passed since the last call counts as idle unless
+        a thread is ready to run now.
+        """
+        now = time.monotonic()
+        if not running(self._pid):
+            self._idle += now - self._looked
+        self._looked = now
+        return self._clock.seconds() - self._begun + self._idle

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.judging.computing_clock import ComputingClock
-from attnbench.judging.entry import Limits, enter
+from attnbench.judging.computing_clock import ComputingClock, Patience
+from attnbench.judging.entry import THREADS, Limits, Nursery
 from attnbench.judging.process_tree import alive, ending, resident_bytes, tree
 from attnbench.judging.refusals import RefusedError
 from attnbench.judging.shared_bytes import SharedBytes, dtype_named
@@ -59,16 +59,18 @@ class Confined:
     """A process that holds callees nobody trusts.
 
     Args:
+        nursery: starts it.
         callees: file or module, and attribute or ``""``, of each callee.
         limits: what it may use.
         paths: folders to import from, besides a file's own.
 
     Raises:
-        RefusedError: it could not be loaded.
+        RefusedError: it could not be started.
     """
 
     def __init__(
         self,
+        nursery: Nursery,
         callees: Sequence[tuple[str, str]],
         limits: Limits,
         paths: Sequence[str] = (),
@@ -83,15 +85,22 @@ class Confined:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                entered = enter(callees, limits, paths, self.scratch, self.shared, theirs.fileno())
+                entered = nursery.enter(limits, self.scratch, self.shared, theirs.fileno())
         except BaseException:
             self.close()
             raise
         self.pid, self.held, self.missing = entered
         self._clock = ComputingClock(self.pid)
+        self._told = {
+            "size": self.shared.size,
+            "threads": THREADS,
+            "callees": list(callees),
+            "paths": list(paths),
+        }
 
     def load(self) -> list[dict[str, Any]]:
         """Wait until the callees are loaded; what each is called and which arguments it takes."""
+        self._channel.send(json.dumps(self._told).encode())
         answer = self._received(self.limits.load_s)
         self._freeze()
         if "loaded" not in answer:
@@ -197,14 +206,15 @@ class Confined:
         return self.shared.output(place, dtype, shape)
 
     def _received(self, limit_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + limit_s
+        assert self._clock is not None
+        patience = Patience(self.pid, self._clock)
         self._channel.settimeout(_LOOK_S)
         while True:
             try:
                 message = self._channel.recvmsg(_MESSAGE)[0]
                 break
             except TimeoutError:
-                self._check_resources(deadline, limit_s)
+                self._check_resources(patience, limit_s)
             except OSError:
                 message = b""
                 break
@@ -218,8 +228,8 @@ class Confined:
             raise RefusedError("broke_protocol", f"{message[:80]!r} is not an answer")
         return answer
 
-    def _check_resources(self, deadline: float, limit_s: float) -> None:
-        if time.monotonic() > deadline:
+    def _check_resources(self, patience: Patience, limit_s: float) -> None:
+        if patience.spent() > limit_s:
             raise RefusedError("hung", f"after {limit_s:g} s")
         held = sum(map(resident_bytes, tree(self.pid)))
         if held > self.limits.memory_gib * 2**30:
@@ -235,9 +245,10 @@ class Confined:
     def _freeze(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGSTOP)
-        deadline = time.monotonic() + _STOP_S
+        assert self._clock is not None
+        patience = Patience(self.pid, self._clock)
         pid = status = tries = 0
-        while not pid and time.monotonic() < deadline:
+        while not pid and (tries % 100 or patience.spent() < _STOP_S):
             if tries:  # let it run, where it waits for this core
                 time.sleep(1e-5 if tries < 100 else 1e-3)
             pid, status = os.waitpid(self.pid, os.WUNTRACED | os.WNOHANG)

@@ -15,7 +15,7 @@ from attnbench.checking.api import select_invariants
 from attnbench.errors import UsageError
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import Judgement
-from attnbench.judging.entry import Limits
+from attnbench.judging.entry import Limits, Nursery
 from attnbench.judging.trial import Trial
 from attnbench.registry.address import parse_address
 
@@ -93,6 +93,7 @@ class Court:
         self.cases = [one for one in found if one.direction == "forward"]
         if not self.cases:
             raise UsageError(f"the set {set_name} has no forward case to time.")
+        self.nursery = Nursery()
         self._honest: dict[str, Confined] = {}
 
     def __enter__(self) -> Court:
@@ -101,12 +102,14 @@ class Court:
     def __exit__(self, *_: object) -> None:
         for cell in self._honest.values():
             cell.close()
+        self.nursery.close()
 
     def honest(self, style: str) -> Confined:
         """A process with what candidates of a style are measured against."""
         if style not in self._honest:
             names = [f"{name}_{style}" for name in ("fused", "textbook", "empty")]
-            cell = Confined([(str(_HONEST), name) for name in names], self.limits)
+            places = [(str(_HONEST), name) for name in names]
+            cell = Confined(self.nursery, places, Limits())
             self._honest[style] = cell
             cell.load()
         return self._honest[style]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.judging.refusals import RefusedError
 from attnbench.judging.shared_bytes import SharedBytes
 
-__all__ = ["Limits", "enter"]
+__all__ = ["THREADS", "Limits", "Nursery"]
 
 _HERE = Path(__file__).parent
-_THREADS = 1
+THREADS = 1
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH")
 
 
@@ -37,71 +37,83 @@ class Limits:
     shared_mib: int = 512
 
 
-def enter(
-    callees: Sequence[tuple[str, str]],
-    limits: Limits,
-    paths: Sequence[str],
-    scratch: str,
-    shared: SharedBytes,
-    channel: int,
-) -> tuple[int, list[str], dict[str, str]]:
-    """Start a candidate's process.
+class Nursery:
+    """The process from which those of candidates are forked, so that torch is imported once."""
 
-    Args:
-        callees: file or module, and attribute or ``""``, of each callee.
-        limits: what it may use.
-        paths: folders to import from, besides a file's own.
-        scratch: the only folder that it may write to.
-        shared: memory for inputs and outputs.
-        channel: file descriptor of its end of the channel.
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
 
-    Returns:
-        Its process id, the restrictions that hold, and those that do not with the reasons.
+    def _begin(self) -> socket.socket:
+        self.close()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        nowhere = subprocess.DEVNULL
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  # our own script
+                [sys.executable, "-I", str(_HERE / "nursery.py"), str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                env=_environment(),
+                stdin=nowhere,
+                stdout=nowhere,
+                stderr=nowhere,
+            )
+        return self._requests
 
-    Raises:
-        RefusedError: the process could not be started.
-    """
-    told = {
-        "channel": channel,
-        "memory": shared.file,
-        "size": shared.size,
-        "threads": _THREADS,
-        "callees": list(callees),
-        "paths": list(paths),
-    }
-    memory = int(limits.memory_gib * 2**30)
-    cell = {
-        "command": [sys.executable, "-I", str(_HERE / "candidate.py"), json.dumps(told)],
-        "environment": _environment(scratch),
-        "core": max(os.sched_getaffinity(0)),
-        "scratch": scratch,
-        "scratch_bytes": memory // 4,
-        "file_size": memory // 4,
-        "memory": memory + shared.size,
-    }
-    reading, writing = os.pipe()
-    command = [sys.executable, "-I", "-S", str(_HERE / "cell.py"), json.dumps(cell), str(writing)]
-    nowhere = subprocess.DEVNULL
-    try:
-        subprocess.run(  # noqa: S603  # our own script
-            command,
-            pass_fds=(channel, shared.file, writing),
-            stdin=nowhere,
-            stdout=nowhere,
-            stderr=nowhere,
-            check=True,
-        )
-    finally:
-        os.close(writing)
+    def enter(
+        self, limits: Limits, scratch: str, shared: SharedBytes, channel: int
+    ) -> tuple[int, list[str], dict[str, str]]:
+        """Start a candidate's process.
+
+        Args:
+            limits: what it may use.
+            scratch: the only folder that it may write to.
+            shared: memory for inputs and outputs.
+            channel: file descriptor of its end of the channel.
+
+        Returns:
+            Its process id, the restrictions that hold, and those that do not with the reasons.
+
+        Raises:
+            RefusedError: the process could not be started.
+        """
+        memory = int(limits.memory_gib * 2**30)
+        places = dict.fromkeys(("HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"), scratch)
+        given = {
+            "environment": places,
+            "core": max(os.sched_getaffinity(0)),
+            "scratch": scratch,
+            "scratch_bytes": memory // 4,
+            "file_size": memory // 4,
+            "memory": memory + shared.size,
+        }
+        ended = self._process is None or self._process.poll() is not None
+        requests = self._begin() if ended or self._requests is None else self._requests
+        reading, writing = os.pipe()
+        try:
+            files = [channel, shared.file, writing]
+            socket.send_fds(requests, [json.dumps(given).encode()], files)
+        finally:
+            os.close(writing)
         with os.fdopen(reading) as lines:
+            helper = requests.recv(64)
+            if not helper:
+                raise RefusedError("not_loaded", "the process that starts candidates has ended")
             reports = {key: value for line in lines for key, value in json.loads(line).items()}
-    if "error" in reports:
-        raise RefusedError("not_loaded", f"its cell could not be made: {reports['error']}")
-    return reports["pid"], reports["held"], reports["missing"]
+        os.waitpid(int(helper), 0)
+        if "error" in reports:
+            os.waitpid(reports["pid"], 0)
+            raise RefusedError("not_loaded", f"its cell could not be made: {reports['error']}")
+        return reports["pid"], reports["held"], reports["missing"]
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None and self._requests is not None:
+            self._requests.close()
+            self._process.wait()
+            self._process = None
 
 
-def _environment(scratch: str) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    places = dict.fromkeys(("HOME", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"), scratch)
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(_THREADS))
-    return {**passed, **places, **threads, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(THREADS))
+    return {**passed, **threads, "TORCHINDUCTOR_COMPILE_THREADS": "1"}

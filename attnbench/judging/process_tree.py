@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["alive", "ending", "resident_bytes", "tree"]
+__all__ = ["alive", "ending", "resident_bytes", "running", "tree"]
 
 
 def tree(pid: int) -> list[int]:
@@ -36,8 +36,19 @@ def alive(pid: int) -> bool:
         return False
 
 
-def _fields(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def running(pid: int) -> bool:
+    """Whether a thread of a process, or of what descends from it, computes or waits for a core."""
+    for process in tree(pid):
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with contextlib.suppress(OSError):
+                    if _fields(f"{process}/task/{thread}")[0] == "R":
+                        return True
+    return False
+
+
+def _fields(place: int | str) -> list[str]:
+    return Path(f"/proc/{place}/stat").read_text().rpartition(")")[2].split()
 
 
 def resident_bytes(pid: int) -> int:

@@ -53,7 +53,7 @@ class Trial:
     def cell_of(self) -> Confined:
         """A new process of the candidate."""
         paths = () if self.place[0].endswith(".py") else (str(Path.cwd()),)
-        cell = Confined([self.place], self.court.limits, paths)
+        cell = Confined(self.court.nursery, [self.place], self.court.limits, paths)
         try:
             cell.load()
         except BaseException:

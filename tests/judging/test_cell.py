@@ -17,20 +17,24 @@ PYTHON = "/usr/bin/python3"
 
 PROBE = """
 import json, os, socket, sys
+sys.path.append(os.path.dirname(__file__))
+import cell
 def refused(attempt):
     try:
         attempt()
     except OSError:
         return True
     return False
-found = {
+def probe():
+    found = {
     "other folder": refused(lambda: open("/tmp/attnbench-was-here", "w")),
     "network": refused(lambda: socket.socket(socket.AF_INET)),
     "cores": refused(lambda: os.sched_setaffinity(0, range(os.cpu_count()))),
     "parent": refused(lambda: os.kill(os.getppid() or 1 << 20, 0)),
     "scratch": refused(lambda: open("mine", "w").write("x")),
-}
-os.write(int(sys.argv[1]), json.dumps(found).encode())
+    }
+    os.write(int(sys.argv[2]), json.dumps(found).encode())
+cell.enter(json.loads(sys.argv[1]), int(sys.argv[3]), probe)
 """
 
 
@@ -55,15 +59,13 @@ def test_cell_refuses_what_it_says(folder: Path, user: int | None) -> None:
     reading, writing = os.pipe()
     reports, told = os.pipe()
     given = {
-        "command": [PYTHON, "-I", str(folder / "probe.py"), str(writing)],
-        "environment": {},
         "core": max(os.sched_getaffinity(0)),
         "scratch": str(scratch),
         "scratch_bytes": 1 << 20,
         "file_size": 1 << 20,
         "memory": 1 << 30,
     }
-    command = [PYTHON, "-I", "-S", str(folder / "cell.py"), json.dumps(given), str(told)]
+    command = [PYTHON, "-I", str(folder / "probe.py"), json.dumps(given), str(writing), str(told)]
     subprocess.run(command, pass_fds=(writing, told), check=True, user=user)
     os.close(writing)
     os.close(told)

@@ -15,7 +15,7 @@ from tests.cli_runs import run
 
 HERE = Path(__file__).parent
 CHEATS = HERE / "cheats"
-FEW = ("keeps_the_contract", "agrees_with_float64")
+FEW = ("agrees_with_float64",)
 GAIN = 1.1
 """Most of what a cheat that is accepted may be faster than torch's fused attention."""
 
@@ -38,6 +38,8 @@ OUTCOMES = {
     "clocks.py:all_cores": {"accepted"},
     "clocks.py:forked_per_call": {"left_processes", "accepted"},
     "clocks.py:watches_the_memory": {"accepted", "depends_on_history", "unsteady", "wrong"},
+    # lasts longer than a judgement on a fast machine, and has gained nothing in it
+    "clocks.py:right_for_three_seconds": {"accepted", "depends_on_history", "failed"},
     "clocks.py:hidden_processes": {"left_processes", "accepted"},
     "clocks.py:changes_masks": {"accepted"},
     "clocks.py:deletes_its_own_time": {"accepted"},
@@ -102,8 +104,9 @@ OUTCOMES = {
 
 @pytest.fixture(scope="module")
 def court() -> Iterator[Court]:
-    limits = Limits(memory_gib=3.0, call_s=10.0, load_s=60.0)
+    limits = Limits(memory_gib=3.0, call_s=5.0, load_s=10.0)
     with Court(limits, lengths=(256,), budget_s=0.3) as found:
+        found.honest("sdpa")
         yield found
 
 
@@ -123,16 +126,13 @@ def test_every_cheat_has_an_expected_outcome() -> None:
 
 @pytest.mark.parametrize("cheat", OUTCOMES)
 def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
-    limited = Limits(memory_gib=3.0, call_s=10.0, load_s=10.0)
-    court.limits = limited if cheat.startswith("import_hangs") else court.limits
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW)
     assert (found.refusal or found.verdict) in OUTCOMES[cheat], found.sentence
     if found.ok and (speed := found.score["speed_against_fused"]) is not None:
         assert speed < GAIN
     after = {child.pid for child in psutil.Process().children(recursive=True)}
-    honest = {cell.pid for cell in court._honest.values()}
-    assert after - before - honest == set()
+    assert after - before == set()
 
 
 @pytest.mark.parametrize(
