@@ -193,7 +193,7 @@ class Confined:
         copy, (earlier, before) = view.clone(), self._last
         if fresh and not torch.equal(_bits(earlier), _bits(before)):
             raise RefusedError("changed_later", "its bytes were others after the next call")
-        self._last = (view, copy)
+        self._last = (view, view.clone())  # whoever gets the copy may change it
         return Answer(copy, seconds, wall_s)
 
     def _view(self, answer: Mapping[str, Any], place: int) -> Tensor:

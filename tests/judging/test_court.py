@@ -41,7 +41,7 @@ OUTCOMES = {
     # lasts longer than a judgement on a fast machine, and has gained nothing in it
     "clocks.py:right_for_three_seconds": {"accepted", "depends_on_history", "failed"},
     "clocks.py:hidden_processes": {"left_processes", "accepted"},
-    "clocks.py:changes_masks": {"accepted"},
+    "clocks.py:changes_masks": {"failed"},
     "clocks.py:deletes_its_own_time": {"accepted"},
     "clocks.py:refuses_to_stop": {"arrived_late"},
     "less_work.py:zeros": {"wrong"},
