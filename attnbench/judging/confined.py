@@ -143,10 +143,13 @@ class Confined:
         self, told: list[Any], keywords: Mapping[str, Any], *, count: int = 3, callee: int = 0
     ) -> Answer:
         """Call with tensors that are already in the shared memory."""
-        self._turn = 1 - self._turn
-        place = self.shared.places[self._turn]
+        turn = 1 - self._turn
+        place = self.shared.places[turn]
         request = {"callee": callee, "tensors": told, "count": count, "keywords": dict(keywords)}
-        return self._answered({**request, "out": place, "room": self.shared.room}, place)
+        answer = self._answered({**request, "out": place, "room": self.shared.room}, place)
+        if answer.output is not None:  # else the last output stays where it is, to be read again
+            self._turn = turn
+        return answer
 
     def again(self, wait_s: float = 0.05) -> Tensor | None:
         """Let the process run for some time, and read its last output again."""

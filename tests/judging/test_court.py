@@ -6,8 +6,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 import attnbench
+from attnbench.judging.confined import Confined
 from attnbench.judging.court import Court
 from attnbench.judging.entry import Limits
 from attnbench.judging.refusals import REFUSALS
@@ -151,6 +153,18 @@ def test_right_implementation_is_accepted(court: Court, name: str, style: str) -
     found = court.judge(f"{HERE / 'right.py'}:{name}", style=style)
     assert found.ok, (found.sentence, [o for o in found.outcomes if o.status == "failed"])
     assert found.calls == found.calls_right > 100
+
+
+def test_error_between_two_answers_accuses_nobody(court: Court) -> None:
+    cell = Confined(court.nursery, [(str(HERE / "right.py"), "without_masks")], court.limits)
+    try:
+        cell.load()
+        first, second = ([torch.randn(1, 2, 4, 8) for _ in range(3)] for _ in range(2))
+        assert cell.call(first, {}).output is not None
+        assert cell.call(first, {"no_such_argument": 1}).raised is not None
+        assert cell.call(second, {}).output is not None
+    finally:
+        cell.close()
 
 
 @pytest.mark.compile
