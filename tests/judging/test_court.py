@@ -63,7 +63,7 @@ OUTCOMES = {
     "less_work.py:zeros_where_long": {"wrong"},
     "less_work.py:zeros_now_and_then": {"unsteady", "differs_when_timed", "failed"},
     "less_work.py:refuses_what_is_timed": {"refused_when_timed"},
-    "less_work.py:refuses_all": {"failed", "inconclusive"},
+    "less_work.py:refuses_all": {"failed", "inconclusive", "refused_when_timed"},
     "less_work.py:wrong_dtype": {"wrong"},
     "protocol.py:forges_an_answer": {"broke_protocol", "wrong", "unsteady"},
     "protocol.py:answers_early": {"broke_protocol", "wrong", "unsteady"},
@@ -168,8 +168,9 @@ def test_error_between_two_answers_accuses_nobody(court: Court) -> None:
 
 
 @pytest.mark.compile
-def test_compiled_implementation_is_accepted(court: Court) -> None:
-    found = court.judge(f"{HERE / 'right.py'}:compiled", style="sdpa", invariants=FEW)
+def test_compiled_implementation_is_accepted() -> None:
+    with Court(Limits(), lengths=(256,), budget_s=0.3) as court:
+        found = court.judge(f"{HERE / 'right.py'}:compiled", style="sdpa", invariants=FEW)
     assert found.ok, found.sentence
 
 
