@@ -177,6 +177,10 @@ def _by_reference(subject: Subject, case: Case) -> None:
         look.accuse(found, got, expected, "output", "the reference in Python floats")
 
 
+def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
+    return layer_cases(subject, masks=_MASKS, regimes=("normal",), dtypes=("float32", "float64"))
+
+
 def _has_reference(subject: Subject) -> str | None:
     assert isinstance(subject, LayerSubject)
     if subject.spec.reference is None:
@@ -208,26 +212,26 @@ def attnbench_invariants() -> Iterable[Invariant]:
         statement="In float64 the output is that of the layer's reference in Python floats.",
         check=_by_reference,
         kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32", "float64")
-        ),
+        cases=_wide_cases,
         applies=_has_reference,
     )
-    for law, statement in (
-        ("chunked_equals_recurrent", "In chunks and step by step, all is the same"),
-        (
-            "absorbed_equals_expanded",
-            "With projections absorbed and expanded, all is the same",
-        ),
-    ):
-        yield Invariant(
-            name=law,
-            statement=f"{statement}: by each of two methods, and where one goes on from the other.",
-            check=_paths_agree(law),
-            kinds=("layer",),
-            cases=lambda subject: layer_cases(
-                subject, masks=_MASKS, regimes=("normal",), dtypes=("float32", "float64")
-            ),
-            applies=_names_paths(law),
-            law=True,
-        )
+    yield Invariant(
+        name="chunked_equals_recurrent",
+        statement="In chunks and step by step, all is the same: by each of two methods, and where "
+        "one goes on from the other.",
+        check=_paths_agree("chunked_equals_recurrent"),
+        kinds=("layer",),
+        cases=_wide_cases,
+        applies=_names_paths("chunked_equals_recurrent"),
+        law=True,
+    )
+    yield Invariant(
+        name="absorbed_equals_expanded",
+        statement="With projections absorbed and expanded, all is the same: by each of two "
+        "methods, and where one goes on from the other.",
+        check=_paths_agree("absorbed_equals_expanded"),
+        kinds=("layer",),
+        cases=_wide_cases,
+        applies=_names_paths("absorbed_equals_expanded"),
+        law=True,
+    )
