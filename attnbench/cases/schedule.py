@@ -124,7 +124,9 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
         if brief and case.q_len * case.kv_len > _FEW_PAIRS:
             continue
         if brief and min(case.q_len, case.kv_len) > 1 and case.legal() in domain:
-            covered |= {mask, layout, regime}
+            covered |= {mask, regime}
+            if layout != "expanded" or case.lead[0] > 1:  # one item looks like any other
+                covered.add(layout)
         yield case
     ends = list(dict.fromkeys((dtypes[0], dtypes[-1])))
     for number, case in enumerate(_LONG):

@@ -180,7 +180,10 @@ def attnbench_invariants() -> Iterable[Invariant]:
                     "first": range(3),
                     "dtype": range(4),
                 },
-                beyond=(Case((2,), 2, _BEYOND_BFLOAT16, dtype="bfloat16", mask="padding"),),
+                beyond=(
+                    Case((2,), 2, _BEYOND_BFLOAT16, dtype="bfloat16", mask="padding"),
+                    Case((2,), 2, 261, mask="padding"),  # more than a byte counts
+                ),
             ),
             *[lambda case: case] * 3,
             functools.partial(_longer, subject),
