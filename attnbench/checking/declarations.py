@@ -65,7 +65,7 @@ def declaration(subject: Subject, invariant: str) -> str:
     spec = subject.spec
     if invariant == CONTRACT:
         return ""
-    if invariant in subject.laws:
+    if invariant in subject.maker.laws:  # a scoring function obeys pools_values undeclared
         return f'leave "{invariant}" out of the laws of the spec'
     if _ACCEPTS.get(invariant) in subject.accepts:
         return f'leave "{_ACCEPTS[invariant]}" out of accepts'

@@ -150,9 +150,12 @@ def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
     ],
 )
 def test_right_implementation_is_accepted(court: Court, name: str, style: str) -> None:
-    found = court.judge(f"{HERE / 'right.py'}:{name}", style=style)
+    whole = name == "textbook"  # the others with all invariants would take minutes
+    found = court.judge(
+        f"{HERE / 'right.py'}:{name}", style=style, invariants=None if whole else FEW
+    )
     assert found.ok, (found.sentence, [o for o in found.outcomes if o.status == "failed"])
-    assert found.calls == found.calls_right > 100
+    assert found.calls == found.calls_right > 0
 
 
 def test_error_between_two_answers_accuses_nobody(court: Court) -> None:
@@ -175,7 +178,9 @@ def test_compiled_implementation_is_accepted() -> None:
 
 
 def test_torch_itself_is_accepted_and_as_fast_as_itself() -> None:
-    found = attnbench.judge("torch.nn.functional:scaled_dot_product_attention", lengths=[512])
+    found = attnbench.judge(
+        "torch.nn.functional:scaled_dot_product_attention", lengths=[512], invariants=FEW
+    )
     assert found.ok
     (row,) = found.rows
     assert 0.7 < row.ratio < 1.4
