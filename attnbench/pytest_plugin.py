@@ -54,6 +54,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "profile of parametrize_with_checks",
     )
     group.addoption(
+        "--attnbench-format",
+        choices=("text", "github"),
+        default="text",
+        help="github adds annotations at the lines of the subjects' code, and the job's summary",
+    )
+    group.addoption(
         "--attnbench-seed",
         type=int,
         default=None,
@@ -122,6 +128,37 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the outcome of a check that failed, as plain data that a worker can send."""
+    report = yield
+    outcome = getattr(call.excinfo.value, "outcome", None) if call.excinfo else None
+    if outcome is not None and item.config.getoption("--attnbench-format") == "github":
+        from attnbench.subject.code_lines import code_lines
+
+        lines = code_lines(call.excinfo.value.subject)  # type: ignore[union-attr]
+        report.attnbench = (outcome.to_data(), lines)  # type: ignore[attr-defined]
+    return report
+
+
+def _annotate(reporter: pytest.TerminalReporter) -> None:
+    """Print annotations of the checks that failed."""
+    rows = [one.attnbench for one in reporter.getreports("failed") if hasattr(one, "attnbench")]
+    if not rows:
+        return
+    from attnbench.checking.check_report import CheckReport
+    from attnbench.checking.outcomes import Outcome
+    from attnbench.cli.formats import github
+    from attnbench.cli.formats.places import Findings, place_at
+
+    outcomes = tuple(Outcome.from_data(data) for data, _ in rows)
+    places = {data["subject"]: place_at(*lines) for data, lines in rows if lines}
+    reporter.ensure_newline()
+    reporter.write_line(github.render(Findings(CheckReport(outcomes), {}, places)))
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
@@ -137,6 +174,8 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Say which plugins could not be loaded, if checks were asked for."""
+    if config.getoption("--attnbench-format") == "github":
+        _annotate(terminalreporter)
     if config.getoption("--attnbench") is None:
         return
     from attnbench.registry.catalog import registry

@@ -107,7 +107,7 @@ def invariants() -> str:
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
     names = {key: name for tree in trees.values() for key, name in _properties_of(tree)}
-    topics = []
+    topics, examples = [], caught()
     for path, tree in trees.items():
         a_law = " *A law.*" if "laws" in (*path.parts, path.stem) else ""
         rows = sorted(
@@ -115,10 +115,32 @@ def invariants() -> str:
         )
         if rows:
             title = (ast.get_docstring(tree) or path.stem).partition("\n")[0].rstrip(".")
-            lines = [f"- **`{name}`**: {statement}{law}" for name, statement, law in rows]
+            lines = [
+                f"- [**`{name}`**](#{name}){{ #{name} }}: {statement}{law}{examples.get(name, '')}"
+                for name, statement, law in rows
+            ]
             head = f"## {path.stem.replace('_', ' ').capitalize()}\n\n{title}.\n"
             topics.append("\n".join([head, *lines]))
     return "\n\n".join(topics)
+
+
+def caught() -> dict[str, str]:
+    """For each invariant a bug that it is meant to catch, a real one if there is any, as measured.
+
+    The rows of the kill matrix have a mutant, the issues that tell of its bug, its twin, what is
+    wrong with it, and the invariants that failed, those meant to in bold.
+    """
+    text = (ROOT / "results" / "kill_matrix.md").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if len(cells) == 5 and "**" in cells[4]:
+            own = cells[1] == "own"
+            told = f"  \n  Catches: {cells[3]}" + ("" if own else f" *As in {cells[1]}.*")
+            for name in re.findall(r"\*\*(\w+)\*\*", cells[4]):
+                if name not in found or ("*As in" not in found[name] and not own):
+                    found[name] = told
+    return found
 
 
 def _properties_of(tree: ast.Module) -> Iterator[tuple[str, str]]:

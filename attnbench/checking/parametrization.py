@@ -28,7 +28,17 @@ __all__ = ["Check", "CheckFailedError", "checks_of", "parametrize_with_checks"]
 
 
 class CheckFailedError(AssertionError):
-    """A check neither passed nor was skipped; the message describes the outcome."""
+    """A check neither passed nor was skipped; the message describes the outcome.
+
+    Args:
+        text: the message.
+        outcome: the outcome.
+        subject: its subject.
+    """
+
+    def __init__(self, text: str, outcome: Outcome, subject: Subject) -> None:
+        super().__init__(text)
+        self.outcome, self.subject = outcome, subject
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +69,7 @@ class Check:
         if outcome.invariant != self.invariant.name and told:
             pytest.skip(f"not run: {outcome.reason}")
         if outcome.status != "passed":
-            raise CheckFailedError(self.text(outcome)) from None
+            raise CheckFailedError(self.text(outcome), outcome, subject) from None
 
     def outcome(self, subject: Subject) -> Outcome:
         """Run the invariant on a subject; where the contract spoils all, return its outcome."""

@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from attnbench.cli.configuration import check_defaults
 from attnbench.cli.exit_codes import INTERRUPTED, USAGE
 from attnbench.cli.printing.tables import prepare_streams
 from attnbench.errors import AttnbenchError, UnknownNameError, nearest
@@ -47,6 +48,7 @@ COMMANDS = {
     "heatmap": "heatmap",
     "diff": "diff",
     "drift": "drift",
+    "doctor": "doctor",
     "new": "new",
 }
 """The commands in the order of ``--help``, and their modules in this package."""
@@ -64,7 +66,7 @@ class _Commands(TyperGroup):
                 f"attnbench has no command {cmd_name!r}. {nearest(cmd_name, COMMANDS)}"
             )
         module = importlib.import_module(f"attnbench.cli.{COMMANDS[cmd_name]}")
-        single = _typer()
+        single = _typer(add_completion=False)
         single.command(cmd_name, help=_paragraphs(module.command.__doc__))(module.command)
         return typer.main.get_command(single)
 
@@ -80,7 +82,7 @@ def _paragraphs(text: str) -> str:
 
 def _typer(**settings: Any) -> typer.Typer:
     # rich's tracebacks print pages of local variables and hide the error
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, **settings)
+    return typer.Typer(pretty_exceptions_enable=False, **settings)
 
 
 def _version(wanted: bool) -> None:
@@ -96,12 +98,15 @@ _app = _typer(cls=_Commands, no_args_is_help=True)
 
 @_app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Property checks and benchmarks for attention scoring functions."""
+    if context.invoked_subcommand == "check":
+        context.default_map = {"check": check_defaults()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -27,6 +27,8 @@ from attnbench.cli.options import (
     Targets,
     parse_targets,
 )
+from attnbench.cli.watching import watch as watched
+from attnbench.errors import UsageError
 from attnbench.processes.pool import MEMORY_GIB
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
@@ -82,6 +84,24 @@ def command(
             "repeated.",
         ),
     ] = None,
+    exempt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exempt",
+            metavar="NAME=REASON",
+            help="An invariant, or 'SUBJECT: INVARIANT', that is not run; may be repeated.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option("--baseline", help="A file of known failures, which are skipped."),
+    ] = None,
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="Write today's failures to that file.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Check again whenever a target's file changes.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show every outcome of every subject.")
     ] = False,
@@ -99,6 +119,7 @@ def command(
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.coverage import Gap, coverage_of
     from attnbench.checking.journal import Journal
+    from attnbench.checking.known_failures import Baseline, exempted
     from attnbench.checking.outcomes import COMPILING, Outcome, notes_of
     from attnbench.checking.works import digests, key_of, works_of
     from attnbench.cli.formats.places import findings_of
@@ -108,7 +129,12 @@ def command(
     from attnbench.processes.remote import installed_versions
 
     started = time.monotonic()
+    if watch:
+        return watched(targets or ())
     output = formats_of(formats or (), as_json=as_json)
+    if update_baseline and baseline is None:
+        raise UsageError("--update-baseline needs a file: --baseline FILE.")
+    known = Baseline.read(baseline, update=update_baseline)
     named = len(targets) if targets else None
     plugins = load_plugins(strict=strict, preload=parallel.preload(named, invariant))
     addresses = parse_targets(targets, style, convention, call)
@@ -125,17 +151,18 @@ def command(
     first = seed or 0
     of_seeds = [seed] if seeds is None else list(range(first, first + seeds))
     works = [replace(work, seed=one) for one in of_seeds for work in works]
-    latest: dict[tuple[str, int | None, str], Outcome] = {}
+    every = [row["invariant"] for row in ask("invariant_rows")] if exempt else []
+    latest = {key_of(one): one for one in exempted(exempt or (), works, every)}
     journal = None
     if resume is not None:
         subjects = [[str(target), name] for target, name in plan["subjects"]]
         asked = {**chosen, "subjects": subjects, "files": digests(plan["subjects"])}
         journal = Journal(resume, {**asked, "versions": installed_versions()})
         latest = {
-            key_of(outcome): outcome
+            key_of(outcome): known.known(outcome)
             for outcome in journal.found
             if outcome.subject in labels and outcome.invariant in names and outcome.seed in of_seeds
-        }
+        } | latest
     recorded = tuple(latest.values())
     interrupted = stopped = False
     try:
@@ -154,9 +181,10 @@ def command(
                 recorded=recorded,
             ):
                 new = key_of(outcome) not in latest
-                latest[key_of(outcome)] = outcome
                 if journal is not None:
                     journal.add(outcome)
+                outcome = known.known(outcome)
+                latest[key_of(outcome)] = outcome
                 if screen is not None and seeds is None:
                     screen.add(outcome)
                 advance(new, f"{outcome.subject}: {outcome.invariant}")
@@ -175,6 +203,12 @@ def command(
         notes.insert(0, f"stopped at the first failure, after {len(found)} outcomes (--fail-fast)")
     if interrupted:
         notes.insert(0, f"interrupted after {len(found)} outcomes")
+    if update_baseline:
+        known = known.updated(found, invariant)
+        known.write()
+        notes.append(f"{baseline} holds {len(known.entries)} known failures")
+    notes += known.remarks(found, invariant)
+    found = [known.known(outcome) for outcome in found]
     gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], found)
     report = CheckReport(with_cause(found), profile, seed, tuple(notes), tuple(plan["about"]), gaps)
     elapsed = time.monotonic() - started
@@ -186,7 +220,7 @@ def command(
     if interrupted:
         return INTERRUPTED
     statuses = [outcome.status for outcome in found]
-    if "passed" not in statuses:
+    if "passed" not in statuses and not any(map(known.knows, found)):
         statuses.append("inconclusive")  # all skipped: nothing was checked
     return exit_code(statuses, plugin_failed=any(row["status"] == "failed" for row in plugins))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 
@@ -62,6 +63,21 @@ def test_the_text_of_help_is_wrapped_at_the_terminal_alone(monkeypatch: pytest.M
     paragraph = lines[first : lines.index("", first)]
     for line, after in itertools.pairwise(paragraph):
         assert len(f"{line} {after.split()[0]}") > 78, paragraph
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(words: str, place: int) -> list[str]:
+        asked = {"_ATTNBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words}
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"],
+            env=os.environ | asked | {"COMP_CWORD": str(place)},
+            capture_output=True,
+            encoding="utf-8",
+        )
+        return done.stdout.split()
+
+    assert completed("attnbench do", 1) == ["doctor"]
+    assert completed("attnbench check --upd", 2) == ["--update-baseline"]
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

@@ -64,9 +64,10 @@ def test_every_file_that_is_named_is_there() -> None:
 
 def test_the_manual_lists_every_invariant_and_law() -> None:
     hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
-    listed = re.findall(r"^- \*\*`(\w+)`\*\*", hooks["invariants"](), re.MULTILINE)
+    listed = re.findall(r"^- \[\*\*`(\w+)`\*\*\]\(#\1\)", hooks["invariants"](), re.MULTILINE)
     registered = {invariant.name for invariant in registry().invariants()}
     assert sorted(listed) == sorted(registered)
+    assert len(re.findall(r"^  Catches: .", hooks["invariants"](), re.MULTILINE)) > 90
 
 
 def test_a_property_that_a_finding_names_like_an_invariant_is_one() -> None:

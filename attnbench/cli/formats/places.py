@@ -16,7 +16,7 @@ from attnbench.checking.works import Work
 from attnbench.errors import AttnbenchError
 from attnbench.processes.pool import Task, call
 
-__all__ = ["Findings", "Place", "findings_of"]
+__all__ = ["Findings", "Place", "findings_of", "place_at"]
 
 _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Variables that hold the folder of the repository, to which paths in annotations are relative."""
@@ -89,11 +89,11 @@ def findings_of(
                 given = {"target": work.target}
                 found = call(Task(work.label, inside, given, timeout_s=_FIND_S))
             if found is not None:
-                places[work.label] = _place(*found)
+                places[work.label] = place_at(*found)
     return Findings(report, statements, places)
 
 
-def _place(file: str, line: int, first: int, last: int) -> Place:
+def place_at(file: str, line: int, first: int, last: int) -> Place:
     """The line of the code that the change under review touched, or else the line as it is."""
     changed = _changed_lines(Path(file))
     within = [number for number in changed if first <= number <= last]
@@ -111,14 +111,18 @@ def _changed_lines(path: Path) -> list[int]:
     base = next((os.environ[name] for name in _BASE if os.environ.get(name)), None)
     if base is None:
         return []
-    command = ["git", "diff", "--unified=0", f"origin/{base}...HEAD", "--", path.name]
-    try:
-        done = subprocess.run(  # noqa: S603  # arguments of our own, and a branch
-            command, cwd=path.parent, capture_output=True, encoding="utf-8"
-        )
-    except OSError:  # no git here
-        return []
     lines: list[int] = []
-    for start, count in _HUNK.findall(done.stdout):
-        lines += range(int(start), int(start) + max(1, int(count or 1)))
+    # since they parted; or, in a checkout without history, whose commit is the merge, at all
+    for revisions in (f"origin/{base}...HEAD", f"origin/{base}"):
+        command = ["git", "diff", "--unified=0", revisions, "--", path.name]
+        try:
+            done = subprocess.run(  # noqa: S603  # arguments of our own, and a branch
+                command, cwd=path.parent, capture_output=True, encoding="utf-8"
+            )
+        except OSError:  # no git here
+            return []
+        for start, count in _HUNK.findall(done.stdout):
+            lines += range(int(start), int(start) + max(1, int(count or 1)))
+        if done.returncode == 0:
+            break
     return lines

@@ -95,8 +95,8 @@ def print_line(text: str, status: str = "") -> None:
     The text goes through ``sys.stdout``, which a progress bar redirects while it is shown.
     """
     style = _STYLES.get(status)
-    if style and sys.stdout.isatty():
-        screen = console()
+    if style and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
+        screen = console()  # without colours if NO_COLOR is set
         with screen.capture() as captured:
             screen.print(text, style=style, markup=False, soft_wrap=True, end="")
         text = captured.get()
@@ -225,13 +225,22 @@ def progress(
     if not sys.stderr.isatty():
         yield lambda steps, text: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[now]}"),
     )
     # lines printed meanwhile go above the bar, unless they go to a pipe

@@ -9,7 +9,7 @@ import pytest
 
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.cli.formats.places import Findings, Place, _place
+from attnbench.cli.formats.places import Findings, Place, place_at
 from attnbench.subject.code_lines import code_lines
 from attnbench.subject.lookup import resolve
 
@@ -74,7 +74,7 @@ def place_of(attribute: str) -> Place:
     (subject,) = resolve(f"mine.py:{attribute}")
     found = code_lines(subject)
     assert found is not None
-    return _place(*found)
+    return place_at(*found)
 
 
 def test_without_a_change_under_review_it_is_the_line_where_the_computation_begins(

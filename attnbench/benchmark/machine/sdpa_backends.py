@@ -1,0 +1,96 @@
+"""The backends of torch's own attention on this machine: which work, agree, and how fast."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+__all__ = ["backend_rows"]
+
+_BACKENDS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+_ROUNDS = 7
+_AGREES = 4.0
+"""Allowed error, in multiples of what one unit in the last place of the inputs changes."""
+
+
+def backend_rows(sizes: Sequence[int], dtypes: Sequence[str]) -> list[dict[str, Any]]:
+    """Try each backend with a causal call, on the CPU and on the accelerator if there is one.
+
+    Args:
+        sizes: leading sizes, length and features: ``(B, H, L, E)``.
+        dtypes: names of dtypes.
+
+    Returns:
+        A row for each: ``works``, ``reason`` why not, ``error`` as a multiple of what is allowed,
+        ``agrees``, and ``time_s``, the least of some calls in turn with the other backends'.
+    """
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    devices = [torch.device("cpu"), *([accelerator] if accelerator else [])]
+    shape = tuple(sizes)
+    return [
+        row
+        for device in devices
+        for dtype in dtypes
+        for row in _rows(shape, getattr(torch, dtype), device)
+    ]
+
+
+def _rows(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(sizes, generator=generator).to(dtype) for _ in range(3)]
+    exact = _causal([one.double() for one in given])
+    moved = [_moved(one, generator) for one in given]
+    gap = _causal(moved) - exact
+    allowed = _AGREES * float(gap.abs().max()) + torch.finfo(dtype).eps * float(exact.abs().max())
+    inputs = [one.to(device) for one in given]
+    rows: dict[str, dict[str, Any]] = {}
+    for name in _BACKENDS:
+        row: dict[str, Any] = {"device": device.type, "dtype": str(dtype).partition(".")[2]}
+        row |= {"backend": name, "works": False, "agrees": None, "error": None, "time_s": None}
+        try:
+            output = _attend(name, inputs).cpu().double()
+        except RuntimeError as refusal:
+            row["reason"] = str(refusal).strip().split("\n")[0]
+        else:
+            error = float((output - exact).abs().max()) / allowed
+            row |= {"works": True, "agrees": error <= 1.0, "error": error, "reason": ""}
+        rows[name] = row
+    working = [name for name, row in rows.items() if row["works"]]
+    for _ in range(_ROUNDS):
+        for name in working:
+            began = time.perf_counter()
+            _attend(name, inputs)
+            took, best = time.perf_counter() - began, rows[name]["time_s"]
+            rows[name]["time_s"] = took if best is None else min(best, took)
+    return list(rows.values())
+
+
+def _moved(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """The tensor in float64, with each element moved by one unit in the last place."""
+    signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
+    return tensor.double() * (1 + signs * torch.finfo(tensor.dtype).eps)
+
+
+def _causal(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    query, key, value = inputs
+    return scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def _attend(name: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    with warnings.catch_warnings(), sdpa_kernel(_BACKENDS[name]), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch warns why a backend does not fit, and then raises
+        output = _causal(inputs)
+    if output.device.type != "cpu":
+        torch.accelerator.synchronize()
+    return output

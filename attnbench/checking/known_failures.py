@@ -1,0 +1,156 @@
+"""What a project does not want to fail for: exemptions with reasons, and a baseline.
+
+A baseline lists the failures that are known, so that only new ones fail. Its file has one line
+``subject: invariant`` for each; a line that begins with ``#`` is a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attnbench.checking.outcomes import Outcome
+from attnbench.checking.report_text import first_line
+from attnbench.checking.works import Work
+from attnbench.errors import UsageError, nearest
+
+__all__ = ["Baseline", "exempted"]
+
+_EXEMPTION = re.compile(r"(?:(.*?): )??(\w+)\s*=\s*(.+)", re.DOTALL)
+_HEAD = "# Known failures: they are skipped. `attnbench check --update-baseline` wrote this file.\n"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Known failures.
+
+    Args:
+        path: the file, as it was named.
+        entries: ``subject: invariant`` of each.
+    """
+
+    path: Path | None = None
+    entries: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, path: Path | None, *, update: bool = False) -> Baseline:
+        """Read a baseline; ``None`` is an empty one.
+
+        Args:
+            path: the file.
+            update: whether it is about to be written, so that it need not exist.
+
+        Raises:
+            UsageError: there is no such file, or a line is no ``subject: invariant``.
+        """
+        if path is None or (update and not path.exists()):
+            return cls(path)
+        try:
+            lines = path.read_text("utf-8").splitlines()
+        except FileNotFoundError:
+            raise UsageError(
+                f"there is no baseline {path}; --update-baseline writes one of today's failures."
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read the baseline {path}: {error}.") from None
+        return cls(path, frozenset(_entries(lines, path)))
+
+    def known(self, outcome: Outcome) -> Outcome:
+        """The outcome, skipped if it is a known failure."""
+        if outcome.ok or _entry(outcome) not in self.entries:
+            return outcome
+        reason = f"known failure, in {self.path}: {first_line(outcome.reason)}"
+        return replace(outcome, status="skipped", reason=reason, failure=None, command=None)
+
+    def knows(self, outcome: Outcome) -> bool:
+        """Whether it is an outcome that :meth:`known` made of a known failure."""
+        return outcome.reason.startswith(f"known failure, in {self.path}: ")
+
+    def stale(self, outcomes: Collection[Outcome], chosen: Collection[str] | None) -> list[str]:
+        """Entries of checked subjects that did not fail.
+
+        Args:
+            outcomes: the outcomes of the check, known failures as :meth:`known` gives them.
+            chosen: names of the invariants that were asked for; ``None`` if all were.
+        """
+        failing = {_entry(one) for one in outcomes if not one.ok or self.knows(one)}
+        looked_at = {one.subject for one in outcomes}
+        unknown = {_entry(one) for one in outcomes if one.reason.startswith("not run")}
+        return sorted(
+            entry
+            for entry in self.entries - failing - unknown
+            if entry.rpartition(": ")[0] in looked_at
+            and (chosen is None or entry.rpartition(": ")[2] in chosen)
+        )
+
+    def updated(self, outcomes: Collection[Outcome], chosen: Collection[str] | None) -> Baseline:
+        """The baseline with the failures of a check, and the entries that it did not look at."""
+        kept = self.entries - {*self.stale(outcomes, chosen)}
+        return replace(self, entries=kept | {_entry(one) for one in outcomes if not one.ok})
+
+    def write(self) -> None:
+        """Write the file.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        assert self.path is not None
+        try:
+            self.path.write_text(
+                _HEAD + "".join(f"{one}\n" for one in sorted(self.entries)), "utf-8"
+            )
+        except OSError as error:
+            raise UsageError(f"cannot write the baseline {self.path}: {error.strerror}.") from None
+
+    def remarks(self, outcomes: Collection[Outcome], chosen: Collection[str] | None) -> list[str]:
+        """A line about the entries that no longer fail."""
+        stale = self.stale(outcomes, chosen)
+        told = f"{self.path}: no longer failing: {', '.join(stale)} (--update-baseline removes it)"
+        return [told] if stale else []
+
+
+def _entry(outcome: Outcome) -> str:
+    return f"{outcome.subject}: {outcome.invariant}"
+
+
+def _entries(lines: Iterable[str], path: Path) -> Iterable[str]:
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if line and not line.startswith("#"):
+            subject, _, invariant = line.rpartition(": ")
+            if not subject or not invariant.isidentifier():
+                raise UsageError(f"{path}:{number}: {line!r} is not of the form subject: invariant")
+            yield line
+
+
+def exempted(
+    given: Sequence[str], works: Sequence[Work], invariants: Collection[str]
+) -> list[Outcome]:
+    """The outcomes of what a project exempts, which are not run.
+
+    Args:
+        given: ``NAME=REASON``, the name an invariant or ``subject: invariant``.
+        works: what is to be run.
+        invariants: names of all invariants.
+
+    Raises:
+        UsageError: one has no reason, or no invariant has the name.
+    """
+    outcomes = {}
+    for text in given:
+        found = _EXEMPTION.fullmatch(text)
+        if found is None:
+            raise UsageError(
+                f"--exempt {text}: write NAME=REASON, since an exemption has a reason."
+            )
+        subject, invariant, reason = found.groups()
+        if invariant not in invariants:
+            hint = nearest(invariant, invariants)
+            raise UsageError(f"--exempt: no invariant is called {invariant!r}. {hint}")
+        for work in works:
+            if subject in (None, work.label) and invariant in (*work.invariants, *work.late):
+                outcomes[work.label, invariant, work.seed] = Outcome(
+                    work.label, invariant, "skipped", f"exempt: {reason}", seed=work.seed
+                )
+    return list(outcomes.values())

@@ -1,0 +1,70 @@
+"""A baseline of known failures: what it skips, what is stale, and what an update keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnbench.checking.known_failures import Baseline
+from attnbench.checking.outcomes import Outcome
+from attnbench.errors import UsageError
+
+FAILED = Outcome("mine", "weights_sum_to_one", "failed", "a row sums to 2\nmore")
+PASSED = Outcome("mine", "keeps_the_contract", "passed")
+NEW = Outcome("mine", "unit_variance", "crashed", "it died")
+
+
+def written(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "known.txt"
+    path.write_text("# a comment\n\n" + "".join(f"{line}\n" for line in lines))
+    return path
+
+
+def test_a_known_failure_is_skipped_with_its_reason_and_a_new_one_fails(tmp_path: Path) -> None:
+    path = written(tmp_path, "mine: weights_sum_to_one")
+    baseline = Baseline.read(path)
+    known = baseline.known(FAILED)
+    assert known.status == "skipped"
+    assert known.reason == f"known failure, in {path}: a row sums to 2"
+    assert baseline.knows(known)
+    assert baseline.known(NEW) is NEW
+    assert baseline.known(PASSED) is PASSED
+
+
+def test_entries_that_no_longer_fail_are_stale_if_they_were_looked_at(tmp_path: Path) -> None:
+    entries = ("mine: keeps_the_contract", "mine: weights_sum_to_one", "mine: gone", "other: gone")
+    baseline = Baseline.read(written(tmp_path, *entries))
+    outcomes = [PASSED, baseline.known(FAILED)]
+    assert baseline.stale(outcomes, None) == ["mine: gone", "mine: keeps_the_contract"]
+    assert baseline.stale(outcomes, ["keeps_the_contract"]) == ["mine: keeps_the_contract"]
+    skipped = Outcome("mine", "keeps_the_contract", "skipped", "not run: the contract failed")
+    assert baseline.stale([skipped], ["keeps_the_contract"]) == []
+
+
+def test_an_update_drops_what_holds_and_keeps_what_was_not_looked_at(tmp_path: Path) -> None:
+    path = written(tmp_path, "mine: keeps_the_contract", "other: unit_variance")
+    Baseline.read(path, update=True).updated([PASSED, FAILED, NEW], None).write()
+    assert Baseline.read(path).entries == {
+        "mine: weights_sum_to_one",
+        "mine: unit_variance",
+        "other: unit_variance",
+    }
+    assert path.read_text().startswith("# Known failures")
+
+
+def test_a_name_may_hold_colons_and_blanks(tmp_path: Path) -> None:
+    entry = "f of a b.py:f as sdpa: unit_variance"
+    assert Baseline.read(written(tmp_path, entry)).entries == {entry}
+
+
+def test_a_missing_or_damaged_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no baseline .*; --update-baseline writes one"):
+        Baseline.read(tmp_path / "none.txt")
+    assert Baseline.read(tmp_path / "none.txt", update=True).entries == frozenset()
+    with pytest.raises(UsageError, match=r"known\.txt:3: 'mine' is not of the form"):
+        Baseline.read(written(tmp_path, "mine"))
+    with pytest.raises(UsageError, match="cannot read the baseline"):
+        Baseline.read(tmp_path)
+    with pytest.raises(UsageError, match="cannot write the baseline"):
+        Baseline(tmp_path).write()

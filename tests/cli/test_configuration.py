@@ -1,0 +1,141 @@
+"""The table [tool.attnbench]: its schema, its errors, and what it changes."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import attnbench.cli.configuration as configuration
+from attnbench.cli import main
+from attnbench.cli.configuration import check_defaults
+from attnbench.errors import UsageError
+
+SCHEMA = json.loads(
+    Path(configuration.__file__).with_name("configuration.schema.json").read_text("utf-8")
+)
+GOOD = """
+targets = ["scaled_dot"]
+profile = "quick"
+invariants = ["weights_sum_to_one", "unit_variance"]
+baseline = "known.txt"
+[tool.attnbench.exempt]
+"scaled_dot: unit_variance" = "we like it so"
+"""
+WRONG = {
+    "profil = 'quick'": "has no key 'profil'. Did you mean 'profile'?",
+    "profile = 'quik'": "says profile = 'quik'. Did you mean 'quick'?",
+    "profile = 3": "says profile = 3, which should be a text.",
+    "targets = 'scaled_dot'": 'says targets = "scaled_dot", which should be a list of texts.',
+    "targets = [1]": "says targets = [1], which should be a list of texts.",
+    "exempt = ['unit_variance']": "which should be a table of texts.",
+    "exempt = {unit_variance = true}": 'says exempt = {"unit_variance": true}, which should be',
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> None:
+    (folder / "pyproject.toml").write_text(f"[tool.attnbench]\n{text}\n")
+
+
+def test_the_keys_become_the_options_of_check(folder: Path) -> None:
+    assert check_defaults() == {}
+    write(folder, GOOD)
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    table = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["attnbench"]
+    jsonschema.Draft202012Validator(SCHEMA).validate(table)
+    assert check_defaults() == {
+        "targets": ["scaled_dot"],
+        "profile": "quick",
+        "invariant": ["weights_sum_to_one", "unit_variance"],
+        "baseline": "known.txt",
+        "exempt": ["scaled_dot: unit_variance=we like it so"],
+    }
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_the_schema_refuses_is_one_line_with_the_nearest_name(folder: Path, text: str) -> None:
+    write(folder, text)
+    table = tomllib.loads(text)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(table)
+    with pytest.raises(UsageError) as caught:
+        check_defaults()
+    assert str(caught.value).startswith("pyproject.toml: [tool.attnbench] ")
+    assert WRONG[text] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_toml_is_one_line(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool")
+    with pytest.raises(UsageError, match=r"cannot read pyproject\.toml: "):
+        check_defaults()
+    (folder / "pyproject.toml").write_text("[tool]\nattnbench = 3\n")
+    with pytest.raises(UsageError, match="should be a table"):
+        check_defaults()
+
+
+def test_check_follows_the_table_and_its_options_override_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, GOOD.replace('baseline = "known.txt"', ""))
+    assert main(["check", "--json"]) == 0
+    found = {o["invariant"]: o for o in json.loads(capsys.readouterr().out)["outcomes"]}
+    assert {*found} == {"weights_sum_to_one", "unit_variance"}
+    assert found["weights_sum_to_one"]["status"] == "passed"
+    assert found["unit_variance"]["status"] == "skipped"
+    assert found["unit_variance"]["reason"] == "exempt: we like it so"
+    assert main(["check", "dot", "--invariant", "weights_sum_to_one", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcomes"][0]["subject"] == "dot"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--exempt", "unit_varance=why"], "Did you mean 'unit_variance'"),
+        (["--exempt", "unit_variance"], "--exempt unit_variance: write NAME=REASON"),
+        (["--exempt", "unit_variance="], "--exempt unit_variance=: write NAME=REASON"),
+        (["--baseline", "none.txt"], "there is no baseline none.txt"),
+        (["--update-baseline"], "--update-baseline needs a file: --baseline FILE"),
+    ],
+)
+def test_a_wrong_exemption_or_baseline_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], given: list[str], message: str
+) -> None:
+    code = main(["check", "scaled_dot", "--invariant", "weights_sum_to_one", *given])
+    said = capsys.readouterr()
+    assert (code, said.out, len(said.err.splitlines())) == (2, "", 1)
+    assert message in said.err
+
+
+def test_only_new_failures_fail_with_a_baseline(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.py").write_text(
+        "import torch\nfrom attnbench import ScoringSpec\n"
+        "class Mine(torch.nn.Module):\n"
+        "    def forward(self, query, key):\n"
+        "        return query @ key.mT\n"
+        "SPEC = ScoringSpec(name='mine', make=lambda q, k: Mine(), equal_sizes=True,"
+        " laws=['unit_variance'])\n"
+    )
+    asked = ["check", "mine.py:SPEC", "--baseline", "known.txt"]
+    asked += ["--invariant", "unit_variance", "--invariant", "weights_sum_to_one"]
+    assert main([*asked, "--update-baseline"]) == 0
+    assert "known.txt holds 1 known failures" in capsys.readouterr().out
+    assert main(asked) == 0
+    assert "known failure, in known.txt: " in capsys.readouterr().out
+    (folder / "known.txt").write_text("mine: weights_sum_to_one\n")
+    assert main(asked) == 1
+    assert (
+        "known.txt: no longer failing: mine: weights_sum_to_one (--update-baseline removes it)"
+        in capsys.readouterr().out
+    )
