@@ -120,7 +120,7 @@ def command(
     from attnbench.checking.coverage import Gap, coverage_of
     from attnbench.checking.journal import Journal
     from attnbench.checking.known_failures import Baseline, exempted
-    from attnbench.checking.outcomes import COMPILING, Outcome, notes_of
+    from attnbench.checking.outcomes import COMPILING, notes_of
     from attnbench.checking.works import digests, key_of, works_of
     from attnbench.cli.formats.places import findings_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
