@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import tempfile
+import textwrap
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,12 +15,14 @@ import typer
 
 from attnbench.cli.exit_codes import OK, VIOLATED
 from attnbench.cli.options import AsJson
-from attnbench.cli.printing.tables import print_json, print_line, print_table
+from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import AttnbenchError, UsageError, nearest
 from attnbench.specs import DTYPES
 
 _TRY = "attnbench.benchmark.machine.sdpa_backends:backend_rows"
 _TRY_S = 120.0
+_SHORT = 52
+"""Characters of a reason, so that a line fits in 80 columns."""
 
 
 def command(
@@ -84,21 +87,13 @@ def _show(about: dict[str, Any], backends: list[dict[str, Any]], wrong: list[str
             "none: compiling with torch.compile is not possible" if name == "compiler" else "none"
         )
         print_line(f"{name:10} {value or none}")
-    sorted_rows = sorted(backends, key=lambda row: row["time_s"] or float("inf"))
-    first = sorted_rows[0]["time_s"] if sorted_rows else None
-    if sorted_rows:
-        rows = [
-            {
-                "backend": row["backend"],
-                "device": row["device"],
-                "dtype": row["dtype"],
-                "ms": row["time_s"] and f"{row['time_s'] * 1e3:.3g}",
-                "error / allowed": row["error"],
-                "note": row["reason"] or ("fastest" if row["time_s"] == first else ""),
-            }
-            for row in sorted_rows
-        ]
-        print_table(rows, right=("ms",), title="scaled_dot_product_attention")
+    if backends:
+        print_line("scaled_dot_product_attention, the fastest backend first:")
+    for row in sorted(backends, key=lambda row: row["time_s"] or float("inf")):
+        told = textwrap.shorten(row["reason"], _SHORT, placeholder=" ...")
+        if row["works"]:
+            told = f"{row['time_s'] * 1e3:8.3g} ms, error {row['error']:.2g} times what is allowed"
+        print_line(f"  {row['device']:4} {row['dtype']:8} {row['backend']:9} {told}")
     for line in wrong:
         print_line(f"wrong: {line}", "failed")
     if not wrong:

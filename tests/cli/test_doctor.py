@@ -13,9 +13,12 @@ from tests.cli_runs import run
 def test_a_sound_installation_is_one_screen_and_exit_code_0() -> None:
     result = run("doctor", "--size", "1", "2", "16", "8")
     assert result.code == 0, result.out
-    assert len(result.out.splitlines()) <= 24
-    for word in ("attnbench", "torch", "compiler", "math", "fastest", "Nothing is wrong here."):
+    lines = result.out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    for word in ("attnbench", "torch", "compiler", "math", "fastest backend first"):
         assert word in result.out
+    assert lines[-1] == "Nothing is wrong here."
 
 
 def test_backends_are_held_to_float64_and_timed() -> None:
