@@ -108,12 +108,17 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
     return scalar
 
 
-def representable(oracle: Oracle, case: Case) -> None:
-    """Reject a case in which a true score is too large for the possible dtypes of scores."""
+def representable(oracle: Oracle, case: Case, *, room: float = 1.0) -> None:
+    """Reject a case in which a true score is too large for the possible dtypes of scores.
+
+    Args:
+        oracle, case: the case.
+        room: how many times as large intermediate values of a score may be.
+    """
     if oracle.subject.scoring is None or case.dtype != "float16":
         return
     largest = oracle.scores.masked_fill(~oracle.allowed, 0.0).abs().max()
-    if float(largest) > torch.finfo(torch.float16).max:
+    if room * float(largest) > torch.finfo(torch.float16).max:
         reject("a true score is larger than the dtype's largest number")
 
 

@@ -154,10 +154,11 @@ def _moved_outputs(look: Look, case: Case) -> Tensor:
 def _own_token(subject: Subject, case: Case) -> None:
     look = Look(subject, case)
     length = case.q_len
-    expected = look.run(look.hidden[:1])
+    items = max(2, length)  # two also where one token is all: a layer may mix its items
+    expected = look.run(look.hidden[:1].repeat(items, 1, 1))
     still = torch.ones(length, dtype=torch.bool)
     for _ in range(3):
-        changed = look.hidden[:1].repeat(length, 1, 1)
+        changed = look.hidden[:1].repeat(items, 1, 1)
         own = torch.arange(length)
         changed[own, own] = look.other(changed[own, own])
         got = look.run(changed)

@@ -63,6 +63,8 @@ _STEPS = (1e-4, 1e-5)
 def _dropped_alike(subject: Subject, case: Case) -> None:
     look = Look(subject, case)
     still = look.run(look.hidden, look.mask)
+    if not bool(still.isfinite().all()):
+        reject("the output is not finite, of which another invariant tells")
     look.module.train()
     leaves = [look.hidden.detach().clone().requires_grad_()]
     leaves += [p for p in look.module.parameters() if p.requires_grad]
