@@ -35,7 +35,7 @@ def test_every_field_but_name_and_make_has_a_default() -> None:
     [
         ({"accepts": ("mask",)}, "accepts names 'mask'"),
         ({"causal": "yes"}, "causal should be True or False, not 'yes'"),
-        ({"window": 0}, "window should be a number of positions or None, not 0"),
+        ({"window": 0}, "window should be a number of positions, (before, after) or None, not 0"),
         ({"cache": object}, "cache should be a CacheSpec or None"),
         ({"cache": CacheSpec(new=Same)}, "write accepts=('cache',)"),
         ({"conventions": {"empty_rows": "nan"}}, "'empty_rows'"),

@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from attnbench.benchmark.measuring.measurement import measure
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.timing import clocks
 from attnbench.cases.case import Case
+from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
 
 QUICK = Contract(blocks=2, slot_s=2e-3, cap_s=0.2)
@@ -133,6 +134,16 @@ def patching_the_reference() -> Attention:
     return call
 
 
+@pytest.fixture(autouse=True)
+def _invariants_are_put_back() -> Iterator[None]:
+    """Undo what one of the cheats does to the process, in which other tests follow."""
+    attnbench.subjects()
+    kept = [(thing, thing.check) for thing in gc.get_objects() if type(thing) is Invariant]
+    yield
+    for thing, check in kept:
+        object.__setattr__(thing, "check", check)
+
+
 def row(call: Attention, direction: str = "forward") -> Record:
     (subject,) = resolve(adapters.sdpa(call))
     case = BenchCase(CASE.case, direction)
@@ -160,9 +171,7 @@ def test_the_right_one_is_ranked(direction: str) -> None:
 def test_a_cheat_is_not_ranked_and_the_reason_names_the_trick(
     make: Callable[[], Attention], reason: str
 ) -> None:
-    found = attnbench.subjects  # keeps the registry's invariants alive for the one that patches
     record = row(make())
-    assert callable(found)
     assert record.status == "unverified"
     assert reason in record.reason
     assert record.ratio is None
