@@ -128,7 +128,8 @@ class Oracle(Reference):
         move = (total / draws).sqrt() * (eps / step)
         # the score itself may always be rounded, even if the changes happen to cancel
         move = torch.maximum(move, eps * size) + self.tiny
-        return move.masked_fill(~self.allowed, 0.0)
+        # a function may hide keys itself, with scores of minus infinity, which nothing moves
+        return move.masked_fill(~self.allowed | self.scores.isinf(), 0.0)
 
     def _mechanism_budgets(
         self, units: float, eps: float, draws: int, *, rounded: bool

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnbench import Case
+from attnbench import Case, ScoringSpec
 from attnbench.oracle.budget import Oracle
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
@@ -78,6 +78,21 @@ def test_a_saturated_row_has_a_budget_only_where_another_key_is_near() -> None:
 
     assert budget(64.0, -64.0) < 0.1  # no rounding brings a score of -4096 near one of 4096
     assert budget(64.0, 63.75) > 1.0  # a unit in the last place decides which key wins
+
+
+class HidesItself(nn.Module):
+    """A dot product that hides every other key itself."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``."""
+        scores = query @ key.mT
+        return scores.masked_fill(torch.arange(key.shape[-2]) % 2 == 1, -math.inf)
+
+
+def test_keys_that_a_function_hides_leave_the_others_their_budget() -> None:
+    spec = ScoringSpec(name="hides", make=lambda q, k: HidesItself(), equal_sizes=True)
+    oracle, _ = _oracle(spec, SMALL)
+    assert bool((oracle.budget() > oracle.floor()).all())
 
 
 def test_a_finer_unit_makes_a_narrower_budget() -> None:

@@ -106,11 +106,8 @@ def test_an_exported_program_without_values_is_no_fault_of_the_invariant() -> No
 
 def test_what_a_transformation_raises_is_told_in_one_sentence() -> None:
     wrong = run(mutant(ValuesLookedAt), INVARIANTS["exported_equals_eager"])
-    first, where = wrong.reason.splitlines()
-    assert first.startswith("torch.export.export raised ")
-    assert "exempt the subject with a reason" in first
-    assert "Traceback" not in wrong.reason
-    assert where.startswith("  [")
+    assert wrong.reason.startswith("torch.export.export raised ")
+    assert wrong.reason.endswith("exempt the subject with a reason if this is not to be had")
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles

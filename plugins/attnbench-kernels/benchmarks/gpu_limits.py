@@ -1,6 +1,6 @@
 """Print what a GPU's units allow the Triton kernels, and what their machine code needs.
 
-    python benchmarks/gpu_limits.py [--length 4096] [--units 128] [--features 128]
+    python gpu_limits.py [--length 4096] [--units 128] [--features 128]
 
 The kernels are compiled for compute capability 9.0, which needs Triton and no GPU. Counted are the
 instructions that a thread needs for a tile: of the loops over hidden units and rows alone, with the

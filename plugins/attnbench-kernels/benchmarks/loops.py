@@ -1,7 +1,7 @@
 """Compare the compiled loops of two builds, or two instruction sets of one, in pairs.
 
-    python benchmarks/loops.py --old FOLDER [--threads 1] [--rounds 15]
-    python benchmarks/loops.py --old-set avx2 --new-set avx512
+    python loops.py --old FOLDER [--threads 1] [--rounds 15]
+    python loops.py --old-set avx2 --new-set avx512
 
 FOLDER holds another build of the package ``attnbench_kernels``: site-packages of an environment
 with its wheel, or ``plugins/attnbench-kernels`` of another checkout.

@@ -1,6 +1,6 @@
 """Print how fast the kernels are, beside the textbook form and torch's fused attention.
 
-    python benchmarks/kernel_table.py [--threads 2] [--rounds 15] [--memory]
+    python kernel_table.py [--threads 2] [--rounds 15] [--memory]
 
 attnbench's own measuring takes the numbers: the two sides of a ratio take slots in turn, in blocks,
 in one process and warm. A ratio is the median over its blocks, a time a low quantile of a side's

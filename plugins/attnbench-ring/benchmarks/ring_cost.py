@@ -1,6 +1,6 @@
 """Memory of one rank of ring attention, and what it sends.
 
-    python benchmarks/ring_cost.py [SCORING]
+    python ring_cost.py [SCORING]
 
 Each line is for keys of one length S, as many queries, E = 64 and one item, float32. ``alive`` is
 what a rank holds and the most that is alive beside it during a call, by the profiler; ``sent`` is
