@@ -16,6 +16,7 @@ what they find out themselves. Importing this module imports torch, but none of 
 it adapts.
 """
 
+from attnbench.subject.probing.probe_result import probe
 from attnbench.subject.styles.arrays import array
 from attnbench.subject.styles.flexible import flex
 from attnbench.subject.styles.functions import flash, interface, sdpa
@@ -35,6 +36,7 @@ __all__ = [
     "layer",
     "multihead",
     "paged",
+    "probe",
     "sdpa",
     "textbook",
     "transformers",

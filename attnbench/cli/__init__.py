@@ -48,6 +48,7 @@ COMMANDS = {
     "heatmap": "heatmap",
     "diff": "diff",
     "drift": "drift",
+    "probe": "probe",
     "doctor": "doctor",
     "new": "new",
 }

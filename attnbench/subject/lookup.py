@@ -30,7 +30,7 @@ from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.styles.table import adapted
 from attnbench.subject.subject import Subject
 
-__all__ = ["get", "installed", "make_scoring", "resolve", "subjects"]
+__all__ = ["attribute", "get", "installed", "make_scoring", "resolve", "subjects"]
 
 _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
@@ -157,8 +157,8 @@ def _scoring_of_kernel(kernel: KernelSpec, near: Iterable[Spec]) -> ScoringSpec:
     return registry().scoring_for(kernel)
 
 
-def _of_attribute(address: Address) -> list[Subject]:
-    """The subjects of the attribute of a file or module."""
+def attribute(address: Address) -> Any:
+    """The value of the attribute of a file or module, whatever it is."""
     module = load_file(address) if address.is_file else import_module(address)
     if not hasattr(module, address.name):
         names = [n for n, v in vars(module).items() if isinstance(v, _SPECS)] or [
@@ -167,7 +167,12 @@ def _of_attribute(address: Address) -> list[Subject]:
         raise UnknownNameError(
             f"{address.source} has no attribute {address.name!r}. {nearest(address.name, names)}"
         )
-    found = _specs_in(getattr(module, address.name), address)
+    return getattr(module, address.name)
+
+
+def _of_attribute(address: Address) -> list[Subject]:
+    """The subjects of the attribute of a file or module."""
+    found = _specs_in(attribute(address), address)
     specs = {spec_key(spec): _settled(_following(spec, address.conventions)) for spec in found}
     if len(specs) < len(found):
         listed = ", ".join(map(spec_key, found))

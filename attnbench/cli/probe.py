@@ -1,0 +1,46 @@
+"""``attnbench probe``: which layout, masks and other conventions does a function follow?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from attnbench.cli.exit_codes import exit_code
+from attnbench.cli.options import AsJson, Call, Strict, Style, parse_targets
+
+_TIMEOUT_S = 120.0
+
+
+def command(
+    target: Annotated[str, typer.Argument(help="A function, module or spec, as file.py:NAME.")],
+    style: Style = None,
+    call: Call = None,
+    as_json: AsJson = False,
+    strict: Strict = False,
+) -> int:
+    """Infer by small calls which conventions a function of query, key and value follows.
+
+    Each answer is inferred, with the call that shows it; not taken; or ambiguous, never a guess.
+    """
+    from attnbench.cli.plugin_loading import load_plugins
+    from attnbench.cli.printing.tables import print_json, print_table
+    from attnbench.processes.pool import Task
+    from attnbench.processes.pool import call as run
+
+    plugins = load_plugins(strict=strict)
+    (address,) = parse_targets([target], style, None, call if style else None) or ()
+    arguments = {"target": address, "call": None if style else call}
+    task = Task(target, "attnbench.answers.conventions_probe:probed", arguments, _TIMEOUT_S)
+    found = run(task)
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            {**row, "value": "" if row["value"] is None else row["value"]}
+            for row in found["answers"]
+        ]
+        print_table(rows, empty="Nothing was asked.")
+        if found["options"]:
+            typer.echo(f"try: attnbench check {target} {found['options']}")
+    return exit_code([], plugin_failed=any(row["status"] == "failed" for row in plugins))

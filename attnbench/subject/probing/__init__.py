@@ -1,0 +1,1 @@
+"""What small calls show of a callee, where its signature leaves it open."""

@@ -1,0 +1,149 @@
+"""Small calls of a callee in its own layout, and what they show of its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.subject.result_form import output_and_more
+
+__all__ = ["BATCH", "HEADS", "LAYOUTS", "Answer", "Calls"]
+
+BATCH, HEADS = 2, 4
+_CLEAR = 1e-6
+
+LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "(B, H, L, E)": lambda t: t,
+        "(B, L, H, E)": lambda t: t.transpose(1, 2),
+        "(B, L, E)": lambda t: t.flatten(0, 1),
+        "(L, B, E)": lambda t: t.flatten(0, 1).transpose(0, 1),
+    }
+)
+"""How tensors ``(B, H, L, E)`` are turned to a layout."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found out about one convention.
+
+    Args:
+        question: what was asked.
+        status: ``"inferred"``, ``"not taken"`` or ``"ambiguous"``.
+        value: the answer, if it was inferred.
+        shown: the call that shows it, or what is unclear.
+    """
+
+    question: str
+    status: str
+    value: Any
+    shown: str
+
+    @classmethod
+    def inferred(cls, question: str, value: Any, shown: str) -> Answer:
+        """An answer that a call shows."""
+        return cls(question, "inferred", value, shown)
+
+    @classmethod
+    def not_taken(cls, question: str, shown: str) -> Answer:
+        """The callee has nothing of the kind, or refuses it."""
+        return cls(question, "not taken", None, shown)
+
+    @classmethod
+    def ambiguous(cls, question: str, shown: str) -> Answer:
+        """The calls fit none of the answers, or several."""
+        return cls(question, "ambiguous", None, shown)
+
+
+class Calls:
+    """Calls a callee with tensors ``(B, H, L, E)``.
+
+    Args:
+        make: ``make(E)`` gives the callee, whose results are in its own layout.
+        named: the callee's own names of what it takes, by meaning.
+        names: all its arguments.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Any], named: Mapping[str, str], names: Sequence[str]
+    ) -> None:
+        self.make, self.named, self.names = make, named, names
+        self.layout, self.training = "(B, H, L, E)", False
+        self.raised = ""
+        self.hide: Callable[[Tensor], dict[str, Any]] | None = None
+        """The mask for what ``(L, S)`` allows, once its form is known."""
+
+    def result(self, tensors: Sequence[Tensor], **given: Any) -> Any:
+        """What the callee returns; ``None`` where it raises. Keywords are meanings or names."""
+        turn = LAYOUTS[self.layout]
+        spelt = {self.named.get(name, name): value for name, value in given.items()}
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(0)
+                callee = self.make(tensors[0].shape[-1])
+                if isinstance(callee, nn.Module):
+                    callee = callee.to(tensors[0].dtype).train(self.training)
+                return callee(*(turn(tensor).clone() for tensor in tensors), **spelt)
+        except Exception as error:  # whatever it raises, it does not take this
+            self.raised = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"[:120]
+            return None
+
+    def output(self, tensors: Sequence[Tensor], **given: Any) -> Tensor | None:
+        """The output ``(B, H, L, Ev)``; ``None`` where it raises or has another shape."""
+        found, _ = output_and_more(self.result(tensors, **given))
+        wanted = (*tensors[0].shape[:-1], tensors[2].shape[-1])
+        template = LAYOUTS[self.layout](torch.empty(wanted))
+        if not isinstance(found, Tensor) or found.shape != template.shape:
+            return None
+        found = found.detach()
+        if self.layout == "(B, L, H, E)":
+            return found.transpose(1, 2)
+        return (found.transpose(0, 1) if self.layout == "(L, B, E)" else found).reshape(wanted)
+
+    def tensors(
+        self, q_len: int = 3, kv_len: int = 5, size: int = 8, heads: int = HEADS
+    ) -> list[Tensor]:
+        """Query, key and value of fixed random numbers."""
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(HEADS, q_len), (heads, kv_len), (heads, kv_len)]
+        return [torch.randn(BATCH, *shape, size, generator=generator) for shape in shapes]
+
+    def reach(self, q_len: int = 3, kv_len: int = 5, **given: Any) -> Tensor | None:
+        """Which outputs ``(L, S)`` change with a value; ``None`` where the call is refused."""
+        query, key, value = self.tensors(q_len, kv_len)
+        before = self.output([query, key, value], **given)
+        columns = []
+        for slot in range(kv_len):
+            other = value.clone()
+            other[..., slot, :] += 2
+            after = self.output([query, key, other], **given)
+            if before is None or after is None:
+                return None
+            columns.append(~((after - before).abs().amax((0, 1, 3)) <= _CLEAR))
+        return torch.stack(columns, -1)
+
+    def weights(self, tensors: Sequence[Tensor], **given: Any) -> Tensor | None:
+        """The weights ``(B, H, L, S)`` of an output that pools values, read from unit vectors."""
+        query, key, value = tensors
+        slots, size = value.shape[-2:]
+        unit = torch.eye(slots, size, dtype=value.dtype).expand(value.shape)
+        found = self.output([query, key, unit], **given)
+        return None if found is None else found[..., :slots]
+
+    def slope(self, size: int, **given: Any) -> float | None:
+        """The factor of q·k in the scores; ``None`` where they are no multiple of it."""
+        query, key, value = self.tensors(4, 4, size)
+        found = self.weights([query, key, value], **given)
+        if found is None or not bool((found[..., -1, :] > 0).all()):
+            return None
+        logs, dots = found[..., -1, :].log(), (query @ key.mT)[..., -1, :]
+        logs, dots = (t - t.mean(-1, keepdim=True) for t in (logs, dots))
+        factor = float((logs * dots).sum() / dots.square().sum())
+        fits = torch.allclose(logs, factor * dots, 1e-2, 1e-2 * max(1.0, abs(factor)))
+        return factor if fits and math.isfinite(factor) else None

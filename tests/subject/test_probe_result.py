@@ -1,0 +1,181 @@
+"""Small functions, each with one convention set on purpose: what a probe infers is what is set."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from attnbench.specs.conventions import Conventions
+from attnbench.subject.probing.probe_result import probe
+from tests.meta.right.conventions import FOLLOWING, Following
+
+
+def make(
+    layout="bhle",
+    polarity=True,
+    corner="br",
+    empty="zeros",
+    scale=lambda e: e**-0.5,
+    stride=False,
+    cap="before",
+    base="e",
+    drop="weights",
+    wafter=False,
+    inner=None,
+    fill=-math.inf,
+    add=False,
+    nan=False,
+    win="pair",
+):
+    def f(
+        query,
+        key,
+        value,
+        attn_mask=None,
+        is_causal=False,
+        dropout_p=0.0,
+        softcap=None,
+        window_size=None,
+        return_weights=False,
+        return_lse=False,
+    ):
+        dt = query.dtype
+        if inner:
+            query, key, value = (t.to(inner) for t in (query, key, value))
+        if layout == "blhe":
+            query, key, value = (t.transpose(1, 2) for t in (query, key, value))
+        if query.dim() > 3:
+            g = query.shape[1] // key.shape[1]
+            key, value = (
+                (t.repeat(1, g, 1, 1) if stride else t.repeat_interleave(g, 1))
+                for t in (key, value)
+            )
+        L, S = query.shape[-2], key.shape[-2]
+        ok = torch.ones(L, S, dtype=torch.bool)
+        if is_causal or corner == "always":
+            if corner == "square" and L != S:
+                raise ValueError("square")
+            ok = ok.tril(0 if corner == "tl" else S - L)
+        if window_size is not None:
+            d = torch.arange(S) - torch.arange(L)[:, None]
+            if win == "pair":
+                ok = ok & (d >= -window_size[0]) & (d <= window_size[1])
+            elif win == "pairx":
+                ok = ok & (d > -window_size[0]) & (d < window_size[1])
+            elif win == "one":
+                ok = (
+                    ok & (d > -window_size + 0) & (d <= 0)
+                    if isinstance(window_size, int)
+                    else 1 / 0
+                )
+            elif win == "oneinc":
+                ok = ok & (d >= -window_size) & (d <= 0) if isinstance(window_size, int) else 1 / 0
+        if attn_mask is not None:
+            ok = ok & (attn_mask if polarity else ~attn_mask)
+        s = query * scale(query.shape[-1]) @ key.mT
+        if softcap and cap == "before":
+            s = softcap * torch.tanh(s / softcap)
+        s = (s + (~ok) * fill) if add else s.masked_fill(~ok, fill)
+        if softcap and cap == "after":
+            s = softcap * torch.tanh(s / softcap)
+        if drop == "scores":
+            s = torch.dropout(s, dropout_p, True)
+        lse = s.logsumexp(-1) / (math.log(2) if base == "2" else 1)
+        w = s.softmax(-1)
+        if empty == "zeros":
+            w = w.masked_fill(~ok.any(-1, keepdim=True), 0)
+        if empty == "refused" and not ok.any(-1).all():
+            raise ValueError("empty")
+        if empty == "mean":
+            w = w.masked_fill(~ok.any(-1, keepdim=True), 1 / S)
+        d = torch.dropout(w, dropout_p, True) if drop == "weights" else w
+        o = d @ value
+        if drop == "output":
+            o = torch.dropout(o, dropout_p, True)
+        if layout == "blhe":
+            o = o.transpose(1, 2)
+        o = o.to(dt)
+        if return_lse:
+            return o, lse
+        return (o, d if wafter else w) if return_weights else o
+
+    return f
+
+
+FAMILY = [
+    (
+        dict(),
+        dict(
+            layout="(B, H, L, E)",
+            boolean="True = may attend",
+            causal="bottom_right",
+            empty_rows="zeros",
+            scale="1/sqrt(E)",
+            groups="neighbours",
+            softcap="before the mask",
+            dropout="on weights, rescaled",
+            mask_value=-math.inf,
+            internal_dtype=None,
+            hidden_slots="finite",
+            lse="base e, (B, H, L)",
+            weights="before dropout",
+            window="(left, right), own key besides",
+        ),
+    ),
+    (dict(layout="blhe"), dict(layout="(B, L, H, E)")),
+    (dict(polarity=False), dict(boolean="True = hides")),
+    (dict(corner="tl"), dict(causal="top_left")),
+    (dict(corner="square"), dict(causal="square")),
+    (dict(corner="always"), dict(causal="always")),
+    (dict(empty="mean"), dict(empty_rows="mean")),
+    (dict(empty="nan"), dict(empty_rows="nan")),
+    (dict(empty="refused"), dict(empty_rows="refused")),
+    (dict(scale=lambda e: 1), dict(scale="1")),
+    (dict(scale=lambda e: 1 / e), dict(scale="1/E")),
+    (dict(scale=lambda e: 0.3), dict(scale="0.3 at E=4, 0.3 at E=16")),
+    (dict(stride=True), dict(groups="stride")),
+    (dict(cap="after"), dict(softcap="after the mask")),
+    (dict(base="2"), dict(lse="base 2, (B, H, L)")),
+    (dict(drop="scores"), dict(dropout="on scores", weights="after dropout")),
+    (dict(drop="output"), dict(dropout="on the output")),
+    (dict(wafter=True), dict(weights="after dropout")),
+    (dict(inner=torch.float32), dict(internal_dtype="float32")),
+    (dict(inner=torch.bfloat16), dict(internal_dtype="bfloat16")),
+    (dict(fill=-1e9), dict(mask_value=-1e9)),
+    (dict(fill=-1e4), dict(mask_value=-1e4)),
+    (dict(fill=-65504.0), dict(mask_value=-65504.0)),
+    (dict(fill=-1e9, add=True), dict(mask_value=-1e9)),
+    (dict(win="pairx"), dict(window="(left, right), own key counted")),
+    (dict(win="one"), dict(window="one number of keys, own counted, causal")),
+    (dict(win="oneinc"), dict(window="one number of keys before the own, causal")),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"), FAMILY, ids=[str(sorted(w)) + str(n) for n, (_, w) in enumerate(FAMILY)]
+)
+def test_what_is_inferred_is_what_was_set(options, changed) -> None:
+    found = probe(make(**options)).answers
+    for question, value in {**FAMILY[0][1], **changed}.items():
+        answer = found[question]
+        if question in changed:
+            assert answer.status == "inferred", answer
+        if answer.status != "ambiguous":
+            assert answer.value == value, answer
+
+
+@pytest.mark.parametrize("right", FOLLOWING, ids=lambda right: right.spec.name)
+def test_right_implementations_follow_what_is_inferred(right: Following) -> None:
+    declared = {**vars(Conventions()), **right.spec.conventions}
+    found = probe(right.spec).conventions
+    for key, value in found.items():
+        if key != "masks":
+            assert value == declared[key], key
+    assert (
+        set(found.get("masks", ())) <= {*declared["masks"]}
+        if not isinstance(declared["masks"], str)
+        else True
+    )
