@@ -29,5 +29,5 @@ def probed(target: Address, call: str | None = None) -> dict[str, Any]:
     found = probe(raw, call=call)
     return {
         "answers": [asdict(answer) for answer in found.answers.values()],
-        "options": None if target.style else found.options,
+        "options": found.options,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -29,8 +30,9 @@ def command(
     from attnbench.processes.pool import call as run
 
     plugins = load_plugins(strict=strict)
-    (address,) = parse_targets([target], style, None, call if style else None) or ()
-    arguments = {"target": address, "call": None if style else call}
+    addresses = parse_targets([target], style, None, call if style else None)
+    assert addresses is not None  # one was given
+    arguments = {"target": addresses[0], "call": None if style else call}
     task = Task(target, "attnbench.answers.conventions_probe:probed", arguments, _TIMEOUT_S)
     found = run(task)
     if as_json:
@@ -42,5 +44,6 @@ def command(
         ]
         print_table(rows, empty="Nothing was asked.")
         if found["options"]:
-            typer.echo(f"try: attnbench check {target} {found['options']}")
+            named = f" --call {shlex.quote(call)}" if call else ""
+            typer.echo(f"try: attnbench check {target} {found['options']}{named}")
     return exit_code([], plugin_failed=any(row["status"] == "failed" for row in plugins))

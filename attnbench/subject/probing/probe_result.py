@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec
+from attnbench.specs.conventions import format_conventions
 from attnbench.subject.probing.probed_calls import Answer, Calls
 from attnbench.subject.probing.questions import QUESTIONS, find_layout
 from attnbench.subject.styles.callee import name_of
@@ -34,6 +35,14 @@ _KEPT = MappingProxyType(
     }
 )
 """Conventions, and the questions that answer them."""
+_CLAIMS = MappingProxyType(
+    {
+        "groups": ("enable_gqa", "neighbours"),
+        "window": ("window_size", "(left, right), own key besides"),
+        "softcap": ("softcap", "before the mask"),
+    }
+)
+"""Questions, each with what a spec accepts only if that is the answer."""
 
 
 @dataclass(frozen=True)
@@ -59,28 +68,34 @@ class Probe:
         """The options of ``attnbench check``; ``None`` where no style fits."""
         if self.style is None:
             return None
-        given = [f"--convention {key}={_text(value)}" for key, value in self.conventions.items()]
+        given = [f"--convention {format_conventions({k: v})}" for k, v in self.conventions.items()]
         return " ".join([f"--as {self.style}", *given])
 
     @property
     def spec(self) -> MechanismSpec:
-        """A spec with the conventions that were inferred.
+        """A spec with the conventions that were inferred, and without flags of another meaning.
 
         Raises:
-            StyleError: no style passes what the callee takes; the message says what.
+            StyleError: the callee is a spec itself, or no style passes what it takes.
         """
-        if self.style is None or isinstance(self.callee, MechanismSpec):
+        if isinstance(self.callee, MechanismSpec):
+            raise StyleError(f"{self.name} is a spec already: give it the conventions.")
+        if self.style is None:
             found = self.answers["layout"], self.answers.get("boolean")
             said = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found if a)
             raise StyleError(f"no style calls {self.name} ({said}): wrap it in a function.")
         fields: dict[str, Any] = {"conventions": dict(self.conventions)}
         if self.answers["scale"].value != "1/sqrt(E)":
             fields["reference"] = None
-        return _STYLES[self.style](self.callee, **fields)
-
-
-def _text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+        made = _STYLES[self.style](self.callee, **fields)
+        other = {
+            flag
+            for question, (flag, meaning) in _CLAIMS.items()
+            if self.answers[question].status == "inferred"
+            and self.answers[question].value != meaning
+        }
+        accepts = tuple(flag for flag in made.accepts if flag not in other)
+        return replace(made, accepts=accepts)
 
 
 def probe(function: Any, *, call: str | None = None) -> Probe:
@@ -107,13 +122,14 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
     answers = {"layout": find_layout(calls)}
     if answers["layout"].status == "inferred":
         answers |= {key: ask(calls) for key, ask in QUESTIONS.items()}
-    conventions = _conventions(answers)
+    conventions = _conventions(answers, takes_lengths="valid_lens" in calls.named)
     hides = answers.get("boolean", answers["layout"]).value == "True = hides"
-    style = None if hides else _STYLE_OF.get(str(answers["layout"].value))
+    unfit = hides or isinstance(function, MechanismSpec)
+    style = None if unfit else _STYLE_OF.get(str(answers["layout"].value))
     return Probe(name, answers, conventions, style, function)
 
 
-def _conventions(answers: Mapping[str, Answer]) -> dict[str, Any]:
+def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[str, Any]:
     found = {
         key: answers[question].value
         for key, question in _KEPT.items()
@@ -127,4 +143,7 @@ def _conventions(answers: Mapping[str, Answer]) -> dict[str, Any]:
     forms += ["floating"] if floating.value == "added to the scores" else []
     if found.get("mask_value") == -math.inf:
         del found["mask_value"]
+    if forms == ["boolean", "floating"]:
+        return found  # as by default, with lengths where they are taken
+    forms += ["lengths"] if takes_lengths else []
     return found | {"masks": tuple(forms)}

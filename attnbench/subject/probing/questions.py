@@ -205,9 +205,11 @@ def _mask_value(calls: Calls) -> Answer:
     added = _least(lambda size: seen(0.0, size))
     if added is not None:
         return Answer.inferred(name, -added, f"a hidden key with q·k = {added:g} is seen")
-    if _empty_rows(calls).value not in ("nan", "zeros", "refused"):
+    if _empty_rows(calls).value != "nan":
         return Answer.ambiguous(name, "-inf, or a number below -6e32 such as torch.finfo's min")
-    return Answer.inferred(name, -math.inf, "hidden keys stay hidden at scores of ±6e32")
+    return Answer.inferred(
+        name, -math.inf, "hidden keys stay hidden at scores of ±6e32, an empty row is NaN"
+    )
 
 
 def _least(weight: Callable[[float], float]) -> float | None:
@@ -229,7 +231,7 @@ def _scale(calls: Calls) -> Answer:
     if found[0] is None or found[1] is None:
         return Answer.ambiguous(name, "the scores that the weights show are no multiple of q·k")
     for value, power in (("1/sqrt(E)", 0.5), ("1", 0.0), ("1/E", 1.0)):
-        if all(abs(f * e**power - 1) < 1e-2 for f, e in zip(found, (4, 16), strict=True)):  # type: ignore[operator]
+        if all(abs(f * e**power - 1) < 1e-2 for f, e in zip(found, (4, 16), strict=True)):
             return Answer.inferred(name, value, "the ratios of weights at E=4 and E=16")
     return Answer.inferred(
         name, f"{found[0]:.4g} at E=4, {found[1]:.4g} at E=16", "the ratios of weights"

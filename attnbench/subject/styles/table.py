@@ -103,7 +103,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
             f"{name_of(target)} is no spec, and how it is called is not known: name the style with "
             f"--as, or in Python with style=; where targets differ, name it with each, as in "
             f"'file.py:{name_of(target)} as sdpa'.{fit} A guess could take heads for positions, or "
-            "a mask for its opposite."
+            "a mask for its opposite. attnbench probe TARGET tells how it is called."
         )
     style, bracket, call = style.partition("(")
     if style not in STYLES:
