@@ -54,14 +54,14 @@ def make(
                 (t.repeat(1, g, 1, 1) if stride else t.repeat_interleave(g, 1))
                 for t in (key, value)
             )
-        L, S = query.shape[-2], key.shape[-2]
-        ok = torch.ones(L, S, dtype=torch.bool)
+        q_len, kv_len = query.shape[-2], key.shape[-2]
+        ok = torch.ones(q_len, kv_len, dtype=torch.bool)
         if is_causal or corner == "always":
-            if corner == "square" and L != S:
+            if corner == "square" and q_len != kv_len:
                 raise ValueError("square")
-            ok = ok.tril(0 if corner == "tl" else S - L)
+            ok = ok.tril(0 if corner == "tl" else kv_len - q_len)
         if window_size is not None:
-            d = torch.arange(S) - torch.arange(L)[:, None]
+            d = torch.arange(kv_len) - torch.arange(q_len)[:, None]
             if win == "pair":
                 ok = ok & (d >= -window_size[0]) & (d <= window_size[1])
             elif win == "pairx":
@@ -91,7 +91,7 @@ def make(
         if empty == "refused" and not ok.any(-1).all():
             raise ValueError("empty")
         if empty == "mean":
-            w = w.masked_fill(~ok.any(-1, keepdim=True), 1 / S)
+            w = w.masked_fill(~ok.any(-1, keepdim=True), 1 / kv_len)
         d = torch.dropout(w, dropout_p, True) if drop == "weights" else w
         o = d @ value
         if drop == "output":

@@ -13,10 +13,13 @@ from torch import Tensor, nn
 
 from attnbench.subject.result_form import output_and_more
 
-__all__ = ["BATCH", "HEADS", "LAYOUTS", "Answer", "Calls"]
+__all__ = ["ALLOWED", "BATCH", "HEADS", "LAYOUTS", "Answer", "Calls", "same"]
 
 BATCH, HEADS = 2, 4
 _CLEAR = 1e-6
+
+ALLOWED = torch.tensor([[1, 0, 1, 0, 1], [0, 1, 1, 0, 0], [1, 1, 0, 0, 1]], dtype=torch.bool)
+"""A mask of 3 queries and 5 keys that is neither symmetric nor its own opposite."""
 
 LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
@@ -147,3 +150,8 @@ class Calls:
         factor = float((logs * dots).sum() / dots.square().sum())
         fits = torch.allclose(logs, factor * dots, 1e-2, 1e-2 * max(1.0, abs(factor)))
         return factor if fits and math.isfinite(factor) else None
+
+
+def same(got: Tensor | None, expected: Tensor) -> bool:
+    """Whether a call that was not refused shows exactly this."""
+    return got is not None and torch.equal(got, expected)

@@ -1,0 +1,200 @@
+"""Questions about masks: polarity, causality, rows without keys, and what hidden slots may hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.subject.probing.probed_calls import ALLOWED, Answer, Calls, same
+
+__all__ = [
+    "boolean_masks",
+    "causal_corner",
+    "empty_rows",
+    "floating_masks",
+    "hidden_slots",
+    "mask_value",
+]
+
+
+def boolean_masks(calls: Calls) -> Answer:
+    """What True says: the query may attend to the key, or the key is hidden."""
+    name = "boolean mask"
+    if "attn_mask" not in calls.named:
+        return Answer.not_taken(name, "no argument is a mask")
+    base = calls.reach()
+    if base is None:
+        return Answer.ambiguous(name, f"a call without a mask raises {calls.raised}")
+    forms: dict[str, Callable[[Tensor], Tensor]] = {
+        "True = may attend": lambda allowed: allowed,
+        "True = hides": lambda allowed: ~allowed,
+    }
+    for shape in ((), (1, 1)):
+        found = calls.reach(attn_mask=ALLOWED.reshape(*shape, *ALLOWED.shape))
+        for value, form in forms.items():
+            if same(found, form(ALLOWED) & base):
+                calls.hide = partial(_shaped, form, shape)
+                return Answer.inferred(name, value, "the values that a mask (L, S) lets through")
+        if found is not None:
+            return Answer.ambiguous(name, "it is taken, but what it hides is neither of the two")
+    raised = calls.raised
+    row = ALLOWED[:1]
+    if same(calls.reach(attn_mask=row), row & base):
+        calls.hide = lambda allowed: {"attn_mask": allowed[:1]}
+        return Answer.inferred(name, "True = may attend, one row", "a mask (1, S); (L, S) raises")
+    return Answer.not_taken(name, f"raises {raised}")
+
+
+def _shaped(
+    form: Callable[[Tensor], Tensor], shape: tuple[int, ...], allowed: Tensor
+) -> dict[str, Any]:
+    return {"attn_mask": form(allowed).reshape(*shape, *allowed.shape)}
+
+
+def floating_masks(calls: Calls) -> Answer:
+    """Whether a floating mask is added to the scores."""
+    name = "floating mask"
+    if "attn_mask" not in calls.named:
+        return Answer.not_taken(name, "no argument is a mask")
+    base = calls.reach()
+    bias = torch.zeros(3, 5).masked_fill(~ALLOWED, -math.inf)
+    found = calls.reach(attn_mask=bias)
+    if base is None or found is None:
+        return Answer.not_taken(name, f"raises {calls.raised}")
+    if same(found, ALLOWED & base):
+        tensors = calls.tensors()
+        small = torch.zeros(3, 5)
+        small[:, 0] = 1.0
+        plain, moved = calls.weights(tensors), calls.weights(tensors, attn_mask=small)
+        if plain is None or moved is None:
+            return Answer.ambiguous(name, "the output does not show the weights")
+        ratio = (moved[..., -1, 0] / moved[..., -1, 1]) / (plain[..., -1, 0] / plain[..., -1, 1])
+        if not torch.allclose(ratio, torch.tensor(math.e), 1e-2):
+            return Answer.ambiguous(name, "-inf hides, but 1 does not multiply a weight by e")
+        if calls.hide is None:
+            calls.hide = lambda allowed: {
+                "attn_mask": torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
+            }
+        return Answer.inferred(name, "added to the scores", "-inf hides, 1 multiplies by e")
+    if same(calls.reach(attn_mask=ALLOWED.float()), ALLOWED & base):
+        return Answer.inferred(name, "1 = may attend, 0 hides", "a mask of ones and zeros")
+    return Answer.ambiguous(name, "it is taken, but -inf does not hide, nor does 0")
+
+
+def causal_corner(calls: Calls) -> Answer:
+    """Where the diagonal of causality ends if L and S differ."""
+    name, square = "causal corner", torch.ones(4, 4, dtype=torch.bool).tril()
+    if same(calls.reach(4, 4), square):
+        return Answer.inferred(name, "always", "L=S=4 without asking: no output sees the future")
+    if "is_causal" not in calls.named:
+        return Answer.not_taken(name, "no argument asks for it")
+    given = {"is_causal": True}
+    wide, own = calls.reach(3, 5, **given), calls.reach(4, 4, **given)
+    every = torch.ones(3, 5, dtype=torch.bool)
+    if not same(own, square):
+        return Answer.ambiguous(name, "at L=S=4 the future is not hidden, or the call raises")
+    if wide is None:
+        return Answer.inferred(name, "square", f"L=S=4 is taken, L=3 S=5 raises {calls.raised}")
+    for value, diagonal in (("top_left", 0), ("bottom_right", 2)):
+        if same(wide, every.tril(diagonal)):
+            return Answer.inferred(name, value, f"L=3, S=5: query 0 sees {1 + diagonal} keys")
+    return Answer.ambiguous(name, "L=3, S=5: neither corner")
+
+
+def empty_rows(calls: Calls) -> Answer:
+    """What a row without keys gives."""
+    name = "empty rows"
+    if calls.hide is None:
+        return Answer.not_taken(name, "no mask is known to hide")
+    allowed = torch.ones(3, 5, dtype=torch.bool)
+    allowed[-1] = False
+    if calls.hide(allowed)["attn_mask"].shape[-2] == 1:
+        allowed[:] = False
+    tensors = calls.tensors()
+    found, plain = calls.output(tensors, **calls.hide(allowed)), calls.output(tensors)
+    if found is None:
+        return Answer.inferred(name, "refused", f"raises {calls.raised}")
+    mask = calls.hide(allowed)["attn_mask"]
+    if mask.dtype != torch.bool:
+        low = calls.output(tensors, attn_mask=mask.clamp_min(torch.finfo(mask.dtype).min))
+        if low is None or not torch.allclose(low, found, equal_nan=True):
+            return Answer.ambiguous(name, "-inf and torch.finfo's min give different rows")
+    row, mean = found[..., -1, :], tensors[2].mean(-2)
+    if bool(row.isnan().all()):
+        return Answer.inferred(name, "nan", "a row without keys is NaN")
+    if bool((row == 0).all()):
+        return Answer.inferred(name, "zeros", "a row without keys is 0")
+    if torch.allclose(row, mean, 1e-3, 1e-4):
+        return Answer.inferred(name, "mean", "a row without keys is the mean of all values")
+    unmasked = plain is not None and torch.allclose(row, plain[..., -1, :], 1e-3, 1e-4)
+    said = "as if nothing were hidden" if unmasked else "neither 0, NaN nor the mean"
+    return Answer.ambiguous(name, f"a row without keys is {said}")
+
+
+def hidden_slots(calls: Calls) -> Answer:
+    """Whether hidden keys and values may hold NaN."""
+    name = "hidden slots"
+    if calls.hide is None:
+        return Answer.not_taken(name, "no mask is known to hide")
+    allowed = torch.ones(3, 5, dtype=torch.bool)
+    allowed[:, 3:] = False
+    mask = calls.hide(allowed)
+    if mask["attn_mask"].dtype != torch.bool:
+        return Answer.not_taken(name, "a floating mask promises nothing about NaN")
+    query, key, value = calls.tensors()
+    for tensor, told in ((value, "value"), (key, "key")):
+        tensor[..., 3:, :] = math.nan
+        found = calls.output([query, key, value], **mask)
+        if found is None or not bool(found.isfinite().all()):
+            return Answer.inferred(name, "finite", f"NaN in a hidden {told} reaches the output")
+    return Answer.inferred(name, "any", "NaN in hidden keys and values reaches no output")
+
+
+def mask_value(calls: Calls) -> Answer:
+    """The number that stands for minus infinity."""
+    name, factor = "mask value", calls.slope(4)
+    if calls.hide is None or factor is None:
+        return Answer.not_taken(name, "no mask is known to hide, or the scores are not q·k")
+    allowed = (torch.arange(5) < 1).expand(3, 5)
+    hide = calls.hide
+    if hide(allowed)["attn_mask"].dtype != torch.bool:
+        return Answer.not_taken(name, "a floating mask holds the caller's own number")
+
+    def seen(seen_score: float, hidden_score: float) -> float:
+        query, key, value = calls.tensors()
+        query[:], key[:], value[:] = 1.0, hidden_score, 0.0
+        key[..., 0, :], value[..., 1:, :] = seen_score, 1.0
+        unit = calls.slope(8) or 1.0
+        found = calls.output([query, key / (8 * unit), value], **hide(allowed))
+        return 0.0 if found is None else float(found[..., -1, :].nan_to_num().amax())
+
+    filled = _least(lambda size: seen(-size, -size))
+    if filled is not None and seen(-1.5 * filled, -1.5 * filled) > 0.99:
+        return Answer.inferred(name, -filled, f"a key with q·k = -{filled:g} loses to hidden ones")
+    added = _least(lambda size: seen(0.0, size))
+    if added is not None:
+        return Answer.inferred(name, -added, f"a hidden key with q·k = {added:g} is seen")
+    if empty_rows(calls).value != "nan":
+        return Answer.ambiguous(name, "-inf, or a number below -6e32 such as torch.finfo's min")
+    return Answer.inferred(
+        name, -math.inf, "hidden keys stay hidden at scores of ±6e32, an empty row is NaN"
+    )
+
+
+def _least(weight: Callable[[float], float]) -> float | None:
+    """The size from which the weight of hidden keys is over a half; ``None`` for any and none."""
+    powers = [2.0**n for n in range(6, 110)]
+    high = next((power for power in powers if weight(power) > 0.5), None)
+    if high is None or high == powers[0]:
+        return None
+    low = high / 2
+    for _ in range(16):
+        middle = (low + high) / 2
+        low, high = (low, middle) if weight(middle) > 0.5 else (middle, high)
+    near = [n for n in (65504.0, float(f"{high:.2g}")) if abs(high - n) < 2e-3 * n]
+    return near[0] if near else high
