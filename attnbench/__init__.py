@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from attnbench.answers.closeness import assert_attention_close, assert_close
     from attnbench.attention.attend import attend
     from attnbench.cases.case import Case
-    from attnbench.checking.api import CheckReport, Outcome, check
+    from attnbench.checking.api import check
+    from attnbench.checking.check_report import CheckReport
+    from attnbench.checking.outcomes import Outcome
     from attnbench.checking.parametrization import parametrize_with_checks
     from attnbench.judging.court import judge
     from attnbench.judging.decision import Judgement
@@ -48,10 +50,10 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "Case": "cases.case",
-    "CheckReport": "checking.api",
+    "CheckReport": "checking.check_report",
     "Inputs": "subject.subject",
     "Judgement": "judging.decision",
-    "Outcome": "checking.api",
+    "Outcome": "checking.outcomes",
     "Subject": "subject.subject",
     "assert_attention_close": "answers.closeness",
     "assert_close": "answers.closeness",

@@ -7,7 +7,8 @@ from types import ModuleType
 from typing import Any
 
 from attnbench import Case, MechanismSpec, Outcome
-from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
 from attnbench.subject.lookup import resolve
 from tests.meta.mutants.twins.attention import ATTENTION

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from attnbench.subject.subject import Subject
     from attnbench.subject.tensors import Inputs
 
-__all__ = ["BenchCase"]
-
 
 @dataclass(frozen=True)
 class BenchCase:

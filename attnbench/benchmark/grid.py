@@ -16,17 +16,6 @@ from typing import Any
 from attnbench.benchmark.measuring.contract import DIRECTIONS
 from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, Record
 
-__all__ = [
-    "OVERHEAD",
-    "Grid",
-    "Line",
-    "busy",
-    "grids",
-    "half_width",
-    "overhead_share",
-    "scoring_of",
-]
-
 OVERHEAD = 0.2
 """Overhead is marked from this share of a call's time on."""
 

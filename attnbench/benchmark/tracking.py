@@ -37,8 +37,6 @@ from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["PROCESSES", "TRACKED", "VERSION", "Prepared", "Tracked", "first_call_s", "prepare"]
-
 VERSION = f"{CONTRACT_VERSION}.4"
 """asv compares results of equal versions only; raise the second part when this module changes."""
 

@@ -19,18 +19,6 @@ from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError, nearest
 from attnbench.specs import DTYPES
 
-__all__ = [
-    "LAYER_SIZE",
-    "cases_of",
-    "layer_case",
-    "named_set",
-    "saved",
-    "set_names",
-    "workload",
-    "workloads",
-    "write_inputs",
-]
-
 LAYER_SIZE = 64
 """E of the layer cases; a layer that does not support it gets the nearest E that it supports."""
 

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 from attnbench.errors import UsageError, nearest
 from attnbench.specs import Sizes
 
-__all__ = ["LAYER_MASKS", "LAYOUTS", "MASKS", "REGIMES", "Case", "Trial", "read_option"]
-
 Option = TypeVar("Option", str, int, bool)
 
 MASKS = {

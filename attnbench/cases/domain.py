@@ -10,8 +10,6 @@ from typing import Protocol
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case
 from attnbench.specs import DTYPES
 
-__all__ = ["Domain", "Taker"]
-
 
 class Taker(Protocol):
     """The interface of a subject that a space of cases uses."""

@@ -21,19 +21,6 @@ from attnbench.cases.domain import Domain, Taker
 from attnbench.cases.schedule import schedule, varied
 from attnbench.specs import DTYPES
 
-__all__ = [
-    "CaseSpace",
-    "Foreign",
-    "Listing",
-    "NoCaseError",
-    "Part",
-    "Space",
-    "Step",
-    "Way",
-    "mostly_last",
-    "space_of",
-]
-
 _SMALL = 17
 _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
 _LEAD = (1, 2, 3)

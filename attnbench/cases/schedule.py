@@ -9,8 +9,6 @@ from dataclasses import replace
 from attnbench.cases.case import Case
 from attnbench.cases.domain import Domain
 
-__all__ = ["schedule", "varied"]
-
 _SHAPES: tuple[tuple[tuple[int, ...], int, int, int, int, int], ...] = (
     # lead, L, S, Eq, Ek, Ev: shapes that random draws rarely find
     ((2,), 3, 5, 4, 4, 4),

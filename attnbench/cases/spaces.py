@@ -14,8 +14,6 @@ from attnbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["cases", "changed", "domain_of", "listed"]
-
 
 def cases(subject: Taker, **narrowed: Any) -> SearchStrategy[Case]:
     """A strategy of the cases that a subject supports.

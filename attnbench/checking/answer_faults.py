@@ -17,8 +17,6 @@ from attnbench.processes.tracebacks import is_own_code
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Fault", "fault_at", "raised_text", "source_line_of", "unusable"]
-
 
 @dataclass(frozen=True)
 class Fault:

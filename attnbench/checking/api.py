@@ -14,8 +14,9 @@ from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import coverage_of, gaps_of
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome, notes_of
+from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.reproduction.script import with_evidence
-from attnbench.checking.runner import PROFILES, Profile, run_invariant, seeded, skip_reason
+from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import (
     DuplicateNameError,
@@ -32,18 +33,6 @@ from attnbench.subject.devices import check_device
 from attnbench.subject.lookup import installed, resolve
 from attnbench.subject.styles.callee import AdaptedSpec
 from attnbench.subject.subject import Subject
-
-__all__ = [
-    "CheckReport",
-    "Outcome",
-    "all_targets",
-    "check",
-    "check_options",
-    "check_subject",
-    "outcomes_of",
-    "planned",
-    "select_invariants",
-]
 
 
 def select_invariants(names: Iterable[str] | None) -> list[Invariant]:

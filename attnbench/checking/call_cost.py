@@ -19,8 +19,6 @@ from attnbench.cases.case import Case
 from attnbench.checking.profiles import Profile
 from attnbench.subject.subject import Subject
 
-__all__ = ["affordable", "calls_at", "drawn_limit"]
-
 _OPERATION = 10
 """Weight of a call of torch, which takes some microseconds."""
 

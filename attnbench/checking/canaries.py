@@ -14,8 +14,6 @@ from dataclasses import replace
 
 from attnbench.checking.outcomes import CONTRACT, Outcome
 
-__all__ = ["CANARY", "Canaries", "choose_invariant"]
-
 CANARY = "canary"
 """The name of the subject that must fail; all of its outputs are NaN."""
 

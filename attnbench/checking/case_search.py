@@ -24,8 +24,6 @@ from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-__all__ = ["CaseSearch", "IllegalCaseError", "UnjudgedError"]
-
 _SHRINKING = 300
 """Most cases at which a check runs to find a smaller one that fails."""
 

@@ -17,8 +17,6 @@ from attnbench.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SCHEMA", "CheckReport"]
-
 SCHEMA = 2
 """Version of the JSON of reports and outcomes, which ``outcomes.schema.json`` describes."""
 

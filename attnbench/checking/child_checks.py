@@ -11,15 +11,13 @@ from attnbench.cases.case import Case
 from attnbench.checking.api import outcomes_of, planned, select_invariants
 from attnbench.checking.canaries import CANARY
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.profiles import effort_of
-from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.checking.profiles import PROFILES, effort_of
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import Address
 from attnbench.specs import LayerSpec, MechanismSpec
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
-
-__all__ = ["canary_outcome", "fails_alone", "outcomes"]
 
 
 def outcomes(

@@ -9,8 +9,6 @@ from attnbench.checking.outcomes import Outcome
 from attnbench.specs import LayerSpec
 from attnbench.subject.subject import Subject
 
-__all__ = ["HEAVY", "Gap", "coverage_of", "gaps_of"]
-
 HEAVY = 4
 """The weight from which a gap is shown in bold: a usual bug passes."""
 

@@ -10,8 +10,6 @@ from attnbench.specs import LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS, Conventions
 from attnbench.subject.subject import Subject
 
-__all__ = ["declaration"]
-
 _CONVENTIONS: Mapping[str, tuple[str, str]] = {
     "empty_rows_give_zeros": ("empty_rows", "mean, nan or refused"),
     "empty_rows_have_finite_gradients": ("empty_rows", "nan or refused"),

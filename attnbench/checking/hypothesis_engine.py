@@ -19,8 +19,6 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import NoSuchExample, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
-__all__ = ["Failures", "drawn_count", "failures", "phases", "search"]
-
 T = TypeVar("T")
 
 _USUAL_EXAMPLES = 100

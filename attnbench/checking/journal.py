@@ -16,8 +16,6 @@ from attnbench.checking.outcomes import Outcome
 from attnbench.checking.works import key_of
 from attnbench.errors import UsageError
 
-__all__ = ["Journal"]
-
 _HEAD = "attnbench journal"
 """The key of the version in the first line."""
 

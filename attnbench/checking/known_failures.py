@@ -16,8 +16,6 @@ from attnbench.checking.report_text import first_line
 from attnbench.checking.works import Work
 from attnbench.errors import UsageError, nearest
 
-__all__ = ["Baseline", "exempted"]
-
 _EXEMPTION = re.compile(r"(?:(.*?): )??(\w+)\s*=\s*(.+)", re.DOTALL)
 _HEAD = "# Known failures: they are skipped. `attnbench check --update-baseline` wrote this file.\n"
 

@@ -10,16 +10,6 @@ from typing import Any
 
 from attnbench.checking.cause.known_causes import cause_in_words
 
-__all__ = [
-    "COMPILING",
-    "CONTRACT",
-    "GOOD",
-    "STATUSES",
-    "Failure",
-    "Outcome",
-    "notes_of",
-]
-
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """All statuses; a report is ok if it has only ``passed`` and ``skipped``."""
 

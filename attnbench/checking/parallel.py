@@ -15,13 +15,6 @@ from attnbench.checking.works import RESTARTS, Work, apart, dealt, key_of, piece
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
 
-__all__ = [
-    "PRELOAD",
-    "over_seeds",
-    "preload",
-    "run_checks",
-]
-
 _FIRST = (
     "attnbench.checking.child_checks",
     "torch.fx.experimental.symbolic_shapes",

@@ -24,8 +24,6 @@ from attnbench.registry.discovery import Spec
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-__all__ = ["Check", "CheckFailedError", "checks_of", "parametrize_with_checks"]
-
 
 class CheckFailedError(AssertionError):
     """A check neither passed nor was skipped; the message describes the outcome.

@@ -11,17 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from attnbench.checking.hypothesis_engine import Failures
 
-__all__ = [
-    "PROFILES",
-    "Effort",
-    "Profile",
-    "current_effort",
-    "current_profile",
-    "effort_of",
-    "missed",
-    "nearest_misses",
-]
-
 
 @dataclass(frozen=True)
 class Profile:

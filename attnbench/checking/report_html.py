@@ -11,8 +11,6 @@ from attnbench.checking.report_text import counts_text, finding_text
 if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
 
-__all__ = ["report_html"]
-
 
 def report_html(report: CheckReport) -> str:
     """The report as a fragment of HTML, without script or style sheet."""

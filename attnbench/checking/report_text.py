@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.coverage import Gap
 
-__all__ = [
-    "case_in_words",
-    "counts_text",
-    "failure_text",
-    "filled",
-    "finding_text",
-    "first_line",
-    "gap_lines",
-    "report_in_full",
-    "report_in_short",
-]
-
 _GAPS = 4
 """Gaps that are shown."""
 

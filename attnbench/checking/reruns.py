@@ -9,8 +9,6 @@ from dataclasses import replace
 from attnbench.checking.outcomes import Outcome
 from attnbench.processes.pool import Event, Task, Workers
 
-__all__ = ["Reruns"]
-
 _MOST = 3
 """Failures of a subject that are run again, since one that fails everywhere has a hundred."""
 

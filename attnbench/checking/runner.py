@@ -23,12 +23,10 @@ from attnbench.checking.case_search import CaseSearch, IllegalCaseError, Unjudge
 from attnbench.checking.declarations import declaration
 from attnbench.checking.hypothesis_engine import Failures, failures, phases
 from attnbench.checking.outcomes import Failure, Outcome
-from attnbench.checking.profiles import PROFILES, Profile, effort_of
+from attnbench.checking.profiles import Profile, effort_of
 from attnbench.errors import AttnbenchError, InvariantViolation, JudgementError, RefusalError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
-
-__all__ = ["PROFILES", "Profile", "run_invariant", "seeded", "skip_reason", "subject_fault"]
 
 
 def subject_fault(subject: Subject, error: BaseException) -> bool:

@@ -16,8 +16,6 @@ import torch
 from attnbench.registry.catalog import registry
 from attnbench.specs import Invariant
 
-__all__ = ["SuiteGuard"]
-
 _PACKAGES = ("attnbench", "attnbench_plugins")
 _FIELDS = ("name", "check", "cases", "applies", "law", "kinds")
 _COMPARING = ("equal", "allclose", "isclose", "isfinite", "isnan", "all", "any", "sub", "item")

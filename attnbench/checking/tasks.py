@@ -13,8 +13,6 @@ from typing import Any
 
 from attnbench.registry.address import Address
 
-__all__ = ["adapted_fields", "loaded_plugins", "make", "plan", "subject_rows"]
-
 
 def loaded_plugins() -> list[dict[str, Any]]:
     """Load every plugin; returns a row for each, with the error if it failed."""

@@ -17,8 +17,6 @@ from hypothesis.strategies import integers, lists
 
 from attnbench.checking.hypothesis_engine import search
 
-__all__: list[str] = []
-
 _DRAWS = 500
 """One draw of twenty is of a constant."""
 

@@ -12,18 +12,6 @@ from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
 from attnbench.processes.pool import cores
 from attnbench.registry.address import Address
 
-__all__ = [
-    "RESTARTS",
-    "Work",
-    "apart",
-    "dealt",
-    "digests",
-    "key_of",
-    "pieces",
-    "without",
-    "works_of",
-]
-
 RESTARTS = 1
 """How often a subject is restarted, after the invariant in which its process ended."""
 

@@ -33,8 +33,6 @@ from attnbench.cli.exit_codes import INTERRUPTED, USAGE
 from attnbench.cli.printing.tables import prepare_streams
 from attnbench.errors import AttnbenchError, UnknownNameError, nearest
 
-__all__ = ["COMMANDS", "main"]
-
 COMMANDS = {
     "plugins": "plugins",
     "list": "listing",

@@ -11,8 +11,6 @@ from typing import Any
 
 from attnbench.errors import UsageError, nearest
 
-__all__ = ["check_defaults"]
-
 _FILE = Path("pyproject.toml")
 _TYPES: Mapping[str, tuple[type, str]] = {
     "array": (list, "a list of texts"),

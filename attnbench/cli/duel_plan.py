@@ -20,8 +20,6 @@ from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, neare
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import parse_address
 
-__all__ = ["Asked", "Plan", "alike", "asked", "duel"]
-
 
 @dataclass(frozen=True)
 class Asked:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["FAILED_PLUGIN", "INCONCLUSIVE", "INTERRUPTED", "OK", "USAGE", "VIOLATED", "exit_code"]
-
 OK = 0
 VIOLATED = 1
 """An invariant is violated, or a benchmark regressed."""

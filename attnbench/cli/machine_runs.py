@@ -22,8 +22,6 @@ from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.machines import MEASURING, Machine, MachineLostError, Machines
 
-__all__ = ["machines_of", "measure", "plan", "start"]
-
 
 @contextlib.contextmanager
 def machines_of(

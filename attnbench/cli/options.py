@@ -11,24 +11,6 @@ from attnbench.errors import UsageError
 from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention
 
-__all__ = [
-    "AsJson",
-    "Baseline",
-    "Call",
-    "Cluster",
-    "Convention",
-    "Device",
-    "Jobs",
-    "Memory",
-    "Profile",
-    "Seed",
-    "Strict",
-    "Style",
-    "Targets",
-    "Timing",
-    "parse_targets",
-]
-
 Targets = Annotated[
     list[str] | None,
     typer.Argument(

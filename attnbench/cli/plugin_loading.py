@@ -15,8 +15,6 @@ from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
 from attnbench.registry.address import Address
 
-__all__ = ["StrictError", "ask", "check_options", "load_plugins", "with_plugins"]
-
 _INSIDE = "attnbench.checking.tasks"
 _LOAD_S = 120.0
 _MAKE_S = 20.0

@@ -25,8 +25,6 @@ from attnbench.processes.machines import Machine
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
 
-__all__ = ["PRELOAD", "Place", "Running", "look", "plan", "start"]
-
 _MEASURING = "attnbench.benchmark.measuring.measurement"
 PRELOAD = ("torch.fx.experimental.symbolic_shapes", _MEASURING)
 """Imports of measuring that take 1 s together; torch imports the first one for a gradient."""

@@ -13,8 +13,6 @@ from attnbench.errors import UsageError
 from attnbench.registry.address import parse_address
 from attnbench.specs.conventions import KINDS
 
-__all__ = ["write_spec"]
-
 
 def write_spec(target: str, style: str | None, into: Path, name: str | None) -> Path:
     """Write a spec with everything that the adapter knows about a target, and return its file.

@@ -12,8 +12,6 @@ from attnbench.cli.printing.tables import print_line
 from attnbench.errors import UsageError
 from attnbench.registry.address import parse_address
 
-__all__ = ["watch"]
-
 _LOOK_S = 0.3
 
 

@@ -19,8 +19,6 @@ from attnbench.oracle.references import NormEpsilon, Reference
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Oracle"]
-
 _STEP = 2.0**-24
 """Smallest relative move; the effect of a smaller one would vanish in float64's rounding."""
 _FEW_DRAWS = 4

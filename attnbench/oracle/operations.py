@@ -14,8 +14,6 @@ from torch import Tensor
 
 from attnbench.attention.torch_internals import OperationMode
 
-__all__ = ["RoundedMeans", "RoundedOperations"]
-
 _ATEN = torch.ops.aten
 _MEANS = (_ATEN.mean, _ATEN.var_mean, _ATEN.std_mean)
 _FINEST = torch.finfo(torch.float32).eps

@@ -21,16 +21,6 @@ from torch.overrides import TorchFunctionMode
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = [
-    "NoReferenceError",
-    "NormEpsilon",
-    "Reference",
-    "allowed_and_bias",
-    "float64_output",
-    "scalar_output",
-    "widened",
-]
-
 
 def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
     """The allowed keys and the bias, ``(*lead, L, S)`` each, on the CPU, from the definitions."""

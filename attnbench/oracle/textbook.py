@@ -18,8 +18,6 @@ from attnbench.oracle.references import Reference, allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Stages", "is_textbook", "stages_of", "textbook_output"]
-
 _OFF = 1e-3
 
 

@@ -22,8 +22,6 @@ from attnbench import errors
 if TYPE_CHECKING:
     from attnbench.processes.pool import Task
 
-__all__ = ["STACK_SIGNAL", "Descriptor", "serve"]
-
 STACK_SIGNAL = signal.SIGUSR1
 """The signal at which a child writes to standard error where it is."""
 

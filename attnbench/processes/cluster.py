@@ -25,8 +25,6 @@ from attnbench.processes.plain import events_of, plain_task
 from attnbench.processes.pool import Event, Task
 from attnbench.processes.remote import installed_versions, run_task
 
-__all__ = ["ClusterWorkers", "UnencryptedWarning"]
-
 _ANSWER_S = 10.0
 _TOGETHER_S = 0.02
 """Wait for more answers after one, since those that are fetched together cost less."""

@@ -18,8 +18,6 @@ from typing import Any
 from attnbench.processes.plain import plain_event, task_of
 from attnbench.processes.pool import Workers, warm_up
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the tasks from standard input, and write their events to standard output."""

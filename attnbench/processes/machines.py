@@ -21,8 +21,6 @@ from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task
 from attnbench.processes.remote import machine_facts
 
-__all__ = ["MEASURING", "Machine", "MachineLostError", "Machines", "StoppedError"]
-
 MEASURING = "machine"
 """The Dask resource of a worker that measures."""
 

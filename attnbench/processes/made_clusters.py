@@ -11,8 +11,6 @@ from typing import Any
 
 from attnbench.errors import UsageError
 
-__all__ = ["made_cluster"]
-
 _FORMS = "tcp://HOST:PORT, tls://HOST:PORT, local:N, slurm, or a file FILE.toml"
 
 

@@ -14,8 +14,6 @@ from typing import Any
 from attnbench import errors
 from attnbench.processes.pool import Event, Task
 
-__all__ = ["event_of", "events_of", "plain_event", "plain_task", "task_of"]
-
 _CLASS = "attnbench class"
 
 

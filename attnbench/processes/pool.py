@@ -34,8 +34,6 @@ from attnbench import errors
 from attnbench.processes import child
 from attnbench.processes.tracebacks import last_words
 
-__all__ = ["GIB", "MEMORY_GIB", "Event", "Task", "Workers", "call", "cores", "warm_up"]
-
 GIB = 2**30
 MEMORY_GIB = 2.0
 _POLL_S = 0.05

@@ -15,8 +15,6 @@ from typing import Any
 
 from attnbench.registry.discovery import discover
 
-__all__ = ["MACHINE_VARIABLE", "installed_versions", "machine_facts", "run_task"]
-
 MACHINE_VARIABLE = "ATTNBENCH_MACHINE"
 """Environment variable of a worker with a name for its machine, instead of its host name."""
 

@@ -8,8 +8,6 @@ import re
 import sysconfig
 from pathlib import Path
 
-__all__ = ["is_own_code", "last_words"]
-
 _LIBRARIES = ("attnbench", "torch", "hypothesis", "pluggy")
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+ in ')
 _STACK = ("Fatal Python", "Stack (most recent")

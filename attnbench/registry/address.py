@@ -28,8 +28,6 @@ from attnbench.errors import AddressError, StyleError
 from attnbench.specs.common import ReadOnly
 from attnbench.specs.conventions import format_conventions, parse_convention
 
-__all__ = ["Address", "parse_address", "split_addresses"]
-
 _HEAD = re.compile(
     r"(?P<name>[\w.-]+)(?:/(?P<kernel>[\w.-]+))?(?:#(?P<item>[\w.-]+(?:/[\w.-]+)?))?"
 )

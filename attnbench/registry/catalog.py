@@ -26,9 +26,6 @@ from attnbench.registry.discovery import (
 )
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
 
-__all__ = ["Plugin", "Registered", "Registry", "discover", "load", "registry", "spec_key"]
-
-
 BUILT_IN = "attnbench"
 """The distribution whose names keep their meaning, whatever else is installed."""
 

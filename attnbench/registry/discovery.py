@@ -25,17 +25,6 @@ from attnbench.errors import PluginError, nearest
 from attnbench.specs import Invariant, KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.specs.common import is_count
 
-__all__ = [
-    "AnySpec",
-    "Plugin",
-    "Spec",
-    "absent_module",
-    "call_hooks",
-    "discover",
-    "load_plugin",
-    "normalised",
-]
-
 Spec = ScoringSpec | MechanismSpec | KernelSpec | LayerSpec
 AnySpec = Spec | Invariant
 

@@ -9,8 +9,6 @@ import torch
 from attnbench.attention.attend import attend
 from attnbench.subject.lookup import resolve
 
-__all__ = ["example_weights"]
-
 
 def example_weights(
     subjects: Sequence[str],

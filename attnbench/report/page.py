@@ -22,8 +22,6 @@ from attnbench.report.runs import runs_of
 from attnbench.report.side_by_side import ratios_of, side_by_side
 from attnbench.report.summary import Row, curves, machines, pareto, rows
 
-__all__ = ["load_outcomes", "render"]
-
 
 def load_outcomes(path: Path) -> list[dict[str, Any]]:
     """Load the outcomes of a file written by ``attnbench check --json`` or ``run``.

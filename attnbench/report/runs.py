@@ -9,8 +9,6 @@ from attnbench.benchmark.grid import Line, grids
 from attnbench.benchmark.records.record import Record
 from attnbench.report.summary import Row, rows
 
-__all__ = ["Run", "RunGrid", "runs_of"]
-
 
 @dataclass(frozen=True)
 class RunGrid:

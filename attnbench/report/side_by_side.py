@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from attnbench.benchmark.records.record import Record
 from attnbench.report.summary import Row
 
-__all__ = ["SideBySide", "ratios_of", "side_by_side"]
-
 
 @dataclass(frozen=True)
 class SideBySide:

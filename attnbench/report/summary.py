@@ -7,9 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnbench.benchmark.records.record import BASELINE, Record, baseline_of
-
-__all__ = ["BASELINE", "Curve", "Row", "curves", "machines", "pareto", "rows", "slope"]
+from attnbench.benchmark.records.record import Record, baseline_of
 
 
 @dataclass(frozen=True)

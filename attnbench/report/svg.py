@@ -9,8 +9,6 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-__all__ = ["Axis", "Mark", "bytes_text", "heat_map", "log_axis", "panel", "scatter", "seconds_text"]
-
 _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 

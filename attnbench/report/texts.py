@@ -12,17 +12,6 @@ from attnbench.benchmark.records.record import Record
 from attnbench.report import svg
 from attnbench.report.summary import Row
 
-__all__ = [
-    "breakable",
-    "fact",
-    "fact_name",
-    "log_share",
-    "natural",
-    "percent",
-    "ratio",
-    "sizes",
-]
-
 
 def log_share(ratio: float) -> float:
     """The position of a ratio between 1/100 and 100 on a logarithmic scale, from 0 to 1."""

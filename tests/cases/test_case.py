@@ -9,7 +9,8 @@ from attnbench.cases import spaces
 from attnbench.cases.case import LAYOUTS, MASKS, REGIMES, Case, Trial
 from attnbench.cases.domain import Domain
 from attnbench.cases.schedule import schedule
-from attnbench.checking.runner import PROFILES, run_invariant
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant
 from attnbench.errors import UsageError
 from attnbench.subject.lookup import resolve
 from attnbench.subject.tensors import make_inputs

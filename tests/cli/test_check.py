@@ -123,7 +123,8 @@ def test_a_failure_is_shown_whole_and_its_cause_once() -> None:
 
 
 def test_an_invariant_that_raises_is_an_error_and_no_finding() -> None:
-    from attnbench.checking.runner import PROFILES, run_invariant
+    from attnbench.checking.profiles import PROFILES
+    from attnbench.checking.runner import run_invariant
     from attnbench.specs import Invariant
     from attnbench.subject.lookup import resolve
 

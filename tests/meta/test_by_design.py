@@ -7,7 +7,8 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
-from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve
 from tests.meta.mutants.base import Spec
 from tests.meta.right.by_design import BY_DESIGN

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from attnbench.checking.api import select_invariants
-from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve
 from tests.meta.right.conventions import FOLLOWING, Following
 

@@ -8,7 +8,8 @@ import pytest
 
 from attnbench.checking.api import select_invariants
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
 from tests.meta.mutants import MUTANTS, TWINS, Mutant, Twin

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from attnbench.checking.api import select_invariants
-from attnbench.checking.runner import PROFILES, run_invariant, seeded, skip_reason
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.subject.lookup import resolve
 from tests.meta.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
 from tests.meta.right.scorings import ACCUSED_ONCE, SPECS

@@ -16,7 +16,7 @@ def test_torch_is_not_here() -> None:
 
 def test_the_package_and_the_registry_import() -> None:
     import attnbench
-    from attnbench.registry.catalog import discover
+    from attnbench.registry.discovery import discover
 
     assert attnbench.ScoringSpec(name="a", make=print).name == "a"
     assert {"additive", "scaled_dot"} <= {plugin.name for plugin in discover()}

@@ -21,7 +21,8 @@ from attnbench_plugins.mechanisms.structured_self import StructuredSelfAttention
 import attnbench
 from attnbench.attention import masks, softmax
 from attnbench.checking.api import select_invariants
-from attnbench.checking.runner import Profile, run_invariant, seeded
+from attnbench.checking.profiles import Profile
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve
 
 

@@ -8,8 +8,8 @@ from torch import nn
 
 import attnbench
 from attnbench.errors import AddressError, DuplicateNameError, UnknownNameError
-from attnbench.registry.catalog import Plugin, Registry, discover, load, registry
-from attnbench.registry.discovery import absent_module, call_hooks, load_plugin
+from attnbench.registry.catalog import Registry, load, registry
+from attnbench.registry.discovery import Plugin, absent_module, call_hooks, discover, load_plugin
 
 
 def spec(name: Any = "cosine", **changes: Any) -> Any:

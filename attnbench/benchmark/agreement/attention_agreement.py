@@ -27,18 +27,6 @@ from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = [
-    "ROWS",
-    "Agreement",
-    "agreement",
-    "blocks",
-    "cut",
-    "is_scaled_dot",
-    "item_of",
-    "kv_item",
-    "ratio_of_errors",
-]
-
 ROWS = 64
 """Number of query rows that are compared if a case has more."""
 

@@ -21,8 +21,6 @@ from attnbench.oracle.budget import Oracle
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["gradient_ratio"]
-
 _ROWS = 16
 _MOST = 2**26
 """Most query-key pairs in a mechanism's item for which gradients in float64 fit into memory."""

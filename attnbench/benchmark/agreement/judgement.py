@@ -16,8 +16,6 @@ from attnbench.subject.layer import LayerInputs, LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Unverified", "judged", "output_agreement", "verify"]
-
 _LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
 """Allowed difference of the gradients of two equal calls, over the largest value."""
 

@@ -17,8 +17,6 @@ from attnbench.benchmark.measuring.decoding import StepInputs
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.subject.layer import LayerInputs, LayerSubject
 
-__all__ = ["layer_agreement"]
-
 _WIDE = ("float64", "float32")
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from attnbench.benchmark.comparing.sides import Side
 from attnbench.errors import UsageError
 
-__all__ = ["Repository", "branches", "commit_of", "repository"]
-
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 

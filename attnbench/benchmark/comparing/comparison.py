@@ -26,9 +26,6 @@ from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.records.store import read, read_folder, run_path
 from attnbench.errors import RecordError, nearest
 
-__all__ = ["Compared", "Comparison", "Key", "compare", "key_of", "read_side"]
-
-
 Key = tuple[str, str, str]
 """The contract, subject and case that identify a row of a comparison."""
 

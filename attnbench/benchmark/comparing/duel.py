@@ -20,8 +20,6 @@ from attnbench.benchmark.comparing.verdict import LOOKS, MARGIN, Verdict, judge_
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.timing.blocks import pair_value
 
-__all__ = ["Duel", "Row"]
-
 _FAILURES = 3
 """A row is left out after failing in this many pairs."""
 

@@ -33,8 +33,6 @@ from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
 from attnbench.errors import UsageError
 from attnbench.registry.address import parse_address
 
-__all__ = ["BLOCKS", "SLOT_S", "Exchange", "quiet_core"]
-
 SLOT_S = 0.004
 BLOCKS = 40
 """Blocks of each row in a pair."""

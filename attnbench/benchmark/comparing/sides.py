@@ -23,8 +23,6 @@ from typing import IO, Any
 from attnbench.benchmark.comparing import slot_server
 from attnbench.errors import UsageError
 
-__all__ = ["AnotherAnswer", "Ended", "Late", "Server", "Side", "Unmeasured"]
-
 _START_S = 180.0
 
 

@@ -35,22 +35,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "DRIFT_SD",
-    "LOOKS",
-    "MARGIN",
-    "MIN_PROCESSES",
-    "ROW_ERROR",
-    "RUNS_MARGIN",
-    "TABLE_ERROR",
-    "VERDICTS",
-    "Sides",
-    "Verdict",
-    "judge_pairs",
-    "judge_runs",
-    "taken_in_turn",
-]
-
 VERDICTS = ("slower", "slightly slower", "faster", "slightly faster", "same", "ambiguous")
 """Every verdict, in the order in which they are counted below a table."""
 

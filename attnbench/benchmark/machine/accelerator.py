@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["accelerator_facts"]
-
 _THROTTLES = {
     "idle": "GpuIdle",
     "application clocks": "ApplicationsClocksSetting",

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Load", "stolen_ticks"]
-
 _STAT = Path("/proc/stat")
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["available_bytes"]
-
 
 def available_bytes() -> int:
     """Bytes that this process can still allocate, limited by the machine or its control group."""

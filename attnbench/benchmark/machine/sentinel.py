@@ -10,8 +10,6 @@ import torch
 
 from attnbench.benchmark.timing.slots import cache_bytes
 
-__all__ = ["Ceilings", "ceilings"]
-
 _TIMES = 5
 
 

@@ -21,8 +21,6 @@ import psutil
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.measuring.contract import Contract
 
-__all__ = ["Setting", "fields_of", "here", "processor_name"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:

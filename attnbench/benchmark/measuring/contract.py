@@ -12,14 +12,6 @@ from attnbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from attnbench.benchmark.timing.slots import Pace
 
-__all__ = [
-    "CACHES",
-    "DIRECTIONS",
-    "LAYER_DIRECTIONS",
-    "TIMINGS",
-    "Contract",
-]
-
 DIRECTIONS = {
     "forward": "the output, without a graph",
     "forward_backward": "the output, and the gradients of all inputs and parameters",

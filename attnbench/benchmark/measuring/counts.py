@@ -17,8 +17,6 @@ from torch.utils.flop_counter import flop_registry
 
 from attnbench.attention.torch_internals import OperationMode
 
-__all__ = ["Counts", "count"]
-
 _MOVES = frozenset(
     (
         "clone",

@@ -21,8 +21,6 @@ from attnbench.errors import SpecError
 from attnbench.subject.layer import LayerInputs, LayerSubject
 from attnbench.subject.subject import Subject
 
-__all__ = ["Step", "StepInputs", "bytes_a_token", "held", "reason_against", "step_inputs"]
-
 
 class StepInputs(LayerInputs):
     """One token, and the cache of the tokens before it.

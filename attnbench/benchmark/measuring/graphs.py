@@ -10,8 +10,6 @@ from attnbench.benchmark.measuring.decoding import Step
 from attnbench.benchmark.measuring.memory import is_out_of_memory
 from attnbench.errors import RefusalError
 
-__all__ = ["CAPTURED", "captured"]
-
 CAPTURED = 16
 """Most calls in a graph; they share the cost of launching it."""
 

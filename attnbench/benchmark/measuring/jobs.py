@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.registry.address import Address
 
-__all__ = ["Job"]
-
 
 @dataclass(frozen=True)
 class Job:

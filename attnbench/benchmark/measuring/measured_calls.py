@@ -16,8 +16,6 @@ from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Call", "compulsory_bytes", "measured_call", "null_call"]
-
 Call = Callable[[], Any]
 
 

@@ -38,8 +38,6 @@ from attnbench.subject.devices import available_devices, check_device
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
-__all__ = ["device_name", "devices", "measure", "take_rows"]
-
 
 def measure(
     subject: Subject,

@@ -18,8 +18,6 @@ import torch
 
 from attnbench.benchmark.machine.memory_limits import available_bytes
 
-__all__ = ["is_out_of_memory", "limited", "peak_bytes"]
-
 # otherwise the profiler's library prints a line on standard error for each profile
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 

@@ -10,8 +10,6 @@ from attnbench.benchmark.measuring.counts import Counts
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["impossible_s", "roofline_s"]
-
 _CERTAIN = 2.0
 """How many times faster than the measured ceilings a call must be to be impossible: the sentinels
 may have been disturbed, and reading alone is faster than copying."""

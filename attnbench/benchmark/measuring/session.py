@@ -26,8 +26,6 @@ from attnbench.processes.machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
 
-__all__ = ["Planned", "Session", "Taken"]
-
 _INSIDE = "attnbench.benchmark.measuring.measurement:take_rows"
 _MEMORY = "attnbench.benchmark.machine.memory_limits:available_bytes"
 _ONCE = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")

@@ -26,8 +26,6 @@ from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
-__all__ = ["Bench", "timer_of"]
-
 _BASELINES_HELD = 4
 _COPIED_BYTES = 2**28
 """Most bytes of the copies of inputs and parameters that a graph with a cold cache uses."""

@@ -15,8 +15,6 @@ from typing import Any
 from attnbench.benchmark.records.record import BASELINE
 from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, pair_value
 
-__all__ = ["Interval", "Take", "gain_of", "interval", "ratio_of", "summed_up"]
-
 _MOST = math.log(1000)
 _BATCHES = 4
 """Batches into which the blocks of a single process are merged, since neighbours are alike."""

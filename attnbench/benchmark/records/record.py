@@ -14,17 +14,6 @@ from typing import Any
 
 from attnbench.errors import RecordError
 
-__all__ = [
-    "BASELINE",
-    "BASELINES",
-    "FORMAT",
-    "LAYER_BASELINE",
-    "SCHEMA",
-    "STATUSES",
-    "Record",
-    "baseline_of",
-]
-
 BASELINE = "scaled_dot"
 """The subject with which every subject but layers is paired, including itself."""
 

@@ -18,18 +18,6 @@ from filelock import FileLock, Timeout
 from attnbench.benchmark.records.record import FORMAT, Record
 from attnbench.errors import RecordError
 
-__all__ = [
-    "append",
-    "check_writable",
-    "claim",
-    "new_run",
-    "read",
-    "read_folder",
-    "release",
-    "run_path",
-    "writing",
-]
-
 _BEGIN = f'{{"format":"{FORMAT}"'.encode()
 
 

@@ -10,8 +10,6 @@ from attnbench.benchmark.measuring.session import Taken
 from attnbench.benchmark.measuring.takes import Take
 from attnbench.benchmark.records.store import writing
 
-__all__ = ["append", "exists", "files", "read", "remove"]
-
 _SUFFIX = ".partial"
 
 

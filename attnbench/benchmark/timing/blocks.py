@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-__all__ = ["ORDERS", "Block", "Side", "Slot", "clean", "low_quantile", "pair_value", "take_blocks"]
-
 ORDERS = ("ABBA", "BAAB")
 QUANTILE = 0.25
 """The quantile of slots used as a call's time; low, since disturbances only make slots longer."""

@@ -16,16 +16,6 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = [
-    "CPU_CLOCK",
-    "EVENT_CLOCK",
-    "GRAPH_CLOCK",
-    "WALL_CLOCK",
-    "Reading",
-    "fitting_clock",
-    "read",
-]
-
 CPU_CLOCK = "CPU time of all threads"
 WALL_CLOCK = "wall clock"
 EVENT_CLOCK = "device events"

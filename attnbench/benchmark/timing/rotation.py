@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["FreshCall", "Rotation"]
-
 _PLACES = 128
 """Windows of a pool; further calls of a slot combine the windows of the inputs differently."""
 _ALIGNED = 64

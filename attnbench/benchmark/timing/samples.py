@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Sample", "Samples", "fault_of"]
-
 _KEPT = 6
 """Samples to compare: one of a stale output is right in about half of the slots."""
 

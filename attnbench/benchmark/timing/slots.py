@@ -23,16 +23,6 @@ from .blocks import Slot
 from .clocks import CPU_CLOCK, EVENT_CLOCK, GRAPH_CLOCK, fitting_clock, read
 from .samples import Samples
 
-__all__ = [
-    "WARM_UP_S",
-    "Pace",
-    "Timer",
-    "cache_bytes",
-    "first_call",
-    "settled",
-    "shaken",
-]
-
 Call = Callable[[], object]
 _MOST_CALLS = 4_096
 """Most calls in a slot: what takes less than 1 µs is no attention."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-__all__ = ["cause_in_words", "known_causes"]
-
 
 @functools.cache
 def known_causes() -> Mapping[str, Any]:

@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from attnbench.checking.cause.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
 
-__all__ = ["Clue", "clue_of", "lead_of", "with_cause"]
-
 _SAID = 0.3
 """Share of the failures, unless the contract is one, that must name a cause themselves."""
 

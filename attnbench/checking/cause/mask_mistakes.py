@@ -10,8 +10,6 @@ from torch import Tensor
 from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import stages_of
 
-__all__ = ["TOPICS"]
-
 
 def _masks(call: Call) -> Named:
     mask = call.inputs.attn_mask

@@ -9,8 +9,6 @@ import torch
 from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import textbook_output
 
-__all__ = ["TOPICS"]
-
 _BLOCKS = (8, 16, 32, 40, 48, 64, 80, 96, 128, 160, 256)
 _ENDS = (*(2**n for n in range(3, 11)), 100, 127, 255, 1000)
 

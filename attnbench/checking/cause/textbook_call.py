@@ -11,8 +11,6 @@ from torch import Tensor
 from attnbench.oracle.textbook import Stages, stages_of
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Call", "Named", "Topic"]
-
 Named = Iterator[tuple[str, Tensor]]
 """Names of mistakes and their outputs."""
 

@@ -22,8 +22,6 @@ from attnbench.subject.styles.functions import other_layout
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["explanations"]
-
 _LARGEST = 2**17
 """Most query-key pairs in a counterexample that is used as well."""
 

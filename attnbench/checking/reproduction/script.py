@@ -35,8 +35,6 @@ from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant, KernelSpec, LayerSpec
 from attnbench.subject.subject import Subject
 
-__all__ = ["reproduce", "with_evidence"]
-
 _TIME_LIMIT_S = 60
 _TRIES = 3  # most failures of a subject for which a script is tried
 _TOLD_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Lines", "Step", "Unwritable"]
-
 
 class Unwritable(Exception):  # noqa: N818 -- always caught
     """A value or a function that has no plain source text."""

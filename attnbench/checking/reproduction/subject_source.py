@@ -15,8 +15,6 @@ from typing import Any
 from attnbench.checking.reproduction.source_lines import Unwritable
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 
-__all__ = ["Named", "named_attend", "named_cache", "named_make", "named_reference"]
-
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 

@@ -15,8 +15,6 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from attnbench.checking.reproduction.source_lines import Lines, Step, Unwritable
 
-__all__ = ["Tape"]
-
 _LITERAL = 64  # a tensor of unknown origin is written out up to this many elements
 _INFIX = {
     "__add__": "+", "__sub__": "-", "__mul__": "*", "__truediv__": "/", "__matmul__": "@",

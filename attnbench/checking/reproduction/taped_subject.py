@@ -18,8 +18,6 @@ from attnbench.specs import KernelSpec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["calls_taped", "taped"]
-
 
 class _Taping(Subject):
     """The parts of a subject that record modules and calls on a tape."""

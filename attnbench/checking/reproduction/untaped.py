@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     _Check = Callable[[Subject, Case], None]
 
-__all__ = ["compared_with_reference", "sourced", "transformed", "unsettling"]
-
 _OUTPUTS = {
     "scoring": (
         "scores = self.module(query, key)",

@@ -20,8 +20,6 @@ from attnbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from attnbench.cli.formats.places import Findings
 
-__all__ = ["FORMATS", "Formats", "formats_of"]
-
 FORMATS = ("text", "json", "junit", "sarif", "github", "gitlab", "badge")
 _SHARED = ("text", "github")
 """Formats that can stand on standard output together: annotations are lines among the text."""

@@ -6,8 +6,6 @@ import json
 
 from attnbench.cli.formats.places import Findings
 
-__all__ = ["render"]
-
 
 def render(findings: Findings) -> str:
     """How many properties hold, or how many fail, with a colour."""

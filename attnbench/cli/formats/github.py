@@ -16,8 +16,6 @@ from attnbench.checking.report_text import counts_text, finding_text, first_line
 from attnbench.cli.formats.places import Findings, Place
 from attnbench.errors import UsageError
 
-__all__ = ["render"]
-
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _SHOWN = 4000
 """Characters of a finding in an annotation; GitHub cuts one at 64 KB, and a reader before."""

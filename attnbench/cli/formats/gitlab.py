@@ -8,8 +8,6 @@ import json
 from attnbench.checking.report_text import first_line
 from attnbench.cli.formats.places import Findings, Place
 
-__all__ = ["render"]
-
 
 def render(findings: Findings) -> str:
     """The failures as a list; one without a known place stands at the repository itself."""

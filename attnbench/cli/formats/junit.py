@@ -10,8 +10,6 @@ from attnbench.checking.outcomes import GOOD
 from attnbench.checking.report_text import failure_text, first_line
 from attnbench.cli.formats.places import Findings
 
-__all__ = ["render"]
-
 
 def render(findings: Findings) -> str:
     """The report as JUnit XML."""

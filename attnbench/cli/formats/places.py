@@ -16,8 +16,6 @@ from attnbench.checking.works import Work
 from attnbench.errors import AttnbenchError
 from attnbench.processes.pool import Task, call
 
-__all__ = ["Findings", "Place", "findings_of", "place_at"]
-
 _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Variables that hold the folder of the repository, to which paths in annotations are relative."""
 _BASE = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")

@@ -14,8 +14,6 @@ from attnbench.checking.outcomes import Outcome
 from attnbench.checking.report_text import failure_text
 from attnbench.cli.formats.places import Findings
 
-__all__ = ["render"]
-
 _LEVELS = {"failed": "error", "inconclusive": "warning"}
 
 

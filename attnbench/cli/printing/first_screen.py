@@ -12,8 +12,6 @@ from attnbench.benchmark.records.record import Record, baseline_of
 from attnbench.cli.printing import record_tables
 from attnbench.cli.printing.tables import console
 
-__all__ = ["show"]
-
 _OVERHEAD_SIGN = "°"
 _LEGEND = """\
 ×: time of a forward call over that of {baseline}, in turn in the same process; that of

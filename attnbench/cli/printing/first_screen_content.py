@@ -13,8 +13,6 @@ from attnbench.cli.printing import record_tables
 if TYPE_CHECKING:
     from attnbench.checking.outcomes import Outcome
 
-__all__ = ["content"]
-
 
 def checks_of(
     outcomes: Iterable[Outcome], invariants: Mapping[str, Sequence[str]]

@@ -19,8 +19,6 @@ from attnbench.checking.report_text import (
 )
 from attnbench.cli.printing.tables import print_line, screen_width
 
-__all__ = ["Screen"]
-
 _NO_LAW = "law not declared"
 _STATUS_WIDTH = max(map(len, STATUSES))
 _FEW_LAWS = 2

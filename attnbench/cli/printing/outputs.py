@@ -6,8 +6,6 @@ from pathlib import Path
 
 from attnbench.errors import UsageError
 
-__all__ = ["check_writable", "write_file"]
-
 
 def check_writable(path: Path, option: str) -> None:
     """Check that a file can be written, before the work for it begins.

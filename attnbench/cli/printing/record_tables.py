@@ -11,18 +11,6 @@ from attnbench.benchmark.grid import busy, half_width
 from attnbench.benchmark.records.record import Record, baseline_of
 from attnbench.report.summary import Row, rows
 
-__all__ = [
-    "as_rows",
-    "busy_line",
-    "legend",
-    "percent",
-    "ranked",
-    "reasons",
-    "statuses_of",
-    "titled",
-    "whole",
-]
-
 _MEANINGS = {
     "±": "95 % interval of it, from processes: ± 50 % is from ×/1.5 to ×·1.5",
     "gain": "for a kernel: how many times faster it is than its scoring function",

@@ -13,15 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "console",
-    "prepare_streams",
-    "print_json",
-    "print_line",
-    "print_table",
-    "progress",
-]
-
 _WIDTH = 120
 """Width of output in a pipe or a file, in columns."""
 

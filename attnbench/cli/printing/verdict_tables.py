@@ -12,16 +12,6 @@ from attnbench.benchmark.comparing.comparison import Compared
 from attnbench.benchmark.comparing.duel import Row
 from attnbench.benchmark.comparing.verdict import VERDICTS, Verdict
 
-__all__ = [
-    "LEGEND",
-    "counted",
-    "duel_json",
-    "duel_row",
-    "recorded_json",
-    "recorded_row",
-    "without_constants",
-]
-
 _CONSTANTS = ("dtype", "device", "mask", "direction", "cache")
 
 LEGEND = """\

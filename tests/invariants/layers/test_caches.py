@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import CacheSpec, LayerSpec
 from attnbench.checking.hypothesis_engine import Failures
+from attnbench.checking.profiles import PROFILES
 from attnbench.checking.report_text import failure_text
-from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.caches.program import Program, legalised, steps
 from attnbench.invariants.caches.program_drawing import keep, shrunk, stored
 from attnbench.invariants.layers import cache_operations, padding, splits

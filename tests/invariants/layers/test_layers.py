@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import LayerSpec
-from attnbench.checking.runner import PROFILES, run_invariant, seeded
+from attnbench.checking.profiles import PROFILES
+from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.layers import (
     dependence,
     layer_gradients,
