@@ -9,6 +9,7 @@ from tests.packaging.conftest import ROOT, Environment
 
 DISTRIBUTIONS = ROOT / "tests" / "distributions"
 WELL = "dot"  # a built-in that must go on working beside each of them
+ONE = ("--profile", "quick", "--invariant", "weights_sum_to_one", "--json")
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_two_distributions_with_one_name_are_reached_by_distribution(installed: 
     assert "'cosine' is registered twice" in bare.err
     assert "ATTNBENCH_DISABLED_PLUGINS" in bare.err
     assert "Traceback" not in bare.err
-    one = installed.attnbench("check", "attn-extra:cosine", WELL, "--profile", "quick", "--json")
+    one = installed.attnbench("check", "attn-extra:cosine", WELL, *ONE)
     assert {"attn-extra:cosine", WELL} == {o["subject"] for o in one.json()["outcomes"]}
 
 
@@ -92,7 +93,7 @@ def test_a_plugin_that_fails_to_load_says_why_and_the_others_go_on(
     listed = installed.attnbench("plugins", "--load", check=False)
     assert listed.code == 3
     assert message in listed.out
-    check = installed.attnbench("check", WELL, "--profile", "quick", "--json", check=False)
+    check = installed.attnbench("check", WELL, *ONE, check=False)
     assert check.code == 3
     assert check.json()["ok"]
     assert "attnbench plugins --load" in check.err
@@ -126,8 +127,7 @@ def test_a_subject_that_misbehaves_has_its_outcome_and_the_others_go_on(
 ) -> None:
     subject, status, code, message = expected
     result = installed.attnbench(
-        *("check", subject, WELL, "--profile", "quick", "--json"),
-        *("--invariant", "weights_sum_to_one", "--timeout", "3" if status == "timeout" else "60"),
+        *("check", subject, WELL, *ONE, "--timeout", "3" if status == "timeout" else "60"),
         check=False,
     )
     assert result.code == code, result.text
