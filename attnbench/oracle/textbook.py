@@ -58,6 +58,14 @@ class Stages:
         return powers / total.masked_fill(total == 0, 1.0)
 
     @property
+    def log_sums(self) -> Tensor:
+        """``(*lead, L)``: log-sum-exp of the scores of allowed keys; -inf in a row without any."""
+        scores = (self.scores + self.bias).masked_fill(~self.allowed, -math.inf)
+        if self.sinks is not None:
+            scores = torch.cat([scores, self.sinks.expand(*scores.shape[:-1], 1)], -1)
+        return scores.logsumexp(-1)
+
+    @property
     def output(self) -> Tensor:
         """The output, ``(*lead, L, Ev)``."""
         return self.weights @ self.finite_value

@@ -33,6 +33,7 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "internal_dtype": ("float64", "float32", "bfloat16", "float16"),
         "causal": ("bottom_right", "top_left", "square", "always"),
         "positions": ("none", "relative", "absolute"),
+        "lse_base": ("e", "2"),
     }
 )
 """The words that a convention may be, or for ``masks`` be made of."""
@@ -68,6 +69,8 @@ class Conventions:
             all does; ``"absolute"``: neither.
         extra_keys: how many keys it adds of its own, such as sinks or a key of zeros.
         per_head: whether it has parameters by position among the leading sizes.
+        lse_base: base of the log-sum-exp that it returns, ``"e"`` or ``"2"``.
+        lse_empty: log-sum-exp of a query without keys; NaN if nothing is promised.
     """
 
     empty_rows: str = "zeros"
@@ -80,6 +83,8 @@ class Conventions:
     positions: str = "none"
     extra_keys: int = 0
     per_head: bool = False
+    lse_base: str = "e"
+    lse_empty: float = -math.inf
 
 
 _KEYS = tuple(field.name for field in fields(Conventions))
@@ -120,6 +125,10 @@ def _word(key: str, value: object) -> object:
     return value if isinstance(value, str) and value in KINDS[key] else _WRONG
 
 
+def _base(key: str, value: object) -> object:
+    return _word(key, str(value))  # 2 is read as a number
+
+
 def _words(key: str, value: object) -> object:
     given = (value,) if isinstance(value, str) else value
     if not isinstance(given, Iterable):
@@ -141,6 +150,13 @@ def _number(_: str, value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _WRONG
     return float(value) if value < 0 else _WRONG
+
+
+def _any_number(_: str, value: object) -> object:
+    if value in ("inf", "-inf", "nan"):
+        return float(str(value))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number else _WRONG  # type: ignore[arg-type]  # it is a number
 
 
 def _flag(_: str, value: object) -> object:
@@ -167,6 +183,8 @@ _VALUES: Mapping[str, tuple[Callable[[str, object], object], str]] = {
     "positions": (_word, _one_of("positions")),
     "extra_keys": (_count, "0 or how many keys it adds"),
     "per_head": (_flag, "True or False"),
+    "lse_base": (_base, _one_of("lse_base")),
+    "lse_empty": (_any_number, "a number, such as '-inf', 'inf' or 'nan'"),
 }
 
 

@@ -12,13 +12,14 @@ from attnbench.specs.common import (
     check_same_as,
     freeze_common,
     freeze_tuple,
+    require,
 )
 from attnbench.specs.conventions import freeze_conventions
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ACCEPTS", "MechanismSpec"]
+__all__ = ["ACCEPTS", "RETURNS", "MechanismSpec"]
 
 ACCEPTS = (
     "is_causal",
@@ -31,8 +32,14 @@ ACCEPTS = (
     "softcap",
     "sinks",
     "alibi_slopes",
+    "k_scale",
+    "v_scale",
+    "head_offset",
 )
 """Keyword arguments that a mechanism's ``forward`` may take beyond ``attn_mask``."""
+
+RETURNS = (("output",), ("output", "weights"), ("output", "lse"))
+"""What a mechanism's ``forward`` may hand back."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +61,11 @@ class MechanismSpec:
             ``(before, after)``, -1 for no limit, around the position aligned to the bottom right;
             ``softcap`` c turns a score s into ``c·tanh(s / c)``; ``sinks`` ``(H,)`` are scores of
             an extra key per head, whose value is zero; ``alibi_slopes`` ``(H,)`` times the distance
-            are subtracted from the scores.
+            are subtracted from the scores. ``k_scale`` and ``v_scale`` broadcast to key and value,
+            which may be stored in another dtype, and multiply them; ``head_offset`` is the number
+            of heads before the first of the query, for a slice of the heads.
+        returns: what ``forward`` hands back, one of :data:`RETURNS`; ``lse`` is the log-sum-exp
+            ``(..., L)`` of the scores that masks leave, in any floating dtype.
         conventions: which of several usual meanings it follows; see
             :class:`attnbench.specs.conventions.Conventions` for keys and values.
         same_as: address of another subject that gives the same output wherever both take a case;
@@ -73,6 +84,7 @@ class MechanismSpec:
     reference: Callable[..., list[list[float]]] | None = None
     dtypes: tuple[str, ...] | None = None
     accepts: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ("output",)
     laws: tuple[str, ...] = ()
     exempt: Mapping[str, str] = field(default_factory=dict)
     conventions: Mapping[str, Any] = field(default_factory=dict)
@@ -83,5 +95,12 @@ class MechanismSpec:
         freeze_common(self, "mechanism")
         freeze_tuple(self, "mechanism", "accepts")
         check_names("mechanism", self.name, "accepts", self.accepts, ACCEPTS)
+        freeze_tuple(self, "mechanism", "returns")
+        require(
+            self.returns in RETURNS,
+            "mechanism",
+            self.name,
+            f"returns should be one of {', '.join(map(str, RETURNS))}, not {self.returns!r}",
+        )
         freeze_conventions(self, "mechanism")
         check_same_as(self, "mechanism")

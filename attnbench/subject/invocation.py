@@ -16,7 +16,16 @@ from attnbench.subject.tensors import Inputs
 
 __all__ = ["arguments", "refused"]
 
-_PASSED_ON = ("window_size", "softcap", "sinks", "alibi_slopes", "scale")
+_PASSED_ON = (
+    "window_size",
+    "softcap",
+    "sinks",
+    "alibi_slopes",
+    "scale",
+    "k_scale",
+    "v_scale",
+    "head_offset",
+)
 
 
 def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions) -> dict[str, Any]:

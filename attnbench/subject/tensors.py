@@ -39,6 +39,8 @@ class Inputs:
         softcap: a score s becomes ``softcap * tanh(s / softcap)``.
         sinks: ``(H,)``, score of an extra key per head, whose value is zero.
         alibi_slopes: ``(H,)``, decrease of a score per step of distance between query and key.
+        k_scale, v_scale: broadcast to key and value, which they multiply.
+        head_offset: number of heads before the first of the query.
     """
 
     floating: ClassVar[tuple[str, ...]] = ("query", "key", "value")
@@ -57,6 +59,9 @@ class Inputs:
     softcap: float | None = None
     sinks: Tensor | None = None
     alibi_slopes: Tensor | None = None
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+    head_offset: int | None = None
 
     def replace(self, **changes: Any) -> Inputs:
         """The same inputs with some fields replaced."""

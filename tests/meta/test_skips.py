@@ -22,6 +22,11 @@ FOR_OTHERS = {
     "softcap_bounds_scores",
     "sinks_take_weight_alone",
     "alibi_slopes_lower_scores_by_distance",
+    "log_sums_are_those_of_the_scores",  # nor returns log-sums
+    "log_sums_take_gradients",
+    "splits_merge",
+    "scales_restore_keys_and_values",  # nor takes stored keys, or a slice of the heads
+    "heads_may_be_split",
     "packed_documents_are_independent",  # nor packed documents, nor pages
     "packed_equals_separate",
     "packed_slack_is_inert",

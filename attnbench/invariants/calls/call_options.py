@@ -14,7 +14,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
-from attnbench.invariants.toolkit.derivations import benign, has_gradients
+from attnbench.invariants.toolkit.derivations import benign, grouped, has_gradients
 from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.specs import Invariant
@@ -48,20 +48,10 @@ def _value(option: str, kind: str, inputs: Inputs, generator: torch.Generator) -
     return drawn.to(inputs.query.dtype) if option == "sinks" else drawn.abs()
 
 
-def _grouped(inputs: Inputs) -> Inputs:
-    """Twice as many heads of the query, each with values of its own."""
-    mask, query = inputs.attn_mask, inputs.query.repeat_interleave(2, dim=-3)
-    signs = 1.0 - 1.5 * (torch.arange(query.shape[-3], device=query.device) % 2)
-    if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
-        mask = mask.repeat_interleave(2, dim=-3)
-    query = query * signs.to(query.dtype)[:, None, None]
-    return inputs.replace(query=query, attn_mask=mask, enable_gqa=True)
-
-
 def _given(option: str, base: Baseline) -> Inputs:
     """The inputs with the option and the other options of the case."""
     case, accepts = base.case, base.subject.accepts
-    inputs = _grouped(base.inputs) if case.variant("heads", "own") == "grouped" else base.inputs
+    inputs = grouped(base.inputs) if case.variant("heads", "own") == "grouped" else base.inputs
     found = {option: case.variant("kind", _KINDS[option][0])}
     if case.variant("beside", "nothing") == "others":
         found |= {name: kinds[0] for name, kinds in _KINDS.items() if name in accepts} | found
@@ -102,19 +92,24 @@ def _holds(option: str, subject: Subject, case: Case) -> None:
     inputs = _given(option, base)
     try:
         _agrees(option, base, inputs)
-    except InvariantViolation:
+    except InvariantViolation as violation:
         others = [n for n in (*_KINDS, "scale") if getattr(inputs, n) is not None and n != option]
-        if others:
-            _blames(others[0], base, inputs.replace(**{option: None}))
-        raise
+        if not others:
+            raise
+        if _is_wrong(others[0], base, inputs.replace(**{option: None})):
+            reject("the options beside it are wrong without it, too")  # theirs report it
+        if _is_wrong(option, base, inputs.replace(**dict.fromkeys(others))):
+            raise
+        raise violation.reworded(str(violation), cause="options_combined") from None
 
 
-def _blames(option: str, base: Baseline, inputs: Inputs) -> None:
-    """Reject a case in which another option alone is wrong, which its own invariant reports."""
+def _is_wrong(option: str, base: Baseline, inputs: Inputs) -> bool:
+    """Whether the same call with fewer options is wrong, too."""
     try:
         _agrees(option, base, inputs)
     except InvariantViolation:
-        reject("the options beside it are wrong without it, too")
+        return True
+    return False
 
 
 def _agrees(option: str, base: Baseline, inputs: Inputs) -> None:
@@ -194,7 +189,11 @@ def _cases(option: str, subject: Subject) -> Any:
         max_features=17,
         drawn_len=17,
         variants=variants,
-        beyond=(Case((1, 2), 3, 150), Case((2, 1), 70, 70, mask="causal")),
+        beyond=(
+            Case((1, 2), 3, 150),
+            Case((2, 1), 70, 70, mask="causal"),
+            Case((1, 2), 2, 140).tried(beside="others"),  # the first tiles lie out of a window
+        ),
     )
 
 

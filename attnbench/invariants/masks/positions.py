@@ -11,6 +11,7 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import changed
+from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import any_of, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -141,13 +142,19 @@ def _decoding(subject: Subject, case: Case) -> None:
         step = base.inputs.replace(
             query=query[..., start:end, :], key=key[..., :end, :], value=value[..., :end, :]
         )
-        base.expect(
-            base.run(step),
-            f"with is_causal=True, given queries {start} .. {end - 1} and keys 0 .. {end - 1}, "
-            "output",
-            f"the same query among all {case.kv_len}",
-            taken=lambda output, start=start, end=end: output[..., start:end, :],  # type: ignore[misc]
-        )
+        told = f"given queries {start} .. {end - 1} and keys 0 .. {end - 1}, output"
+        try:
+            base.expect(
+                base.run(step),
+                f"with is_causal=True, {told}",
+                f"the same query among all {case.kv_len}",
+                taken=lambda output, start=start, end=end: output[..., start:end, :],  # type: ignore[misc]
+            )
+        except InvariantViolation as violation:
+            if subject.kind != "scoring":
+                raise
+            # causality is not its own: its scores know how many queries or keys there are
+            raise violation.reworded(str(violation), cause="positions") from None
 
 
 def _cannot_resize(subject: Subject) -> str | None:

@@ -26,6 +26,7 @@ __all__ = [
     "ORDINARY_MASKS",
     "benign",
     "explicit",
+    "grouped",
     "has_gradients",
     "has_weights",
     "junk_in_words",
@@ -247,6 +248,16 @@ def junk_in_words(subject: Subject, inputs: Inputs) -> str:
     """Describe the values of :func:`with_junk` for a failure."""
     size, large = _junk(subject, inputs)
     return f"±{size:g} as the key and {large:.2g} as the value"
+
+
+def grouped(inputs: Inputs) -> Inputs:
+    """Twice as many heads of the query, each with values of its own."""
+    mask, query = inputs.attn_mask, inputs.query.repeat_interleave(2, dim=-3)
+    signs = 1.0 - 1.5 * (torch.arange(query.shape[-3], device=query.device) % 2)
+    if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
+        mask = mask.repeat_interleave(2, dim=-3)
+    query = query * signs.to(query.dtype)[:, None, None]
+    return inputs.replace(query=query, attn_mask=mask, enable_gqa=True)
 
 
 def placed_at(places: dict[str, bytearray], inputs: Inputs) -> Inputs:

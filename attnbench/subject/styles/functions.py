@@ -29,9 +29,13 @@ from attnbench.subject.styles.turned_masks import with_causality
 
 __all__ = ["flash", "interface", "other_layout", "sdpa"]
 
-_OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes")
+_OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale", "head_offset")
 _FORMULA = "softmax(q·k / √E) v"
-_WEIGHTS = ", and the weights are the second"
+_SECOND = {
+    "weights": ", and the weights are the second",
+    "lse": ", and the log-sum-exp of the scores is the second",
+    "more": "",
+}
 
 
 @renames
@@ -94,10 +98,13 @@ def _spec(
         accepts = [flag for flag in accepts if flag != "dropout_p"]  # it takes a module there
     if style == "flash" and _takes_groups(make):
         accepts.append("enable_gqa")
-    more = _second(make)
-    if more is not None:
-        accepts += ["return_weights"] if more else []
-        notes = (f"its output is the first of what it returns{_WEIGHTS if more else ''}",)
+    second = _second(make)
+    returns = ("output", "lse") if second == "lse" else ("output",)
+    if second is not None:
+        accepts += ["return_weights"] if second == "weights" else []
+        notes = (f"its output is the first of what it returns{_SECOND[second]}",)
+    if second == "lse":
+        make = Maker(_Function, function, keywords, style=style, log_sums=True, **settings)
     if "attn_mask" not in keywords:
         conventions["masks"] = ()
     known = {
@@ -107,7 +114,8 @@ def _spec(
         "sizes": _one_head_size if style == "flash" else None,
         "reference": scaled_dot_rows,
         "accepts": tuple(accepts),
-        "laws": ("pools_values",),
+        "returns": returns,
+        "laws": ("pools_values", *(("splits_merge",) if second == "lse" else ())),
         "conventions": conventions,
     }
     return spec_of(style, function, known, fields, notes)
@@ -123,12 +131,13 @@ def _sample(make: Maker, heads: int = 2, **given: Any) -> Any:
         return None
 
 
-def _second(make: Maker) -> bool | None:
-    """Whether weights come with the output; ``None`` where nothing does, or nothing is known."""
+def _second(make: Maker) -> str | None:
+    """What comes with the output: ``weights``, ``lse``, ``more``; ``None`` if nothing is known."""
     found = _sample(make, return_weights=True)
     if found is None or found[1] is None:
         return None
-    return isinstance(found[1], Tensor) and tuple(found[1].shape) == (1, 2, 3, 5)
+    shape = tuple(getattr(found[1], "shape", ()))
+    return {(1, 2, 3, 5): "weights", (1, 2, 3): "lse"}.get(shape, "more")
 
 
 @renames
@@ -249,12 +258,20 @@ class _Function(Callee):
             given["enable_gqa"] = True
         if return_weights and "return_weights" in self.keywords:
             given["return_weights"] = True
+        for name, tensor in (("k_scale", key), ("v_scale", value)):
+            scale = given.get(name)
+            if isinstance(scale, Tensor) and scale.dim():
+                scale = fold(scale.expand(*tensor.shape[:-1], 1), heads=enable_gqa)
+                given[name] = scale.transpose(1, 2) if turned else scale
         tensors = [fold(tensor, heads=enable_gqa) for tensor in (query, key, value)]
         tensors = [tensor.transpose(1, 2) for tensor in tensors] if turned else tensors
-        output, weights = output_and_more(self.call(*tensors, **given))
+        output, second = output_and_more(self.call(*tensors, **given))
         output = output.transpose(1, 2) if turned and isinstance(output, Tensor) else output
         output = unfold(output, lead)
-        return (output, unfold(weights, lead)) if return_weights else output
+        if self.settings.get("log_sums"):
+            folded = isinstance(second, Tensor) and second.dim() == 3
+            return output, unfold(second.unsqueeze(-1), lead).squeeze(-1) if folded else second
+        return (output, unfold(second, lead)) if return_weights else output
 
 
 class _Interface(Callee):

@@ -38,6 +38,7 @@ from tests.meta.mutants import (
     scale,
     scorings,
     state,
+    storage,
     streaming,
 )
 from tests.meta.mutants.base import Mutant, Twin
@@ -61,6 +62,7 @@ TOPICS = (
     groups,
     scorings,
     additive,
+    storage,
     streaming,
     long,
     execution,

@@ -1,0 +1,88 @@
+"""The law that heads may be split, as over devices: a slice equals that slice of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnbench.cases.case import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.derivations import benign, grouped, select_items
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+__all__: list[str] = []
+
+
+def _split(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    whole, group = base.inputs, 1
+    kv_heads = whole.key.shape[-3]
+    if case.variant("heads", "own") == "grouped":
+        whole, group = grouped(whole), 2
+    by_head = {
+        name: torch.randn(kv_heads * group, generator=base.generator).to(whole.query)
+        for name in ("sinks", "alibi_slopes")
+        if name in subject.accepts
+    }
+    base = base.on(whole.replace(**by_head))
+    start = base.choose(kv_heads)
+    count = 1 + base.choose(kv_heads - start)
+    first, last = start * group, (start + count) * group
+    rest = (slice(None),) * (whole.query.dim() - 3)
+    part = select_items(whole, (*rest, slice(first, last)))
+    keys = select_items(whole, (*rest, slice(start, start + count)))
+    part = part.replace(key=keys.key, value=keys.value, valid_lens=whole.valid_lens)
+    part = part.replace(**{name: tensor[first:last] for name, tensor in by_head.items()})
+    told = f"heads {first} to {last - 1} by themselves"
+    if "head_offset" in subject.accepts:
+        part, told = part.replace(head_offset=first), f"{told}, with head_offset={first}"
+    base.expect(
+        base.run(part),
+        f"{told}, output",
+        f"these heads among all {kv_heads * group}",
+        taken=lambda output: output[..., first:last, :, :],
+    )
+
+
+def _applies(subject: Subject) -> str | None:
+    if subject.conventions.per_head and "head_offset" not in subject.accepts:
+        return "its parameters go by head, and it does not accept head_offset"
+    return None
+
+
+def _cases(subject: Subject) -> SearchStrategy[Case]:
+    masks = ("none", "boolean", "boolean_shared", "padding", "causal", "bias")
+    variants: dict[str, Any] = {
+        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",)
+    }
+    return benign(
+        subject,
+        masks=tuple(mask for mask in masks if subject.takes_mask(mask)),
+        leads=(2, 3),
+        regimes=("normal",),
+        drawn_len=17,
+        variants=variants,
+        beyond=(Case((2, 4), 5, 5), Case((1, 3), 3, 6)),
+    )
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The law on slices of heads."""
+    yield Invariant(
+        name="heads_may_be_split",
+        statement="A call on some neighbouring heads, with head_offset where it is accepted, gives "
+        "the outputs of these heads among all.",
+        check=_split,
+        kinds=("mechanism",),
+        cases=_cases,
+        applies=_applies,
+        law=True,
+    )

@@ -1,0 +1,267 @@
+"""Invariants on the log-sum-exp of the scores, of mechanisms that return it with the output.
+
+Whoever splits the keys, over blocks, devices or a cached prefix, merges the parts by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation, RefusalError
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
+from attnbench.invariants.toolkit.derivations import benign, select_keys
+from attnbench.oracle.references import allowed_and_bias
+from attnbench.oracle.textbook import is_textbook, stages_of
+from attnbench.specs import Invariant
+from attnbench.subject.mechanism_subject import MechanismSubject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+__all__: list[str] = []
+
+_MOVES = 8
+_UNITS = 64
+
+
+class _Sums:
+    """A mechanism at a case: its outputs, and its log-sums in base e, as they are defined."""
+
+    def __init__(self, subject: Subject, case: Case) -> None:
+        assert isinstance(subject, MechanismSubject)
+        self.base, self.subject = Baseline(subject, case), subject
+        self.unit = math.log(2.0) if subject.conventions.lse_base == "2" else 1.0
+
+    def ask(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The output, and the log-sums in base e; -inf in rows without keys."""
+        output, lse = self.subject.output_and_log_sums(self.base.module, inputs)
+        empty = ~allowed_and_bias(inputs)[0].any(-1).to(lse.device)
+        return output, (lse * self.unit).masked_fill(empty, -math.inf)
+
+    def allowed(self, lse: Tensor, right: Tensor) -> Tensor:
+        """What rounding does to log-sums of these sizes, in the dtypes of the inputs and theirs."""
+        eps = max(self.base.eps, torch.finfo(lse.dtype).eps)
+        sizes = right.detach().double().abs().nan_to_num(0.0, 0.0, 0.0)
+        return _UNITS * eps * (1.0 + sizes)
+
+
+def _right(subject: Subject, case: Case) -> None:
+    sums = _Sums(subject, case)
+    inputs = sums.base.inputs
+    with torch.no_grad():
+        _, lse = sums.subject.output_and_log_sums(sums.base.module, inputs)
+        right = stages_of(inputs).log_sums
+        allowed = sums.allowed(lse, right / sums.unit) + _moved(
+            sums.base, inputs.map(_wide), lambda given: stages_of(given).log_sums
+        )
+    right = right / sums.unit
+    seen = right > -math.inf
+    if not bool(seen.all()) and subject.conventions.empty_rows == "zeros":
+        _empty(lse, seen, subject.conventions.lse_empty)
+    got = torch.where(seen, lse.cpu().double(), right)
+    base = "" if subject.conventions.lse_base == "e" else " in base 2"
+    try:
+        agree_within(got, right, allowed, "lse", f"the log-sum-exp of the scores{base}")
+    except InvariantViolation as violation:
+        factors = {"log_sum_base_two": 1 / math.log(2.0), "log_sum_times_log_two": math.log(2.0)}
+        for cause, factor in factors.items():
+            if bool(((got - factor * right)[seen].abs() <= 2 * allowed[seen]).all()):
+                raise violation.reworded(str(violation), cause=cause) from None
+        raise
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().double()
+
+
+def _moved(base: Baseline, inputs: Inputs, log_sums: Callable[[Inputs], Tensor]) -> Tensor:
+    """How far log-sums move when query and key move by one unit in the last place."""
+    signs = torch.Generator().manual_seed(0)
+
+    def move(tensor: Tensor) -> Tensor:
+        up = torch.randint(2, tensor.shape, generator=signs) * 2 - 1
+        return tensor * (1 + base.eps * up.to(tensor))
+
+    with torch.no_grad():
+        still = log_sums(inputs)
+        moved = torch.stack([log_sums(inputs.map(move)) - still for _ in range(_MOVES)])
+    return 8 * _wide(moved).abs().nan_to_num(0.0).amax(0)
+
+
+def _empty(lse: Tensor, seen: Tensor, expected: float) -> None:
+    found = lse.detach().cpu().double()[~seen]
+    wrong = found != expected
+    if math.isnan(expected) or not bool(wrong.any()):
+        return
+    raise InvariantViolation(
+        quantity="lse",
+        place=[int(i) for i in (~seen).nonzero()[int(wrong.to(torch.uint8).argmax())]],
+        got=str(float(found[wrong][0])),
+        expected=f"{expected} in a row without keys (convention lse_empty)",
+        cause="log_sum_of_empty_rows",
+    )
+
+
+def _merges(subject: Subject, case: Case) -> None:
+    sums = _Sums(subject, case)
+    base, gradients = sums.base, case.variant("gradients", False)
+    leaves = base.inputs.map(lambda tensor: tensor.detach().clone().requires_grad_(bool(gradients)))
+    whole = sums.ask(leaves)
+    told, parts = _parts(base, str(case.variant("split", "halves")))
+    merged = merge([sums.ask(select_keys(leaves, part)) for part in parts])
+    what = f"merged over {told}"
+    base.expect(merged[0].to(whole[0].dtype), f"{what}, output", "the call on all keys")
+    seen = whole[1] > -math.inf
+    one, other = (lse.masked_fill(~seen, 0.0) for lse in (merged[1], whole[1]))
+    allowed = sums.allowed(other, other.cpu())
+    allowed = allowed + _moved(base, base.inputs, lambda given: sums.ask(given)[1])
+    agree_within(one, other, allowed, f"{what}, lse", "that of the call on all keys")
+    if not (gradients and whole[1].requires_grad and whole[0].requires_grad):
+        return
+    weights = [torch.randn(t.shape, generator=base.generator).to(t) for t in (whole[0], one)]
+    named = {name: getattr(leaves, name) for name in ("query", "key", "value")}
+    found = []
+    for output, lse in ((merged[0], one), (whole[0], other)):
+        loss = (output * weights[0]).sum() + (lse * weights[1]).sum()
+        found.append(_gradients(loss, named))
+    for name, got in found[0].items():
+        same_gradient(
+            got, found[1][name], f"{what}, gradient by {name}", "the call on all keys", eps=base.eps
+        )
+
+
+def _gradients(loss: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    """Gradients by name; what the backward pass raises is a refusal."""
+    try:
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    except Exception as error:
+        raise RefusalError(f"it refuses a gradient of its log-sums: {error}") from None
+    return dict(zip(named, found, strict=True))
+
+
+def _parts(base: Baseline, split: str) -> tuple[str, list[Tensor]]:
+    """Splits of the keys: two halves, parts of any size and order, or each key by itself."""
+    slots = torch.arange(base.inputs.key.shape[-2])
+    if split == "halves":
+        if len(slots) < 2:
+            reject("a single key cannot be split")
+        return "two halves of the keys", list(slots.chunk(2))
+    if split == "single":
+        return "single keys", list(slots[:, None])
+    mixed = slots[torch.randperm(len(slots), generator=base.generator)]
+    return "three parts of the keys in another order", [p for p in mixed.tensor_split(3) if len(p)]
+
+
+def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Merge outputs ``(..., L, Ev)`` over parts of the keys by their log-sums ``(..., L)``."""
+    wide = torch.promote_types(parts[0][0].dtype, torch.float32)
+    lse = torch.stack([part[1].to(wide) for part in parts])
+    top = lse.detach().amax(0)
+    top = top.masked_fill(top == -math.inf, 0.0)
+    shares = (lse - top).exp()
+    total = shares.sum(0)
+    seen = total > 0
+    outputs = torch.stack([part[0].to(wide) for part in parts])
+    output = (shares.unsqueeze(-1) * outputs).sum(0) / torch.where(seen, total, 1.0).unsqueeze(-1)
+    return output, torch.where(seen, torch.where(seen, total, 1.0).log() + top, -math.inf)
+
+
+def _takes_gradients(subject: Subject, case: Case) -> None:
+    sums = _Sums(subject, case)
+    leaves = sums.base.inputs.map(lambda tensor: tensor.detach().clone().requires_grad_())
+    named = {name: getattr(leaves, name) for name in ("query", "key")}
+    output, lse = sums.ask(leaves)
+    if not output.requires_grad:
+        reject("the invariants on gradients tell")
+    if not lse.requires_grad:
+        raise InvariantViolation(
+            "lse.requires_grad = False, but should be True: a loss of the log-sum-exp, as merged "
+            "outputs are, gets no gradient, and nothing says so. Let the backward pass raise, or "
+            "declare exempt",
+            cause="log_sum_gradient",
+        )
+    seen = lse > -math.inf
+    weight = torch.randn(lse.shape, generator=sums.base.generator).to(lse)
+    got = _gradients((lse.masked_fill(~seen, 0.0) * weight).sum(), named)
+    right = stages_of(leaves).log_sums
+    wide = (right.masked_fill(~seen.cpu(), 0.0) * weight.cpu().double()).sum()
+    for name, expected in _gradients(wide, named).items():
+        what = f"the gradient of lse by {name}"
+        same_gradient(got[name], expected, what, "that of the scores", eps=sums.base.eps)
+
+
+def _returns(subject: Subject) -> str | None:
+    assert isinstance(subject, MechanismSubject)
+    told = 'returns no log-sum-exp: declare returns=("output", "lse")'
+    return None if "lse" in subject.spec.returns else told
+
+
+def _returns_textbook(subject: Subject) -> str | None:
+    reason = _returns(subject)
+    if reason is None and not is_textbook(subject):
+        return "its scores are not known: it is not scaled dot-product attention"
+    return reason
+
+
+def _cases(subject: Subject, *masks: str, **given: object) -> SearchStrategy[Case]:
+    return benign(
+        subject,
+        masks=tuple(mask for mask in masks if subject.takes_mask(mask)),
+        regimes=("normal",),
+        drawn_len=17,
+        **given,
+    )
+
+
+def _split_cases(subject: Subject) -> SearchStrategy[Case]:
+    masks = ("none", "boolean", "padding") if subject.takes_mask("boolean") else ("none",)
+    wide = tuple(d for d in ("float32", "float64") if d in subject.dtypes)
+    variants: dict[str, tuple[str | bool, ...]] = {"split": ("halves", "mixed", "single")}
+    if subject.conventions.gradients:
+        variants["gradients"] = (False, True)
+    return _cases(subject, *masks, variants=variants, dtypes=wide or subject.dtypes)
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on log-sums."""
+    yield Invariant(
+        name="log_sums_are_those_of_the_scores",
+        statement="The log-sum-exp that comes with the output is that of the scores that masks "
+        "leave, in the base that is declared.",
+        check=_right,
+        kinds=("mechanism",),
+        cases=lambda subject: _cases(subject, "none", "boolean", "causal", "bias", "empty_row"),
+        applies=_returns_textbook,
+    )
+    yield Invariant(
+        name="log_sums_take_gradients",
+        statement="The gradient of the log-sum-exp by query and key is right, or it is refused.",
+        check=_takes_gradients,
+        kinds=("mechanism",),
+        cases=lambda subject: _cases(
+            subject, "none", "causal", dtypes=tuple(set(subject.dtypes) & {"float32", "float64"})
+        ),
+        applies=any_of(_returns_textbook, has_no_gradients),
+    )
+    yield Invariant(
+        name="splits_merge",
+        statement="Outputs and log-sums of the parts of any split of the keys merge to those of "
+        "all keys, and so do gradients.",
+        check=_merges,
+        kinds=("mechanism",),
+        cases=_split_cases,
+        applies=any_of(_returns, knows_positions),
+        law=True,
+    )

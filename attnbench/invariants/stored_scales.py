@@ -1,0 +1,106 @@
+"""The invariant on keys and values that are stored in another dtype, times a scale."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.derivations import benign, grouped
+from attnbench.specs import Invariant
+from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+__all__: list[str] = []
+
+_NAMES = {"k_scale": "key", "v_scale": "value"}
+_STORED = ("own", "int8", "float8_e4m3fn")
+_BESIDE = {"scale": 0.7, "softcap": 2.0}
+
+
+def _restores(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    inputs = grouped(base.inputs) if case.variant("heads", "own") == "grouped" else base.inputs
+    inputs = inputs.replace(**{k: v for k, v in _BESIDE.items() if k in subject.accepts})
+    by, kind = str(case.variant("by", "tensor")), str(case.variant("stored", "own"))
+    given, restored = inputs, inputs
+    for name, tensor in _NAMES.items():
+        if name in subject.accepts:
+            stored, scale = _stored(base, getattr(inputs, tensor), by, kind)
+            whole = (stored.double() * scale.double()).to(inputs.query.dtype)
+            given = given.replace(**{tensor: stored, name: scale})
+            restored = restored.replace(**{tensor: whole})
+    dtype = case.dtype if kind == "own" else kind
+    told = f"keys and values stored in {dtype} with a scale by {by}, output"
+    base.on(restored).expect(base.run(given), told, "the call on their products with the scales")
+
+
+def _stored(base: Baseline, tensor: Tensor, by: str, kind: str) -> tuple[Tensor, Tensor]:
+    """A tensor in the dtype in which it is stored, and a scale that broadcasts to it."""
+    shape = {"head": (*tensor.shape[-3:-2], 1, 1), "token": (*tensor.shape[:-1], 1)}.get(by, ())
+    # times a small number these are exact in every dtype, so that nothing is lost in storage
+    drawn = 2.0 ** torch.randint(-2, 3, shape, generator=base.generator)
+    scale = drawn.to(tensor) * (1.0 if base.case.dtype in ("bfloat16", "float16") else 1.5)
+    if kind == "own":
+        return tensor / scale, scale
+    if kind == "int8":
+        return (tensor * 32).round().clamp(-127, 127).to(torch.int8), scale / 32
+    return tensor.to(getattr(torch, kind)), scale
+
+
+def _applies(subject: Subject) -> str | None:
+    return None if set(_NAMES) & set(subject.accepts) else "does not accept k_scale and v_scale"
+
+
+def _takes(subject: Subject, kind: str) -> bool:
+    """Whether a call on tensors stored in a dtype comes through; what raises is refused."""
+    case = subject.legal(Case((2, 2), 3, 4)).tried(stored=kind)
+    try:
+        with torch.no_grad():
+            _restores(subject, case)
+    except AssertionError:
+        return True
+    except Exception:  # whatever it raises
+        return kind == "own"
+    return True
+
+
+def _cases(subject: Subject) -> SearchStrategy[Case]:
+    variants: dict[str, Any] = {
+        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",),
+        "by": ("tensor", "head", "token"),
+        "stored": tuple(kind for kind in _STORED if _takes(subject, kind)),
+    }
+    masks = tuple(mask for mask in ("none", "boolean", "causal") if subject.takes_mask(mask))
+    pairs = itertools.product(variants["by"], variants["stored"])
+    return benign(
+        subject,
+        masks=masks,
+        leads=(2, 3),
+        regimes=("normal",),
+        drawn_len=17,
+        variants=variants,
+        beyond=tuple(Case((2, 2), 3, 6).tried(by=by, stored=stored) for by, stored in pairs),
+    )
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariant on scales."""
+    yield Invariant(
+        name="scales_restore_keys_and_values",
+        statement="Keys and values that are stored in any dtype and multiplied by k_scale and "
+        "v_scale, by tensor, head or token, equal their products.",
+        check=_restores,
+        kinds=("mechanism",),
+        cases=_cases,
+        applies=_applies,
+    )

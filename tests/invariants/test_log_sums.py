@@ -1,0 +1,98 @@
+"""What comes with the output is recognised, and a wrong log-sum-exp is named."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnbench
+from attnbench.adapters import flash, sdpa
+from attnbench.errors import SpecError
+from tests.meta.mutants.storage import STORED, Stored
+
+SUMS = ["log_sums_are_those_of_the_scores"]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> tuple[Tensor, Tensor]:
+    """``(B, L, H, E)``, with a log-sum-exp ``(B, H, L)``."""
+    query, key, value = (t.transpose(1, 2) for t in (q, k, v))
+    output, lse = Stored()(query, key, value, is_causal=causal)
+    return output.transpose(1, 2), lse
+
+
+def test_an_adapter_sees_that_a_log_sum_comes_with_the_output() -> None:
+    spec = flash(attend)
+    assert spec.returns == ("output", "lse")
+    assert "splits_merge" in spec.laws
+    report = attnbench.check(spec, profile="quick", invariants=[*SUMS, "splits_merge"])
+    assert [o.status for o in report.outcomes] == ["passed"] * 2, str(report)
+
+
+def test_weights_are_no_log_sum() -> None:
+    def weighed(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (query @ key.mT).softmax(-1)
+        return weights @ value, weights
+
+    assert sdpa(weighed).returns == ("output",)
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(math.log(2.0), "multiplied by log 2 once too often"), (1 / math.log(2.0), "is in base 2")],
+)
+def test_a_wrong_base_is_named(factor: float, words: str) -> None:
+    def scaled(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        output, lse = attend(q, k, v)
+        return output, lse * factor
+
+    report = attnbench.check(flash(scaled), profile="quick", invariants=SUMS)
+    assert words in str(report)
+
+
+def test_a_base_that_is_declared_is_right() -> None:
+    class InBaseTwo(Stored):
+        def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:
+            return super().log_sums(scores, weights) / math.log(2.0)
+
+    given: Any = {**STORED.spec.conventions, "lse_base": 2}  # type: ignore[union-attr]
+    spec = replace(STORED.spec, make=InBaseTwo, conventions=given)
+    report = attnbench.check(spec, profile="quick", invariants=[*SUMS, "splits_merge"])
+    assert report.ok, str(report)
+
+
+def test_a_gradient_that_is_refused_is_no_failure() -> None:
+    class Refused(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, lse: Tensor) -> Tensor:
+            return lse.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            raise NotImplementedError("no gradient of the log-sum-exp")
+
+    def refusing(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        output, lse = attend(q, k, v)
+        return output, Refused.apply(lse)
+
+    names = ["log_sums_take_gradients", "splits_merge"]
+    report = attnbench.check(flash(refusing), profile="quick", invariants=names)
+    assert "failed" not in [o.status for o in report.outcomes], str(report)
+
+
+def test_another_shape_is_named() -> None:
+    class Kept(Stored):
+        def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:
+            return super().log_sums(scores, weights).unsqueeze(-1)
+
+    report = attnbench.check(replace(STORED.spec, make=Kept), profile="quick", invariants=SUMS)
+    assert "one number a query" in str(report)
+
+
+def test_what_is_returned_is_one_of_three() -> None:
+    with pytest.raises(SpecError, match="returns should be one of"):
+        attnbench.MechanismSpec(name="x", make=Stored, returns=("lse",))
