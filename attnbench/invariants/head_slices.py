@@ -17,8 +17,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__: list[str] = []
-
 
 def _split(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)

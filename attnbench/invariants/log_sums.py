@@ -29,8 +29,6 @@ from attnbench.subject.tensors import Inputs
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__: list[str] = []
-
 _MOVES = 8
 _UNITS = 64
 

@@ -19,8 +19,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__: list[str] = []
-
 _NAMES = {"k_scale": "key", "v_scale": "value"}
 _STORED = ("own", "int8", "float8_e4m3fn")
 _BESIDE = {"scale": 0.7, "softcap": 2.0}
