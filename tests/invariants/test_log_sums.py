@@ -59,7 +59,7 @@ def test_a_base_that_is_declared_is_right() -> None:
         def log_sums(self, scores: Tensor, weights: Tensor) -> Tensor:
             return super().log_sums(scores, weights) / math.log(2.0)
 
-    given: Any = {**STORED.spec.conventions, "lse_base": 2}  # type: ignore[union-attr]
+    given: Any = {**STORED.spec.conventions, "lse_base": 2}
     spec = replace(STORED.spec, make=InBaseTwo, conventions=given)
     report = attnbench.check(spec, profile="quick", invariants=[*SUMS, "splits_merge"])
     assert report.ok, str(report)
