@@ -43,7 +43,7 @@ def test_a_spec_keeps_its_conventions_and_does_not_let_them_be_changed() -> None
 @pytest.mark.parametrize(
     ("conventions", "message"),
     [
-        ({"empty": "zeros"}, "'empty' is no convention. Did you mean 'empty_rows'?"),
+        ({"empty_row": "zeros"}, "'empty_row' is no convention. Did you mean 'empty_rows'?"),
         ({"empty_rows": "none"}, "empty_rows = 'none', but should be 'zeros' or 'mean'"),
         ({"masks": ("bool",)}, "masks = .*, but should be a tuple of 'boolean'"),
         ({"mask_value": 0}, "mask_value = 0, but should be '-inf' or a negative number"),
