@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attnbench.checking.outcomes import COMPILING, CONTRACT
-from attnbench.checking.works import Work, apart, dealt, pieces, works_of
+from attnbench.checking.outcomes import CONTRACT
+from attnbench.checking.works import Work, shared_out, works_of
 
 JOURNAL = Path(__file__).parents[1] / "results" / "thorough_lengths.jsonl"
 SEEDS = 20
@@ -80,7 +80,7 @@ def simulate(
 ) -> tuple[float, int]:
     """Seconds until the last task has ended, and the number of tasks."""
     waiting = collections.deque(works)
-    free, ended, order = workers, list[tuple[float, int, Work]](), itertools.count()
+    free, ended, order = workers, list[tuple[float, int]](), itertools.count()
     now = scheduler = 0.0
     while waiting or ended:
         while waiting and free:
@@ -88,20 +88,16 @@ def simulate(
             free -= 1
             scheduler = max(scheduler, now) + scheduling_s
             took = sum(lengths[work.label, work.seed, name] for name in work.invariants)
-            heapq.heappush(ended, (scheduler + starting_s + took, next(order), work))
-        now, _, work = heapq.heappop(ended)
+            heapq.heappush(ended, (scheduler + starting_s + took, next(order)))
+        now, _ = heapq.heappop(ended)
         free += 1
-        if work.late:
-            late = replace(work, invariants=work.late, late=())
-            waiting += pieces(work) if work.parts else [late]
     return now, next(order)
 
 
 def ways() -> Iterator[tuple[str, Callable[[Sequence[Work], int], list[Work]]]]:
     """How works can be split for a number of workers."""
     yield "a subject a task", lambda works, workers: list(works)
-    yield "4 tasks a worker", lambda works, workers: dealt(works, 4 * workers)
-    yield "contract, then parts", lambda works, workers: apart(works)
+    yield "4 tasks a worker", lambda works, workers: shared_out(works, 4 * workers)
 
 
 def main() -> None:
@@ -120,7 +116,7 @@ def main() -> None:
         lengths = {key: seconds * scale for key, seconds in lengths.items()}
     names = list(dict.fromkeys(name for named in of_subject.values() for name in named))
     pairs = [(subject, subject) for subject in of_subject]
-    works = works_of(pairs, names, of_subject, late=COMPILING)
+    works = works_of(pairs, names, of_subject)
     works = [replace(work, seed=seed) for seed in range(SEEDS) for work in works]
     total, median = sum(lengths.values()), statistics.median(lengths.values())
     print(

@@ -13,7 +13,7 @@ from attnbench.checking.answer_faults import unusable
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import coverage_of, gaps_of
-from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome, notes_of
+from attnbench.checking.outcomes import CONTRACT, Outcome, notes_of, running_order
 from attnbench.checking.profiles import PROFILES, Profile
 from attnbench.checking.reproduction.script import with_evidence
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
@@ -156,7 +156,7 @@ def planned(
         if name not in DTYPES:
             raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
     check_device(device)
-    chosen = sorted(select_invariants(invariants), key=_turn)
+    chosen = sorted(select_invariants(invariants), key=lambda one: running_order(one.name))
     named = invariants if asked is None else asked
     found = [_asked(subject, named) for subject in resolve(target, style)]
     if invariants is None:
@@ -170,12 +170,6 @@ def planned(
                 f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
             )
     return found, chosen
-
-
-def _turn(invariant: Invariant) -> tuple[bool, int]:
-    """A sort key that puts the contract first and slow invariants last."""
-    late = COMPILING.index(invariant.name) + 1 if invariant.name in COMPILING else 0
-    return invariant.name != CONTRACT, late
 
 
 def _asked(subject: Subject, invariants: Iterable[str] | None) -> Subject:

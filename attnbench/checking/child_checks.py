@@ -1,4 +1,4 @@
-"""Checks in a child process: the outcomes of a subject, its canary, and a failure again."""
+"""Checks in a child process: the outcomes of a subject, and those of its canary."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnbench.cases.case import Case
 from attnbench.checking.api import outcomes_of, planned, select_invariants
 from attnbench.checking.canaries import CANARY
 from attnbench.checking.outcomes import Outcome
-from attnbench.checking.profiles import PROFILES, effort_of
+from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import Address
@@ -68,14 +67,3 @@ class _Wrong(nn.Module):
         value = tensors[-1] if tensors else query
         sums = query.sum() + sum(tensor.sum() for tensor in tensors)
         return query.new_full((*query.shape[:-1], value.shape[-1]), float("nan")) + sums
-
-
-def fails_alone(target: Address, *, profile: str, invariant: str, case: str) -> bool:
-    """Whether one invariant fails at one case, in a process in which nothing ran before."""
-    (one,), (chosen,) = planned(target, profile=profile, invariants=[invariant])
-    with seeded(), effort_of(PROFILES[profile], None, shrink=False):
-        try:
-            chosen.check(one, Case.from_id(case))
-        except Exception:
-            return True
-    return False

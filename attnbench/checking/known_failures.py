@@ -147,7 +147,7 @@ def exempted(
             hint = nearest(invariant, invariants)
             raise UsageError(f"--exempt: no invariant is called {invariant!r}. {hint}")
         for work in works:
-            if subject in (None, work.label) and invariant in (*work.invariants, *work.late):
+            if subject in (None, work.label) and invariant in work.invariants:
                 outcomes[work.label, invariant, work.seed] = Outcome(
                     work.label, invariant, "skipped", f"exempt: {reason}", seed=work.seed
                 )

@@ -27,6 +27,12 @@ COMPILING = (
 """The invariants that run last, the longest first, since each imports the compiler for a second."""
 
 
+def running_order(invariant: str) -> tuple[bool, int]:
+    """A sort key for names of invariants: the contract first, and slow ones last."""
+    late = COMPILING.index(invariant) + 1 if invariant in COMPILING else 0
+    return invariant != CONTRACT, late
+
+
 @dataclass(frozen=True)
 class Failure:
     """What was found where an invariant failed. Fields that do not apply are empty.

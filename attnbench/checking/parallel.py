@@ -10,8 +10,7 @@ from typing import Any
 
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
-from attnbench.checking.reruns import Reruns
-from attnbench.checking.works import RESTARTS, Work, apart, dealt, key_of, pieces, without
+from attnbench.checking.works import RESTARTS, Work, key_of, shared_out, without
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
 
@@ -32,9 +31,6 @@ _FEW = 2
 
 _PIECES = 4
 """Pieces of work per worker of a cluster, if there are enough."""
-
-_SHORT = "quick"
-"""The profile whose invariants take less time than a process of their own costs."""
 
 
 def preload(subjects: int | None, invariants: Collection[str] | None = None) -> tuple[str, ...]:
@@ -62,8 +58,8 @@ def run_checks(
 ) -> Iterator[Outcome]:
     """Run works and yield outcomes as they come, one for each subject, invariant and seed.
 
-    An outcome is yielded again, and then replaces the first, if it turns out later that it depends
-    on earlier calls, or that nothing which its process said counts.
+    An outcome is yielded again, and then replaces the first, if it turns out later that nothing
+    which its process said counts.
 
     Args:
         works: the works.
@@ -82,10 +78,8 @@ def run_checks(
         return
     with _workers(cluster, jobs) as workers:
         if isinstance(workers, ClusterWorkers):  # small pieces, so that losing one costs little
-            short = options["profile"] == _SHORT
-            works = dealt(works, _PIECES * workers.count) if short else apart(works)
-        else:
-            works = dealt(works, jobs)
+            jobs = _PIECES * workers.count
+        works = shared_out(works, jobs)
 
         def submit(number: str, work: Work) -> None:
             left[number] = work
@@ -106,11 +100,7 @@ def run_checks(
         for number, work in enumerate(works):
             submit(str(number), work)
         seen = {key_of(outcome) for outcome in recorded}
-        rerun = Reruns(workers, timeout_s, memory_gib)
         for event in workers.events():
-            if event.task.name in rerun:
-                yield from rerun.settled(event)
-                continue
             if event.kind == "value" and event.value.subject == CANARY:
                 canaries.note(event.task.name, event.value)
                 continue
@@ -123,7 +113,6 @@ def run_checks(
                 canaries.note(event.task.name, outcome)
                 if key_of(outcome) not in seen:  # each part of a subject runs the contract
                     yield outcome
-                    rerun.add(outcome, event.task)
                 seen.add(key_of(outcome))
 
 
@@ -179,12 +168,6 @@ def _outcomes(
         yield _repeatable(replace(outcome, subject=work.label), event.task)
         return
     if event.kind == "done" or not work.invariants:
-        if work.parts and not work.broken:
-            for part, one in enumerate(pieces(work)):
-                submit(f"{number}.{part}", one)
-        elif work.late:  # a new process has to run a broken contract again to know it
-            again = (CONTRACT, *work.late) if work.broken else work.late
-            submit(number, replace(work, invariants=again, late=()))
         return
     status = "error" if event.kind == "raised" else event.kind
     current, rest = work.invariants[0], work.invariants[1:]
@@ -196,13 +179,10 @@ def _outcomes(
         reason = f"not run: {RESTARTS + 1} processes of the subject ended, the last in {current}"
         if event.kind == "raised":
             reason = f"not run, for the reason given at {current}"
-        for name in (*rest, *work.late):
+        for name in rest:
             yield Outcome(work.label, name, status, reason)
     elif rest:
         submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))
-    elif work.late:
-        left_over = replace(work, invariants=work.late, late=(), restarts=work.restarts - 1)
-        submit(number, left_over)
 
 
 def _repeatable(outcome: Outcome, task: Task) -> Outcome:

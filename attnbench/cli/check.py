@@ -120,7 +120,7 @@ def command(
     from attnbench.checking.coverage import Gap, coverage_of
     from attnbench.checking.journal import Journal
     from attnbench.checking.known_failures import Baseline, exempted
-    from attnbench.checking.outcomes import COMPILING, notes_of
+    from attnbench.checking.outcomes import notes_of
     from attnbench.checking.works import digests, key_of, works_of
     from attnbench.cli.formats.places import findings_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
@@ -142,9 +142,9 @@ def command(
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=addresses, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])
-    works = works_of(plan["subjects"], list(statements), plan["of_subject"], late=COMPILING)
+    works = works_of(plan["subjects"], list(statements), plan["of_subject"])
     labels, names = [work.label for work in works], list(statements)
-    expected = {work.label: len(work.invariants) + len(work.late) for work in works}
+    expected = {work.label: len(work.invariants) for work in works}
     screen = Screen(expected, statements, verbose=verbose) if output.has_text else None
     for line in plan["about"] if output.has_text else ():
         print_line(line)

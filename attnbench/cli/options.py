@@ -24,8 +24,8 @@ Cluster = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help="Run on a cluster: tcp://HOST:PORT or tls://HOST:PORT of a Dask scheduler, local:N, "
-        "slurm, or a file FILE.toml.",
+        help="Run on a cluster: tcp://HOST:PORT or tls://HOST:PORT of a Dask scheduler, or the "
+        "file that its --scheduler-file wrote.",
         show_default=False,
     ),
 ]

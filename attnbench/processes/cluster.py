@@ -1,8 +1,7 @@
 """Tasks on a cluster, with the same interface as child processes on this machine.
 
 Dask schedules the tasks: :class:`ClusterWorkers` submits each under a unique name. If a worker is
-lost, its tasks run again elsewhere, as often as the scheduler allows (three times by default). Only
-JSON crosses the network.
+lost, its tasks run again elsewhere, as often as the scheduler allows (three times by default).
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import itertools
 import json
 import logging
 import os
+import pickle
 import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from attnbench.errors import UsageError
-from attnbench.processes.made_clusters import made_cluster
-from attnbench.processes.plain import events_of, plain_task
 from attnbench.processes.pool import Event, Task
 from attnbench.processes.remote import installed_versions, run_task
 
@@ -38,11 +37,9 @@ class ClusterWorkers:
     """Workers of a cluster that run submitted tasks.
 
     Args:
-        where: address of a scheduler, ``local:N``, ``slurm``, or a TOML file whose ``kind`` is
-            ``local`` or ``slurm`` and whose other entries are arguments of Dask's class.
+        where: address of a scheduler, or the file that ``--scheduler-file`` of Dask writes.
         preload: modules to import in the workers' children.
-        resources: Dask resources that at least one worker must have; for a cluster that is created
-            for this run, waits until it is complete.
+        resources: Dask resources that at least one worker must have.
 
     Raises:
         UsageError: Dask is not installed, nothing answers within 10 s, there are no workers, no
@@ -66,26 +63,18 @@ class ClusterWorkers:
         self._tasks: dict[str, Task] = {}
         self._numbers = itertools.count()
         try:
-            cluster = self._stack.enter_context(made_cluster(where)) or where
-            self.client = self._stack.enter_context(_client_of(cluster, where))
-            planned = getattr(cluster, "plan", ()) if resources is not None else ()
-            self._refuse_others(where, len(planned) or 1)
+            self.client = self._stack.enter_context(_client_of(where))
+            self._refuse_others(where)
         except BaseException:
             self._stack.close()
             raise
         self._done = distributed.as_completed(loop=self.client.loop)
 
-    def _refuse_others(self, where: str, count: int) -> None:
-        """Check the workers' number, resources and versions before the first task."""
+    def _refuse_others(self, where: str) -> None:
+        """Check that there are workers, with the resources and versions, before the first task."""
         try:
-            self.client.wait_for_workers(count, timeout=_waiting_s(where))
+            self.client.wait_for_workers(1, timeout=_ANSWER_S)
         except TimeoutError:
-            there = len(self.workers())
-            if there:
-                raise UsageError(
-                    f"the cluster at {where} has {there} of its {count} workers after "
-                    f"{_waiting_s(where):g} s, and machines are measured together; ask for fewer."
-                ) from None
             raise UsageError(
                 f"the cluster at {where} has no workers; start one with "
                 f"`dask worker {self.client.scheduler.address}`."
@@ -155,7 +144,7 @@ class ClusterWorkers:
         """
         return self.client.submit(
             run_task,
-            json.dumps(plain_task(task)),
+            pickle.dumps(task),
             self._setting(),
             key=self._key(),
             pure=False,
@@ -183,7 +172,7 @@ class ClusterWorkers:
             for future in batch:
                 task = self._tasks.pop(future.key)
                 if future.key in found:
-                    yield from events_of(task, found[future.key])
+                    yield from pickle.loads(found[future.key])  # noqa: S301 -- of our own worker
                 else:
                     yield from self.ended(task, future)
                 future.release()
@@ -193,21 +182,21 @@ class ClusterWorkers:
         if not self._waiting:
             return
         tasks = {self._key(): task for task in self._waiting}
-        texts = [json.dumps(plain_task(task)) for task in self._waiting]
-        settings = [self._setting()] * len(texts)
+        pickled = [pickle.dumps(task) for task in self._waiting]
+        settings = [self._setting()] * len(pickled)
         self._waiting.clear()
         self._tasks |= tasks
-        futures = self.client.map(run_task, texts, settings, key=list(tasks), pure=False)
+        futures = self.client.map(run_task, pickled, settings, key=list(tasks), pure=False)
         self._done.update(futures)
 
-    def _gathered(self, batch: Sequence[Any]) -> dict[str, str]:
+    def _gathered(self, batch: Sequence[Any]) -> dict[str, bytes]:
         """The answers of those that have one, fetched together, by key."""
         finished = [future for future in batch if future.status == "finished"]
         try:
             answers = self.client.gather(finished)
         except Exception:  # one was lost since; asked one by one, each says what happened to it
             return {}
-        return {future.key: text for future, text in zip(finished, answers, strict=True)}
+        return {future.key: answer for future, answer in zip(finished, answers, strict=True)}
 
     def ended(self, task: Task, future: Any) -> Iterator[Event]:
         """Yield the events of a task that has ended."""
@@ -216,7 +205,7 @@ class ClusterWorkers:
         except Exception as error:
             yield self._lost(task, error)
         else:
-            yield from events_of(task, answer)
+            yield from pickle.loads(answer)  # noqa: S301 -- of our own worker
 
     def _lost(self, task: Task, error: Exception) -> Event:
         """The event of a task that no worker could finish."""
@@ -262,24 +251,20 @@ def _scheduler_lost(error: Exception) -> UsageError:
     )
 
 
-def _waiting_s(where: str) -> float:
-    """Seconds to wait: workers of a queue may take minutes to start, others should be running."""
-    return _ANSWER_S if "://" in where else 600.0
-
-
 @contextlib.contextmanager
-def _client_of(cluster: Any, where: str) -> Iterator[Any]:
+def _client_of(where: str) -> Iterator[Any]:
     from distributed import Client
 
-    if isinstance(cluster, str) and not cluster.startswith("tls://") and not _is_local(cluster):
+    address = where if "://" in where else _address_in(Path(where))
+    if not address.startswith("tls://") and not _is_local(address):
         warnings.warn(
-            f"{cluster} is not encrypted: whoever reaches it can run code there. Use tls:// with "
+            f"{address} is not encrypted: whoever reaches it can run code there. Use tls:// with "
             "Dask's own configuration, distributed.comm.tls.",
             UnencryptedWarning,
             stacklevel=4,
         )
     try:
-        client = Client(cluster, timeout=_ANSWER_S, set_as_default=False)
+        client = Client(address, timeout=_ANSWER_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"no scheduler answers at {where} within 10 s ({said}).") from None
@@ -287,6 +272,18 @@ def _client_of(cluster: Any, where: str) -> Iterator[Any]:
         yield client
     finally:
         client.close(timeout=5)
+
+
+def _address_in(file: Path) -> str:
+    """The address in the file of a Dask scheduler."""
+    try:
+        return str(json.loads(file.read_text("utf-8"))["address"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"--cluster {file} is none of tcp://HOST:PORT, tls://HOST:PORT, and a file of "
+            "`dask scheduler --scheduler-file FILE`. attnbench starts no workers itself: start "
+            "them with `dask worker`, or on Slurm with dask_jobqueue.SLURMCluster."
+        ) from None
 
 
 def _is_local(address: str) -> bool:

@@ -1,6 +1,6 @@
 """A process that runs tasks for another one: ``python -m attnbench.processes.host``.
 
-Tasks are received and events are sent as lines of JSON. A worker of a cluster is a daemon, so it
+Tasks are received and events are sent as pickles. A worker of a cluster is a daemon, so it
 cannot start children with multiprocessing. It starts this process once instead, which runs each
 task in a child with the same limits as on the command line. When its standard input is closed, the
 process and its children end.
@@ -8,43 +8,45 @@ process and its children end.
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import queue
 import sys
 import threading
-from typing import Any
+from collections.abc import Sequence
 
-from attnbench.processes.plain import plain_event, task_of
-from attnbench.processes.pool import Workers, warm_up
+from attnbench.processes.pool import Task, Workers, warm_up
+
+Given = queue.SimpleQueue[Task | Sequence[str]]
 
 
 def main() -> None:
-    """Run the tasks from standard input, and write their events to standard output."""
-    sink = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    """Run the tasks from standard input, and write their events to standard output.
+
+    The first object on standard input is the names of the modules to import in children.
+    """
+    sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # other output is not an event
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    given: Given = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(given,), daemon=True).start()
     while True:
-        given = json.loads(lines.get())
-        if "preload" in given:
-            warm_up(*given["preload"])
+        task = given.get()
+        if not isinstance(task, Task):
+            warm_up(*task)
             continue
         with Workers() as workers:
-            workers.submit(task_of(given))
+            workers.submit(task)
             for event in workers.events():
-                _write(sink, plain_event(event))
+                pickle.dump(event, sink)
+                sink.flush()
 
 
-def _read(lines: queue.SimpleQueue[str]) -> None:
-    for line in sys.stdin:
-        lines.put(line)
-    os._exit(0)  # the parent has ended; the children end with this process
-
-
-def _write(sink: Any, data: dict[str, Any]) -> None:
-    sink.write(json.dumps(data) + "\n")
-    sink.flush()
+def _read(given: Given) -> None:
+    while True:
+        try:
+            given.put(pickle.load(sys.stdin.buffer))  # noqa: S301 -- of the worker that started us
+        except EOFError:
+            os._exit(0)  # the parent has ended; the children end with this process
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import platform
 import subprocess
 import sys
@@ -13,54 +14,52 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from attnbench.processes.pool import Event, Task
 from attnbench.registry.discovery import discover
 
 MACHINE_VARIABLE = "ATTNBENCH_MACHINE"
 """Environment variable of a worker with a name for its machine, instead of its host name."""
 
-_OVER = ("done", "raised", "timeout", "crashed")
 _LOOK_S = 0.5
 _HOSTS = threading.local()
 
 
-def run_task(task: str, setting: str) -> str:
+def run_task(task: bytes, setting: str) -> bytes:
     """Run a task and return its events; the last one says how it ended.
 
-    Everything is JSON: Dask would search other containers for its own keys, and measure them.
+    Both are pickled here: Dask would search other containers for its own keys, and measure them.
 
     Args:
-        task: result of :func:`attnbench.processes.plain.plain_task`.
-        setting: ``preload``, the modules to import in the children of a new host; ``variables`` of
-            the environment in which the run was started; and its ``folder``, which is the host's,
-            too, if it is shared, so that users' files are found.
+        task: the pickled :class:`~attnbench.processes.pool.Task`.
+        setting: JSON: ``preload``, the modules to import in the children of a new host;
+            ``variables`` of the environment in which the run was started; and its ``folder``, which
+            is the host's, too, if it is shared, so that users' files are found.
     """
-    host: subprocess.Popen[str] | None = getattr(_HOSTS, "one", None)
+    host: subprocess.Popen[bytes] | None = getattr(_HOSTS, "one", None)
     if host is not None and _HOSTS.setting != setting and host.stdin is not None:
         host.stdin.close()  # ends a host that was started for another run
         host = None
     if host is None or host.poll() is not None:
         host = _HOSTS.one = _started(**json.loads(setting))
         _HOSTS.setting = setting
-    events: list[str] = []
+    events: list[Event] = []
     assert host.stdin is not None
     assert host.stdout is not None
     over = threading.Event()
     threading.Thread(target=_end_if_cancelled, args=(_own_task(), host, over), daemon=True).start()
     try:
-        host.stdin.write(task + "\n")
+        host.stdin.write(task)
         host.stdin.flush()
-        while not events or json.loads(events[-1])["kind"] not in _OVER:
-            line = host.stdout.readline()
-            if not line:
-                raise BrokenPipeError
-            events.append(line)
-    except BrokenPipeError:
-        ending = {"kind": "crashed", "value": None, "error": None, "over_memory": False}
-        reason = "the process that ran it for the worker ended"
-        events.append(json.dumps({**ending, "reason": reason}))
+        while not events or events[-1].kind == "value":
+            events.append(pickle.load(host.stdout))  # noqa: S301 -- of our own process
+    except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+        given: Task = pickle.loads(task)  # noqa: S301 -- of the client, which may run code here
+        events.append(
+            Event(given, "crashed", reason="the process that ran it for the worker ended")
+        )
     finally:
         over.set()
-    return f"[{','.join(events)}]"
+    return pickle.dumps(events)
 
 
 def _own_task() -> Any:
@@ -74,7 +73,7 @@ def _own_task() -> Any:
         return None
 
 
-def _end_if_cancelled(task: Any, host: subprocess.Popen[str], over: threading.Event) -> None:
+def _end_if_cancelled(task: Any, host: subprocess.Popen[bytes], over: threading.Event) -> None:
     """Kill the process of a task that was cancelled, since Dask does not stop its thread."""
     while task is not None and not over.wait(_LOOK_S):
         if task.state == "cancelled":
@@ -84,18 +83,17 @@ def _end_if_cancelled(task: Any, host: subprocess.Popen[str], over: threading.Ev
 
 def _started(
     preload: Sequence[str], variables: dict[str, str], folder: str
-) -> subprocess.Popen[str]:
+) -> subprocess.Popen[bytes]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ATTNBENCH_")}
     host = subprocess.Popen(
         [sys.executable, "-m", "attnbench.processes.host"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
         env={**environment, **variables},
         cwd=folder if os.path.isdir(folder) else None,
     )
     assert host.stdin is not None
-    host.stdin.write(json.dumps({"preload": list(preload)}) + "\n")
+    pickle.dump(tuple(preload), host.stdin)
     return host
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import attnbench
 from attnbench.checking.api import all_targets
-from attnbench.checking.works import dealt, works_of
+from attnbench.checking.works import shared_out, works_of
 from attnbench.registry.address import Address
 from tests.cli_runs import HERE, SUM, outcome, run
 
@@ -154,13 +154,13 @@ def test_junit_has_a_suite_a_subject_and_tells_failures_from_crashes(tmp_path: P
 
 def test_one_subject_is_shared_out_among_jobs_and_each_invariant_told_of_once() -> None:
     works = works_of([(Address("additive"), "additive")], ["keeps_the_contract", "a", "b", "c"])
-    parts = [work.invariants for work in dealt(works, 2)]
+    parts = [work.invariants for work in shared_out(works, 2)]
     assert parts == [("keeps_the_contract", "a", "c"), ("keeps_the_contract", "b")]
-    assert [w.invariants for w in dealt(works_of([(Address("x"), "x")], ["a", "b"]), 4)] == [
+    assert [w.invariants for w in shared_out(works_of([(Address("x"), "x")], ["a", "b"]), 4)] == [
         ("a",),
         ("b",),
     ]
-    assert dealt(works * 2, 2) == works * 2
+    assert shared_out(works * 2, 2) == works * 2
     names = ("keeps_the_contract", "weights_sum_to_one", "pools_values", "layouts_agree")
     chosen = [text for name in names for text in ("--invariant", name)]
     results = [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-def check(journal: Path) -> subprocess.CompletedProcess[str]:
+def check(journal: Path, address: str) -> subprocess.CompletedProcess[str]:
     named = (word for name in INVARIANTS for word in ("--invariant", name))
-    words = ("check", "dot", "--seeds", str(SEEDS), "--cluster", "local:1", "--resume")
+    words = ("check", "dot", "--seeds", str(SEEDS), "--cluster", address, "--resume")
     return subprocess.run(
         [*MAIN, *words, str(journal), *named, "--json"],
         capture_output=True,
@@ -45,9 +46,11 @@ def check(journal: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_full_disk_is_one_line_and_what_was_recorded_is_gone_on_with(disk: Path) -> None:
+def test_a_full_disk_is_one_line_and_what_was_recorded_is_gone_on_with(
+    disk: Path, scheduler: Any
+) -> None:
     journal = disk / "outcomes.jsonl"
-    full = check(journal)
+    full = check(journal, scheduler.scheduler_address)
     assert full.returncode == 2, full.stderr
     line = full.stderr.splitlines()[-1]
     assert line.startswith(f"attnbench: --resume {journal}: ")
@@ -57,7 +60,7 @@ def test_a_full_disk_is_one_line_and_what_was_recorded_is_gone_on_with(disk: Pat
     assert f"{len(before)} outcomes are in it" in line
     assert 0 < len(before) < SEEDS * len(INVARIANTS)
     (disk / "other").unlink()
-    again = check(journal)
+    again = check(journal, scheduler.scheduler_address)
     assert again.returncode == 0, again.stderr
     _, *after = journal.read_text().splitlines()
     assert after[: len(before)] == before

@@ -74,21 +74,25 @@ def check(*arguments: str, cwd: Path) -> tuple[int, list[dict[str, Any]]]:
     return done.returncode, [{**o, "seconds": 0} for o in json.loads(done.stdout)["outcomes"]]
 
 
-def test_outcomes_order_and_exit_code_are_those_of_this_machine(tmp_path: Path) -> None:
+def test_outcomes_order_and_exit_code_are_those_of_this_machine(
+    tmp_path: Path, scheduler: Any
+) -> None:
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": scheduler.scheduler_address}))
     seeds = ("--seeds", "2")
-    assert check(*seeds, "--cluster", "local:2", cwd=tmp_path) == check(*seeds, cwd=tmp_path)
+    assert check(*seeds, "--cluster", str(file), cwd=tmp_path) == check(*seeds, cwd=tmp_path)
 
 
-def test_a_long_profile_is_split_by_invariants_and_has_the_outcomes_of_this_machine() -> None:
+def test_a_long_profile_has_the_outcomes_of_this_machine(scheduler: Any) -> None:
     names = (CONTRACT, "weights_sum_to_one", "masked_weights_are_zero", *COMPILING[:1])
     targets = ("dot", f"{HERE}/bad_subjects.py:SHAPE")
     pairs = [(parse_address(target), planned(target)[0][0].name) for target in targets]
-    works = works_of(pairs, names, late=COMPILING)
+    works = works_of(pairs, names)
     options = {"profile": "default", "device": "cpu", "dtypes": None}
     limits: dict[str, Any] = {"jobs": 1, "timeout_s": 300.0, "memory_gib": 2.0}
     here, there = (
         {key_of(o): replace(o, seconds=0.0) for o in run_checks(works, options, **limits, **where)}
-        for where in ({}, {"cluster": "local:2"})
+        for where in ({}, {"cluster": scheduler.scheduler_address})
     )
     assert len(here) == 2 * len(names)
     assert there == here
@@ -176,52 +180,13 @@ def test_a_scheduler_without_workers_is_one_line() -> None:
     ("where", "message"),
     [
         ("somewhere", "is none of tcp://HOST:PORT"),
-        ("local:0", "write local:N"),
-        ("absent.toml", "No such file"),
+        ("local:2", "start them with `dask worker`"),
+        ("slurm", "dask_jobqueue.SLURMCluster"),
     ],
 )
 def test_a_place_that_cannot_be_is_one_clear_error(where: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ClusterWorkers(where)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("n_workers = 2", "kind = None, but it is 'local' or 'slurm'"),
-        ("kind =", "Invalid value"),
-        ("kind = 'local'\nn_worker = 2", "unexpected keyword argument 'n_worker'"),
-        ("kind = 'local'\nn_workers = 'two'", "n_workers = 'two', but it is 1 or more"),
-        ("kind = 'local'\nthreads_per_worker = 0", "threads_per_worker = 0, but it is 1 or more"),
-        ("kind = 'local'\nmemory_limit = 'lots'", "'lots' as a byte unit"),
-        ("kind = 'local'\ninterface = 'nope'", "'nope' is not a valid network interface"),
-        ("kind = 'slurm'\njobs = 0", "jobs = 0, but it is 1 or more"),
-        ("kind = 'slurm'\ncore = 2", "unexpected keyword argument 'core'"),
-        ("kind = 'slurm'\nmemory = 'lots'", "'lots' as a byte unit"),
-    ],
-)
-def test_a_bad_entry_of_a_file_is_one_line_that_names_the_file(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_text(text)
-    wanted = ("check", "dot", "--invariant", FEW[0], "--cluster", str(path))
-    done = subprocess.run([*MAIN, *wanted], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    line = done.stderr.splitlines()[-1]  # a worker that does not start has written its own before
-    assert f"--cluster {path}: " in line
-    assert message in line
-
-
-def test_a_slurm_that_takes_no_job_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: Invalid qos specification' >&2\nexit 1\n")
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(UsageError, match="--cluster slurm: sbatch: error: Invalid qos"):
-        ClusterWorkers("slurm")
 
 
 def test_two_runs_on_one_cluster_get_each_their_own(tmp_path: Path, scheduler: Any) -> None:
