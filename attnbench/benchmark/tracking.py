@@ -71,12 +71,6 @@ class Prepared:
 def prepare(address: str, case: BenchCase, device: str, baseline: str = BASELINES[0]) -> Prepared:
     """Build the module and the inputs of a subject at a case.
 
-    Args:
-        address: address of the subject.
-        case: the case to build; a layer gets the legal E nearest to the case's.
-        device: ``cpu``, or any other name for the accelerator that torch finds.
-        baseline: address of the subject that it is compared with.
-
     Raises:
         NotImplementedError: there is nothing to measure, because the device or the subject does not
             exist or the subject does not support the case. asv shows ``n/a``.
@@ -216,14 +210,7 @@ print(tracking.first_call_s(*case))
 
 
 def first_call_s(address: str, case: str, direction: str, device: str) -> float:
-    """Time the first call in this process, in seconds.
-
-    Args:
-        address: address of the subject.
-        case: id of the case.
-        direction: direction of the call.
-        device: as for :func:`prepare`.
-    """
+    """Time the first call in this process, in seconds."""
     prepared = prepare(address, BenchCase(Case.from_id(case), direction), device)
     return first_call(prepared.call(), prepared.device)
 

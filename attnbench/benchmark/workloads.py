@@ -71,11 +71,6 @@ def named_set(
 ) -> list[BenchCase]:
     """The cases of a set.
 
-    Args:
-        name: name of the set.
-        devices: devices; every case is listed once for each.
-        dtypes: dtypes that replace those of the set.
-
     Raises:
         UnknownNameError: no set or dtype has that name.
     """

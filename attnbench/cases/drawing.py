@@ -166,12 +166,7 @@ class Space(_Kept):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Listing(_Kept):
-    """A fixed list of cases, for an invariant whose cases are expensive or hand-picked.
-
-    Args:
-        cases: the cases in order, without repetition.
-        variants: variants of the property; the cases take the options of each in turn.
-    """
+    """A fixed list of cases, for an invariant whose cases are expensive or hand-picked."""
 
     cases: tuple[Case, ...]
     variants: Mapping[str, Sequence[Any]]
@@ -207,12 +202,7 @@ class Listing(_Kept):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Foreign(_Kept):
-    """The cases of any other strategy, which Hypothesis draws and shrinks on its own.
-
-    Args:
-        strategy: the strategy.
-        device, dtypes: the device and dtypes of the run.
-    """
+    """The cases of any other strategy, which Hypothesis draws and shrinks on its own."""
 
     strategy: st.SearchStrategy[Case]
     device: str = "cpu"

@@ -32,14 +32,7 @@ _WAITING = frozenset({"poll", "recv", "recv_into", "select"})
 def affordable(
     subject: Subject, cases: Sequence[Case], profile: Profile, least: int
 ) -> frozenset[Case]:
-    """The cases for which a check has time: all of them, or the smallest.
-
-    Args:
-        subject: the subject.
-        cases: scheduled cases.
-        profile: profile of the check.
-        least: least number of cases to keep.
-    """
+    """The cases for which a check has time: all of them, or the smallest."""
     left = float(profile.functions)
     kept: list[Case] = []
     for case in sorted(cases, key=lambda case: calls_at(subject, case)):

@@ -82,13 +82,7 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Found:
 def coverage_of(
     gaps: Iterable[Gap], laws: Mapping[str, Sequence[str]], outcomes: Iterable[Outcome]
 ) -> tuple[Gap, ...]:
-    """The gaps of some subjects, with those that only the outcomes show; the heaviest first.
-
-    Args:
-        gaps: gaps that the specs show.
-        laws: the laws that each subject declares.
-        outcomes: outcomes of the check.
-    """
+    """The gaps of some subjects, with those that only the outcomes show; the heaviest first."""
     found = [*gaps, *_unmet(laws, outcomes)]
     return tuple(sorted(found, key=lambda gap: -gap.weight))
 

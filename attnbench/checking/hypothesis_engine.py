@@ -96,9 +96,6 @@ class Failures:
 
     Errors of reading and writing do not affect verdicts, so they are told and raise nothing.
 
-    Args:
-        database: where they are stored.
-
     Attributes:
         trouble: the first error in a line; ``""`` for none.
     """

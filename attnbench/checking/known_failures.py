@@ -22,12 +22,7 @@ _HEAD = "# Known failures: they are skipped. `attnbench check --update-baseline`
 
 @dataclass(frozen=True)
 class Baseline:
-    """Known failures.
-
-    Args:
-        path: the file, as it was named.
-        entries: ``subject: invariant`` of each.
-    """
+    """Known failures."""
 
     path: Path | None = None
     entries: frozenset[str] = frozenset()
@@ -126,11 +121,6 @@ def exempted(
     given: Sequence[str], works: Sequence[Work], invariants: Collection[str]
 ) -> list[Outcome]:
     """The outcomes of what a project exempts, which are not run.
-
-    Args:
-        given: ``NAME=REASON``, the name an invariant or ``subject: invariant``.
-        works: what is to be run.
-        invariants: names of all invariants.
 
     Raises:
         UsageError: one has no reason, or no invariant has the name.

@@ -26,13 +26,7 @@ from attnbench.subject.subject import Subject
 
 
 class CheckFailedError(AssertionError):
-    """A check neither passed nor was skipped; the message describes the outcome.
-
-    Args:
-        text: the message.
-        outcome: the outcome.
-        subject: its subject.
-    """
+    """A check neither passed nor was skipped; the message describes the outcome."""
 
     def __init__(self, text: str, outcome: Outcome, subject: Subject) -> None:
         super().__init__(text)

@@ -48,13 +48,7 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Effort:
-    """The effort of the run that a check belongs to.
-
-    Args:
-        profile: its profile.
-        failures: where it stores failures, for checks that search on their own.
-        shrink: whether it looks for simpler ones.
-    """
+    """The effort of the run that a check belongs to."""
 
     profile: Profile = PROFILES["default"]
     failures: Failures | None = None

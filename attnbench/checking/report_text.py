@@ -56,12 +56,7 @@ def counts_text(report: CheckReport) -> str:
 
 
 def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = None) -> str:
-    """Describe the failures of a subject: the likely cause, the best failure, the rest by name.
-
-    Args:
-        bad: outcomes of one subject that are neither passed nor skipped.
-        statements: statements of the invariants by name.
-    """
+    """Describe the failures of a subject: the likely cause, the best failure, the rest by name."""
     lead = lead_of(bad)
     others = [outcome for outcome in bad if outcome is not lead]
     statement = (statements or {}).get(lead.invariant, "")
@@ -87,13 +82,7 @@ def _raising(failure: Failure) -> str | None:
 
 
 def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome] = ()) -> str:
-    """Describe a failure in full: property, values, counterexample, how to reproduce it.
-
-    Args:
-        outcome: the failure.
-        statement: statement of its invariant.
-        others: other failures of the subject, which are named, and of which one may have a script.
-    """
+    """Describe a failure in full: property, values, counterexample, how to reproduce it."""
     lines = [f"{outcome.status.upper()} {outcome.subject}: {outcome.invariant}"]
     if statement:
         lines.append(filled("property: ", statement))

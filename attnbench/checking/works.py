@@ -42,13 +42,7 @@ def works_of(
     invariants: Sequence[str],
     of_subject: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Work]:
-    """Make a work for each address and subject; ambiguous names are labelled with the address.
-
-    Args:
-        pairs: addresses and names of subjects.
-        invariants: names of the invariants.
-        of_subject: names of the invariants that apply to a subject, by its name; by default all.
-    """
+    """Make a work for each address and subject; ambiguous names are labelled with the address."""
     count = Counter(subject for _, subject in pairs)
     works = []
     for target, subject in pairs:

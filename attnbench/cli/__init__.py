@@ -109,11 +109,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code.
-
-    Args:
-        arguments: arguments of the command line; by default those of this process.
-    """
+    """Run a command and return its exit code."""
     prepare_streams()
     command = typer.main.get_command(_app)
     given = None if arguments is None else list(arguments)

@@ -23,13 +23,7 @@ from attnbench.registry.address import parse_address
 
 @dataclass(frozen=True)
 class Asked:
-    """The classified arguments of ``compare``.
-
-    Args:
-        runs: recorded runs, two or none.
-        revisions: revisions, at most two.
-        subjects: addresses of subjects.
-    """
+    """The classified arguments of ``compare``."""
 
     runs: tuple[str, ...] = ()
     revisions: tuple[str, ...] = ()
@@ -106,13 +100,7 @@ def _names() -> list[str]:
 
 @dataclass
 class Plan:
-    """A duel that is ready to run.
-
-    Args:
-        a, b: names of the sides.
-        duel: the duel.
-        notes: remarks to print with the table.
-    """
+    """A duel that is ready to run."""
 
     a: str
     b: str
@@ -130,13 +118,6 @@ def duel(
     **more: Any,
 ) -> Iterator[Plan]:
     """Set up both sides of a duel, and always clean up at the end.
-
-    Args:
-        found: revisions and subjects.
-        cases: cases at which each subject is compared.
-        threads: torch's threads within an operator.
-        timeout_s: most seconds that one answer of a side may take.
-        more: further fields of :class:`~attnbench.benchmark.comparing.duel.Duel`.
 
     Raises:
         UsageError: a side cannot be built, or there is nothing to compare.
@@ -171,13 +152,7 @@ def duel(
 def alike(
     targets: Sequence[str], cases: Sequence[BenchCase], *, threads: int = 1
 ) -> Iterator[tuple[Exchange, list[Row]]]:
-    """Set up two sides with the same code.
-
-    Args:
-        targets: addresses of subjects.
-        cases: cases at which each is measured.
-        threads: torch's threads within an operator.
-    """
+    """Set up two sides with the same code."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
         inputs = _write_inputs(cases, folder)

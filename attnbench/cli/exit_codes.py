@@ -26,12 +26,7 @@ _CODES = {
 
 
 def exit_code(statuses: Iterable[str], *, plugin_failed: bool = False) -> int:
-    """Choose the exit code of a command.
-
-    Args:
-        statuses: statuses of its outcomes, records or verdicts.
-        plugin_failed: whether a plugin failed to load.
-    """
+    """Choose the exit code of a command."""
     codes = {_CODES.get(status, OK) for status in statuses}
     if plugin_failed or FAILED_PLUGIN in codes:
         return FAILED_PLUGIN

@@ -113,10 +113,6 @@ def measure(runs: Sequence[Running], into: list[Record]) -> list[MachineLostErro
 
     Takes are stored next to the records until a session is complete, so that an interrupted run can
     continue where it stopped.
-
-    Args:
-        runs: one run here, or one per machine of a cluster.
-        into: list that receives the newest record of each row.
     """
     found = {(record.run, *record.key): record for run in runs for record in run.place.done}
     into[:] = found.values()

@@ -49,13 +49,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Running:
-    """A session and the place of its records.
-
-    Args:
-        session: the session.
-        place: place of the records.
-        left_out: installed subjects that are not measured.
-    """
+    """A session and the place of its records."""
 
     session: Session
     place: Place
@@ -90,13 +84,6 @@ def start(
     preload: Sequence[str] = (),
 ) -> Place:
     """Check all arguments that need no torch, then start the server of measuring processes.
-
-    Args:
-        set_name, workloads, lengths, inputs, dtypes: as for :func:`plan`.
-        results: folder of records.
-        run: name of the run.
-        resume: whether to resume that run.
-        preload: modules that the server imports besides those that measuring needs.
 
     Raises:
         AttnbenchError: a name is unknown, the file of inputs does not exist, the folder of records
@@ -145,20 +132,6 @@ def plan(
     **more: Any,
 ) -> Running:
     """Plan a session: find subjects, devices and cases.
-
-    Args:
-        place: result of :func:`start`.
-        targets: addresses; by default all installed subjects.
-        set_name: name of a set of cases, if any.
-        workloads: names of workloads.
-        lengths: lengths at which to measure, besides those of the set.
-        inputs: file of saved inputs.
-        devices: devices to measure on; by default all that are available.
-        dtypes: dtypes that replace those of the set.
-        with_options: whether to include subjects with options, if there are no ``targets``.
-        machine: machine of a cluster that measures instead of this one.
-        baseline: address of the subject with which those of its kind are paired.
-        more: further fields of :class:`~attnbench.benchmark.measuring.session.Session`.
 
     Raises:
         AttnbenchError: a subject is unknown, a file of inputs is damaged, a device is not

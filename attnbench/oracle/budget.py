@@ -31,11 +31,7 @@ _SHORT_SUM = 3.0
 
 
 class Oracle(Reference):
-    """The expected output of one case and its error budget.
-
-    Args:
-        subject, module, inputs: as of :class:`Reference`.
-    """
+    """The expected output of one case and its error budget."""
 
     def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:
         super().__init__(subject, module, inputs)

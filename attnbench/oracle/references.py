@@ -85,9 +85,6 @@ class NormEpsilon(TorchFunctionMode):
     """In a wider run, ``rms_norm`` without an epsilon takes that of the dtype under test.
 
     torch takes the epsilon of the dtype in which it computes, float32 or wider.
-
-    Args:
-        dtype: dtype under test.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -113,11 +110,6 @@ class Reference:
 
     For a scoring function or kernel, the scores of the scoring module are combined with a softmax
     and pooling written out here. A mechanism is its own reference in float64.
-
-    Args:
-        subject: subject under test.
-        module: its module, in the dtype under test.
-        inputs: inputs, in the dtype under test.
     """
 
     def __init__(self, subject: Subject, module: nn.Module, inputs: Inputs) -> None:

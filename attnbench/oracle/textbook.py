@@ -84,9 +84,6 @@ def stages_of(inputs: Inputs) -> Stages:
     score of query i and key j. ``window_size`` (b, a) allows the keys i + S - L - b to
     i + S - L + a. ``sinks`` are the scores of one extra key per head, which has no value. Grouped
     heads are repeated in place.
-
-    Args:
-        inputs: inputs on any device; gradients reach them.
     """
     query, key, value = (t.cpu().double() for t in (inputs.query, inputs.key, inputs.value))
     if inputs.enable_gqa:

@@ -41,14 +41,7 @@ class StoppedError(errors.AttnbenchError):
 
 @dataclass(frozen=True)
 class _Worker:
-    """A worker that measures.
-
-    Args:
-        address: Dask address.
-        machine: identifier of its machine.
-        name: displayed name of its machine.
-        resources: Dask resources.
-    """
+    """A worker that measures."""
 
     address: str
     machine: str
@@ -117,13 +110,7 @@ def _told_apart(worker: _Worker) -> str:
 
 
 class Machine:
-    """One machine of a cluster.
-
-    Args:
-        machines: all machines of the cluster.
-        worker: one of its workers.
-        name: unique name in the cluster.
-    """
+    """One machine of a cluster."""
 
     def __init__(self, machines: Machines, worker: _Worker, name: str) -> None:
         self.name = name

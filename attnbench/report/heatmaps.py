@@ -20,12 +20,6 @@ def example_weights(
 ) -> dict[str, list[list[float]]]:
     """Weights ``(L, S)`` of each scoring function on the same standard normal query and keys.
 
-    Args:
-        subjects: addresses; subjects that are not scoring functions, not installed or broken are
-            left out.
-        q_len, kv_len, size: L, S and E.
-        seed: seed of query and keys, and of each function's parameters.
-
     Returns:
         Weights by address, nested lists.
     """

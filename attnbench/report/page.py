@@ -151,16 +151,7 @@ def render(
     title: str = "attnbench report",
     sources: Sequence[str] = (),
 ) -> str:
-    """Render the page as HTML text.
-
-    Args:
-        records: records of any runs; rows are formed by contract, device, case and subject.
-        outcomes: outcomes of checks, as dictionaries.
-        heat_maps: weights by scoring function, all on the same query and keys.
-        formulas: formula and source by subject, if known.
-        title: title of the page.
-        sources: names of the files that were read.
-    """
+    """Render the page as HTML text."""
     table = rows(records)
     days = [record.created[:10] for record in records]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)

@@ -12,12 +12,7 @@ from attnbench.report.summary import Row, rows
 
 @dataclass(frozen=True)
 class RunGrid:
-    """One grid of a run.
-
-    Args:
-        titles: titles of the columns, one per case.
-        lines: lines, one per subject, with the row of each column, if any.
-    """
+    """One grid of a run."""
 
     titles: tuple[str, ...]
     lines: tuple[tuple[Line, tuple[Row | None, ...]], ...]
@@ -25,12 +20,7 @@ class RunGrid:
 
 @dataclass(frozen=True)
 class Run:
-    """A run on one machine.
-
-    Args:
-        newest: newest record, for name, time, commit and machine.
-        grids: grids of attention and of layers, as far as there are records.
-    """
+    """A run on one machine."""
 
     newest: Record
     grids: tuple[RunGrid, ...]

@@ -11,12 +11,7 @@ from attnbench.report.summary import Row
 
 @dataclass(frozen=True)
 class SideBySide:
-    """A table with one column per machine.
-
-    Args:
-        machines: name and device of each machine.
-        lines: for each subject at a case, an example and the row of each machine, if any.
-    """
+    """A table with one column per machine."""
 
     machines: tuple[tuple[str, str], ...]
     lines: tuple[tuple[Record, tuple[Row | None, ...]], ...]

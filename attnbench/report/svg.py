@@ -39,13 +39,7 @@ def bytes_text(count: float | None) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """A logarithmic axis.
-
-    Args:
-        low, high: values at its ends.
-        start, end: coordinates of its ends, in the picture's units.
-        ticks: pairs of value and text.
-    """
+    """A logarithmic axis."""
 
     low: float
     high: float

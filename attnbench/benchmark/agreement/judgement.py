@@ -88,11 +88,6 @@ def verify(
 ) -> None:
     """Compare what was timed with the reference, after the clock has stopped.
 
-    Args:
-        subject, module, inputs, direction: what was timed.
-        call: the timed call.
-        samples: what was kept of its calls.
-
     Raises:
         Unverified: the output of a timed call is wrong, is no plain tensor of its own, or changed
             after the call had returned.

@@ -23,12 +23,7 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository, and the folder in it from which the command was run.
-
-    Args:
-        top: root of the working tree.
-        here: working directory of the command, ``top`` or a folder below it.
-    """
+    """A git repository, and the folder in it from which the command was run."""
 
     top: Path
     here: Path

@@ -37,13 +37,7 @@ def key_of(record: Record) -> Key:
 
 @dataclass(frozen=True)
 class Compared:
-    """A row that at least one side measured.
-
-    Args:
-        example: one of its records, for its sizes and names.
-        sides: the times of both sides.
-        verdict: the verdict on B against A.
-    """
+    """A row that at least one side measured."""
 
     example: Record
     sides: Sides
@@ -52,12 +46,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of comparing two sets of records.
-
-    Args:
-        rows: the rows; first those that both sides measured.
-        notes: remarks to print with the table.
-    """
+    """The result of comparing two sets of records."""
 
     rows: list[Compared]
     notes: list[str] = field(default_factory=list)
@@ -65,10 +54,6 @@ class Comparison:
 
 def read_side(text: str, folder: Path) -> list[Record]:
     """Read the records of one side of a comparison.
-
-    Args:
-        text: a file, a folder, or the id of a run.
-        folder: folder in which a run is looked up by its id.
 
     Raises:
         RecordError: there is no such run, it has no usable measurement, or a file is damaged, not
@@ -98,10 +83,6 @@ def compare(
     margin: float = RUNS_MARGIN,
 ) -> Comparison:
     """Decide for each row whether B is faster or slower than A.
-
-    Args:
-        a, b: the records of the two sides.
-        margin: changes smaller than this share count as small.
 
     Raises:
         RecordError: the sides come from different machines, share no row or contract, or both

@@ -50,10 +50,6 @@ class Unmeasured(Exception):  # noqa: N818 -- a result for a row, not an error o
 class Server:
     """The server of one side.
 
-    Args:
-        side: the side.
-        threads: torch's threads within an operator.
-
     Raises:
         UsageError: the side's plugins cannot be imported.
     """

@@ -25,10 +25,6 @@ _AGREES = 4.0
 def backend_rows(sizes: Sequence[int], dtypes: Sequence[str]) -> list[dict[str, Any]]:
     """Try each backend with a causal call, on the CPU and on the accelerator if there is one.
 
-    Args:
-        sizes: leading sizes, length and features: ``(B, H, L, E)``.
-        dtypes: names of dtypes.
-
     Returns:
         A row for each: ``works``, ``reason`` why not, ``error`` as a multiple of what is allowed,
         ``agrees``, and ``time_s``, the least of some calls in turn with the other backends'.

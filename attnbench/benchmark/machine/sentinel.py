@@ -35,10 +35,6 @@ def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilin
 
     The copied buffer is as large as the last-level cache, but 16 to 128 MiB, on a CPU and 256 MiB
     on an accelerator, so that the copy goes through memory.
-
-    Args:
-        device: device to measure.
-        dtype: dtype of the matrix product.
     """
     on_cpu = device.type == "cpu"
     size = min(max(cache_bytes(), 2**24), 2**27) if on_cpu else 2**28

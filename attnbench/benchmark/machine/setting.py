@@ -24,16 +24,7 @@ from attnbench.benchmark.measuring.contract import Contract
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The fields that all records of a run share.
-
-    Args:
-        run: id of the run.
-        process: number of the process within the run.
-        commit: git commit of the working directory.
-        command: command line of the run.
-        machine: node, system, processor, cores and memory; in a cluster also the machine's name.
-        versions: versions of python, torch and attnbench.
-    """
+    """The fields that all records of a run share."""
 
     run: str = ""
     process: int = 0

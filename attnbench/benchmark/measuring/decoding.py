@@ -47,12 +47,7 @@ class StepInputs(LayerInputs):
 
 
 class Step:
-    """The timed call of one decoding step.
-
-    Args:
-        subject, module: the layer that is called.
-        inputs: the token and the cache.
-    """
+    """The timed call of one decoding step."""
 
     def __init__(self, subject: LayerSubject, module: nn.Module, inputs: StepInputs) -> None:
         self.subject, self.module, self.inputs = subject, module, inputs

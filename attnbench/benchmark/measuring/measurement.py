@@ -47,15 +47,7 @@ def measure(
     setting: Setting | None = None,
     bench: Bench | None = None,
 ) -> Record:
-    """Measure one subject at one case in this process; errors are recorded, not raised.
-
-    Args:
-        subject: subject to measure.
-        case: case to measure; recorded as ``unsupported`` if the subject does not support it.
-        contract: contract of the measurement.
-        setting: setting of the run.
-        bench: state shared with other measurements in this process.
-    """
+    """Measure one subject at one case in this process; errors are recorded, not raised."""
     setting = setting or Setting()
     started = time.perf_counter()
     found = take(subject, case, bench or Bench(contract))
@@ -216,12 +208,6 @@ def take_rows(
     baselines: tuple[str, str] = BASELINES,
 ) -> Iterator[tuple[int, Take | None]]:
     """Measure rows one after another; this is the task of a process of a run.
-
-    Args:
-        jobs: the rows, in order.
-        contract: contract of every number.
-        seed: seed of the order of slots.
-        baselines: addresses of the subjects with which attention and layers are paired.
 
     Yields:
         The index of a job and ``None`` when it begins, then the index and its take.

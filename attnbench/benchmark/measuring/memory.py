@@ -33,10 +33,6 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     The result of the call counts. On a CPU the number comes from the profiler's memory events,
     which include all tensors, also those of compiled code; if the process grew by clearly more,
     its growth is returned. On an accelerator it comes from the allocator's statistics.
-
-    Args:
-        call: the call, which has run before.
-        device: device on which it computes.
     """
     if device.type == "cpu":
         tensors = _peak_on_cpu(call)

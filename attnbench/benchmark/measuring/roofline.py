@@ -16,13 +16,7 @@ may have been disturbed, and reading alone is faster than copying."""
 
 
 def roofline_s(counts: Counts, compulsory_bytes: int, limits: Ceilings) -> float | None:
-    """The least seconds that a call can take on a machine; ``None`` if operations are unknown.
-
-    Args:
-        counts: counts of the call.
-        compulsory_bytes: bytes that any implementation has to read or write.
-        limits: ceilings of the machine.
-    """
+    """The least seconds that a call can take on a machine; ``None`` if operations are unknown."""
     if counts.opaque:
         return None
     moving = compulsory_bytes / limits.bytes_per_s

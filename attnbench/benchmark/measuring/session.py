@@ -53,14 +53,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Taken:
-    """A take, as stored until the record of its row is written.
-
-    Args:
-        subject: name of the subject.
-        case: id of the case.
-        number: number of the pass, from 0.
-        take: the measurement.
-    """
+    """A take, as stored until the record of its row is written."""
 
     subject: str
     case: str

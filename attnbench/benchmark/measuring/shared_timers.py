@@ -32,13 +32,7 @@ _COPIED_BYTES = 2**28
 
 
 class Bench:
-    """State shared by the rows of a process: baselines, ceilings, and times of the null kernel.
-
-    Args:
-        contract: contract of every number.
-        seed: seed of the order of slots.
-        baselines: addresses of the subjects with which attention and layers are paired.
-    """
+    """State shared by the rows of a process: baselines, ceilings, and times of the null kernel."""
 
     def __init__(
         self,

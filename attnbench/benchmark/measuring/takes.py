@@ -76,12 +76,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Interval:
-    """A ratio and its 95 % interval.
-
-    Args:
-        ratio: the estimate.
-        low, high: the interval; infinitely wide if it is unknown.
-    """
+    """A ratio and its 95 % interval."""
 
     ratio: float
     low: float
@@ -157,13 +152,7 @@ def gain_of(kernel: Sequence[Take], scoring: Sequence[Take]) -> Interval | None:
 def summed_up(
     takes: Sequence[Take], baseline: str = BASELINE, tokens: int | None = None
 ) -> dict[str, Any]:
-    """Summarise takes as the fields of a record.
-
-    Args:
-        takes: takes of one row.
-        baseline: name of the subject that it was paired with.
-        tokens: tokens of one call of a layer.
-    """
+    """Summarise takes as the fields of a record."""
     timed = [take for take in takes if take.slots]
     found: dict[str, Any] = {"status": takes[0].status, "reason": takes[0].reason}
     for take in takes:

@@ -215,10 +215,6 @@ class Record:
     def from_json(cls, text: str, where: str = "record") -> Record:
         """Parse one line of JSON.
 
-        Args:
-            text: the line.
-            where: file and line for error messages.
-
         Raises:
             RecordError: the line is damaged, not a record of attnbench, or of another version.
         """

@@ -40,12 +40,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Block:
-    """Four slots.
-
-    Args:
-        order: ``ABBA`` or ``BAAB``.
-        slots: in that order.
-    """
+    """Four slots."""
 
     order: str
     slots: tuple[Slot, ...]

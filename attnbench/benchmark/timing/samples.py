@@ -21,13 +21,7 @@ _KEPT = 6
 
 @dataclass(frozen=True)
 class Sample:
-    """A timed call.
-
-    Args:
-        inputs: a copy of its inputs.
-        output: what it returned, a tensor or several.
-        copies: the values of each tensor when the call had returned.
-    """
+    """A timed call."""
 
     inputs: Any
     output: Any

@@ -49,11 +49,6 @@ def with_evidence(
     The first failure for which it is possible gets a script that reproduces it, and so does a later
     one that shows the likely cause better. One of the first gets the mistakes that explain the
     wrong outputs.
-
-    Args:
-        outcomes: outcomes of ``subject``.
-        subject: the subject.
-        invariants: the invariants that were run.
     """
     known = {invariant.name: invariant for invariant in invariants}
     tries = looks = _TRIES

@@ -20,12 +20,7 @@ Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 @dataclass(frozen=True)
 class Named:
-    """Source text for a part of a subject's code.
-
-    Args:
-        imports: lines at the start of the script.
-        text: an expression.
-    """
+    """Source text for a part of a subject's code."""
 
     imports: tuple[str, ...]
     text: str

@@ -145,13 +145,7 @@ class Tape(Lines, TorchFunctionMode):
         self.steps.append(Step(text, set(), {number}))
 
     def made_module(self, module: nn.Module, text: str, seed: int | None) -> None:
-        """Write the line that makes a module.
-
-        Args:
-            module: the module.
-            text: expression that made it.
-            seed: seed of torch's global generator just before; ``None`` if it was not seeded.
-        """
+        """Write the line that makes a module."""
         number, drawn = self.number(module), self.number(_GENERATOR)
         if seed is not None:
             self.steps.append(Step(f"torch.manual_seed({seed})", set(), {drawn}))

@@ -27,12 +27,7 @@ _SHARED = ("text", "github")
 
 @dataclass(frozen=True)
 class Formats:
-    """Where a report goes.
-
-    Args:
-        printed: the format of standard output.
-        files: formats and the files for them.
-    """
+    """Where a report goes."""
 
     printed: str
     files: tuple[tuple[str, Path], ...]

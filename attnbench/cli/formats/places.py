@@ -26,12 +26,7 @@ _HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A line of a file.
-
-    Args:
-        file: its path, relative to the repository if it is in there.
-        line: number of the line.
-    """
+    """A line of a file."""
 
     file: str
     line: int
@@ -39,13 +34,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, for the formats.
-
-    Args:
-        report: the report.
-        statements: statements of the invariants by name.
-        places: place of the code of each subject that failed, by its label, where it is known.
-    """
+    """What was found, for the formats."""
 
     report: CheckReport
     statements: Mapping[str, str]

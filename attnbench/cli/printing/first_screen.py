@@ -37,13 +37,7 @@ _SIGNS = {
 
 
 def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[str]) -> None:
-    """Print the screen.
-
-    Args:
-        told: result of :func:`~attnbench.cli.printing.first_screen_content.content`.
-        records: newest record of each row.
-        subjects: all subjects to measure, some of which may have no record.
-    """
+    """Print the screen."""
     out = console()
     wrong = told["wrong"]
     if wrong:

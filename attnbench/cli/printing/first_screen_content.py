@@ -112,15 +112,7 @@ def content(
     own_inputs: bool,
     addresses: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The content of the screen as plain data.
-
-    Args:
-        records, outcomes: records and outcomes of the run.
-        invariants: names of the invariants that apply, by subject.
-        options_left_out: subjects with options that were not measured.
-        own_inputs: whether the user's own inputs were used.
-        addresses: address by which a command finds a subject, by subject.
-    """
+    """The content of the screen as plain data."""
     checks = checks_of(outcomes, invariants)
     wrong = wrong_lines(checks, records, addresses)
     unchecked = sum(row["not_run"] for row in checks.values())

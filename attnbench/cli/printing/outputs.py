@@ -10,10 +10,6 @@ from attnbench.errors import UsageError
 def check_writable(path: Path, option: str) -> None:
     """Check that a file can be written, before the work for it begins.
 
-    Args:
-        path: path of the file, which need not exist.
-        option: option that named it, for the message.
-
     Raises:
         UsageError: the folder does not exist or is not writable.
     """

@@ -205,11 +205,6 @@ def progress(
 ) -> Iterator[Callable[[int, str], None]]:
     """Show a progress bar on standard error: only on a terminal, and not for short work.
 
-    Args:
-        total: total number of steps.
-        what: text before the bar.
-        after_s: seconds after which the bar appears.
-
     Yields:
         ``advance(steps, text)``: call it when steps are done, with a text about the current step.
     """
