@@ -32,18 +32,15 @@ fork after it.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from attnbench.benchmark.asv_results import ExpectedBenchmarks
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.records.record import BASELINES, baseline_of
@@ -94,8 +91,6 @@ def _accelerators() -> tuple[str, ...]:
 
 DEVICES = ("cpu", *_accelerators())
 """The CPU, and the accelerator with its name if there is one, in the order of asv's parameters."""
-
-LOADS = "asv-load.jsonl"
 
 # settings that asv reads from a benchmark's module; a class must not have such a name
 _ASV_NAMES = frozenset(
@@ -159,7 +154,7 @@ def fill(
                 "rename one, or fill() them into two modules."
             )
     module = str(namespace["__name__"])
-    expected = _Expected(namespace.get("__file__"), module)
+    expected = ExpectedBenchmarks(namespace.get("__file__"), module)
     baselines = BASELINES
     if baseline is not None:
         own = _is_layer(baseline)
@@ -179,7 +174,7 @@ def _suite(
     name: str,
     address: str | None,
     module: str,
-    expected: _Expected,
+    expected: ExpectedBenchmarks,
     baselines: tuple[str, str],
 ) -> type:
     """The class of a subject; without an address, that of a missing subject."""
@@ -213,7 +208,7 @@ def _is_layer(address: str) -> bool:
 def _benchmark(
     name: str,
     address: str,
-    expected: _Expected,
+    expected: ExpectedBenchmarks,
     tracked: Tracked,
     cases: Sequence[str],
     baseline: str,
@@ -243,78 +238,3 @@ def _benchmark(
     )
     benchmark.__name__ = name.rpartition(".")[2]
     return benchmark
-
-
-class _Expected:
-    """The benchmarks of the present run, which asv lists before it starts.
-
-    Args:
-        file: path of the module with the benchmarks.
-        module: its name; asv's names are relative to the folder ``benchmarks``.
-    """
-
-    def __init__(self, file: str | None, module: str) -> None:
-        self._file = file
-        self._prefix = module.partition(".")[2] + "."
-        self._found: dict[str, str] | None = None
-
-    def classes(self) -> set[str]:
-        """Names of the classes."""
-        return {name.partition(".")[0] for name in self._versions()}
-
-    def version(self, name: str) -> str | None:
-        """The version of a benchmark ``class.method``; ``None`` if it is unknown."""
-        return self._versions().get(name)
-
-    def write_load(self, name: str, case: str, device: str, load: Mapping[str, float]) -> None:
-        """Record the load of the machine; only within a run of asv."""
-        folder = _results(self._file)
-        if folder is None or not folder.parent.is_dir():
-            return
-        line = {
-            "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "commit": os.environ.get("ASV_COMMIT", ""),
-            "benchmark": self._prefix + name,
-            "case": case,
-            "device": device,
-            "pythonhashseed": os.environ.get("PYTHONHASHSEED", ""),
-            **load,
-        }
-        with contextlib.suppress(OSError), (folder.parent / LOADS).open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def _versions(self) -> dict[str, str]:
-        if self._found is None:
-            prefix = self._prefix
-            self._found = {
-                name.removeprefix(prefix): str(row.get("version"))
-                for name, row in _written_down(self._file).items()
-                if name.startswith(prefix) and isinstance(row, dict)
-            }
-        return self._found
-
-
-def _results(file: str | None) -> Path | None:
-    """The folder of asv's results, from its configuration."""
-    folders = [Path(os.environ["ASV_CONF_DIR"])] if "ASV_CONF_DIR" in os.environ else []
-    folders += Path(file).resolve().parents if file else []
-    for folder in folders:
-        conf = next(
-            (p for n in ("asv.conf.json", "asv.conf.jsonc") if (p := folder / n).is_file()), None
-        )
-        if conf is not None:
-            # the file may have comments, which the standard library does not read
-            pattern = r'^\s*"results_dir"\s*:\s*"([^"]+)"'
-            named = re.search(pattern, conf.read_text("utf-8"), re.MULTILINE)
-            return folder / (named[1] if named else "results")
-    return None
-
-
-def _written_down(file: str | None) -> Mapping[str, Any]:
-    """The content of asv's ``benchmarks.json``; empty if there is none."""
-    folder = _results(file)
-    try:
-        content = json.loads((folder / "benchmarks.json").read_text("utf-8")) if folder else {}
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

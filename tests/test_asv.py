@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from attnbench import asv
+from attnbench.benchmark import asv_results
 from attnbench.errors import UsageError
 from tests.asv_scratch import Scratch
 
@@ -247,7 +248,7 @@ def test_how_busy_the_machine_was_is_written_beside_the_results(
     suite = expecting(tmp_path, {}).additive()
     suite.setup(FIRST_CASE, "cpu")
     suite.track_error(FIRST_CASE, "cpu")
-    (line,) = (tmp_path / asv.LOADS).read_text().splitlines()
+    (line,) = (tmp_path / asv_results.LOADS).read_text().splitlines()
     found = json.loads(line)
     assert found["benchmark"] == "attention.additive.track_error"
     assert (found["commit"], found["pythonhashseed"]) == ("abc", "0")
@@ -268,6 +269,7 @@ class Seen(TorchDispatchMode):
 with Seen():
     before = len(os.listdir("/proc/self/task"))
     from attnbench import asv
+from attnbench.benchmark import asv_results
     module = types.ModuleType("benchmarks.attention")
     asv.fill(module.__dict__)
     assert "scaled_dot" in vars(module), sorted(vars(module))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 from unittest import SkipTest
 
 from hypothesis import Phase, reject, target
@@ -13,9 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
 from attnbench.cases.case import Case
-from attnbench.cases.drawing import CaseSpace, Foreign, Part, Space
+from attnbench.cases.case_space import CaseSpace, Part
+from attnbench.cases.drawing import Foreign, Space
 from attnbench.checking import hypothesis_engine
 from attnbench.checking.call_cost import affordable, drawn_limit
+from attnbench.checking.case_legality import hold_legal
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.checking.outcomes import CONTRACT
 from attnbench.checking.profiles import Profile, nearest_misses
@@ -29,10 +30,6 @@ _SHRINKING = 300
 
 _TRIES = 10
 """Most executions of Hypothesis to draw what is wanted, if many cases are rejected."""
-
-
-class IllegalCaseError(Exception):
-    """A strategy drew something that is not a legal case of the subject."""
 
 
 class UnjudgedError(SkipTest):
@@ -147,7 +144,7 @@ class CaseSearch:
             if self.error is None and self.seen["drawn"] >= wanted:
                 return False
             if isinstance(part, Foreign) and raw is not None:
-                self._hold_legal(raw)
+                hold_legal(self.subject, self.invariant, raw)
                 if not part.includes(raw):
                     others.add(raw.dtype)
                     reject()
@@ -275,26 +272,8 @@ class CaseSearch:
             return None
         listed = not isinstance(part, Space)  # by the invariant, case by case
         if listed or (case != raw and self.subject.legal(raw) == raw):
-            self._hold_legal(case)
+            hold_legal(self.subject, self.invariant, case)
         return case
-
-    def _hold_legal(self, case: Any) -> None:
-        """Raise if the invariant's strategy gave something that is not a legal case."""
-        name = self.invariant.name
-        if not isinstance(case, Case):
-            raise IllegalCaseError(
-                f"the cases of {name} must be attnbench.Case, but its strategy drew {case!r}"
-            )
-        if case.mistake is not None:
-            raise IllegalCaseError(f"the strategy of {name} drew {case.id}: its {case.mistake}")
-        legal = self.subject.legal(case)
-        # if a spec's sizes() is not idempotent, there is no nearest legal case
-        if legal != case and self.subject.legal(legal) == legal:
-            raise IllegalCaseError(
-                f"the strategy of {name} drew {case.id}, which is not legal for "
-                f"{self.subject.name}; the nearest legal case is {legal.id}. "
-                "End the strategy with .map(subject.legal), or filter such cases out."
-            )
 
     @property
     def refused(self) -> str:

@@ -15,11 +15,12 @@ from hypothesis import Phase
 from hypothesis.errors import HypothesisDeprecationWarning, HypothesisException
 
 from attnbench.cases.case import Case
-from attnbench.cases.drawing import NoCaseError, space_of
+from attnbench.cases.case_space import NoCaseError, space_of
 from attnbench.cases.spaces import cases
 from attnbench.checking.answer_faults import Fault, fault_at, raised_text, source_line_of
 from attnbench.checking.call_cost import calls_at
-from attnbench.checking.case_search import CaseSearch, IllegalCaseError, UnjudgedError
+from attnbench.checking.case_legality import IllegalCaseError
+from attnbench.checking.case_search import CaseSearch, UnjudgedError
 from attnbench.checking.declarations import declaration
 from attnbench.checking.hypothesis_engine import Failures, failures, phases
 from attnbench.checking.outcomes import Failure, Outcome

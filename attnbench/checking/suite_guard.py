@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -43,15 +43,8 @@ class SuiteGuard:
 def _suite() -> Iterator[tuple[Any, str, Any]]:
     """Each function, class and method of the suite, and the fields of each invariant."""
     for package, module in list(sys.modules.items()):
-        if package.partition(".")[0] not in _PACKAGES:
-            continue
-        for name, value in list(vars(module).items()):
-            if isinstance(value, FunctionType | type):
-                yield module, name, value
-            if isinstance(value, type) and value.__module__ == package:
-                for attribute, held in list(vars(value).items()):
-                    if isinstance(held, FunctionType | staticmethod | classmethod | property):
-                        yield value, attribute, held
+        if package.partition(".")[0] in _PACKAGES:
+            yield from _module_parts(module)
     for invariant in registry().invariants():
         for field in _FIELDS:
             yield invariant, field, vars(invariant)[field]
@@ -59,6 +52,16 @@ def _suite() -> Iterator[tuple[Any, str, Any]]:
         for name in _COMPARING:
             if hasattr(owner, name):
                 yield owner, name, getattr(owner, name)
+
+
+def _module_parts(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+    for name, value in list(vars(module).items()):
+        if isinstance(value, FunctionType | type):
+            yield module, name, value
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            for attribute, held in list(vars(value).items()):
+                if isinstance(held, FunctionType | staticmethod | classmethod | property):
+                    yield value, attribute, held
 
 
 def _now(owner: Any, name: str) -> Any:

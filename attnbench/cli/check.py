@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +31,13 @@ from attnbench.cli.options import (
 from attnbench.cli.watching import watch as watched
 from attnbench.errors import UsageError
 from attnbench.processes.pool import MEMORY_GIB
+
+if TYPE_CHECKING:
+    from attnbench.checking.journal import Journal
+    from attnbench.checking.known_failures import Baseline
+    from attnbench.checking.outcomes import Outcome
+    from attnbench.checking.works import Work
+    from attnbench.cli.printing.outcome_tables import Screen
 
 _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
@@ -118,15 +126,12 @@ def command(
     from attnbench.checking.cause.likely_cause import with_cause
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.coverage import Gap, coverage_of
-    from attnbench.checking.journal import Journal
     from attnbench.checking.known_failures import Baseline, exempted
-    from attnbench.checking.outcomes import notes_of
-    from attnbench.checking.works import digests, key_of, works_of
+    from attnbench.checking.works import key_of, works_of
     from attnbench.cli.formats.places import findings_of
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing.outcome_tables import Screen
-    from attnbench.cli.printing.tables import print_line, progress
-    from attnbench.processes.remote import installed_versions
+    from attnbench.cli.printing.tables import print_line
 
     started = time.monotonic()
     if watch:
@@ -143,7 +148,6 @@ def command(
     plan = ask("plan", targets=addresses, invariants=invariant or None, **chosen)
     statements = dict(plan["invariants"])
     works = works_of(plan["subjects"], list(statements), plan["of_subject"])
-    labels, names = [work.label for work in works], list(statements)
     expected = {work.label: len(work.invariants) for work in works}
     screen = Screen(expected, statements, verbose=verbose) if output.has_text else None
     for line in plan["about"] if output.has_text else ():
@@ -153,56 +157,21 @@ def command(
     works = [replace(work, seed=one) for one in of_seeds for work in works]
     every = [row["invariant"] for row in ask("invariant_rows")] if exempt else []
     latest = {key_of(one): one for one in exempted(exempt or (), works, every)}
-    journal = None
-    if resume is not None:
-        subjects = [[str(target), name] for target, name in plan["subjects"]]
-        asked = {**chosen, "subjects": subjects, "files": digests(plan["subjects"])}
-        journal = Journal(resume, {**asked, "versions": installed_versions()})
-        latest = {
-            key_of(outcome): known.known(outcome)
-            for outcome in journal.found
-            if outcome.subject in labels and outcome.invariant in names and outcome.seed in of_seeds
-        } | latest
-    recorded = tuple(latest.values())
-    interrupted = stopped = False
-    try:
-        if screen is not None and seeds is None:
-            for outcome in recorded:
-                screen.add(outcome)
-        count = sum(expected.values()) * len(of_seeds) - len(recorded)
-        with progress(count, "checking") as advance:
-            for outcome in parallel.run_checks(
-                works,
-                {**chosen, "asked": tuple(invariant or ())},
-                jobs=jobs,
-                timeout_s=timeout or _TIMEOUTS_S[profile],
-                memory_gib=memory,
-                cluster=cluster,
-                recorded=recorded,
-            ):
-                new = key_of(outcome) not in latest
-                if journal is not None:
-                    journal.add(outcome)
-                outcome = known.known(outcome)
-                latest[key_of(outcome)] = outcome
-                if screen is not None and seeds is None:
-                    screen.add(outcome)
-                advance(new, f"{outcome.subject}: {outcome.invariant}")
-                if fail_fast and outcome.status not in ("passed", "skipped"):
-                    stopped = True
-                    break
-    except KeyboardInterrupt:
-        interrupted = True
-    notes = [*notes_of([*latest.values()])]
-    found = parallel.over_seeds([*latest.values()])
-    found.sort(key=lambda found: (labels.index(found.subject), names.index(found.invariant)))
+    journal = None if resume is None else _journal(resume, plan, chosen)
+    run = _Run(latest, known, journal, screen if seeds is None else None, fail_fast)
+    run.recall(works)
+    limits = {"jobs": jobs, "timeout_s": timeout or _TIMEOUTS_S[profile], "memory_gib": memory}
+    recorded = tuple(run.latest.values())
+    options = {**chosen, "asked": tuple(invariant or ())}
+    outcomes = parallel.run_checks(works, options, cluster=cluster, recorded=recorded, **limits)
+    run.take(outcomes, sum(expected.values()) * len(of_seeds) - len(recorded))
+    labels, names = list(expected), list(statements)
+    found = parallel.over_seeds([*run.latest.values()])
+    found.sort(key=lambda one: (labels.index(one.subject), names.index(one.invariant)))
     if screen is not None and seeds is not None:
         for outcome in found:
             screen.add(outcome)
-    if stopped:
-        notes.insert(0, f"stopped at the first failure, after {len(found)} outcomes (--fail-fast)")
-    if interrupted:
-        notes.insert(0, f"interrupted after {len(found)} outcomes")
+    notes = run.notes(len(found))
     if update_baseline:
         known = known.updated(found, invariant)
         known.write()
@@ -211,18 +180,95 @@ def command(
     found = [known.known(outcome) for outcome in found]
     gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], found)
     report = CheckReport(with_cause(found), profile, seed, tuple(notes), tuple(plan["about"]), gaps)
-    elapsed = time.monotonic() - started
     if screen is not None:
-        screen.end(report, elapsed)
-        if profile == "quick" and found and not interrupted and not stopped:
+        screen.end(report, time.monotonic() - started)
+        if profile == "quick" and found and not run.ended:
             print_line(_longer(plan["left_out"]))
     output.write(findings_of(report, statements, works, located=output.has_places))
-    if interrupted:
+    if run.ended == "interrupted":
         return INTERRUPTED
     statuses = [outcome.status for outcome in found]
     if "passed" not in statuses and not any(map(known.knows, found)):
         statuses.append("inconclusive")  # all skipped: nothing was checked
     return exit_code(statuses, plugin_failed=any(row["status"] == "failed" for row in plugins))
+
+
+@dataclass
+class _Run:
+    """The outcomes of a check as they come.
+
+    Args:
+        latest: the newest outcome of each subject, seed and invariant.
+        known: failures that do not count.
+        journal: where outcomes are kept for a later run.
+        screen: where each outcome is shown at once.
+        fail_fast: whether to stop at the first outcome that is not good.
+        ended: ``interrupted`` or ``stopped``, if the run ended early.
+    """
+
+    latest: dict[tuple[str, int | None, str], Outcome]
+    known: Baseline
+    journal: Journal | None
+    screen: Screen | None
+    fail_fast: bool
+    ended: str = ""
+
+    def recall(self, works: Sequence[Work]) -> None:
+        """Take over what an earlier run kept of these works."""
+        from attnbench.checking.works import key_of
+
+        wanted = {(work.label, work.seed, name) for work in works for name in work.invariants}
+        kept = {key_of(one): one for one in (self.journal.found if self.journal else ())}
+        kept = {key: self.known.known(one) for key, one in kept.items() if key in wanted}
+        self.latest = kept | self.latest
+
+    def take(self, outcomes: Iterable[Outcome], count: int) -> None:
+        """Keep and show outcomes until the last one, a failure or Ctrl-C."""
+        from attnbench.checking.works import key_of
+        from attnbench.cli.printing.tables import progress
+
+        try:
+            self._show(*self.latest.values())
+            with progress(count, "checking") as advance:
+                for outcome in outcomes:
+                    new = key_of(outcome) not in self.latest
+                    if self.journal is not None:
+                        self.journal.add(outcome)
+                    outcome = self.known.known(outcome)
+                    self.latest[key_of(outcome)] = outcome
+                    self._show(outcome)
+                    advance(new, f"{outcome.subject}: {outcome.invariant}")
+                    if self.fail_fast and outcome.status not in ("passed", "skipped"):
+                        self.ended = "stopped"
+                        break
+        except KeyboardInterrupt:
+            self.ended = "interrupted"
+
+    def _show(self, *outcomes: Outcome) -> None:
+        if self.screen is not None:
+            for outcome in outcomes:
+                self.screen.add(outcome)
+
+    def notes(self, count: int) -> list[str]:
+        """Remarks on the run, which gave so many outcomes."""
+        from attnbench.checking.outcomes import notes_of
+
+        early = {
+            "interrupted": [f"interrupted after {count} outcomes"],
+            "stopped": [f"stopped at the first failure, after {count} outcomes (--fail-fast)"],
+        }
+        return [*early.get(self.ended, []), *notes_of([*self.latest.values()])]
+
+
+def _journal(path: Path, plan: Mapping[str, Any], chosen: Mapping[str, Any]) -> Journal:
+    """The file of outcomes of a check that asks for this."""
+    from attnbench.checking.journal import Journal
+    from attnbench.checking.works import digests
+    from attnbench.processes.remote import installed_versions
+
+    subjects = [[str(target), name] for target, name in plan["subjects"]]
+    asked = {**chosen, "subjects": subjects, "files": digests(plan["subjects"])}
+    return Journal(path, {**asked, "versions": installed_versions()})
 
 
 def _longer(left_out: int) -> str:

@@ -44,13 +44,12 @@ def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
         ahead = 1 if inputs.causal == "top_left" else 1 + shift
         for row in range(q_len):
             allowed[..., row, max(0, row + ahead) :] = False
-    if inputs.window_size is not None:
-        before, after = inputs.window_size
-        for row in range(q_len):
-            if before >= 0:
-                allowed[..., row, : max(0, row + shift - before)] = False
-            if after >= 0:
-                allowed[..., row, max(0, row + shift + after + 1) :] = False
+    before, after = inputs.window_size or (-1, -1)
+    for row in range(q_len):
+        if before >= 0:
+            allowed[..., row, : max(0, row + shift - before)] = False
+        if after >= 0:
+            allowed[..., row, max(0, row + shift + after + 1) :] = False
     if inputs.alibi_slopes is not None:
         distance = torch.tensor([[abs(i + shift - j) for j in range(kv_len)] for i in range(q_len)])
         slopes = inputs.alibi_slopes.detach().cpu().double()

@@ -173,15 +173,15 @@ def _mask(case: Case, generator: torch.Generator) -> dict[str, Any]:
 
     full = (*case.lead, case.q_len)
     batch = case.lead[:1]
+    shapes = {
+        "boolean": full,
+        "boolean_shared": (case.q_len,),
+        "key_row": (1,),
+        "key_padding": (*batch, *[1] * len(case.lead)),
+    }
+    if case.mask in shapes:
+        return {"attn_mask": boolean(*shapes[case.mask])}
     match case.mask:
-        case "boolean":
-            return {"attn_mask": boolean(*full)}
-        case "boolean_shared":
-            return {"attn_mask": boolean(case.q_len)}
-        case "key_row":
-            return {"attn_mask": boolean(1)}
-        case "key_padding":
-            return {"attn_mask": boolean(*batch, *[1] * len(case.lead))}
         case "bias" | "floating":
             bias = torch.randn(*full, case.kv_len, generator=generator, dtype=torch.float64)
             if case.mask == "floating":

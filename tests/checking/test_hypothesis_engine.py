@@ -19,7 +19,7 @@ from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
 from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject, check
-from attnbench.cases.drawing import space_of
+from attnbench.cases.case_space import space_of
 from attnbench.checking.hypothesis_engine import search
 from attnbench.checking.profiles import PROFILES, Effort, Profile, current_effort
 from attnbench.checking.report_text import failure_text

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import Case, ScoringSpec
-from attnbench.cases.drawing import space_of
+from attnbench.cases.case_space import space_of
 from attnbench.invariants import variance
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, case_of, run

@@ -1,9 +1,9 @@
 """The slot server: a script that runs in the environment of one side; both sides run the same.
 
 It uses only the public names of the side's attnbench. Of the attnbench that it belongs to, which
-may be neither side's, it uses the engine that takes slots, and nothing else. The server imports
-torch and the side's plugins once. For each pair it forks a child, which takes slots on request.
-Orders and answers are lines of JSON on standard input and output.
+may be neither side's, it uses the engine that takes slots and :mod:`side_subjects`. The server
+imports torch and the side's plugins once. For each pair it forks a child, which takes slots on
+request. Orders and answers are lines of JSON on standard input and output.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ import contextlib
 import gc
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import sys
-import traceback
-from collections.abc import Iterable, Iterator
-from importlib import metadata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 import attnbench
 
@@ -32,24 +28,23 @@ _LOOSE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 1e-2, torch.b
 _VARIED = ("query", "key", "value")
 
 
-def _engine() -> Any:
-    """The modules that take slots, of the attnbench that this script belongs to, by their path."""
-    folder = Path(__file__).parents[1] / "timing"
-    name = "_attnbench_timing"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
+def _loaded(name: str, path: Path) -> Any:
+    """A module or package of the attnbench that this script belongs to, by its path."""
+    folder = [str(path.parent)] if path.name == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folder)
     assert spec is not None
     assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[name] = package
-    spec.loader.exec_module(package)
-    for module in ("clocks", "rotation", "slots"):
-        importlib.import_module(f"{name}.{module}")
-    return package
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
-_TIMING = _engine()
+_HERE = Path(__file__).parent
+_SUBJECTS = _loaded("_attnbench_side_subjects", _HERE / "side_subjects.py")
+_TIMING = _loaded("_attnbench_timing", _HERE.parent / "timing" / "__init__.py")
+for _part in ("clocks", "rotation", "slots"):
+    importlib.import_module(f"_attnbench_timing.{_part}")
 
 
 class Subject:
@@ -57,9 +52,9 @@ class Subject:
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.row = row
-        self.spec, self.scoring = _found(row)
+        self.spec, self.scoring = _SUBJECTS.find(row)
         self.device = torch.device(row["device"])
-        self.inputs, self.causal = _inputs(Path(row["inputs"]), self.device)
+        self.inputs, self.causal = _SUBJECTS.inputs_of(Path(row["inputs"]), self.device)
         if self.scoring is None:
             self._fold(self.spec.accepts)
         torch.manual_seed(row["seed"])
@@ -181,7 +176,7 @@ class Subject:
         try:
             self.module.load_state_dict(other["state"])
         except RuntimeError as error:
-            return {"reason": f"its parameters differ ({_first_line(error)})"}
+            return {"reason": f"its parameters differ ({_SUBJECTS.first_line(error)})"}
         given = {name: tensor.to(self.device) for name, tensor in other["inputs"].items()}
         results = _several(self._run(self._leaves(given)))
         loose = 1.0 if self.row["direction"] == "forward" else 10.0
@@ -207,88 +202,6 @@ def _unlike(found: torch.Tensor, wanted: torch.Tensor, loose: float) -> str:
     return f"its output differs by up to {apart:.3g}, of values up to {scale:.3g}"
 
 
-def _found(row: dict[str, Any]) -> tuple[Any, Any]:
-    """The spec of an address and its scoring function: itself, a kernel's, or ``None``."""
-    near: list[Any] = []
-    if row["source"] is None or _is_distribution(row["source"]):
-        spec = attnbench.get(row["name"])
-    else:
-        near = _attribute(row)
-        named = [s for s in near if row["subject"] in ("", _name(s))]
-        if not named:
-            names = ", ".join(map(_name, near))
-            raise LookupError(f"{row['subject']} is not among {names}")
-        spec = named[0]
-    if isinstance(spec, attnbench.KernelSpec):
-        scoring = [
-            s for s in near if isinstance(s, attnbench.ScoringSpec) and s.name == spec.scoring
-        ]
-        return spec, scoring[0] if scoring else attnbench.get(spec.scoring)
-    return spec, spec if isinstance(spec, attnbench.ScoringSpec) else None
-
-
-def _is_distribution(source: str) -> bool:
-    try:
-        metadata.distribution(source)
-    except (metadata.PackageNotFoundError, ValueError):
-        return False
-    return not source.endswith(".py")
-
-
-def _name(spec: Any) -> str:
-    kernel = isinstance(spec, attnbench.KernelSpec)
-    return f"{spec.scoring}/{spec.name}" if kernel else str(spec.name)
-
-
-def _attribute(row: dict[str, Any]) -> list[Any]:
-    module = _module(row["source"])
-    if not hasattr(module, row["attribute"]):
-        raise LookupError(f"{row['source']} has no {row['attribute']}")
-    value = getattr(module, row["attribute"])
-    return list(value) if isinstance(value, Iterable) else [value]
-
-
-def _module(source: str) -> Any:
-    if source.endswith(".py"):
-        path = Path(source).resolve()
-        if not path.is_file():
-            raise LookupError(f"there is no file {source}")
-        sys.path.insert(0, str(path.parent))
-        name = f"attnbench_file_{path.stem}"  # not a name that another module may have
-        known = sys.modules.get(name)
-        if known is not None and getattr(known, "__file__", None) == str(path):
-            return known
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
-    sys.path.insert(0, os.getcwd())
-    return importlib.import_module(source)
-
-
-def _inputs(path: Path, device: torch.device) -> tuple[dict[str, torch.Tensor], bool]:
-    with safe_open(path, framework="pt", device="cpu") as file:
-        tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118 -- it is no dict
-        causal = (file.metadata() or {}).get("is_causal") == "true"
-    return tensors, causal
-
-
-def _origin(spec: Any) -> str:
-    """The file that contains a spec's code."""
-    code = spec.attend if isinstance(spec, attnbench.KernelSpec) else spec.make
-    with contextlib.suppress(TypeError):
-        return str(Path(inspect.getfile(inspect.unwrap(code))).resolve())
-    module = sys.modules.get(getattr(code, "__module__", ""), None)
-    return str(Path(getattr(module, "__file__", "") or "").resolve())
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 class _Child:
     """The child of one pair: it holds one subject at a time."""
 
@@ -306,7 +219,7 @@ class _Child:
             self.subject = Subject(order["row"])
             self.settled.enter_context(_TIMING.slots.settled(self.subject.device))
             found = self.subject.warm_up(order["slot_s"], order["cap_s"])
-            return {**found, "origin": _origin(self.subject.spec)}
+            return {**found, "origin": _SUBJECTS.origin_of(self.subject.spec)}
         assert self.subject is not None
         timer = self.subject.timer
         if what == "clock":
@@ -347,32 +260,7 @@ def _serve_pair(core: int | None) -> None:
         except BaseException as error:  # whatever a subject raises
             if isinstance(error, KeyboardInterrupt):
                 raise
-            last = traceback.format_exception(error)[-4:]
-            _tell(
-                {"error": f"{type(error).__name__}: {_first_line(error)}", "trace": "".join(last)}
-            )
-
-
-def _names(root: str) -> dict[str, Any]:
-    """The subjects whose code is in a folder, except layers, which this server cannot measure."""
-    inside = []
-    layer = getattr(attnbench, "LayerSpec", ())  # an older revision has none
-    for name in attnbench.subjects():
-        if "(" in name:
-            continue
-        with contextlib.suppress(Exception):
-            spec = attnbench.get(name)
-            if not isinstance(spec, layer) and Path(_origin(spec)).is_relative_to(root):
-                inside.append(name)
-    return {"names": inside}
-
-
-def _expanded(row: dict[str, Any]) -> dict[str, Any]:
-    """Names of the specs of a file's attribute, or the error that it raised."""
-    try:
-        return {"names": [_name(spec) for spec in _attribute(row)]}
-    except (Exception, SystemExit) as error:
-        return {"error": f"{type(error).__name__}: {_first_line(error)}"}
+            _tell(_SUBJECTS.fault_of(error))
 
 
 def main() -> None:
@@ -381,16 +269,16 @@ def main() -> None:
     try:
         attnbench.subjects()  # imports the plugins, once for all children
     except Exception as error:
-        _tell({"error": f"{type(error).__name__}: {_first_line(error)}"})
+        _tell(_SUBJECTS.fault_of(error))
         return
     _tell({"torch": torch.__version__, "attnbench": str(Path(attnbench.__file__).resolve())})
     gc.freeze()
     for order in _orders():
         if order["do"] == "names":
-            _tell(_names(order["root"]))
+            _tell(_SUBJECTS.names_inside(order["root"]))
             continue
         if order["do"] == "expand":
-            _tell(_expanded(order["row"]))
+            _tell(_SUBJECTS.names_in_attribute(order["row"]))
             continue
         child = os.fork()
         if child == 0:

@@ -91,46 +91,65 @@ def in_words(program: Program) -> str:
 def legalised(program: Iterable[Step], capacity: int) -> Program:
     """The same program with illegal steps made legal or left out."""
     found: list[Step] = []
-    rows: list[int] = []
-    lengths: list[int] = []
+    tracks: list[_Track] = []
     for step in program:
         if step.kind == "begin":
-            if len(rows) < MOST_TRACKS:
-                count = min(max(1, step.count), MOST_ROWS)
-                pads = (*step.rows[:count], *[0] * (count - len(step.rows)))
-                rows.append(count)
-                lengths.append(0)
-                found.append(Step("begin", count=count, rows=pads if any(pads) else ()))
-            continue
-        if step.kind == "without":
-            if rows and step.count:
-                found.append(Step("without", count=min(step.count, capacity)))
-            continue
-        if step.track >= len(rows):
-            continue
-        track = step.track
-        if step.kind == "append":
-            step = replace(step, count=min(step.count, capacity - lengths[track]))
-            if step.count < 1:
-                continue
-            if step.rows:
-                own = (*step.rows, *[step.count] * rows[track])[: rows[track]]
-                own = tuple(min(count, step.count) for count in own)
-                step = replace(step, rows=own if set(own) != {step.count} else ())
-            lengths[track] += step.count
-        elif step.kind == "select":
-            chosen = tuple(row for row in step.rows if row < rows[track])[:MOST_ROWS]
-            if not chosen:
-                continue
-            step = replace(step, rows=chosen)
-            rows[track] = len(chosen)
-        elif step.kind == "crop":
-            step = replace(step, count=min(step.count, lengths[track]))
-            lengths[track] = step.count
-        elif step.kind == "fork":
-            if len(rows) >= MOST_TRACKS:
-                continue
-            rows.append(rows[track])
-            lengths.append(lengths[track])
-        found.append(step)
+            legal = _begun(step, tracks)
+        elif step.kind == "without":
+            count = min(step.count, capacity) if tracks else 0
+            legal = Step("without", count=count) if count else None
+        else:
+            known = step.track < len(tracks)
+            legal = _continued(step, tracks, capacity) if known else None
+        if legal is not None:
+            found.append(legal)
     return tuple(found)
+
+
+@dataclass
+class _Track:
+    """The rows and the length of a sequence."""
+
+    rows: int
+    length: int = 0
+
+
+def _begun(step: Step, tracks: list[_Track]) -> Step | None:
+    """A legal step that begins a sequence, or ``None``."""
+    if len(tracks) >= MOST_TRACKS:
+        return None
+    count = min(max(1, step.count), MOST_ROWS)
+    pads = (*step.rows[:count], *[0] * (count - len(step.rows)))
+    tracks.append(_Track(count))
+    return Step("begin", count=count, rows=pads if any(pads) else ())
+
+
+def _continued(step: Step, tracks: list[_Track], capacity: int) -> Step | None:
+    """A legal step that goes on with a sequence, or ``None``."""
+    track = tracks[step.track]
+    if step.kind == "append":
+        step = _appended(step, track.rows, capacity - track.length)
+        track.length += step.count
+        return step if step.count else None
+    if step.kind == "select":
+        chosen = tuple(row for row in step.rows if row < track.rows)[:MOST_ROWS]
+        track.rows = len(chosen) or track.rows
+        return replace(step, rows=chosen) if chosen else None
+    if step.kind == "crop":
+        track.length = min(step.count, track.length)
+        return replace(step, count=track.length)
+    if step.kind == "fork":
+        if len(tracks) >= MOST_TRACKS:
+            return None
+        tracks.append(replace(track))
+    return step
+
+
+def _appended(step: Step, rows: int, left: int) -> Step:
+    """The step with no more tokens than fit, and a number for each row if they differ."""
+    count = max(0, min(step.count, left))
+    if not step.rows or not count:
+        return replace(step, count=count)
+    own = (*step.rows, *[count] * rows)[:rows]
+    own = tuple(min(tokens, count) for tokens in own)
+    return replace(step, count=count, rows=own if set(own) != {count} else ())

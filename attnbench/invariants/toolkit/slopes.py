@@ -31,7 +31,7 @@ def gradients_of(total: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | 
     return dict(zip(named, found, strict=True))
 
 
-def compare_slopes(
+def compare_slopes(  # noqa: C901 -- a search in three nested steps
     base: Baseline,
     inputs: Inputs,
     named: dict[str, Tensor],
