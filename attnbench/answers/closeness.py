@@ -18,8 +18,6 @@ from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.oracle.textbook import Stages, stages_of
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Expected", "assert_attention_close", "assert_close"]
-
 _DRAWS = 8
 """Random directions in which :func:`assert_close` moves the inputs."""
 

@@ -11,8 +11,6 @@ from attnbench.specs import MechanismSpec
 from attnbench.subject.lookup import attribute, resolve
 from attnbench.subject.probing.probe_result import probe
 
-__all__ = ["probed"]
-
 
 def probed(target: Address, call: str | None = None) -> dict[str, Any]:
     """Probe a target; called by the command in a child process.

@@ -24,8 +24,6 @@ from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["GRADES", "drift"]
-
 GRADES = ("bitwise", "rounding", "neither", "not tried")
 
 _LENGTHS = (1, 2, 3, 8, 17, 33, 65, 129, 257, 513, 1025)

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from attnbench.attention.torch_internals import OperationMode
 
-__all__ = ["Operation", "Trace", "joined", "traced"]
-
 _NOT_THEIRS = (
     Path(__file__).parents[1],
     Path(torch.__file__).parent,

@@ -22,8 +22,6 @@ from attnbench.subject.styles.tiny_models import CACHES, cache_spec
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["QUESTIONS", "difference"]
-
 _MASKS = ("none", "boolean", "causal", "padding", "floating", "empty_row")
 _LENGTH = 17
 _CHUNK = 5

@@ -6,8 +6,6 @@ from torch import Tensor
 
 from attnbench.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = ["check_inputs", "check_lead", "expand_heads", "heads_are_rows"]
-
 
 def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     """Check that query, key and value share a floating dtype and a device, and have rank 2 or more.

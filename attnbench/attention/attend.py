@@ -26,8 +26,6 @@ from attnbench.errors import (
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec, ScoringSpec
 
-__all__ = ["attend", "attend_plain", "attend_with", "scores_of"]
-
 
 def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.Module:
     if isinstance(module_or_name, nn.Module):

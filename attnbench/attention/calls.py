@@ -16,8 +16,6 @@ from attnbench.attention.arguments import check_inputs, check_lead
 from attnbench.attention.masks import Mask, fold
 from attnbench.errors import ShapeError, UsageError
 
-__all__ = ["Call", "check_features", "prepare"]
-
 
 @dataclass(frozen=True)
 class Call:

@@ -15,9 +15,6 @@ from attnbench.errors import RefusalError, UnknownNameError, UsageError, nearest
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec, ScoringSpec
 
-__all__ = ["Choice", "call_case", "choices", "choose", "rows_stand_alone", "scoring_of"]
-
-
 _ROWS_ALONE = "query_alone_equals_query_among_others"
 """The invariant from which position-dependent scoring functions are exempt."""
 

@@ -15,15 +15,6 @@ from torch import Tensor
 from attnbench.attention.torch_internals import is_concrete
 from attnbench.errors import DeviceError, MaskError
 
-__all__ = [
-    "Mask",
-    "broadcast_mask",
-    "causal_mask",
-    "fold",
-    "valid_lens_mask",
-    "window_mask",
-]
-
 
 @dataclass(frozen=True)
 class Mask:

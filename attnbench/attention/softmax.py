@@ -10,8 +10,6 @@ from torch import Tensor
 from attnbench.attention.masks import Mask, fold
 from attnbench.attention.torch_internals import is_concrete
 
-__all__ = ["masked_softmax", "pool", "softmax_weights"]
-
 
 def softmax_weights(scores: Tensor, mask: Mask) -> Tensor:
     """Softmax over the keys that a mask leaves; hidden keys get a weight of exactly 0.

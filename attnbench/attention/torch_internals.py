@@ -13,17 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = [
-    "OperationMode",
-    "constant_for_compiler",
-    "eager",
-    "faked",
-    "graph_breaks",
-    "is_concrete",
-    "softmax_backward",
-    "transforms_active",
-]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from attnbench.attention.attend import attend
 from attnbench.attention.calls import Call
 
-__all__ = ["Band", "band", "last_slots"]
-
 
 @dataclass(frozen=True)
 class Band:

@@ -9,23 +9,28 @@ import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
+    RESULTS,
     AsJson,
     Baseline,
     Call,
     Cluster,
     Convention,
+    Devices,
+    Dtypes,
+    Inputs,
+    Results,
     Strict,
     Style,
     Targets,
+    Threads,
     Timing,
+    Workload,
     parse_targets,
 )
 
 if TYPE_CHECKING:
     from attnbench.benchmark.records.record import Record
     from attnbench.processes.machines import MachineLostError
-
-_RESULTS = Path("results/attnbench")
 
 
 def command(
@@ -51,29 +56,11 @@ def command(
             "of one sequence; may be repeated.",
         ),
     ] = None,
-    workload: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--workload", help="Sizes of a real model, such as bert_base; may be repeated."
-        ),
-    ] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
-    ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--device",
-            help="A torch device; may be repeated. By default the CPU and the accelerator, if any.",
-            show_default=False,
-        ),
-    ] = None,
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
-    ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
+    workload: Workload = None,
+    inputs: Inputs = None,
+    device: Devices = None,
+    dtype: Dtypes = None,
+    threads: Threads = 1,
     cache: Annotated[
         str, typer.Option("--cache", help="warm, or cold: flushed before each call.")
     ] = "warm",
@@ -100,7 +87,7 @@ def command(
         float,
         typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process."),
     ] = 120.0,
-    results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
+    results: Results = RESULTS,
     run: Annotated[
         str | None, typer.Option("--run", help="Name of the run and of its file.")
     ] = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
-from attnbench.cli.options import AsJson, Cluster, Targets
+from attnbench.cli.options import AsJson, Cluster, Device, Dtypes, Targets, Threads, Workload
 from attnbench.processes.machines import Machine, MachineLostError
 from attnbench.processes.pool import Task
 
@@ -22,16 +22,10 @@ if TYPE_CHECKING:
 def command(
     targets: Targets = None,
     set_name: Annotated[str, typer.Option("--set", help="Named set of cases.")] = "compare",
-    workload: Annotated[
-        list[str] | None,
-        typer.Option("--workload", help="A real workload instead of a set; may be repeated."),
-    ] = None,
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="A torch device.")] = "cpu",
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
+    workload: Workload = None,
+    dtype: Dtypes = None,
+    device: Device = "cpu",
+    threads: Threads = 1,
     pairs: Annotated[int, typer.Option("--pairs", min=2, help="Pairs of the same code.")] = 15,
     cluster: Cluster = None,
     as_json: AsJson = False,

@@ -160,7 +160,11 @@ def command(
     journal = None if resume is None else _journal(resume, plan, chosen)
     run = _Run(latest, known, journal, screen if seeds is None else None, fail_fast)
     run.recall(works)
-    limits = {"jobs": jobs, "timeout_s": timeout or _TIMEOUTS_S[profile], "memory_gib": memory}
+    limits: dict[str, Any] = {
+        "jobs": jobs,
+        "timeout_s": timeout or _TIMEOUTS_S[profile],
+        "memory_gib": memory,
+    }
     recorded = tuple(run.latest.values())
     options = {**chosen, "asked": tuple(invariant or ())}
     outcomes = parallel.run_checks(works, options, cluster=cluster, recorded=recorded, **limits)

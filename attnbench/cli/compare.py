@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson
+from attnbench.cli.options import (
+    RESULTS,
+    AsJson,
+    Device,
+    Dtypes,
+    Inputs,
+    Results,
+    Threads,
+    Workload,
+)
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 
@@ -30,20 +39,11 @@ def command(
         ),
     ],
     set_name: Annotated[str, typer.Option("--set", help="Named set of cases.")] = "compare",
-    workload: Annotated[
-        list[str] | None,
-        typer.Option("--workload", help="A real workload instead of a set; may be repeated."),
-    ] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
-    ] = None,
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="A torch device.")] = "cpu",
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
+    workload: Workload = None,
+    inputs: Inputs = None,
+    dtype: Dtypes = None,
+    device: Device = "cpu",
+    threads: Threads = 1,
     budget: Annotated[
         float,
         typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts."),
@@ -61,9 +61,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    results: Annotated[Path, typer.Option("--results", help="Folder of recorded runs.")] = Path(
-        "results/attnbench"
-    ),
+    results: Results = RESULTS,
     as_json: AsJson = False,
 ) -> int:
     """Decide for each case whether B is faster or slower than A, the same, or ambiguous.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,9 @@ import typer
 from attnbench.errors import UsageError
 from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention
+
+RESULTS = Path("results/attnbench")
+"""The folder of the records, unless a command is told another."""
 
 Targets = Annotated[
     list[str] | None,
@@ -58,6 +62,32 @@ Timing = Annotated[
         "graph, without the overhead of Python.",
     ),
 ]
+Workload = Annotated[
+    list[str] | None,
+    typer.Option("--workload", help="Sizes of a real model, such as bert_base; may be repeated."),
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs",
+        help="A safetensors file with your own query, key, value and optional attn_mask, after "
+        "projection and head split.",
+    ),
+]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device",
+        help="A torch device; may be repeated. By default the CPU and the accelerator, if any.",
+        show_default=False,
+    ),
+]
+Dtypes = Annotated[
+    list[str] | None,
+    typer.Option("--dtype", help="A dtype that replaces those of the set; may be repeated."),
+]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
+Results = Annotated[Path, typer.Option("--results", help="Folder of the records.")]
 Seed = Annotated[
     int | None,
     typer.Option("--seed", help="Seed of the drawn cases; by default the same every time."),

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.options import (
+    RESULTS,
     AsJson,
     Baseline,
     Call,
     Cluster,
     Convention,
+    Devices,
+    Inputs,
+    Results,
     Strict,
     Style,
     Targets,
+    Threads,
     Timing,
     parse_targets,
 )
@@ -29,7 +33,6 @@ if TYPE_CHECKING:
     from attnbench.processes.cluster import ClusterWorkers
     from attnbench.processes.machines import MachineLostError
 
-_RESULTS = Path("results/attnbench")
 _INVARIANT_S = 60.0
 _CHECKS_S = 60.0
 _MEASURING_S = 45.0
@@ -41,24 +44,9 @@ def command(
     style: Style = None,
     call: Call = None,
     convention: Convention = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(
-            "--inputs",
-            help="A safetensors file with your own query, key, value and optional attn_mask, after "
-            "projection and head split; used for the measurements instead of the small grid.",
-        ),
-    ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--device",
-            help="A torch device to measure on; may be repeated. By default the CPU and the "
-            "accelerator, if any.",
-            show_default=False,
-        ),
-    ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")] = 1,
+    inputs: Inputs = None,
+    device: Devices = None,
+    threads: Threads = 1,
     timing: Timing = "call",
     baseline: Baseline = None,
     check_seconds: Annotated[
@@ -77,7 +65,7 @@ def command(
             help="Seconds for the measurements; each row is measured in at least three processes.",
         ),
     ] = _MEASURING_S,
-    results: Annotated[Path, typer.Option("--results", help="Folder of the records.")] = _RESULTS,
+    results: Results = RESULTS,
     cluster: Cluster = None,
     as_json: AsJson = False,
     strict: Strict = False,

@@ -27,8 +27,6 @@ from attnbench.subject.layer import LayerInputs, LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["ARRANGEMENTS", "Arrangement", "Rerun"]
-
 _THREADS = (1, 2, 3)
 _LONG = 513
 """Keys of a long case; torch's fused attention changes its order of sums from here on."""

@@ -25,8 +25,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["takes_dropout"]
-
 
 def takes_dropout(subject: Subject) -> str | None:
     """Why dropout says nothing of a subject; ``None`` if it takes ``dropout_p``."""

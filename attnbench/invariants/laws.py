@@ -23,8 +23,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__: list[str] = []
-
 _FAR = {
     "float64": (1024.0, 64.0),
     "float32": (1024.0, 64.0),

@@ -25,8 +25,6 @@ from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["bounds", "judge", "within"]
-
 _PAIRS = {"quick": 8}
 """About how many pairs of query and key are scored in Python floats, 10 to 100 µs each; else 64."""
 

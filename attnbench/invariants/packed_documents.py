@@ -27,8 +27,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__: list[str] = []
-
 _UNITS = 64
 _HUGE = {"float64": 1e4, "float32": 1e4, "bfloat16": 64.0, "float16": 16.0}
 

@@ -24,8 +24,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__: list[str] = []
-
 _BAND = 0.25
 """Part of the errors' root mean square that their mean may be, beside its standard errors.
 

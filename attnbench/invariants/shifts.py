@@ -16,8 +16,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__: list[str] = []
-
 _SHIFTS = (2.0**10, 2.0**14, -(2.0**14))
 """Times 1/√E these leave float32's exponential, and float64's, no number but 0, or infinity."""
 

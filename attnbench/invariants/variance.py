@@ -20,8 +20,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["STANDARD_ERRORS"]
-
 STANDARD_ERRORS = 6.0
 """How many a mean may be off by; a normal mean is beyond them twice in 10⁹.
 

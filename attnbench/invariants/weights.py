@@ -29,8 +29,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["has_weights"]
-
 _WIDE = ("float64", "float32")
 
 

@@ -9,8 +9,6 @@ import time
 
 from attnbench.judging.process_tree import running
 
-__all__ = ["ComputingClock", "Patience"]
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OPEN = {"x86_64": 298, "aarch64": 241}
 _SOFTWARE, _TASK_CLOCK, _SIZE = 1, 1, 112

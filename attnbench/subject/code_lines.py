@@ -13,8 +13,6 @@ from attnbench.processes.tracebacks import is_own_code
 from attnbench.specs import KernelSpec
 from attnbench.subject.subject import Subject
 
-__all__ = ["CodeLines", "code_lines"]
-
 
 class CodeLines(NamedTuple):
     """Lines of a file: the one where the computation begins, and the span of its definition."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-__all__ = ["constant_names", "unsettle"]
-
 
 def constant_names(module: nn.Module) -> tuple[str, ...]:
     """The names of the parameters of a new module that are constant.

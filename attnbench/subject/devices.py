@@ -6,8 +6,6 @@ import torch
 
 from attnbench.errors import DeviceError, nearest
 
-__all__ = ["available_devices", "check_device"]
-
 
 def available_devices() -> list[str]:
     """The names of the CPU and of the accelerator, if there is one."""

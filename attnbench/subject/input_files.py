@@ -17,8 +17,6 @@ from attnbench.attention.arguments import check_inputs, check_lead
 from attnbench.errors import AttnbenchError, InputsError, nearest
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["digest", "load_inputs", "save_inputs"]
-
 _NEEDED = ("query", "key", "value")
 _KNOWN = (*_NEEDED, "attn_mask", "valid_lens")
 

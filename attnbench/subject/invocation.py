@@ -28,7 +28,9 @@ _PASSED_ON = (
 )
 
 
-def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions) -> dict[str, Any]:
+def arguments(  # noqa: C901 -- a branch for each argument
+    inputs: Inputs, accepts: Collection[str], conventions: Conventions
+) -> dict[str, Any]:
     """The keyword arguments of a mechanism's ``forward`` for these inputs.
 
     Args:

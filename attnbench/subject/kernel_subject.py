@@ -9,8 +9,6 @@ from attnbench.cases.case import Case
 from attnbench.specs import KernelSpec, ScoringSpec
 from attnbench.subject.scoring_subject import ScoringSubject
 
-__all__ = ["KernelSubject"]
-
 _FOLDED = {"none": "none", "bias": "floating", "floating": "floating", "causal": "causal"}
 """The kind of mask that ``attend`` passes to a kernel; a boolean one for all other kinds."""
 

@@ -22,8 +22,6 @@ from attnbench.subject.result_form import held
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, lay_out
 
-__all__ = ["LONGEST", "LayerInputs", "LayerSubject"]
-
 LONGEST = 64
 """Length of the longest sequence for a layer, unless its cache declares a larger capacity."""
 

@@ -30,8 +30,6 @@ from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.styles.table import adapted
 from attnbench.subject.subject import Subject
 
-__all__ = ["attribute", "get", "installed", "make_scoring", "resolve", "subjects"]
-
 _SPECS = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 

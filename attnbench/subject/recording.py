@@ -18,8 +18,6 @@ from attnbench.errors import InputsError
 from attnbench.subject.input_files import save_inputs
 from attnbench.subject.styles.turned_masks import with_causality
 
-__all__ = ["record"]
-
 _SDPA = functional.scaled_dot_product_attention
 _MULTIHEAD = functional.multi_head_attention_forward
 

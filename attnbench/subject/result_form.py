@@ -11,8 +11,6 @@ from torch import Tensor
 from attnbench.errors import DeviceError, DtypeError, ShapeError
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["held", "output_and_more"]
-
 _OUTPUTS = ("output", "attn_output", "context", "context_vector", "last_hidden_state", "out")
 _WEIGHTS = ("weights", "attn_weights", "attention_weights", "attentions", "p_attn", "attn")
 

@@ -13,8 +13,6 @@ from attnbench.subject.result_form import held
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["ScoringSubject"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoringSubject(Subject):

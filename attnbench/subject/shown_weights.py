@@ -17,9 +17,6 @@ from attnbench.subject.tensors import Inputs
 if TYPE_CHECKING:
     from attnbench.subject.subject import Subject
 
-__all__ = ["shown_weights"]
-
-
 _LARGEST = 2**20
 """Weights of one call, over all of its blocks."""
 

@@ -14,8 +14,6 @@ from types import ModuleType
 from attnbench.errors import AddressError, AttnbenchError, UnknownNameError
 from attnbench.registry.address import Address
 
-__all__ = ["import_module", "load_file"]
-
 
 def import_module(address: Address) -> ModuleType:
     """Import the module of an address; the working directory is importable.

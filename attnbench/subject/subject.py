@@ -29,8 +29,6 @@ from attnbench.subject.constant_parameters import constant_names, unsettle
 from attnbench.subject.shown_weights import shown_weights
 from attnbench.subject.tensors import Inputs, make_inputs
 
-__all__ = ["Inputs", "Subject"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Subject(ABC):

@@ -11,8 +11,6 @@ from attnbench.invariants.caches.program import Program, Step, legalised
 from attnbench.invariants.caches.properties import PROPERTIES, operations
 from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage
 
-__all__ = ["is_of_another", "played", "restricted"]
-
 
 def played(stage: Stage, judged: str, program: Program) -> FoundError | None:
     """Play a program; returns the error that it shows, or ``None``."""

@@ -25,8 +25,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["cache_cases", "cache_invariant", "has_cache"]
-
 
 def has_cache(subject: Subject, *operations: str) -> str | None:
     """The reason why the invariant does not apply to a layer's cache, or ``None``."""

@@ -15,8 +15,6 @@ from attnbench.invariants.caches.seen_tokens import seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage, stage_of
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
-__all__ = ["explanation"]
-
 _LONGEST = 12
 """Most tokens of a program that is cut otherwise."""
 

@@ -102,7 +102,7 @@ def _drawn(stage: Stage, judged: str) -> Program | None:
     return None
 
 
-def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:  # noqa: C901 -- rules of a class made for a subject
+def _machine(stage: Stage, judged: str) -> type[RuleBasedStateMachine]:  # noqa: C901 -- a class
     allowed = operations(stage.subject, judged)
     capacity = min(stage.subject.capacity, TOKENS)
     window = stage.subject.width or 4

@@ -23,8 +23,6 @@ from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage, Track
 from attnbench.invariants.toolkit.layer_faults import LEFT
 from attnbench.invariants.toolkit.layer_rounding import floor_of, worst_place
 
-__all__ = ["Player"]
-
 
 class Player:
     """Play one program, and raise :class:`FoundError` if an output is wrong.

@@ -14,8 +14,6 @@ from attnbench.checking import hypothesis_engine
 from attnbench.checking.hypothesis_engine import Failures
 from attnbench.invariants.caches.program import KINDS, Program, Step
 
-__all__ = ["keep", "shrunk", "stored"]
-
 _PLAYS = 300
 """Most programs that are played to find a shorter one that fails."""
 

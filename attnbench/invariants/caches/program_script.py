@@ -12,8 +12,6 @@ from attnbench.invariants.caches.program import MOST_ROWS
 from attnbench.invariants.caches.stage import TOKENS
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["ProgramLines", "script_of"]
-
 
 def script_of(subject: LayerSubject, case: Case, lines: Sequence[str]) -> list[str]:
     """The lines of a program, behind those that make what it is played with."""

@@ -10,8 +10,6 @@ from attnbench.invariants.caches.program import Program, Step, steps
 from attnbench.invariants.toolkit.layer_faults import holds_left_padding
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["PROPERTIES", "Property", "operations"]
-
 
 @dataclass(frozen=True)
 class Property:

@@ -19,8 +19,6 @@ from attnbench.invariants.caches.program import Program
 from attnbench.invariants.caches.stage import FoundError, Stage, Track
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 
-__all__ = ["seen_tokens"]
-
 _MOST = 96
 """Most tokens of a program of which each is changed once."""
 

@@ -19,8 +19,6 @@ from attnbench.invariants.caches.program import MOST_ROWS, Program
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["TOKENS", "FoundError", "Stage", "Track", "stage_of"]
-
 TOKENS = 192
 """Columns of the tokens from which chunks are cut."""
 

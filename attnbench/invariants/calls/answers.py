@@ -12,8 +12,6 @@ from attnbench.hookspecs import hookimpl
 from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 
-__all__: list[str] = []
-
 # where even a subject that is exempt from much has to answer
 _MASKS = ("none", "boolean", "floating", "causal")
 _REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")

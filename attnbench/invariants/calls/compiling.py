@@ -45,8 +45,6 @@ from attnbench.subject.tensors import Inputs
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__: list[str] = []
-
 _HEADS = Case((2, 3), 4, 6, 8, 6, 5, mask="boolean")
 _CASES = (
     _HEADS,

@@ -19,8 +19,6 @@ from attnbench.invariants.toolkit.derivations import ordinary
 from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 
-__all__: list[str] = []
-
 
 def _copies_agree(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)

@@ -19,8 +19,6 @@ from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__: list[str] = []
-
 
 def _memory(tensor: Tensor) -> Tensor:
     """All of the memory that a tensor is a view of, as bytes."""

@@ -14,8 +14,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["called_before_a_step", "called_beside_others", "has_no_parameters", "kept_state_cases"]
-
 
 def called_beside_others(subject: Subject, case: Case) -> None:
     """Raise if making and calling modules of other sizes changes a module's output."""

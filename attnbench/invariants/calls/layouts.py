@@ -19,8 +19,6 @@ from attnbench.specs import KINDS, Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, lay_out
 
-__all__: list[str] = []
-
 _RUNS, _MARGIN = 16, 64.0
 """Runs on inputs that differ in their last bits, and the multiple of what they move allowed.
 

@@ -18,8 +18,6 @@ from attnbench.invariants.toolkit.derivations import placed_at
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-__all__: list[str] = []
-
 _CASES = (
     Case((2,), 3, 5, 4, 4, 4),
     Case((2,), 65, 65, 8, 8, 8),

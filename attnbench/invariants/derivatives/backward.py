@@ -22,8 +22,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__: list[str] = []
-
 _WIDE = ("float64", "float32")
 _REUSES_MEMORY = "requires create_graph=False and retain_graph=False"
 """Torch's message on a second pass through compiled code, whose memory the first pass has freed."""

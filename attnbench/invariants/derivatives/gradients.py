@@ -23,8 +23,6 @@ from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__: list[str] = []
-
 
 def _right(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)

@@ -18,8 +18,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__: list[str] = []
-
 _CASES = (
     Case((2,), 3, 5, dtype="float64", mask="boolean"),
     Case((1, 2), 4, 4, dtype="float64", mask="causal", seed=1),

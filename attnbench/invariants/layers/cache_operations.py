@@ -8,8 +8,6 @@ from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.specs import Invariant
 
-__all__: list[str] = []
-
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:

@@ -23,8 +23,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__: list[str] = []
-
 
 def _independent(subject: Subject, case: Case) -> None:
     look, batch = Look(subject, case), case.lead[0]

@@ -16,8 +16,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
-__all__: list[str] = []
-
 
 def _grouped(subject: Subject, case: Case) -> None:
     look = Look(subject, case)

@@ -23,8 +23,6 @@ from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-__all__: list[str] = []
-
 _MASKS = ("none", "padding")
 
 

@@ -27,8 +27,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__: list[str] = []
-
 _MASKS = ("none", "padding")
 
 

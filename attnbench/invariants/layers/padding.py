@@ -30,8 +30,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
-__all__: list[str] = []
-
 _SIDES = ("padding", "left_padding")
 
 

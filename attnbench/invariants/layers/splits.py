@@ -16,8 +16,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
-__all__: list[str] = []
-
 
 def _contract(subject: Subject, case: Case) -> None:
     assert isinstance(subject, LayerSubject)

@@ -6,17 +6,6 @@ from collections.abc import Callable
 
 from attnbench.subject.subject import Subject
 
-__all__ = [
-    "Reason",
-    "adds_keys",
-    "any_of",
-    "has_no_gradients",
-    "is_always_causal",
-    "knows_heads",
-    "knows_positions",
-    "knows_positions_or_adds_keys",
-]
-
 Reason = Callable[[Subject], str | None]
 """Returns the reason why an invariant does not apply, or ``None``."""
 

@@ -22,8 +22,6 @@ from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["Baseline"]
-
 _HALF = ("bfloat16", "float16")
 
 _NEAR = 64.0

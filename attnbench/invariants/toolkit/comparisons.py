@@ -11,18 +11,6 @@ from torch import Tensor
 from attnbench.checking.profiles import missed
 from attnbench.errors import InvariantViolation, RefusalError
 
-__all__ = [
-    "agree",
-    "agree_within",
-    "differentiate",
-    "holds",
-    "needs",
-    "reject",
-    "row_tolerance",
-    "same_gradient",
-    "same_gradients",
-]
-
 
 def needs(value: Tensor | None) -> Tensor:
     """Return the tensor if the subject has it; otherwise reject the case."""

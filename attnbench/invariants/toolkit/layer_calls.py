@@ -18,8 +18,6 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["Look", "has_gradients", "layer_cases", "takes_padding"]
-
 _LARGE = {"float64": 1e4, "float32": 1e3, "bfloat16": 64.0, "float16": 16.0}
 
 

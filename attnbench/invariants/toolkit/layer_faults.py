@@ -17,16 +17,6 @@ from attnbench.invariants.toolkit.layer_calls import Look
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.subject.layer import LayerSubject
 
-__all__ = [
-    "LEFT",
-    "holds_left_padding",
-    "leak",
-    "leaks_padding",
-    "mixes_items",
-    "sees_beyond_window",
-    "sees_the_future",
-]
-
 LEFT = "left_padding_is_inert"
 """The law on padding at the left."""
 

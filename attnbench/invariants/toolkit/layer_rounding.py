@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from attnbench.oracle.operations import RoundedMeans
 from attnbench.subject.layer import LayerSubject
 
-__all__ = ["eps_of", "floor_of", "gradient_floor", "rounding_of", "worst_place"]
-
 _UNITS = 4.0
 _DRAWS = 16
 _COARSE = 1e-4

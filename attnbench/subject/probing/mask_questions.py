@@ -12,15 +12,6 @@ from torch import Tensor
 
 from attnbench.subject.probing.probed_calls import ALLOWED, Answer, Calls, same
 
-__all__ = [
-    "boolean_masks",
-    "causal_corner",
-    "empty_rows",
-    "floating_masks",
-    "hidden_slots",
-    "mask_value",
-]
-
 
 def boolean_masks(calls: Calls) -> Answer:
     """What True says: the query may attend to the key, or the key is hidden."""

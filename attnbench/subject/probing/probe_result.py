@@ -18,8 +18,6 @@ from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.renaming import renamed
 from attnbench.subject.styles.signature import keywords_of
 
-__all__ = ["Probe", "probe"]
-
 _STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
     {"sdpa": sdpa, "flash": flash}
 )

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from attnbench.subject.result_form import output_and_more
 
-__all__ = ["ALLOWED", "BATCH", "HEADS", "LAYOUTS", "Answer", "Calls", "same"]
-
 BATCH, HEADS = 2, 4
 _CLEAR = 1e-6
 

@@ -27,8 +27,6 @@ from attnbench.subject.probing.score_questions import (
 )
 from attnbench.subject.result_form import output_and_more
 
-__all__ = ["QUESTIONS", "find_layout"]
-
 
 def find_layout(calls: Calls) -> Answer:
     """The layout in which a head reads its own values, at every length, and no other head's."""

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from attnbench.subject.probing.probed_calls import BATCH, HEADS, Answer, Calls
 
-__all__ = ["returned_lse", "returned_weights"]
-
 _ASKED = (
     *("return_lse", "return_softmax_lse", "return_weights", "need_weights"),
     *("return_attention_scores", "return_attn_probs"),

@@ -6,8 +6,6 @@ import torch
 
 from attnbench.subject.probing.probed_calls import ALLOWED, Answer, Calls, same
 
-__all__ = ["grouped_heads", "scale_argument", "scale_of_scores", "softcap_order", "window_edges"]
-
 _WINDOWS = ("window_size", "window", "sliding_window")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CACHES", "FORMS", "LENGTHS", "MASKS", "OFFSETS", "SLOTS"]
-
 MASKS = {
     "padding_mask": "boolean",
     "attention_mask": "ones",

@@ -14,8 +14,6 @@ from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 
-__all__ = ["array"]
-
 
 @renames
 def array(

@@ -16,19 +16,6 @@ from attnbench.errors import RefusalError
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.signature import Keywords
 
-__all__ = [
-    "UNASKED",
-    "AdaptedSpec",
-    "Callee",
-    "Maker",
-    "fold",
-    "fold_mask",
-    "name_of",
-    "refusals",
-    "spec_of",
-    "unfold",
-]
-
 _OWN = (
     "what is looked at is the adapter, not the callee; name the invariant to have it run all the "
     "same"

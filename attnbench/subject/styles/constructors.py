@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["HEADS", "asks_for_heads", "constructor_arguments"]
-
 HEADS = 2
 
 _QUERY = ("query_size", "query_dim", "q_size", "q_dim", "dim_q", "d_q", "decoder_dim", "dec_dim")

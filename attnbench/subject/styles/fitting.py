@@ -10,8 +10,6 @@ from typing import Any
 from attnbench.errors import StyleError
 from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
 
-__all__ = ["better", "fits", "fitted", "fitting"]
-
 _FIRST: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {
         "sdpa": tuple(FIRST.values()),

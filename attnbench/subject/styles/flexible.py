@@ -17,8 +17,6 @@ from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
 
-__all__ = ["flex", "uncompiled"]
-
 _HIDES = "its mask_mod hides keys of its own, of which no mask that is given tells"
 _UNKNOWN_KEYS = (
     "constant_values_come_back",

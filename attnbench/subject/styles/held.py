@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from attnbench.specs import CacheSpec
 
-__all__ = ["KEPT", "TUPLES", "Held", "held_cache"]
-
 KEPT = ("argument", "returned", "module")
 """Where a module has its cache: in an argument, in its result, or in itself."""
 

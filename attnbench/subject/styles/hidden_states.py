@@ -29,8 +29,6 @@ from attnbench.subject.styles.trials import (
 )
 from attnbench.subject.styles.turned_masks import padding_as
 
-__all__ = ["HiddenStates", "layer"]
-
 
 class HiddenStates(nn.Module):
     """A module on hidden states, with the interface of a layer.
@@ -95,6 +93,12 @@ class HiddenStates(nn.Module):
         return {name: known[name] for name in self.names if name in known}
 
 
+def _check_words(form: str | None, kept: str) -> None:
+    if form not in (None, *FORMS) or kept not in KEPT:
+        wrong, known = (form, FORMS) if form not in (None, *FORMS) else (kept, KEPT)
+        raise UsageError(f"layer: {wrong!r} is none of {', '.join(known)}.")
+
+
 def layer(
     make: Callable[..., nn.Module] | nn.Module,
     *,
@@ -141,9 +145,7 @@ def layer(
         UsageError: an argument has an invalid value; when the subject is looked up: the signature
             shows a mask, a cache or a position of which nothing says how to use it.
     """
-    if form not in (None, *FORMS) or kept not in KEPT:
-        wrong, known = (form, FORMS) if form not in (None, *FORMS) else (kept, KEPT)
-        raise UsageError(f"layer: {wrong!r} is none of {', '.join(known)}.")
+    _check_words(form, kept)
     cached = cache is not None or kept == "returned"
     template = make if isinstance(make, nn.Module) else None
 

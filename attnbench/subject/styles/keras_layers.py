@@ -14,8 +14,6 @@ from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.styles.callee import name_of, refusals, spec_of
 from attnbench.subject.styles.fitting import better
 
-__all__ = ["keras"]
-
 _HEADS = 2
 _COUNTS = ("num_heads", "num_query_heads", "num_key_value_heads")
 _WIDTHS = ("key_dim", "head_dim")

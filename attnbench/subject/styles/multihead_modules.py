@@ -18,8 +18,6 @@ from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.signature import Keywords, keywords_of
 from attnbench.subject.styles.turned_masks import for_multihead
 
-__all__ = ["multihead"]
-
 _HEADS = 2
 
 

@@ -15,8 +15,6 @@ from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 
-__all__ = ["paged", "varlen"]
-
 _FORMULA = "softmax(q·k / √E) v"
 _PAGE = 4
 

@@ -17,8 +17,6 @@ from torch import nn
 from attnbench.errors import StyleError
 from attnbench.subject.styles.signature import MEANINGS, keywords_of
 
-__all__ = ["renamed", "renames"]
-
 _Adapter = TypeVar("_Adapter", bound=Callable[..., Any])
 _FORM = 'write it like "f(queries=query, keys=key, values=value)"'
 _PASSED = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import operator
 
-__all__ = ["scaled_dot_rows"]
-
 Rows = list[list[float]]
 
 

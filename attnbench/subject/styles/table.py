@@ -21,8 +21,6 @@ from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.packing import paged, varlen
 from attnbench.subject.styles.textbook_classes import is_textbook, textbook
 
-__all__ = ["STYLES", "adapted", "known_style"]
-
 _FLEX = "torch.nn.attention.flex_attention"
 
 

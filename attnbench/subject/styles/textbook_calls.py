@@ -16,8 +16,6 @@ from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import better
 from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
 
-__all__ = ["LENGTHS", "SLOTS", "Form", "TextbookMaker"]
-
 LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")
 SLOTS = 5
 """Number of keys of a module that is made for one number of them."""

@@ -20,8 +20,6 @@ from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import FIRST, keywords_of
 from attnbench.subject.styles.textbook_calls import LENGTHS, SLOTS, Form, TextbookMaker
 
-__all__ = ["is_textbook", "textbook"]
-
 _CLEAR = 1e-4
 _DTYPES = ("float32", "float64")
 """A textbook's -1e6 is -inf in float16, and it divides a product that overflows there."""

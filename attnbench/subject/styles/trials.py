@@ -13,8 +13,6 @@ from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
 from attnbench.subject.styles.held import TUPLES, Held
 
-__all__ = ["is_causal", "refuse_masks", "refuse_positions", "returned_cache", "tried"]
-
 _ROWS, _FIRST, _LENGTH = 2, 7, 9
 
 

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from attnbench.errors import RefusalError
 
-__all__ = ["for_multihead", "padding_as", "with_causality"]
-
 
 def with_causality(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """Combine a mask with causality aligned to the top left, like ``is_causal``."""
