@@ -46,12 +46,13 @@ if TYPE_CHECKING:
     from attnbench.judging.decision import Judgement
     from attnbench.subject.lookup import get, subjects
     from attnbench.subject.recording import record
-    from attnbench.subject.subject import Inputs, Subject
+    from attnbench.subject.subject import Subject
+    from attnbench.subject.tensors import Inputs
 
 _LAZY = {
     "Case": "cases.case",
     "CheckReport": "checking.check_report",
-    "Inputs": "subject.subject",
+    "Inputs": "subject.tensors",
     "Judgement": "judging.decision",
     "Outcome": "checking.outcomes",
     "Subject": "subject.subject",

@@ -41,7 +41,7 @@ class AttnbenchError(Exception):
     Args:
         args: the message.
         cause: name of the cause of the failure that the error becomes, if it is about the result
-            of a subject; see ``checking/cause/causes.json``.
+            of a subject; see ``checking/causes.json``.
     """
 
     def __init__(self, *args: object, cause: str | None = None) -> None:
@@ -125,7 +125,7 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         other: what else has the expected value, if it is not simply what is right.
         allowed: largest allowed difference.
         error: the error as a multiple of what the invariant allows; ``None`` if it has no scale.
-        cause: name of the cause, where the check knows it; see ``checking/cause/causes.json``.
+        cause: name of the cause, where the check knows it; see ``checking/causes.json``.
         program: the calls that were made of a cache, in words.
         compared: the compared tensors by name, for the script that reproduces the failure; or
             ``lines``, a script that may call ``make`` and ends with an assertion.

@@ -33,7 +33,7 @@ def main(rounds: int) -> None:
     from torch.utils.benchmark import Timer
 
     from attnbench.benchmark.bench_case import BenchCase
-    from attnbench.benchmark.measuring.contract import Contract
+    from attnbench.benchmark.contract import Contract
     from attnbench.benchmark.measuring.measured_calls import measured_call
     from attnbench.benchmark.timing.slots import Timer as Slots
     from attnbench.benchmark.timing.slots import settled

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnbench.benchmark.measuring.contract import LAYER_DIRECTIONS
+from attnbench.benchmark.contract import LAYER_DIRECTIONS
 from attnbench.cases.case import Case
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class BenchCase:
 
     Args:
         case: the sizes, dtype, device, mask and seed.
-        direction: a key of :data:`attnbench.benchmark.measuring.contract.DIRECTIONS`.
+        direction: a key of :data:`attnbench.benchmark.contract.DIRECTIONS`.
         workload: label for display: a workload's name, ``L=S=...`` or a file name.
         kv_heads: number of key and value heads if grouped (it divides the query's), else ``None``.
         path: file of saved inputs; if ``None``, tensors are drawn from the seed.
@@ -77,7 +77,7 @@ class BenchCase:
         if self.case.dtype not in subject.dtypes:
             return f"it supports {', '.join(subject.dtypes)}"
         if self.of_layers:
-            from attnbench.benchmark.measuring.decoding import reason_against
+            from attnbench.benchmark.decoding import reason_against
 
             return reason_against(subject, self.case, self.direction)
         if subject.maker.equal_sizes and self.case.query_size != self.case.key_size:
@@ -105,7 +105,7 @@ class BenchCase:
 
         case = self.case
         if self.direction == "decode":
-            from attnbench.benchmark.measuring.decoding import step_inputs
+            from attnbench.benchmark.decoding import step_inputs
 
             return step_inputs(subject, case)
         if self.path is None:

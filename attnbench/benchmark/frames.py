@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.benchmark.measuring.contract import LAYER_DIRECTIONS
+from attnbench.benchmark.contract import LAYER_DIRECTIONS
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.records.store import read, read_folder
 from attnbench.errors import RecordError

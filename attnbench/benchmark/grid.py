@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.benchmark.measuring.contract import DIRECTIONS
+from attnbench.benchmark.contract import DIRECTIONS
 from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, Record
 
 OVERHEAD = 0.2

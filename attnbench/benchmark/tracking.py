@@ -23,9 +23,9 @@ from torch import nn
 from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
 from attnbench.benchmark.agreement.judgement import output_agreement, verify
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring.contract import VERSION as CONTRACT_VERSION
-from attnbench.benchmark.measuring.contract import Contract
-from attnbench.benchmark.measuring.decoding import Step, bytes_a_token
+from attnbench.benchmark.contract import VERSION as CONTRACT_VERSION
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.decoding import Step, bytes_a_token
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.measuring.memory import peak_bytes
 from attnbench.benchmark.records.record import BASELINES

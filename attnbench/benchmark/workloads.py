@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring.contract import DIRECTIONS
+from attnbench.benchmark.contract import DIRECTIONS
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError, nearest
 from attnbench.specs import DTYPES

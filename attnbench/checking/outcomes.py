@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from attnbench.checking.cause.known_causes import cause_in_words
+from attnbench.checking.known_causes import cause_in_words
 from attnbench.deprecations import TABLES
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")

@@ -109,7 +109,7 @@ def command(
     Results are saved as they come, so that an interrupted run can be resumed. On a cluster every
     machine measures all rows, one at a time, and records them in its own file.
     """
-    from attnbench.benchmark.measuring.contract import Contract
+    from attnbench.benchmark.contract import Contract
     from attnbench.cli import machine_runs, recorded_run
     from attnbench.cli.plugin_loading import check_options, load_plugins
     from attnbench.cli.printing import record_tables

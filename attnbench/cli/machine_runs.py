@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnbench.benchmark.measuring import unfinished
 from attnbench.benchmark.measuring.session import Taken
-from attnbench.benchmark.records import store, unfinished
+from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
 from attnbench.cli import recorded_run
 from attnbench.cli.plugin_loading import with_plugins

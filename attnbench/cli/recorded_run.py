@@ -15,8 +15,9 @@ from filelock import FileLock
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.machine.setting import Setting, here
+from attnbench.benchmark.measuring import unfinished
 from attnbench.benchmark.measuring.session import Planned, Session, Taken
-from attnbench.benchmark.records import store, unfinished
+from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.workloads import LAYER_SIZE, cases_of
 from attnbench.cli.plugin_loading import ask, warm_up_children

@@ -76,7 +76,7 @@ def command(
     bench --set run'; these commands show more. Other work on the machine widens the intervals. On a
     cluster the checks are split over all workers, and every machine measures all rows.
     """
-    from attnbench.benchmark.measuring.contract import Contract
+    from attnbench.benchmark.contract import Contract
     from attnbench.checking import parallel
     from attnbench.checking.check_report import CheckReport
     from attnbench.cli import machine_runs, recorded_run

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import attnbench
 from attnbench import adapters
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measuring.measurement import measure
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.timing import clocks

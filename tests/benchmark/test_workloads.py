@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from attnbench.benchmark.measuring.contract import CACHES, DIRECTIONS, Contract
+from attnbench.benchmark.contract import CACHES, DIRECTIONS, Contract
 from attnbench.benchmark.workloads import cases_of, named_set, set_names, workload, workloads
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError

@@ -10,7 +10,7 @@ from torch import nn
 from attnbench.benchmark.agreement.attention_agreement import ROWS, Agreement, agreement
 from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
 from attnbench.benchmark.agreement.layer_agreement import layer_agreement
-from attnbench.benchmark.measuring.decoding import Step, StepInputs
+from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.timing.samples import Samples
 from attnbench.subject.layer import LayerInputs, LayerSubject
 from attnbench.subject.subject import Subject

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.benchmark.agreement.attention_agreement import Agreement, ratio_of_errors
-from attnbench.benchmark.measuring.decoding import StepInputs
+from attnbench.benchmark.decoding import StepInputs
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
 from attnbench.subject.layer import LayerInputs, LayerSubject
 

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.contract import Contract
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.attention.attend import attend
-from attnbench.benchmark.measuring.decoding import Step, StepInputs
+from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.specs import KernelSpec
 from attnbench.subject.layer import LayerSubject

@@ -12,22 +12,23 @@ import torch
 from attnbench.attention.compile_times import compilations
 from attnbench.benchmark.agreement.judgement import Unverified, judged, verify
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.decoding import Step, bytes_a_token
 from attnbench.benchmark.machine.accelerator import accelerator_facts
 from attnbench.benchmark.machine.load import stolen_ticks
 from attnbench.benchmark.machine.sentinel import Ceilings
 from attnbench.benchmark.machine.setting import Setting, fields_of, processor_name
-from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.counts import Counts, count
-from attnbench.benchmark.measuring.decoding import Step, bytes_a_token
 from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.measured_calls import (
     compulsory_bytes,
     measured_call,
 )
-from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak_bytes
+from attnbench.benchmark.measuring.memory import limited, peak_bytes
 from attnbench.benchmark.measuring.roofline import impossible_s, roofline_s
 from attnbench.benchmark.measuring.shared_timers import Bench, timer_of
 from attnbench.benchmark.measuring.takes import Take, summed_up
+from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, take_blocks
 from attnbench.benchmark.timing.slots import Timer, first_call, settled

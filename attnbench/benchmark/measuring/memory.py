@@ -118,13 +118,3 @@ def limited(device: torch.device) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in text or "out of memory" in text.lower()
-    )

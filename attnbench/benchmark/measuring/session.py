@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.machine.memory_limits import available_bytes
 from attnbench.benchmark.machine.setting import Setting, fields_of
-from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.takes import Take, gain_of, ratio_of, summed_up
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of

@@ -8,11 +8,10 @@ from collections import OrderedDict
 import torch
 
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.decoding import Step
 from attnbench.benchmark.machine.load import Load
 from attnbench.benchmark.machine.sentinel import Ceilings, ceilings
-from attnbench.benchmark.measuring.contract import Contract
-from attnbench.benchmark.measuring.decoding import Step
-from attnbench.benchmark.measuring.graphs import CAPTURED
 from attnbench.benchmark.measuring.measured_calls import (
     Call,
     compulsory_bytes,
@@ -21,6 +20,7 @@ from attnbench.benchmark.measuring.measured_calls import (
 )
 from attnbench.benchmark.records.record import BASELINES, baseline_of
 from attnbench.benchmark.timing.clocks import GRAPH_CLOCK
+from attnbench.benchmark.timing.graphs import CAPTURED
 from attnbench.benchmark.timing.slots import Timer
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve

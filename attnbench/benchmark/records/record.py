@@ -60,7 +60,7 @@ class Record:
         process: always 0; older versions wrote one numbered record per process.
         created: time of creation, ISO 8601 in UTC.
         contract: name of the contract; see
-            :class:`attnbench.benchmark.measuring.contract.Contract`.
+            :class:`attnbench.benchmark.contract.Contract`.
         subject: address of the subject.
         kind: ``scoring``, ``kernel``, ``mechanism`` or ``layer``.
         case: stable id of the case.

@@ -166,7 +166,7 @@ class Timer:
 
     def _capture(self) -> None:
         """Replay a graph from now on: of a slot's calls, or of one call on each copy of inputs."""
-        from attnbench.benchmark.measuring.graphs import CAPTURED, captured
+        from .graphs import CAPTURED, captured
 
         each = self._timed(1).seconds
         alike = 1 if self._flush else min(CAPTURED, round(self.pace.slot_s / max(each, 1e-9)))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnbench.checking.cause.known_causes import known_causes
+from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
 
 _SAID = 0.3

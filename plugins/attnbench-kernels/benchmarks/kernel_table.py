@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
-from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measuring.memory import peak_bytes
 from attnbench.benchmark.timing.blocks import (
     Block,

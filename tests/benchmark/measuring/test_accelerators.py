@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.machine import accelerator, sentinel
 from attnbench.benchmark.measuring import shared_timers
-from attnbench.benchmark.measuring.contract import Contract
-from attnbench.benchmark.measuring.decoding import Step, StepInputs
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.timing import slots
 from attnbench.benchmark.timing.clocks import EVENT_CLOCK, GRAPH_CLOCK

@@ -16,7 +16,7 @@ RECORD = """
 import json, warnings, torch, attnbench
 from torch import nn
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.benchmark.measuring.contract import Contract
+from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measuring.measurement import measure
 from attnbench.subject.lookup import resolve
 warnings.simplefilter("ignore")

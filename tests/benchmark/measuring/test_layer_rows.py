@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import attnbench
-from attnbench.benchmark.measuring.contract import Contract
-from attnbench.benchmark.measuring.decoding import Step, StepInputs, held
+from attnbench.benchmark.contract import Contract
+from attnbench.benchmark.decoding import Step, StepInputs, held
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.measuring.measurement import measure
 from attnbench.benchmark.measuring.shared_timers import Bench

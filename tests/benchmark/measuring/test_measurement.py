@@ -18,8 +18,8 @@ from attnbench import adapters
 from attnbench.benchmark.agreement.attention_agreement import ROWS, agreement
 from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
 from attnbench.benchmark.bench_case import BenchCase
+from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measuring import measurement, shared_timers
-from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.timing import clocks, slots
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, WALL_CLOCK

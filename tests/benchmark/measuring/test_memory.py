@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from attnbench.benchmark.measuring import memory
-from attnbench.benchmark.measuring.memory import is_out_of_memory, limited, peak_bytes
+from attnbench.benchmark.measuring.memory import limited, peak_bytes
+from attnbench.benchmark.out_of_memory import is_out_of_memory
 
 CPU = torch.device("cpu")
 MIB = 2**20

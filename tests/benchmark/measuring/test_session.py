@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine.setting import Setting
-from attnbench.benchmark.measuring.contract import Contract
 from attnbench.benchmark.measuring.session import Planned, Session, Taken
 from attnbench.benchmark.measuring.takes import Take
 from attnbench.benchmark.records.record import Record

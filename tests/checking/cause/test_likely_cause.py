@@ -10,9 +10,9 @@ from torch import Tensor
 
 import attnbench
 from attnbench.checking.api import select_invariants
-from attnbench.checking.cause.known_causes import known_causes
 from attnbench.checking.cause.likely_cause import Clue, clue_of, with_cause
 from attnbench.checking.check_report import CheckReport
+from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
 from attnbench.checking.report_text import finding_text
 from tests.meta.mutants import MUTANTS

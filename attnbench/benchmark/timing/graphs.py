@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from attnbench.benchmark.measuring.decoding import Step
-from attnbench.benchmark.measuring.memory import is_out_of_memory
+from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.errors import RefusalError
 
 CAPTURED = 16
@@ -27,7 +26,7 @@ def captured(calls: Sequence[Callable[[], object]], device: torch.device) -> Cal
         RefusalError: the calls cannot be captured, because one waits for the device or changes the
             inputs of the next.
     """
-    if any(isinstance(call, Step) for call in calls):
+    if any(getattr(call, "appends", False) for call in calls):
         raise RefusalError(
             "each call appends to a cache, which a replayed CUDA graph cannot do; measure it with "
             "'--timing call'."

@@ -49,6 +49,9 @@ class StepInputs(LayerInputs):
 class Step:
     """The timed call of one decoding step."""
 
+    appends = True
+    """Each call lengthens its cache, which a replayed graph cannot do."""
+
     def __init__(self, subject: LayerSubject, module: nn.Module, inputs: StepInputs) -> None:
         self.subject, self.module, self.inputs = subject, module, inputs
         shared = [t for t in _copied(inputs.cache) if not _is_count(t)]

@@ -12,7 +12,7 @@ from typing import Any
 @functools.cache
 def known_causes() -> Mapping[str, Any]:
     """The causes in words, and what points at each."""
-    file = resources.files("attnbench.checking.cause").joinpath("causes.json")
+    file = resources.files("attnbench.checking").joinpath("causes.json")
     found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 

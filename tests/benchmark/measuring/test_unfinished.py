@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.benchmark.measuring import unfinished
 from attnbench.benchmark.measuring.session import Taken
 from attnbench.benchmark.measuring.takes import Take
-from attnbench.benchmark.records import unfinished
 from attnbench.errors import RecordError
 
 
