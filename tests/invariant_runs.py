@@ -6,12 +6,13 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from attnbench_zoo.twins.attention import ATTENTION
+
 from attnbench import Case, MechanismSpec, Outcome
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.specs import Invariant, KernelSpec, ScoringSpec
 from attnbench.subject.lookup import resolve
-from tests.meta.mutants.twins.attention import ATTENTION
 
 __all__ = ["assert_tells_apart", "by_name", "case_of", "mutant", "run"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from attnbench_zoo.right.layers import RIGHT_LAYERS
 from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec, SpecError
 from attnbench.subject.lookup import resolve
-from tests.meta.right.layers import RIGHT_LAYERS
 
 
 class Same(nn.Module):

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.mutants.bitwise import IN_ORDER, InOrder
 from torch import Tensor
 
 from attnbench.answers import reproducibility as answers
 from attnbench.cli import main
 from attnbench.invariants.bitwise import ARRANGEMENTS
-from tests.meta.mutants.bitwise import IN_ORDER, InOrder
 
 LAWS = [arrangement.law for arrangement in ARRANGEMENTS]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.right.scorings import SPECS
 from torch import nn
 
 import attnbench
@@ -12,7 +13,6 @@ from attnbench.attention import attend
 from attnbench.attention.dispatch import scoring_of
 from attnbench.errors import DtypeError, MaskError, ShapeError, UsageError
 from attnbench.registry.catalog import registry
-from tests.meta.right.scorings import SPECS
 
 
 def tensors(

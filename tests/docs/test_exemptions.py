@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import Attention, wide
 from torch import Tensor, nn
 
 import attnbench
 from attnbench import MechanismSpec, ScoringSpec
-from tests.meta.mutants.twins.attention import Attention, wide
 
 PAGE = Path(__file__).parents[2] / "docs/howto/own_function.md"
 

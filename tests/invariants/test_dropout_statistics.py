@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import ATTENTION, Attention
 from torch import Tensor
 
 from attnbench.invariants import dropout_statistics
 from tests.invariant_runs import by_name, mutant, run
-from tests.meta.mutants.twins.attention import ATTENTION, Attention
 
 INVARIANTS = by_name(dropout_statistics)
 

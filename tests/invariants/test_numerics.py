@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import Attention
 from torch import Tensor, nn
 
 from attnbench import Case, KernelSpec, ScoringSpec
@@ -12,7 +13,6 @@ from attnbench.checking.api import select_invariants
 from attnbench.invariants import numerics
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, case_of, mutant, run
-from tests.meta.mutants.twins.attention import Attention
 
 INVARIANTS = by_name(numerics)
 

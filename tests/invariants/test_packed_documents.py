@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.mutants.packing import MUTANTS
+from attnbench_zoo.right.packing import block_diagonal, gathered_pages, one_by_one
 from torch import Tensor
 
 import attnbench
 from attnbench import MechanismSpec
 from attnbench.adapters import paged, varlen
 from attnbench.errors import StyleError
-from tests.meta.mutants.packing import MUTANTS
-from tests.meta.right.packing import block_diagonal, gathered_pages, one_by_one
 
 LAWS = ["packed_equals_separate", "packed_documents_are_independent", "packed_slack_is_inert"]
 PAGES = ["pages_are_invisible"]

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attnbench_zoo.base import Mutant
+from attnbench_zoo.mutants import rounding as mutants
+from attnbench_zoo.mutants import state
+from attnbench_zoo.twins.attention import ATTENTION, Attention
+from attnbench_zoo.twins.heads import HEADS
 from torch import Tensor
 
 from attnbench.invariants import rounding, shifts
 from attnbench.invariants.layers import module_state
 from tests.invariant_runs import by_name, mutant, run
-from tests.meta.mutants import rounding as mutants
-from tests.meta.mutants import state
-from tests.meta.mutants.base import Mutant
-from tests.meta.mutants.twins.attention import ATTENTION, Attention
-from tests.meta.mutants.twins.heads import HEADS
 
 INVARIANTS = by_name(rounding, shifts, module_state)
 BROKEN = [*mutants.MUTANTS, *state.MUTANTS[-2:]]

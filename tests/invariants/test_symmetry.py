@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import Attention
+from attnbench_zoo.twins.heads import HEADS
 from torch import Tensor
 
 from attnbench.invariants import shapes, symmetry
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
-from tests.meta.mutants.twins.attention import Attention
-from tests.meta.mutants.twins.heads import HEADS
 
 INVARIANTS = by_name(symmetry, shapes)
 

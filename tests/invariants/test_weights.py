@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import ATTENTION, Attention
 from torch import Tensor, nn
 
 import attnbench
@@ -12,7 +13,6 @@ from attnbench import Case, KernelSpec
 from attnbench.invariants import pooling, weights
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, case_of, mutant, run
-from tests.meta.mutants.twins.attention import ATTENTION, Attention
 
 INVARIANTS = by_name(weights, pooling)
 

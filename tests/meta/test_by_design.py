@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from attnbench_zoo.base import Spec
+from attnbench_zoo.right.by_design import BY_DESIGN
 from hypothesis.errors import UnsatisfiedAssumption
 
 from attnbench.cases.case import Case
@@ -10,8 +12,6 @@ from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve
-from tests.meta.mutants.base import Spec
-from tests.meta.right.by_design import BY_DESIGN
 
 LOOKED_AT = (
     "autocast_agrees",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from attnbench_zoo.right.conventions import FOLLOWING, Following
 
 from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.subject.lookup import resolve
-from tests.meta.right.conventions import FOLLOWING, Following
 
 LOOKED_AT = (
     "agrees_with_float64",

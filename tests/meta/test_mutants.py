@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from attnbench_zoo.base import Spec
+from attnbench_zoo.mutants import MUTANTS, TWINS, Mutant, Twin
 
 from attnbench.checking.api import select_invariants
 from attnbench.checking.outcomes import Outcome
@@ -12,8 +14,6 @@ from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
-from tests.meta.mutants import MUTANTS, TWINS, Mutant, Twin
-from tests.meta.mutants.base import Spec
 
 KNOWN_BUGS = """
     timm#2236 addons#133 OpenNMT-py#272 flamingo-pytorch#10 ParlAI#3068 x-transformers#160

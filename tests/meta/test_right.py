@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from attnbench_zoo.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
+from attnbench_zoo.right.scorings import ACCUSED_ONCE, SPECS
 
 from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded, skip_reason
 from attnbench.subject.lookup import resolve
-from tests.meta.right import EXEMPTIONS, RIGHT, TORCH_MULTIHEAD, Right
-from tests.meta.right.scorings import ACCUSED_ONCE, SPECS
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 """The compiler reads it while it traces what a right implementation compiles itself."""

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import ATTENTION
 from torch import Tensor, nn
 
 from attnbench import Case, ScoringSpec
 from attnbench.oracle.budget import Oracle
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
-from tests.meta.mutants.twins.attention import ATTENTION
 
 SMALL = Case((2,), 3, 5, 4, 4, 4)
 

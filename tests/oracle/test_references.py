@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import ATTENTION
 
 from attnbench import Case, MechanismSpec
 from attnbench.cases.case import MASKS
 from attnbench.oracle.references import Reference, allowed_and_bias, float64_output, scalar_output
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
-from tests.meta.mutants.twins.attention import ATTENTION
 
 SMALL = Case((2,), 3, 5, 4, 4, 4)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import ATTENTION
+from attnbench_zoo.twins.distance import DISTANCE
 from torch import Tensor
 
 from attnbench import MechanismSpec
@@ -15,8 +17,6 @@ from attnbench.oracle.references import allowed_and_bias
 from attnbench.oracle.textbook import is_textbook, textbook_output
 from attnbench.subject.lookup import resolve
 from attnbench.subject.tensors import Inputs, make_inputs
-from tests.meta.mutants.twins.attention import ATTENTION
-from tests.meta.mutants.twins.distance import DISTANCE
 
 OPTIONS: dict[str, Any] = {
     "scale": -0.7,

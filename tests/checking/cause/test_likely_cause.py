@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.mutants import MUTANTS
 from torch import Tensor
 
 import attnbench
@@ -15,7 +16,6 @@ from attnbench.checking.check_report import CheckReport
 from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
 from attnbench.checking.report_text import finding_text
-from tests.meta.mutants import MUTANTS
 from tests.meta.mutants.causes import CAUSES, halves, verdict
 
 

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.mutants import MUTANTS
+from attnbench_zoo.twins.attention import ATTENTION
+from attnbench_zoo.twins.options import OPTIONS
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -13,9 +16,6 @@ import attnbench
 from attnbench.adapters import flash
 from attnbench.checking.cause.witnesses import explanations, likeliest
 from attnbench.subject.lookup import resolve
-from tests.meta.mutants import MUTANTS
-from tests.meta.mutants.twins.attention import ATTENTION
-from tests.meta.mutants.twins.options import OPTIONS
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 

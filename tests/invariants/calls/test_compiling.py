@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import Attention
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -13,7 +14,6 @@ from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.calls import compiling
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
-from tests.meta.mutants.twins.attention import Attention
 
 INVARIANTS = by_name(compiling)
 

@@ -4,6 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.mutants.dropout import BackwardDropsOthers, NoDropoutWhenCausal
+from attnbench_zoo.mutants.state import FactorsKeptFromInference
+from attnbench_zoo.right.scorings import SPECS
+from attnbench_zoo.twins.attention import Attention
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
@@ -12,10 +16,6 @@ from attnbench.invariants import dropout
 from attnbench.invariants.calls import copies, execution, layouts
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
-from tests.meta.mutants.dropout import BackwardDropsOthers, NoDropoutWhenCausal
-from tests.meta.mutants.state import FactorsKeptFromInference
-from tests.meta.mutants.twins.attention import Attention
-from tests.meta.right.scorings import SPECS
 
 INVARIANTS = by_name(execution, layouts, dropout, copies)
 

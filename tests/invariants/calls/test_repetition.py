@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from attnbench_zoo.mutants.state import MUTANTS
 
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.calls import repetition
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
-from tests.meta.mutants.state import MUTANTS
 
 INVARIANTS = by_name(repetition)
 FOUND = [mutant for mutant in MUTANTS if set(mutant.killers) & INVARIANTS.keys()]

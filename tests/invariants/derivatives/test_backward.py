@@ -5,6 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.mutants.backward import (
+    KeyNeedsTheQuerysGradient,
+    SelfAttentionCutOff,
+    SumKeptBetweenPasses,
+)
+from attnbench_zoo.twins.attention import Attention
 from torch import Tensor
 
 from attnbench.cases.case import Case
@@ -12,12 +18,6 @@ from attnbench.invariants.calls import layouts
 from attnbench.invariants.derivatives import backward, gradients
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
-from tests.meta.mutants.backward import (
-    KeyNeedsTheQuerysGradient,
-    SelfAttentionCutOff,
-    SumKeptBetweenPasses,
-)
-from tests.meta.mutants.twins.attention import Attention
 
 INVARIANTS = by_name(backward)
 MUTANTS = {

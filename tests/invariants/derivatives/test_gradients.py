@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.right.scorings import SPECS
+from attnbench_zoo.twins.attention import ATTENTION, Attention
 from hypothesis.errors import UnsatisfiedAssumption
 from torch import Tensor, nn
 
@@ -14,8 +16,6 @@ from attnbench.checking.runner import run_invariant, seeded
 from attnbench.invariants.derivatives import gradients
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name, mutant, run
-from tests.meta.mutants.twins.attention import ATTENTION, Attention
-from tests.meta.right.scorings import SPECS
 
 INVARIANTS = by_name(gradients)
 RIGHT = INVARIANTS["gradients_are_right"]

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+from attnbench_zoo.mutants.backward import SecondDerivativesOfConstants, _ConstantWeights
+from attnbench_zoo.twins.attention import ATTENTION, Attention
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attnbench.invariants.derivatives import second_derivatives
 from tests.invariant_runs import by_name, mutant, run
-from tests.meta.mutants.backward import SecondDerivativesOfConstants, _ConstantWeights
-from tests.meta.mutants.twins.attention import ATTENTION, Attention
 
 RIGHT = by_name(second_derivatives)["second_derivatives_are_right_or_refused"]
 

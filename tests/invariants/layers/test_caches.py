@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.right.broken_layers import BROKEN, KILLERS
+from attnbench_zoo.right.layers import RIGHT_LAYERS, Block
+from attnbench_zoo.twins.layers import PARTED, PartedLayer
+from attnbench_zoo.twins.stores import Parted
 from hypothesis.database import InMemoryExampleDatabase
 from torch import Tensor, nn
 
@@ -25,10 +29,6 @@ from attnbench.invariants.caches.program_drawing import keep, shrunk, stored
 from attnbench.invariants.layers import cache_operations, padding, splits
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
-from tests.meta.mutants.twins.layers import PARTED, PartedLayer
-from tests.meta.mutants.twins.stores import Parted
-from tests.meta.right.broken_layers import BROKEN, KILLERS
-from tests.meta.right.layers import RIGHT_LAYERS, Block
 
 INVARIANTS = by_name(cache_operations, splits)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.right.broken_layers import BROKEN, KILLERS
 from torch import Tensor, nn
 
 import attnbench
@@ -17,7 +18,6 @@ from attnbench.invariants.caches.seen_tokens import seen_tokens
 from attnbench.invariants.caches.stage import FoundError, Stage
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
-from tests.meta.right.broken_layers import BROKEN, KILLERS
 
 WINDOW = 4
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.right.broken_layers import BROKEN, KILLERS
+from attnbench_zoo.right.layers import RIGHT_LAYERS
 from torch import Tensor, nn
 
 import attnbench
@@ -21,8 +23,6 @@ from attnbench.invariants.layers import (
 )
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import by_name
-from tests.meta.right.broken_layers import BROKEN, KILLERS
-from tests.meta.right.layers import RIGHT_LAYERS
 
 INVARIANTS = by_name(padding, dependence, layer_gradients, layer_runs, module_state)
 HERE = [name for name, killer in KILLERS.items() if killer in INVARIANTS]

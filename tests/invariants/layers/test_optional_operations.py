@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from attnbench_zoo.right.layers import RIGHT_LAYERS
 
 import attnbench
-from tests.meta.right.layers import RIGHT_LAYERS
 
 
 @pytest.mark.parametrize("missing", ["select", "crop"])

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.twins.attention import Attention
+from attnbench_zoo.twins.heads import HEADS
 from torch import Tensor, nn
 
 from attnbench.invariants.masks import empty_rows, hidden_slots, mask_forms, masking, positions
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
-from tests.meta.mutants.twins.attention import Attention
-from tests.meta.mutants.twins.heads import HEADS
 
 INVARIANTS = by_name(masking, hidden_slots, mask_forms, empty_rows, positions)
 

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attnbench_zoo.mutants import MUTANTS, TOPICS
+
 from attnbench.checking.cause.likely_cause import clue_of
 from attnbench.checking.cause.witnesses import explanations
 from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.checking.runner import seeded
 from attnbench.subject.lookup import resolve
-from tests.meta.mutants import MUTANTS, TOPICS
 from tests.meta.mutants.measure import Result
 
 __all__ = ["CAUSES", "halves", "main", "verdict"]

@@ -22,10 +22,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from attnbench_zoo.mutants import MUTANTS
+
 from attnbench.checking.api import select_invariants
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve
-from tests.meta.mutants import MUTANTS, accounts
+from tests.meta.mutants import accounts
 from tests.meta.mutants.measure import Job, Result, listed, run_all
 
 __all__ = ["main"]

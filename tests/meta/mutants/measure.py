@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from attnbench_zoo.base import Spec
+
 from attnbench.checking.api import select_invariants
 from attnbench.checking.profiles import PROFILES
 from attnbench.checking.runner import run_invariant, seeded
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
 from attnbench.subject.lookup import installed, resolve
-from tests.meta.mutants.base import Spec
 
 __all__ = ["Job", "Result", "results", "run_all", "run_job"]
 
@@ -63,10 +64,10 @@ class Result:
 
 def listed(source: str) -> list[tuple[str, Spec | str]]:
     """Names and specs (or addresses) of a source, in a fixed order."""
-    from tests.meta.mutants import MUTANTS, TWINS
-    from tests.meta.right import RIGHT
-    from tests.meta.right.by_design import BY_DESIGN
-    from tests.meta.right.layers import RIGHT_LAYERS
+    from attnbench_zoo.mutants import MUTANTS, TWINS
+    from attnbench_zoo.right import RIGHT
+    from attnbench_zoo.right.by_design import BY_DESIGN
+    from attnbench_zoo.right.layers import RIGHT_LAYERS
 
     if source == "mutants":
         return [(mutant.name, mutant.spec) for mutant in MUTANTS]

@@ -1,0 +1,104 @@
+"""Mistakes that a mean over many rounding errors shows, and scores far from zero."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench_zoo.base import BLOCK, Group, Mutant
+from attnbench_zoo.twins.attention import ATTENTION, Attention
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: list[Mutant] = []
+_attention = Group(ATTENTION, MUTANTS)
+_BIAS = ("rounding_has_no_bias",)
+_SHIFT = ("common_shift_of_scores_changes_nothing",)
+
+
+def _cut(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in a half type, with the digits beyond it cut off."""
+    near = tensor.to(dtype)
+    over = near.to(tensor.dtype).abs() > tensor.abs()
+    return torch.where(over, torch.nextafter(near, torch.zeros_like(near)), near)
+
+
+class _Cut(torch.autograd.Function):
+    """Cuts the output, or the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, dtype: torch.dtype, backward: bool) -> Tensor:
+        ctx.dtype, ctx.backward_too = dtype, backward
+        return tensor.clone() if backward else _cut(tensor, dtype).to(tensor.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (grad,) = grads
+        return (_cut(grad, ctx.dtype).to(grad.dtype) if ctx.backward_too else grad), None, None
+
+
+class _Narrow(Attention):
+    """Attention that knows the dtype of its query."""
+
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        self.dtype = query.dtype
+        return super().scores(query, key, scale)
+
+    def narrow(self) -> bool:
+        return self.dtype in (torch.float16, torch.bfloat16)
+
+
+@_attention("own", killers=_BIAS)
+class OutputIsCutOff(_Narrow):
+    """Half types keep the upper bits of float32, and are not rounded to nearest."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        output = super().pool(weights, value)
+        return _Cut.apply(output, self.dtype, False) if self.narrow() else output
+
+
+@_attention("own", killers=_BIAS)
+class WeightsAreCutOff(_Narrow):
+    """Weights lose the bits that half types do not hold, before they meet the values."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        cut = _Cut.apply(weights, self.dtype, False) if self.narrow() else weights
+        return super().pool(cut, value)
+
+
+@_attention("own", killers=_BIAS)
+class ValueGradientIsCutOff(_Narrow):
+    """The backward pass cuts digits off the gradient of the value."""
+
+    def pool(self, weights: Tensor, value: Tensor) -> Tensor:
+        wide = value.to(weights.dtype)
+        return weights @ (_Cut.apply(wide, self.dtype, True) if self.narrow() else wide)
+
+
+@_attention("Dao-AILab/flash-attention#2082", killers=_SHIFT)
+class MaximumOfHiddenBlocksIsZero(Attention):
+    """Blocks are read from the last; one that is hidden whole leaves a maximum of 0."""
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        if allowed.shape[-1] <= BLOCK:
+            return super().normalise(hidden, allowed)
+        late = ~allowed[..., -(allowed.shape[-1] % BLOCK or BLOCK) :].any(-1, keepdim=True)
+        top = hidden.masked_fill(~allowed, -math.inf).amax(-1, keepdim=True)
+        top = torch.where(late, top.clamp_min(0.0), top).nan_to_num(neginf=0.0)
+        raw = (hidden - top).exp().masked_fill(~allowed, 0.0)
+        return raw / raw.sum(-1, keepdim=True).clamp_min(torch.finfo(raw.dtype).tiny)
+
+
+@_attention("keras#15390", killers=_SHIFT)
+class MaskMultipliesFarScores(Attention):
+    """A hidden key scores -1000, for which keys far below zero are no match."""
+
+    def hide(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        return scores.masked_fill(~allowed, -1000.0)
+
+    def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
+        weights = hidden.softmax(-1).masked_fill(~allowed, 0.0)
+        return torch.where(allowed.any(-1, keepdim=True), weights, 0.0)
