@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.right.conventions import FOLLOWING, Following
 
 from attnbench.specs.conventions import Conventions
 from attnbench.subject.probing.probe_result import probe
-from tests.meta.right.conventions import FOLLOWING, Following
 
 
 def make(
