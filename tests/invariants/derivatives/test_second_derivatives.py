@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from attnbench_zoo.mutants.backward import SecondDerivativesOfConstants, _ConstantWeights
+from attnbench_zoo.mutants.backward import ConstantWeights, SecondDerivativesOfConstants
 from attnbench_zoo.twins.attention import ATTENTION, Attention
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -11,8 +11,8 @@ from tests.invariant_runs import by_name, mutant, run
 RIGHT = by_name(second_derivatives)["second_derivatives_are_right_or_refused"]
 
 
-class _Once(_ConstantWeights):
-    backward = staticmethod(once_differentiable(_ConstantWeights.backward))
+class _Once(ConstantWeights):
+    backward = staticmethod(once_differentiable(ConstantWeights.backward))
 
 
 class Refused(Attention):

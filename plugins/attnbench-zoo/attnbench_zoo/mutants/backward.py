@@ -295,7 +295,7 @@ class SameAddressTakenForTheSame(Attention):
         return super().forward(query, key, value, *args, **given)
 
 
-class _ConstantWeights(torch.autograd.Function):
+class ConstantWeights(torch.autograd.Function):
     """A softmax whose backward pass takes the weights for constants."""
 
     @staticmethod
@@ -315,5 +315,5 @@ class SecondDerivativesOfConstants(Attention):
     def normalise(self, hidden: Tensor, allowed: Tensor) -> Tensor:
         if not hidden.requires_grad:
             return super().normalise(hidden, allowed)
-        found: Tensor = _ConstantWeights.apply(hidden)
+        found: Tensor = ConstantWeights.apply(hidden)
         return found.masked_fill(~allowed, 0.0)
