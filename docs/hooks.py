@@ -1,4 +1,4 @@
-"""What MkDocs builds from the sources: pictures, the command line, the list of invariants.
+"""What MkDocs builds from the sources: pictures, findings, the command line, the invariants.
 
 Nothing here imports torch, so that the manual builds in an environment without it.
 """
@@ -6,6 +6,8 @@ Nothing here imports torch, so that the manual builds in an environment without 
 from __future__ import annotations
 
 import ast
+import functools
+import importlib.util
 import os
 import re
 import subprocess
@@ -20,11 +22,21 @@ SOURCES = ("attnbench/invariants", "plugins/attnbench_plugins/laws")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the pictures of the gallery, which lie beside the other results."""
-    from mkdocs.structure.files import File  # the tests read the list of invariants without MkDocs
+    """Add the pictures of the gallery, which lie beside the other results, and the findings."""
+    from mkdocs.structure.files import (  # the tests read the list of invariants without MkDocs
+        File,
+        InclusionLevel,
+    )
 
     for path in sorted((ROOT / "results" / "pictures").glob("*.png")):
         files.append(File.generated(config, f"pictures/{path.name}", abs_src_path=str(path)))
+    table, pages = finding_modules()
+    found, _ = table.read()
+    made = pages.pages(found, table.accusations(), table.report, config.site_url or "")
+    for name, text in made.items():
+        page = File.generated(config, f"findings/{name}", content=text)
+        page.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(page)
     return files
 
 
@@ -33,6 +45,8 @@ def on_page_markdown(markdown: str, **context: Any) -> str:
     for mark, generate in {
         "<!-- commands -->": commands,
         "<!-- invariants -->": invariants,
+        "<!-- findings -->": findings,
+        "<!-- accusations -->": accusations,
     }.items():
         if mark in markdown:
             markdown = markdown.replace(mark, generate())
@@ -84,6 +98,33 @@ def labelled(html: str) -> str:
         return text.replace("<table>", "<table data-cards>") if wordy else text
 
     return re.sub(r"<table>.*?</table>", cells, html, flags=re.DOTALL)
+
+
+@functools.cache
+def finding_modules() -> tuple[Any, Any]:
+    """``table.py`` and ``pages.py`` of the folder of findings, which is no package."""
+    made = []
+    for name in ("table", "pages"):
+        path = ROOT / "docs" / "findings" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"findings_{name}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        made.append(module)
+    return made[0], made[1]
+
+
+def findings() -> str:
+    """The overview of the findings in other libraries."""
+    table, pages = finding_modules()
+    return str(pages.overview(table.read()[0]))
+
+
+def accusations() -> str:
+    """What the suite accuses in other libraries, with verdicts."""
+    table, pages = finding_modules()
+    return str(pages.accusations_table(table.accusations()))
 
 
 def commands() -> str:

@@ -1,4 +1,4 @@
-"""The page of findings follows from its data, and its data keeps the page's promises.
+"""The pages of findings follow from their data, and the data keep the pages' promises.
 
 That the scripts still print what the page says is tested where the libraries are installed, in
 ``plugins/attnbench-peers/tests``.
@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -19,12 +20,15 @@ from attnbench.registry.catalog import registry
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "findings"
 GROUNDS = {"documentation", "other path", "arithmetic"}
-NEEDED = {"defect": {"ground", "why", "script"}, "by design": {"source"}, "unclear": {"why"}}
+NEEDED = {
+    "defect": {"ground", "why", "script", "found"},
+    "by design": {"source"},
+    "unclear": {"why"},
+}
 
 
-@pytest.fixture(scope="module")
-def table() -> Any:
-    spec = importlib.util.spec_from_file_location("findings_table", FOLDER / "table.py")
+def loaded(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"findings_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,8 +36,67 @@ def table() -> Any:
     return module
 
 
-def test_the_page_is_what_the_command_writes(table: Any) -> None:
-    assert (FOLDER / "index.md").read_text("utf-8") == table.page(*table.read())
+@pytest.fixture(scope="module")
+def table() -> Any:
+    return loaded(FOLDER / "table.py")
+
+
+@pytest.fixture(scope="module")
+def made(table: Any) -> Any:
+    found, _ = table.read()
+    return loaded(FOLDER / "pages.py").pages(found, table.accusations(), table.report, "https://x/")
+
+
+def test_every_finding_and_every_library_has_a_page(table: Any, made: Any) -> None:
+    findings, _ = table.read()
+    names = {finding["name"] for finding in findings}
+    assert len(names) == len(findings)
+    assert {f"{name}.md" for name in names} < set(made)
+    assert f"library_{findings[0]['library']}.md" in made
+
+
+def test_the_page_of_a_defect_has_its_script_its_cause_and_a_draft(made: Any) -> None:
+    page = made["torch_sdpa_causal_negative_scale.md"]
+    assert (FOLDER / "scripts" / "torch_sdpa_causal_negative_scale.py").read_text("utf-8") in page
+    assert "- State: open" in page
+    assert "## Draft of a report" in page
+    assert "accuses `keras_dot_product`, `torch_sdpa`" in page
+    assert (
+        "(https://github.com/pytorch/pytorch/issues/118628)"
+        in (made["torch_encoder_layer_float_mask.md"])
+    )
+
+
+def test_a_mended_defect_is_said_to_be_and_has_no_draft(table: Any) -> None:
+    pages = loaded(FOLDER / "pages.py")
+    finding = {**table.read()[0][0], "mended": "9.9"}
+    made = pages.pages([finding], [], table.report, "")
+    assert "State: mended in 9.9" in made[f"{finding['name']}.md"]
+    assert "Draft of a report" not in made[f"{finding['name']}.md"]
+    assert 'data-state="mended in 9.9"' in pages.overview([finding])
+
+
+def test_the_feed_has_the_defects_the_newest_first(table: Any, made: Any) -> None:
+    root = ElementTree.fromstring(made["feed.xml"])
+    atom = "{http://www.w3.org/2005/Atom}"
+    days = [str(entry.findtext(f"{atom}updated")) for entry in root.iter(f"{atom}entry")]
+    defects = [finding for finding in table.read()[0] if finding["verdict"] == "defect"]
+    assert len(days) == len(defects)
+    assert days == sorted(days, reverse=True)
+    link = next(root.iter(f"{atom}entry")).find(f"{atom}link")
+    assert link is not None
+    assert link.attrib["href"].startswith("https://x/findings/")
+
+
+def test_a_draft_is_written_for_each_open_defect(
+    table: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.main("reports", str(tmp_path / "drafts"))
+    drafts = list((tmp_path / "drafts").glob("*.md"))
+    assert capsys.readouterr().out.startswith(f"{len(drafts)} drafts in ")
+    assert len(drafts) == sum(map(table.is_open, table.read()[0]))
+    text = (tmp_path / "drafts" / "keras_mha_empty_row.md").read_text("utf-8")
+    assert text.index("## Script") < text.index("## Result") < text.index("## Expected")
 
 
 def test_every_verdict_says_what_it_rests_on(table: Any) -> None:
@@ -47,15 +110,15 @@ def test_every_verdict_says_what_it_rests_on(table: Any) -> None:
 
 
 def test_defects_are_counted_by_what_their_scripts_print(table: Any) -> None:
-    findings, outcomes = table.read()
+    findings, _ = table.read()
     defects = [finding for finding in findings if finding["verdict"] == "defect"]
-    page = table.page(findings, outcomes)
+    page = loaded(FOLDER / "pages.py").overview(findings)
     found = re.search(r"(\d+) give a\s+wrong.* (\d+) raise", page)
     assert found is not None
     wrong, errors = map(int, found.groups())
-    assert f"found {len(defects)} defects in current releases" in page
+    assert f"found {len(defects)} defects in releases" in page
     assert wrong + errors == len(defects)
-    assert page.partition("## By design")[0].count("[script](#") == len(defects)
+    assert page.count("<tr data-library=") == len(findings)
 
 
 @pytest.mark.parametrize(

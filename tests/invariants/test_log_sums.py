@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from attnbench_zoo.mutants.storage import STORED, Stored
 from torch import Tensor
 
 import attnbench
 from attnbench.adapters import flash, sdpa
 from attnbench.errors import SpecError
-from tests.meta.mutants.storage import STORED, Stored
 
 SUMS = ["log_sums_are_those_of_the_scores"]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import MechanismSpec
-from tests.meta.mutants.base import Group, Mutant, Twin
-from tests.meta.mutants.twins.floats import attend_by_floats
+from attnbench_zoo.base import Group, Mutant, Twin
+from attnbench_zoo.twins.floats import attend_by_floats
 
 __all__ = ["MUTANTS"]
 

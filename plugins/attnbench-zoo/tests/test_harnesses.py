@@ -1,0 +1,65 @@
+"""Each harness kills by its own rule, and takes the right twin for right."""
+
+from __future__ import annotations
+
+import pytest
+from attnbench_zoo import entries, score
+from attnbench_zoo.harnesses import HARNESSES, Harness
+from attnbench_zoo.harnesses.__main__ import main, sample, table
+
+NAMED = {(entry.name, entry.right): entry for entry in entries()}
+KILLED = {
+    "five random inputs": "scale_missing",
+    "five random inputs, with masks": "mask_never_applied",
+    "1e-2 over dtypes": "causal_dropped_in_half_precision",
+    "torch.testing.assert_close": "boolean_mask_added",
+    "eager against fused, 80 % of elements": "length_one_too_long",
+    "gradcheck": "weights_detached",
+    "OpInfo": "causal_top_left",
+    "twice the textbook's error": "scale_missing",
+    "flash-attention's ratio": "causal_top_left",
+}
+MISSED = {
+    "five random inputs": "mask_never_applied",
+    "1e-2 over dtypes": "polarity_inverted",
+    "gradcheck": "scale_missing",
+    "twice the textbook's error": "causal_top_left",
+}
+"""What the calls or the rule of a harness cannot show."""
+
+
+@pytest.mark.parametrize("harness", HARNESSES, ids=lambda harness: harness.name)
+def test_a_harness_kills_by_its_rule_and_accuses_no_twin(harness: Harness) -> None:
+    some = [NAMED[KILLED[harness.name], False], NAMED["attention", True]]
+    found = score(harness, some)
+    assert (found.killed, found.accused) == ([KILLED[harness.name]], []), found.errors
+
+
+@pytest.mark.parametrize("name", MISSED)
+def test_a_harness_misses_what_it_does_not_pass(name: str) -> None:
+    (harness,) = (each for each in HARNESSES if each.name == name)
+    assert score(harness, [NAMED[MISSED[name], False]]).killed == []
+
+
+def test_the_sample_for_the_slow_row_has_every_tenth_mutant() -> None:
+    some = sample(entries())
+    mutants = [entry for entry in entries() if not entry.right]
+    assert [entry for entry in some if not entry.right] == mutants[::10]
+    assert all(entry.topic == "twins" for entry in some if entry.right)
+
+
+def test_the_table_has_a_row_for_each_harness() -> None:
+    (harness,) = (each for each in HARNESSES if each.name == "five random inputs")
+    text = table([(harness, score(harness, [NAMED["scale_missing", False]]))])
+    assert text.splitlines()[0].startswith(
+        "| harness | rule | passes | seconds | scoring | kernel |"
+    )
+    assert "| 0 of 0 | 0 of 0 | 1 of 1 | 0 of 0 | 0 of 0 | 1 of 1 (100.0%) | 0 of 0 |" in text
+
+
+def test_a_name_that_no_harness_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "opinfos"])
+    assert "no harness has 'opinfos' in its name; there are 'five random inputs'" in (
+        capsys.readouterr().err
+    )

@@ -1,0 +1,80 @@
+"""The zoo as data, and the door to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from attnbench_zoo import Entry, entries, score
+from attnbench_zoo.needs import shown_by
+from attnbench_zoo.sources import link
+
+from attnbench import Case
+
+BY_NAME = {entry.name: entry for entry in entries() if not entry.right}
+RIGHT = {entry.name: entry for entry in entries() if entry.right}
+FEW = [BY_NAME["mask_never_applied"], BY_NAME["scale_missing"], RIGHT["attention"]]
+
+
+def test_every_mutant_says_what_is_wrong_and_where_it_comes_from() -> None:
+    for entry in BY_NAME.values():
+        assert entry.mistake.endswith("."), entry.name
+        assert entry.origin in ("own", "seen in review", "public thread"), entry.name
+        assert bool(entry.links) <= (entry.origin == "public thread"), entry.name
+        assert entry.kind in ("scoring", "kernel", "mechanism", "packed", "layer"), entry.name
+    assert {entry.origin for entry in RIGHT.values()} == {""}
+
+
+def test_a_thread_is_linked_where_its_repository_is_known() -> None:
+    assert link("pytorch#103082") == "https://github.com/pytorch/pytorch/issues/103082"
+    assert link("pytorch/xla#2369") == "https://github.com/pytorch/xla/issues/2369"
+    assert link("timm#2236") == "https://github.com/huggingface/pytorch-image-models/issues/2236"
+    assert link("ViT#2") is None
+    assert link("own") is None
+
+
+def test_a_mutant_differs_from_its_twin_where_its_mistake_is_met() -> None:
+    entry = BY_NAME["mask_never_applied"]
+    plain, masked = Case(), Case(mask="boolean")
+    assert torch.equal(entry.candidate(plain).output(), entry.expected(plain).output())
+    assert not torch.allclose(entry.candidate(masked).output(), entry.expected(masked).output())
+
+
+def test_what_shows_a_mistake_is_the_plainest_call_that_does() -> None:
+    assert shown_by(BY_NAME["mask_never_applied"]) == "mask: causal"
+    assert shown_by(BY_NAME["scale_missing"]) == "any call"
+    assert shown_by(BY_NAME["blocks_share_one_store"]) == "a cache, two calls"
+
+
+def test_an_oracle_that_takes_all_for_right_kills_and_accuses_none() -> None:
+    found = score(lambda entry: True, FEW)
+    assert (found.share(), found.killed, found.accused) == (0.0, [], [])
+    assert found.survivors == ["mask_never_applied", "scale_missing"]
+
+
+def test_an_oracle_that_refuses_all_accuses_what_is_right() -> None:
+    found = score(lambda entry: False, FEW)
+    assert (found.share(), found.accused) == (1.0, ["attention"])
+    assert "mechanism     2 of   2 100.0%  1 of 1" in str(found)
+
+
+def test_an_assertion_in_an_oracle_is_a_refusal_and_is_kept() -> None:
+    def oracle(entry: Entry) -> bool:
+        torch.testing.assert_close(
+            entry.candidate(Case()).output(), entry.expected(Case()).output()
+        )
+        return True
+
+    found = score(oracle, FEW)
+    assert found.killed == ["scale_missing"]
+    assert found.errors["scale_missing"].startswith("AssertionError: Tensor-likes are not close!")
+
+
+def test_an_oracle_that_returns_no_boolean_is_told() -> None:
+    with pytest.raises(TypeError, match="returned None for mask_never_applied, but should"):
+        score(lambda entry: None, FEW)
+
+
+def test_a_score_leaves_the_global_generator_as_it_was() -> None:
+    before = torch.get_rng_state()
+    score(lambda entry: bool(torch.rand(()) < 2), FEW)
+    assert torch.equal(torch.get_rng_state(), before)
