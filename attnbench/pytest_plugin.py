@@ -124,7 +124,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             return (yield)
     finally:
         if told:
-            item.hypothesis_statistics = "\n".join(told)  # type: ignore[attr-defined]
+            item.hypothesis_statistics = "\n".join(told)  # type: ignore[attr-defined]  # the same
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,8 +137,8 @@ def pytest_runtest_makereport(
     if outcome is not None and item.config.getoption("--attnbench-format") == "github":
         from attnbench.subject.code_lines import code_lines
 
-        lines = code_lines(call.excinfo.value.subject)  # type: ignore[union-attr]
-        report.attnbench = (outcome.to_data(), lines)  # type: ignore[attr-defined]
+        lines = code_lines(call.excinfo.value.subject)  # type: ignore[union-attr]  # ours
+        report.attnbench = (outcome.to_data(), lines)  # type: ignore[attr-defined]  # a report takes any
     return report
 
 

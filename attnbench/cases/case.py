@@ -136,7 +136,7 @@ class Case:
             default: returned if the case has no such variant, as in a test of one's own.
         """
         chosen: dict[str, Any] = dict(getattr(self, "variants", ()))
-        return chosen.get(name, default)  # type: ignore[no-any-return]
+        return chosen.get(name, default)  # type: ignore[no-any-return]  # as declared
 
     @property
     def sizes(self) -> Sizes:

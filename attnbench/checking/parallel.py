@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +55,7 @@ def run_checks(
     memory_gib: float,
     cluster: str | ClusterWorkers | None = None,
     recorded: Collection[Outcome] = (),
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Run works and yield outcomes as they come, one for each subject, invariant and seed.
 
     An outcome is yielded again, and then replaces the first, if it turns out later that nothing

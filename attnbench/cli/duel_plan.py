@@ -174,7 +174,8 @@ def _write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
 
 
 def _side_names(found: Asked, sides: tuple[Side, Side]) -> tuple[str, str]:
-    return (sides[0].name, sides[1].name) if found.revisions else found.subjects[:2]  # type: ignore[return-value]
+    a, b = [side.name for side in sides] if found.revisions else found.subjects
+    return a, b
 
 
 def _sides(found: Asked, stack: contextlib.ExitStack) -> tuple[Side, Side]:

@@ -195,5 +195,5 @@ def _check(
             into.append(outcome)
             advance(1, f"{outcome.subject}: {outcome.invariant}")
             if time.monotonic() > until:
-                found.close()  # type: ignore[attr-defined]
+                found.close()
                 break

@@ -121,7 +121,7 @@ def _product(name: str, tensors: list[Tensor]) -> int | None:
 
 class _Counter(OperationMode):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.operations = self.products = 0
         self.opaque = False
 

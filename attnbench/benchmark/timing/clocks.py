@@ -14,7 +14,7 @@ from typing import Any
 try:
     import resource
 except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # a module, else
 
 CPU_CLOCK = "CPU time of all threads"
 WALL_CLOCK = "wall clock"

@@ -97,4 +97,4 @@ def calls_taped(tape: Tape) -> Iterator[None]:
     try:
         yield
     finally:
-        nn.Module.__call__ = plain  # type: ignore[method-assign]
+        nn.Module.__call__ = plain  # type: ignore[method-assign]  # as it was
