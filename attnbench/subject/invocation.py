@@ -28,9 +28,7 @@ _PASSED_ON = (
 )
 
 
-def arguments(  # noqa: C901 -- a branch for each argument
-    inputs: Inputs, accepts: Collection[str], conventions: Conventions
-) -> dict[str, Any]:
+def arguments(inputs: Inputs, accepts: Collection[str], conventions: Conventions) -> dict[str, Any]:
     """The keyword arguments of a mechanism's ``forward`` for these inputs.
 
     Args:
@@ -68,13 +66,17 @@ def arguments(  # noqa: C901 -- a branch for each argument
         mask = rest.mask.as_tensor()
     if mask is not None:
         mask = _in_form(mask, conventions, inputs.query.dtype)
-    keywords["attn_mask"] = mask
-    for name in ("dropout_p", "enable_gqa"):
-        if getattr(inputs, name):
-            if name not in accepts:
-                raise RefusalError(f"does not accept {name}")
-            keywords[name] = getattr(inputs, name)
-    return keywords
+    return {**keywords, "attn_mask": mask, **_options(inputs, accepts)}
+
+
+def _options(inputs: Inputs, accepts: Collection[str]) -> dict[str, Any]:
+    """The options of the inputs that are set."""
+    found = {name: getattr(inputs, name) for name in ("dropout_p", "enable_gqa")}
+    found = {name: option for name, option in found.items() if option}
+    refused = [name for name in found if name not in accepts]
+    if refused:
+        raise RefusalError(f"does not accept {refused[0]}")
+    return found
 
 
 _BY_KEY = ("key_row", "key_padding", "padding")
