@@ -70,6 +70,10 @@ class Step:
         hidden = self._turns[number][0]
         return (hidden,), StepInputs(hidden.clone(), self.inputs.past, self.inputs.cache)
 
+    def repeat(self, given: StepInputs) -> Tensor:
+        """Run the step for other inputs, on a full copy of their cache."""
+        return self._alone(given)[0]
+
     def _copy(self) -> Any:
         return copy.deepcopy(self.inputs.cache, dict(self._memo))
 
@@ -82,9 +86,12 @@ class Step:
 
     def alone(self) -> tuple[Tensor, Any]:
         """Run the step on a full copy of the cache; returns the output and that cache."""
-        cache = copy.deepcopy(self.inputs.cache)
+        return self._alone(self.inputs)
+
+    def _alone(self, given: StepInputs) -> tuple[Tensor, Any]:
+        cache = copy.deepcopy(given.cache)
         with torch.no_grad():
-            return self.subject.call(self.module, self.inputs.hidden, None, cache)
+            return self.subject.call(self.module, given.hidden, None, cache)
 
 
 def _is_count(found: Tensor | nn.Module) -> bool:

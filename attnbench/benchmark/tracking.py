@@ -136,7 +136,6 @@ def _verify(prepared: Prepared, timer: Timer, direction: str) -> None:
         prepared.module,
         prepared.inputs,
         direction,
-        timer.call,
         timer.samples,
     )
 

@@ -131,15 +131,25 @@ class _Desk:
             return {"fault": "not_plain", "text": f"it is a {type(output).__name__}"}
         if output.layout != torch.strided or output.device.type != "cpu":
             return {"fault": "not_plain", "text": f"it is {output.layout} on {output.device}"}
-        if not output.numel():
-            return {}
-        start = output.untyped_storage().data_ptr()
-        first = self.own.data_ptr()
-        if first <= start < first + self.own.numel():
+        if _overlap(output, self.own):
             return {"fault": "alias_of_input", "text": "it lies in the memory of the inputs"}
-        if any(kept.untyped_storage().data_ptr() == start for kept in self.kept):
+        if any(_overlap(output, kept) for kept in self.kept):
             return {"fault": "alias_of_output", "text": "it lies in the memory of an earlier one"}
         return {}
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether the memory that two tensors span overlaps."""
+    if not one.numel() or not other.numel():
+        return False
+    (first, last), (start, end) = _span(one), _span(other)
+    return first < end and start < last
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    count = 1 + sum((size - 1) * stride for size, stride in pairs)
+    return tensor.data_ptr(), tensor.data_ptr() + count * tensor.element_size()
 
 
 def _dense(shape: Any) -> list[int]:

@@ -24,10 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.judging.computing_clock import ComputingClock, Patience
+from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import THREADS, Limits, Nursery
-from attnbench.judging.process_tree import alive, ending, resident_bytes, tree
-from attnbench.judging.refusals import RefusedError
+from attnbench.judging.process_account import (
+    ComputingClock,
+    Patience,
+    alive,
+    ending,
+    resident_bytes,
+    tree,
+)
 from attnbench.judging.shared_bytes import SharedBytes, dtype_named
 
 __all__ = ["Answer", "Confined"]
@@ -42,7 +48,8 @@ class Answer:
     """An answer to a request.
 
     Args:
-        output: a copy of the output; ``None`` if the candidate raised an error.
+        output: a copy of the output, not to be changed before the next call; ``None`` if the
+            candidate raised an error.
         seconds: that all its threads and processes computed, from the moment it went on until it
             had stopped; see :class:`ComputingClock`.
         wall_s: between these moments; more than that where the core is shared.
@@ -196,7 +203,7 @@ class Confined:
         copy, (earlier, before) = view.clone(), self._last
         if fresh and not torch.equal(_bits(earlier), _bits(before)):
             raise RefusedError("changed_later", "its bytes were others after the next call")
-        self._last = (view, view.clone())  # whoever gets the copy may change it
+        self._last = (view, copy)
         return Answer(copy, seconds, wall_s)
 
     def _view(self, answer: Mapping[str, Any], place: int) -> Tensor:

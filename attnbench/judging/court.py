@@ -70,7 +70,7 @@ def judge(
 
 
 class Court:
-    """Judges one candidate after another, against one honest process for each style.
+    """Judges one candidate after another, against one honest process.
 
     Args:
         limits: what a candidate may use.
@@ -94,25 +94,23 @@ class Court:
         if not self.cases:
             raise UsageError(f"the set {set_name} has no forward case to time.")
         self.nursery = Nursery()
-        self._honest: dict[str, Confined] = {}
+        self._honest: Confined | None = None
 
     def __enter__(self) -> Court:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for cell in self._honest.values():
-            cell.close()
+        if self._honest is not None:
+            self._honest.close()
         self.nursery.close()
 
-    def honest(self, style: str) -> Confined:
-        """A process with what candidates of a style are measured against."""
-        if style not in self._honest:
-            names = [f"{name}_{style}" for name in ("fused", "textbook", "empty")]
-            places = [(str(_HONEST), name) for name in names]
-            cell = Confined(self.nursery, places, Limits())
-            self._honest[style] = cell
-            cell.load()
-        return self._honest[style]
+    def honest(self) -> Confined:
+        """A process with what candidates are measured against."""
+        if self._honest is None:
+            places = [(str(_HONEST), name) for name in ("fused", "textbook", "empty")]
+            self._honest = Confined(self.nursery, places, Limits())
+            self._honest.load()
+        return self._honest
 
     def judge(
         self,

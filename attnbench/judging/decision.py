@@ -1,19 +1,102 @@
-"""What the judge says of a candidate."""
+"""What the judge says of a candidate: refusals, times, and the verdict."""
 
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from attnbench.checking.outcomes import Outcome
-from attnbench.judging.refusals import status_of
-from attnbench.judging.turns import Row
+from attnbench.errors import AttnbenchError
 
-__all__ = ["Judgement"]
+__all__ = ["REFUSALS", "Judgement", "RefusedError", "Row"]
+
+REFUSALS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "not_loaded": ("crashed", "the candidate could not be loaded"),
+        "ended": ("crashed", "the candidate's process ended"),
+        "hung": ("timeout", "no answer came in time"),
+        "too_much_memory": (
+            "crashed",
+            "the candidate's processes held more memory than allowed",
+        ),
+        "left_processes": ("crashed", "processes of the candidate were running after an answer"),
+        "broke_protocol": (
+            "crashed",
+            "a message came that the judge had not asked for, or cannot read",
+        ),
+        "not_plain": ("failed", "the output is not a plain tensor that holds its values"),
+        "alias_of_input": ("failed", "the output shares memory with an input"),
+        "alias_of_output": ("failed", "the output shares memory with an earlier output"),
+        "changed_later": ("failed", "the answer changed between two reads"),
+        "arrived_late": ("failed", "the result arrived after the call"),
+        "depends_on_history": ("failed", "the output depends on calls before"),
+        "differs_when_timed": (
+            "failed",
+            "the output is wrong when timed, and right when asked again",
+        ),
+        "unsteady": ("failed", "the same inputs give different answers"),
+        "wrong": ("failed", "the output is wrong"),
+        "refused_when_timed": (
+            "failed",
+            "the candidate raised an error in calls that were timed",
+        ),
+        "too_fast": ("failed", "it is faster than the machine can be"),
+    }
+)
+"""The status, as of an outcome of a check, and the sentence of each refusal, by its name."""
+
+
+class RefusedError(AttnbenchError):
+    """A candidate is refused.
+
+    Args:
+        name: a key of :data:`REFUSALS`.
+        detail: what was seen, and where.
+    """
+
+    def __init__(self, name: str, detail: str) -> None:
+        self.status, sentence = REFUSALS[name]
+        super().__init__(f"{sentence}: {detail}" if detail else sentence)
+        self.name, self.detail = name, detail
+
+
+@dataclass(frozen=True)
+class Row:
+    """The times of one case, in seconds, and ratios to torch's fused attention.
+
+    Args:
+        case: id of the case.
+        status: ``ok``, ``unsupported`` or ``too_short``: no longer than messages take.
+        time_s: of a call of the candidate.
+        fused_s: of torch's fused attention.
+        textbook_s: of the textbook form.
+        overhead_s: of an empty call, already taken off.
+        ratio: fused over candidate: above 1, the candidate is faster.
+        ratio_low, ratio_high: its 95 % interval.
+        textbook_ratio: textbook over candidate.
+        roofline_share: the least time that the machine's matrix product allows, over the
+            candidate's.
+        blocks: number of blocks.
+        reason: why there are no times.
+    """
+
+    case: str
+    status: str
+    time_s: float | None = None
+    fused_s: float | None = None
+    textbook_s: float | None = None
+    overhead_s: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    textbook_ratio: float | None = None
+    roofline_share: float | None = None
+    blocks: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -24,8 +107,7 @@ class Judgement:
         target: its address.
         verdict: ``accepted``, ``refused``, ``failed`` (an invariant is violated) or
             ``inconclusive``.
-        refusal: name of the refusal, a key of :data:`attnbench.judging.refusals.REFUSALS`.
-        sentence: what that means, and where it was seen.
+        refused: why it was refused.
         outcomes: of the invariants.
         rows: times, one a case.
         calls, calls_right: calls with the judge's own inputs that gave an output, and those right.
@@ -36,14 +118,13 @@ class Judgement:
 
     target: str
     verdict: str
-    refusal: str | None = None
-    sentence: str = ""
+    refused: RefusedError | None = None
     outcomes: tuple[Outcome, ...] = ()
     rows: tuple[Row, ...] = ()
     calls: int = 0
     calls_right: int = 0
     held: tuple[str, ...] = ()
-    missing: Mapping[str, str] | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     seconds: float = 0.0
 
@@ -53,11 +134,21 @@ class Judgement:
         return self.verdict == "accepted"
 
     @property
+    def refusal(self) -> str | None:
+        """The name of the refusal, a key of :data:`REFUSALS`."""
+        return None if self.refused is None else self.refused.name
+
+    @property
+    def sentence(self) -> str:
+        """What the refusal means, and where it was seen."""
+        return "" if self.refused is None else str(self.refused)
+
+    @property
     def statuses(self) -> list[str]:
         """Statuses as of outcomes of a check, for the exit code."""
         found = [outcome.status for outcome in self.outcomes]
-        if self.refusal is not None:
-            found.append(status_of(self.refusal))
+        if self.refused is not None:
+            found.append(self.refused.status)
         if not self.ok:
             found.append("inconclusive")
         return found
@@ -74,7 +165,7 @@ class Judgement:
             "cases_timed": len(rows) / len(self.rows) if self.rows else None,
             "speed_against_fused": _mean([row.ratio for row in rows]),
             "speed_against_textbook": _mean([row.textbook_ratio for row in rows]),
-            "roofline_share": _mean([row.roofline_share for row in rows if row.roofline_share]),
+            "roofline_share": _mean([row.roofline_share for row in rows]),
         }
 
     def as_data(self) -> dict[str, Any]:
@@ -86,9 +177,9 @@ class Judgement:
             "refusal": self.refusal,
             "sentence": self.sentence,
             "score": self.score,
-            "rows": [row.as_row() for row in self.rows],
+            "rows": [asdict(row) for row in self.rows],
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
-            "sandbox": {"held": list(self.held), "missing": dict(self.missing or {})},
+            "sandbox": {"held": list(self.held), "missing": dict(self.missing)},
             "seed": self.seed,
             "seconds": round(self.seconds, 3),
         }
@@ -99,5 +190,5 @@ class Judgement:
 
 
 def _mean(ratios: Sequence[float | None]) -> float | None:
-    logs = [math.log(ratio) for ratio in ratios if ratio]
-    return math.exp(statistics.fmean(logs)) if logs else None
+    found = [ratio for ratio in ratios if ratio]
+    return statistics.geometric_mean(found) if found else None

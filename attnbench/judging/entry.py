@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnbench.judging.refusals import RefusedError
+from attnbench.judging.decision import RefusedError
 from attnbench.judging.shared_bytes import SharedBytes
 
 __all__ = ["THREADS", "Limits", "Nursery"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.judging.confined import Answer, Confined
-from attnbench.judging.refusals import RefusedError
+from attnbench.judging.decision import RefusedError
 from attnbench.judging.right_answers import error_of_all, error_of_rows
 from attnbench.subject.tensors import Inputs, make_inputs
 
@@ -65,6 +65,7 @@ class Stream:
         style: style of call.
         generator: draws everything.
         kv_heads: number of heads of key and value, if grouped.
+        alone: whether one tensor is query, key and value.
     """
 
     def __init__(
@@ -74,9 +75,12 @@ class Stream:
         style: str,
         generator: torch.Generator,
         kv_heads: int | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
-        self.case, self.keywords, self.style = case, keywords, style
+        self.case, self.keywords, self.alone = case, keywords, alone
         self.generator, self.grouped = generator, kv_heads is not None
+        self.turned = style == "flash"
         lead = (*(1,) * (2 - len(case.lead)), *case.lead)
         self.kv_lead = lead if kv_heads is None else (lead[0], kv_heads)
         dtype = getattr(torch, case.dtype)
@@ -92,8 +96,7 @@ class Stream:
         self.drawn: list[tuple[Tensor, Tensor]] = []
 
     def _stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        turned = self.style == "flash"
-        return (shape[0], shape[2], shape[1], shape[3]) if turned else shape
+        return (shape[0], shape[2], shape[1], shape[3]) if self.turned else shape
 
     def draw(self) -> None:
         """Choose what the next call's inputs are made of."""
@@ -107,12 +110,12 @@ class Stream:
 
     def tensors(self) -> list[Tensor]:
         """The drawn inputs, as they are stored."""
-        return [base * factors for base, factors in self.drawn]
+        made = [base * factors for base, factors in self.drawn[: 1 if self.alone else 3]]
+        return made * 3 if self.alone else made
 
     def inputs(self) -> Inputs:
         """The drawn inputs as ``(B, H, L, E)``, with causality at the bottom right."""
-        turned = self.style == "flash"
-        query, key, value = (t.transpose(1, 2) if turned else t for t in self.tensors())
+        query, key, value = (t.transpose(1, 2) if self.turned else t for t in self.tensors())
         if self.grouped:
             groups = query.shape[1] // key.shape[1]
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -126,7 +129,6 @@ class Caller:
     Args:
         cell: the candidate's process.
         fresh: makes another process of the same candidate, to find out why an answer is wrong.
-        style: style of call.
         names: the callee's own name of each keyword.
         chance: what is looked at, in which order.
     """
@@ -135,11 +137,10 @@ class Caller:
         self,
         cell: Confined,
         fresh: Callable[[], Confined],
-        style: str,
         names: Mapping[str, str],
         chance: random.Random,
     ) -> None:
-        self.cell, self.fresh, self.style = cell, fresh, style
+        self.cell, self.fresh = cell, fresh
         self.names, self.chance = names, chance
         self.tally = Tally()
         self.timing = False
@@ -173,7 +174,7 @@ class Caller:
     def wrong(self, stream: Stream, output: Tensor, *, whole: bool = False) -> float:
         """The error of an output as a multiple of what is allowed; infinite for a wrong shape."""
         inputs = stream.inputs()
-        if self.style == "flash" and output.dim() == 4:
+        if stream.turned and output.dim() == 4:
             output = output.transpose(1, 2)
         wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
         if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:

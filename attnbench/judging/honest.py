@@ -1,35 +1,45 @@
 """What the judge measures candidates against, run in a cell of the same kind.
 
-Each function comes for both layouts: ``(B, H, L, E)`` as ``sdpa`` has it, and ``(B, L, H, E)`` as
-``flash`` has it.
+Each function takes ``(B, H, L, E)``, or ``(B, L, H, E)`` where the heads are ``turned``.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = [
-    "empty_flash",
-    "empty_sdpa",
-    "fused_flash",
-    "fused_sdpa",
-    "textbook_flash",
-    "textbook_sdpa",
-]
-
-fused_sdpa = torch.nn.functional.scaled_dot_product_attention
+__all__ = ["empty", "fused", "textbook"]
 
 
-def empty_sdpa(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
+def _in_both_layouts(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(function)
+    def call(*tensors: Tensor, turned: bool = False, **given: Any) -> Tensor:
+        if not turned:
+            return function(*tensors, **given)
+        return function(*(t.transpose(1, 2) for t in tensors), **given).transpose(1, 2)
+
+    return call
+
+
+@_in_both_layouts
+def empty(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
     """Answer at once with anything of the right size: what a call costs besides attention."""
     return query.new_empty(*query.shape[:-1], value.shape[-1])
 
 
-def textbook_sdpa(
+@_in_both_layouts
+def fused(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
+    """Torch's fused attention."""
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, **given)
+
+
+@_in_both_layouts
+def textbook(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -48,18 +58,3 @@ def textbook_sdpa(
         boolean = attn_mask.dtype == torch.bool
         scores = scores.masked_fill(~attn_mask, -math.inf) if boolean else scores + attn_mask
     return scores.softmax(-1) @ value
-
-
-empty_flash = empty_sdpa
-
-
-def fused_flash(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
-    """Torch's fused attention in the other layout."""
-    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-    return fused_sdpa(query, key, value, **given).transpose(1, 2)
-
-
-def textbook_flash(query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
-    """The textbook form in the other layout."""
-    query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-    return textbook_sdpa(query, key, value, **given).transpose(1, 2)

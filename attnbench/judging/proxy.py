@@ -68,7 +68,8 @@ class Proxy:
             name, text = answer.raised
             kind = next((error for error in _ERRORS if error.__name__ == name), RuntimeError)
             raise kind(text if kind.__name__ == name else f"{name}: {text}")
-        return answer.output
+        assert answer.output is not None
+        return answer.output.clone()  # which the invariants may change
 
     def _right(self, *tensors: Tensor, **given: Any) -> Tensor:
         meanings = {name: meaning for meaning, name in self.names.items()}

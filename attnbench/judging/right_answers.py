@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from attnbench.benchmark.agreement.attention_agreement import cut
+from attnbench.benchmark.agreement.attention_agreement import cut, ratio_of_errors
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import Reference
 from attnbench.registry.address import Address
@@ -74,16 +73,17 @@ def error_of_rows(inputs: Inputs, output: Tensor, item: int, rows: list[int]) ->
     """
     oracle = Oracle(_RIGHT, _Dot(inputs.scale), cut(_RIGHT, inputs, item, rows))
     found = output.reshape(-1, *output.shape[-2:])[item, rows].double().unsqueeze(0)
-    budget = oracle.budget()
-    if _largest((found - oracle.output).abs(), budget) > 1.0:
-        budget = oracle.budget(sure=True)
-    return _largest((found - oracle.output).abs(), budget)
+    off = (found - oracle.output).abs()
+    ratio = ratio_of_errors(off, oracle.budget())
+    return ratio if ratio <= 1.0 else ratio_of_errors(off, oracle.budget(sure=True))
 
 
 def error_of_all(
     inputs: Inputs, output: Tensor, looked_at: Sequence[tuple[int, list[int]]]
 ) -> float:
-    """The largest error of some rows, and of those rows of the whole output that are furthest off.
+    """An error above what is allowed, or else the largest error.
+
+    Rows of the whole output that are furthest off are looked at first, then the given ones.
 
     How much rounding explains differs widely between rows where softmax saturates, so the allowed
     error is computed for the rows in question only.
@@ -99,11 +99,10 @@ def error_of_all(
     off = (output.double() - expected).abs().amax(-1).nan_to_num(math.inf, math.inf).flatten()
     q_len = output.shape[-2]
     furthest = [divmod(int(place), q_len) for place in off.topk(min(_FURTHEST, len(off))).indices]
-    rows = [*looked_at, *((item, [row]) for item, row in furthest)]
-    return max(error_of_rows(inputs, output, item, some) for item, some in rows)
-
-
-def _largest(off: Tensor, budget: Tensor) -> float:
-    ratio = torch.where(off == 0, 0.0, off / budget)
-    worst = float(ratio.max()) if ratio.numel() else 0.0
-    return math.inf if math.isnan(worst) else worst
+    rows = [*((item, [row]) for item, row in furthest), *looked_at]
+    worst = 0.0
+    for item, some in rows:
+        worst = max(worst, error_of_rows(inputs, output, item, some))
+        if worst > 1.0:  # how much further others are off changes nothing, and takes seconds
+            break
+    return worst

@@ -72,11 +72,17 @@ class SharedBytes:
     def laid_out(self, tensors: Sequence[Tensor]) -> list[tuple[list[Any], Tensor, Tensor]]:
         """Places for tensors, from the start: what to tell of each, its bytes, and theirs there.
 
+        A tensor that is given twice has one place.
+
         Raises:
             ShapeError: they do not fit into the inputs' half.
         """
         placed, offset = [], 0
+        known: dict[int, tuple[list[Any], Tensor, Tensor]] = {}
         for tensor in tensors:
+            if id(tensor) in known:  # such as query and key of self-attention
+                placed.append(known[id(tensor)])
+                continue
             flat, count = bytes_of(tensor)
             end = offset + flat.numel()
             if end > self.places[0]:
@@ -86,7 +92,8 @@ class SharedBytes:
                 )
             dtype = str(tensor.dtype).removeprefix("torch.")
             told = [dtype, list(tensor.shape), list(tensor.stride()), offset, count]
-            placed.append((told, flat, self.bytes[offset:end]))
+            known[id(tensor)] = (told, flat, self.bytes[offset:end])
+            placed.append(known[id(tensor)])
             offset = -(-end // _ALIGNED) * _ALIGNED
         return placed
 

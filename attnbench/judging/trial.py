@@ -14,27 +14,31 @@ from attnbench.cases.case import Case
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
 from attnbench.judging.confined import Confined
-from attnbench.judging.decision import Judgement
-from attnbench.judging.fresh_calls import Caller, Stream, keywords_of_case
+from attnbench.judging.decision import Judgement, RefusedError, Row
+from attnbench.judging.fresh_calls import Caller, Stream, Tally, keywords_of_case
 from attnbench.judging.proxy import Proxy, style_of, subject_of
-from attnbench.judging.refusals import RefusedError
-from attnbench.judging.turns import Row, timed
+from attnbench.judging.turns import timed
 
 if TYPE_CHECKING:
     from attnbench.judging.court import Court
 
 __all__ = ["Trial"]
 
-_SHAPES = (  # lead, L, S, E, mask
-    ((2, 3), 5, 7, 8, "none"),
-    ((1, 2), 64, 64, 16, "none"),
-    ((1, 2), 64, 64, 16, "causal"),
-    ((2, 2), 33, 65, 32, "boolean"),
-    ((1, 4), 1, 130, 32, "none"),
-    ((1, 1), 257, 96, 16, "none"),
-    ((1, 2), 128, 128, 64, "key_padding"),
+_KINDS = (  # lengths, mask
+    ("free", "none"),
+    ("free", "boolean"),
+    ("square", "none"),
+    ("square", "causal"),
+    ("square", "key_padding"),
+    ("one", "none"),
+    ("free", "none"),
+    ("self", "none"),
 )
-_CALLS = 120
+_SIZES = (8, 16, 24, 32, 40, 64, 80, 96, 128)
+_LONGEST, _PAIRS = 10.0, 2**20
+"""Most of log2 of a length, and of pairs of a query and a key in a call."""
+_CALLS, _CALLS_AFTER = 120, 28
+"""Calls before and after all that is timed."""
 _REPEATED = 0.15
 _FAILURES = 5
 """After so many no further invariant runs; 'attnbench check' runs all."""
@@ -49,6 +53,8 @@ class Trial:
         self.rows: list[Row] = []
         self.cell: Confined | None = None
         self.caller: Caller | None = None
+        self.chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
+        self.generator = torch.Generator().manual_seed(seed)
 
     def cell_of(self) -> Confined:
         """A new process of the candidate."""
@@ -80,11 +86,9 @@ class Trial:
             style = style_of(described, style)
             proxy = Proxy(self.cell, style, described)
             subject = subject_of(proxy, self.target, conventions)
-            # drawn only now that the candidate is loaded
-            chance = random.Random(self.seed)  # noqa: S311  # to be repeated by seed
-            generator = torch.Generator().manual_seed(self.seed)
-            self.caller = Caller(self.cell, self.cell_of, style, proxy.names, chance)
-            wrong = self._calls(proxy, chance, generator)
+            self.caller = Caller(self.cell, self.cell_of, proxy.names, self.chance)
+            streams = list(self._streams(proxy))  # drawn only now that the candidate is loaded
+            wrong = self._calls(streams, _CALLS)
             self._check(subject, profile, invariants)
             if self.cell.refused is not None:
                 raise self.cell.refused
@@ -94,21 +98,22 @@ class Trial:
                 return "failed", None
             self.caller.timing = True
             for case in self.court.cases:
-                self.rows.append(self._timed(case, proxy, chance, generator))
+                self.rows.append(self._timed(case, proxy))
+            self.caller.timing = False
+            wrong = self._calls(streams, _CALLS_AFTER)
+            if wrong is not None:
+                raise wrong
         except RefusedError as refused:
             return "refused", refused
         enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
         return ("accepted" if enough else "inconclusive"), None
 
-    def _calls(
-        self, proxy: Proxy, chance: random.Random, generator: torch.Generator
-    ) -> RefusedError | None:
-        """Many calls of several shapes; returns a wrong answer that the invariants may explain."""
+    def _calls(self, streams: Sequence[Stream], count: int) -> RefusedError | None:
+        """Calls of several shapes; returns a wrong answer that the invariants may explain."""
         assert self.caller is not None
-        streams = list(self._streams(proxy, generator))
-        for number in range(_CALLS):
-            stream = chance.choice(streams)
-            if not stream.drawn or chance.random() > _REPEATED:
+        for number in range(count):
+            stream = self.chance.choice(streams)
+            if not stream.drawn or self.chance.random() > _REPEATED:
                 stream.draw()
             try:
                 self.caller.call(stream, whole=number % 8 == 0)
@@ -118,17 +123,26 @@ class Trial:
                 return refused
         return None
 
-    def _streams(self, proxy: Proxy, generator: torch.Generator) -> Iterator[Stream]:
-        for lead, q_len, kv_len, size, mask in _SHAPES:
-            for dtype in ("float32", "bfloat16"):
-                seed = int(torch.randint(2**31, (), generator=generator))
-                case = Case(lead, q_len, kv_len, size, size, size, dtype, mask=mask, seed=seed)
+    def _streams(self, proxy: Proxy) -> Iterator[Stream]:
+        for lengths, mask in _KINDS:
+            for dtype in ("float32", self.chance.choice(("bfloat16", "float16"))):
+                case = self._case(lengths, mask, dtype)
                 keywords = keywords_of_case(case, proxy.names, proxy.style)
                 if keywords is None:
                     continue
                 if "scale" in proxy.names and mask == "none":
-                    keywords["scale"] = float(torch.rand((), generator=generator)) + 0.05
-                yield Stream(case, keywords, proxy.style, generator)
+                    keywords["scale"] = self.chance.random() + 0.05
+                alone = lengths == "self"
+                yield Stream(case, keywords, proxy.style, self.generator, alone=alone)
+
+    def _case(self, lengths: str, mask: str, dtype: str) -> Case:
+        """A case of sizes that nobody could know."""
+        chance = self.chance
+        q_len, kv_len = (round(2 ** chance.uniform(1.0, _LONGEST)) for _ in range(2))
+        q_len = {"square": kv_len, "self": kv_len, "one": 1}.get(lengths, q_len)
+        heads = chance.randint(1, max(1, min(4, _PAIRS // (q_len * kv_len))))
+        size, seed = chance.choice(_SIZES), chance.getrandbits(31)
+        return Case((1, heads), q_len, kv_len, size, size, size, dtype, mask=mask, seed=seed)
 
     def _check(self, subject: Any, profile: str, invariants: Sequence[Any]) -> None:
         found = outcomes_of(
@@ -144,10 +158,8 @@ class Trial:
             if failed == _FAILURES or (self.cell is not None and self.cell.refused is not None):
                 return
 
-    def _timed(
-        self, bench: BenchCase, proxy: Proxy, chance: random.Random, generator: torch.Generator
-    ) -> Row:
-        case = bench.case.replace(seed=int(torch.randint(2**31, (), generator=generator)))
+    def _timed(self, bench: BenchCase, proxy: Proxy) -> Row:
+        case = bench.case.replace(seed=self.chance.getrandbits(31))
         if case.query_size != case.key_size or len(case.lead) > 2:
             return Row(case.id, "unsupported", reason="it is not a case of q·k attention")
         keywords = keywords_of_case(case, proxy.names, proxy.style)
@@ -159,24 +171,23 @@ class Trial:
         assert self.caller is not None
         return timed(
             self.caller,
-            self.court.honest(proxy.style),
-            Stream(case, keywords, proxy.style, generator, bench.kv_heads),
+            self.court.honest(),
+            Stream(case, keywords, proxy.style, self.generator, bench.kv_heads),
             budget_s=self.court.budget_s,
-            chance=chance,
+            chance=self.chance,
         )
 
     def judgement(self, verdict: str, refused: RefusedError | None, seconds: float) -> Judgement:
         """All that was found."""
-        tally = self.caller.tally if self.caller is not None else None
+        tally = Tally() if self.caller is None else self.caller.tally
         return Judgement(
             self.target,
             verdict,
-            None if refused is None else refused.name,
-            "" if refused is None else str(refused),
+            refused,
             tuple(self.outcomes),
             tuple(self.rows),
-            0 if tally is None else tally.calls,
-            0 if tally is None else tally.right,
+            tally.calls,
+            tally.right,
             () if self.cell is None else tuple(self.cell.held),
             {} if self.cell is None else self.cell.missing,
             self.seed,

@@ -15,62 +15,21 @@ import math
 import random
 import statistics
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 
 from attnbench.benchmark.machine.sentinel import ceilings
 from attnbench.cases.case import Case
 from attnbench.judging.confined import Confined
+from attnbench.judging.decision import RefusedError, Row
 from attnbench.judging.fresh_calls import Caller, Stream
-from attnbench.judging.refusals import RefusedError
 
-__all__ = ["Row", "interval", "timed"]
+__all__ = ["interval", "timed"]
 
 FUSED, TEXTBOOK, EMPTY = range(3)  # callees of the honest process
 _LEAST, _MOST = 12, 200
 _IMPOSSIBLE = 1.5
 """Times faster than the machine's matrix product that is taken for impossible."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """The times of one case, in seconds, and ratios to torch's fused attention.
-
-    Args:
-        case: id of the case.
-        status: ``ok``, ``unsupported`` or ``too_short``: no longer than messages take.
-        time_s: of a call of the candidate.
-        fused_s: of torch's fused attention.
-        textbook_s: of the textbook form.
-        overhead_s: of an empty call, already taken off.
-        ratio: fused over candidate: above 1, the candidate is faster.
-        ratio_low, ratio_high: its 95 % interval.
-        textbook_ratio: textbook over candidate.
-        roofline_share: the least time that the machine's matrix product allows, over the
-            candidate's.
-        blocks: number of blocks.
-        reason: why there are no times.
-    """
-
-    case: str
-    status: str
-    time_s: float | None = None
-    fused_s: float | None = None
-    textbook_s: float | None = None
-    overhead_s: float | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    textbook_ratio: float | None = None
-    roofline_share: float | None = None
-    blocks: int = 0
-    reason: str = ""
-
-    def as_row(self) -> dict[str, Any]:
-        """Convert to plain data."""
-        return asdict(self)
 
 
 class _Table:
@@ -93,7 +52,7 @@ class _Table:
 
     def known(self, callee: int) -> float:
         self.stream.draw()
-        given = self.stream.keywords
+        given = {**self.stream.keywords, "turned": self.stream.turned}
         answer = self.honest.call(self.stream.tensors(), given, callee=callee)
         assert answer.raised is None, answer.raised
         return answer.seconds
@@ -129,8 +88,7 @@ def timed(
 
     Args:
         caller: calls the candidate.
-        honest: process with torch's fused attention, the textbook form and the empty call, in
-            the candidate's style.
+        honest: process with torch's fused attention, the textbook form and the empty call.
         stream: inputs of the case.
         budget_s: seconds to spend, after the least number of blocks.
         chance: draws the order within blocks.

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,16 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters
+from attnbench.benchmark.agreement.attention_agreement import Agreement
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.measuring.measurement import measure
+from attnbench.benchmark.measuring.jobs import Job
+from attnbench.benchmark.measuring.measurement import measure, take_rows
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.timing import clocks
 from attnbench.cases.case import Case
+from attnbench.checking.suite_guard import SuiteGuard
+from attnbench.registry.address import parse_address
 from attnbench.specs import Invariant
 from attnbench.subject.lookup import resolve
 
@@ -116,6 +121,36 @@ def looking_who_calls() -> Attention:
     return call
 
 
+def computing_the_rows_that_are_looked_at() -> Attention:
+    """Knows that 64 rows are compared of an untimed output, and two of each timed item."""
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        rows = query.shape[-2]
+        if rows < 64:
+            return right(query, key, value)
+        chosen = {round(i * (rows - 1) / (n - 1)) for n in (2, 4, 16, 32, 64) for i in range(n)}
+        out = torch.zeros_like(query)
+        out[..., sorted(chosen), :] = right(query[..., sorted(chosen), :], key, value)
+        return out
+
+    return call
+
+
+def remembering_now_and_then() -> Attention:
+    """Every fourth call of a shape gives the result of the one before."""
+    kept: dict[Any, Tensor] = {}
+    calls: list[int] = []
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        calls.append(0)
+        place = (query.dtype, query.shape)
+        if place not in kept or len(calls) < 20 or len(calls) % 4:
+            kept[place] = right(query, key, value)
+        return kept[place].clone()
+
+    return call
+
+
 def returning_an_input() -> Attention:
     return lambda query, key, value: value.copy_(right(query, key, value))
 
@@ -131,13 +166,16 @@ def patching_the_reference() -> Attention:
 
 
 @pytest.fixture(autouse=True)
-def _invariants_are_put_back() -> Iterator[None]:
-    """Undo what one of the cheats does to the process, in which other tests follow."""
+def _the_suite_is_put_back() -> Iterator[None]:
+    """Undo what some of the cheats do to the process, in which other tests follow."""
     attnbench.subjects()
     kept = [(thing, thing.check) for thing in gc.get_objects() if type(thing) is Invariant]
+    agrees, change, where = Agreement.agrees, SuiteGuard.change, torch.where
     yield
     for thing, check in kept:
         object.__setattr__(thing, "check", check)
+    Agreement.agrees, SuiteGuard.change = agrees, change  # type: ignore[method-assign]
+    torch.where = where
 
 
 def row(call: Attention, direction: str = "forward") -> Record:
@@ -161,6 +199,8 @@ def test_the_right_one_is_ranked(direction: str) -> None:
         (lazy, "a timed call returned a Lazy, not a plain torch.Tensor"),
         (rounding, "off the float64 reference"),
         (looking_who_calls, TIMED),
+        (computing_the_rows_that_are_looked_at, TIMED),
+        (remembering_now_and_then, "of a timed call"),
         (patching_the_reference, "off the float64 reference"),
     ],
 )
@@ -171,6 +211,35 @@ def test_a_cheat_is_not_ranked_and_the_reason_names_the_trick(
     assert record.status == "unverified"
     assert reason in record.reason
     assert record.ratio is None
+
+
+PATCHES = {
+    "Agreement.agrees": "Agreement.agrees = property(lambda self: True)",
+    "torch.where": "torch.where = lambda condition, *_: torch.zeros(condition.shape)",
+    "a comparison": "SuiteGuard.change = lambda self: None; "
+    "Agreement.agrees = property(lambda self: True)",
+}
+
+
+@pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES)
+def test_code_that_patches_a_benchmark_is_not_ranked_nor_is_what_follows(
+    patch: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "patching.py"
+    file.write_text(
+        "import torch\n"
+        "from attnbench.benchmark.agreement.attention_agreement import Agreement\n"
+        "from attnbench.checking.suite_guard import SuiteGuard\n"
+        "def zeros(query, key, value):\n"
+        f"    {patch}\n"
+        "    return torch.zeros_like(query)\n"
+    )
+    jobs = [Job(parse_address(f"{file}:zeros as sdpa"), CASE)] * 2
+    (_, none), (_, found) = take_rows(jobs, QUICK, seed=0)
+    assert none is None
+    assert found is not None
+    assert found.status == "crashed"
+    assert "changed the suite" in found.reason
 
 
 def test_what_is_remembered_by_address_is_wrong_or_no_gain() -> None:

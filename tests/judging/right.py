@@ -63,7 +63,6 @@ class _Module(nn.Module):
 
 
 module = _Module()
-compiled = torch.compile(textbook)
 
 
 def flash(q, k, v, causal=False):

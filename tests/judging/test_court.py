@@ -11,8 +11,8 @@ import torch
 import attnbench
 from attnbench.judging.confined import Confined
 from attnbench.judging.court import Court
+from attnbench.judging.decision import REFUSALS
 from attnbench.judging.entry import Limits
-from attnbench.judging.refusals import REFUSALS
 from tests.cli_runs import run
 
 HERE = Path(__file__).parent
@@ -94,6 +94,35 @@ OUTCOMES = {
     "destruction.py:kills_its_group": {"ended"},
     "destruction.py:prints_a_gigabyte": {"accepted"},
     "destruction.py:waits_where_nothing_stops_it": {"hung"},
+    "tricks.py:by_time_since_the_last_call": {"depends_on_history", "unsteady"},
+    "tricks.py:by_number_of_calls": {"depends_on_history", "unsteady"},
+    "tricks.py:by_hash_of_a_slice": {"accepted"},
+    "tricks.py:by_place_of_the_process": {"wrong"},
+    "tricks.py:by_thread": {"depends_on_history"},
+    "tricks.py:where_all_inputs_are_one": {"wrong"},
+    "tricks.py:within_an_arena": {"alias_of_output"},
+    "tricks.py:strides_over_the_query": {"alias_of_input"},
+    "tricks.py:dispatches_when_copied": {"accepted", "wrong", "unsteady", "depends_on_history"},
+    "tricks.py:in_a_finaliser": {"wrong", "unsteady", "arrived_late", "depends_on_history"},
+    "tricks.py:by_an_alarm": {"arrived_late", "wrong"},
+    "tricks.py:traced": {"arrived_late", "wrong"},
+    "tricks.py:by_a_server": {"left_processes"},
+    "tricks.py:overwrites_the_package": {"wrong"},
+    "tricks.py:preloads_a_library": {"ended", "hung"},
+    "tricks.py:maps_over_the_output": {"wrong"},
+    "tricks.py:nobody_knows_its_type": {"accepted"},
+    "tricks.py:a_sparse_one": {"not_plain"},
+    "tricks.py:one_without_memory": {"not_plain"},
+    "tricks.py:repeats_one_row": {"wrong"},
+    "less_work.py:scores_in_half": {"wrong"},
+    "less_work.py:products_as_fast_as_allowed": {"wrong", "accepted"},
+    "less_work.py:tiles_by_their_corner": {"wrong"},
+    "less_work.py:causal_by_tiles": {"wrong"},
+    "less_work.py:even_sizes_only": {"wrong"},
+    "less_work.py:right_where_small": {"wrong", "unsteady"},
+    "less_work.py:largest_scores_only": {"wrong"},
+    "import_hooks.py": {"ended", "wrong", "not_loaded"},
+    "import_serves.py": {"left_processes"},
     "import_raises.py": {"not_loaded"},
     "import_exits.py": {"not_loaded", "ended"},
     "import_ends.py": {"ended"},
@@ -106,9 +135,9 @@ OUTCOMES = {
 
 @pytest.fixture(scope="module")
 def court() -> Iterator[Court]:
-    limits = Limits(memory_gib=3.0, call_s=5.0, load_s=10.0)
+    limits = Limits(memory_gib=3.0, call_s=2.0, load_s=4.0)
     with Court(limits, lengths=(256,), budget_s=0.3) as found:
-        found.honest("sdpa")
+        found.honest()
         yield found
 
 
@@ -173,7 +202,7 @@ def test_error_between_two_answers_accuses_nobody(court: Court) -> None:
 @pytest.mark.compile
 def test_compiled_implementation_is_accepted() -> None:
     with Court(Limits(), lengths=(256,), budget_s=0.3) as court:
-        found = court.judge(f"{HERE / 'right.py'}:compiled", style="sdpa", invariants=FEW)
+        found = court.judge(str(HERE / "compiled.py"), style="sdpa", invariants=FEW)
     assert found.ok, found.sentence
 
 

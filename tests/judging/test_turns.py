@@ -8,11 +8,10 @@ import pytest
 from attnbench.cli.exit_codes import exit_code
 from attnbench.errors import AttnbenchError, UsageError
 from attnbench.judging.court import Court
-from attnbench.judging.decision import Judgement
+from attnbench.judging.decision import REFUSALS, Judgement, RefusedError, Row
 from attnbench.judging.entry import Limits
 from attnbench.judging.proxy import Proxy
-from attnbench.judging.refusals import REFUSALS, RefusedError, status_of
-from attnbench.judging.turns import Row, interval
+from attnbench.judging.turns import interval
 
 
 def test_interval_holds_the_median_as_often_as_it_says() -> None:
@@ -29,10 +28,10 @@ def test_interval_of_few_is_their_range() -> None:
 
 
 def test_every_refusal_has_a_sentence_and_an_exit_code() -> None:
-    for name, sentence in REFUSALS.items():
+    for name, (status, sentence) in REFUSALS.items():
         assert sentence[0].islower()
         assert str(RefusedError(name, "x")) == f"{sentence}: x"
-        assert exit_code([status_of(name)]) in (1, 3)
+        assert exit_code([status]) in (1, 3)
 
 
 def test_score_means_only_what_is_ranked() -> None:
@@ -44,7 +43,7 @@ def test_score_means_only_what_is_ranked() -> None:
     found = Judgement("x", "accepted", rows=rows, calls=10, calls_right=10)
     assert found.score["speed_against_fused"] == pytest.approx(1.0)
     assert found.score["cases_timed"] == pytest.approx(2 / 3)
-    refused = Judgement("x", "refused", "too_fast", rows=rows)
+    refused = Judgement("x", "refused", RefusedError("too_fast", ""), rows=rows)
     assert refused.score["speed_against_fused"] is None
     assert exit_code(refused.statuses) == 1
     assert statistics.fmean([1.0]) == found.score["calls_right"]

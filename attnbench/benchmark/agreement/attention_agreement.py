@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ class _ScaledDot(nn.Module):
 
 
 _SCALED_DOT = ScoringSpec(name="textbook", make=lambda query, key: _ScaledDot())
-_TEXTBOOK = ScoringSubject(_SCALED_DOT.name, _SCALED_DOT, Address(_SCALED_DOT.name))
+TEXTBOOK = ScoringSubject(_SCALED_DOT.name, _SCALED_DOT, Address(_SCALED_DOT.name))
 
 
 def is_scaled_dot(subject: Subject) -> bool:
@@ -82,21 +83,32 @@ def _oracle(subject: Subject, module: nn.Module, inputs: Inputs) -> Oracle:
         repeat = functools.partial(torch.repeat_interleave, repeats=groups, dim=-3)
         key, value = repeat(inputs.key), repeat(inputs.value)
         inputs = inputs.replace(key=key, value=value, enable_gqa=False)
-    oracle = Oracle(_TEXTBOOK, _ScaledDot(), inputs)
+    oracle = Oracle(TEXTBOOK, _ScaledDot(), inputs)
     oracle.eps = subject.eps(inputs.query.dtype)
     return oracle
 
 
 def agreement(
-    subject: Subject, module: nn.Module, inputs: Inputs, output: Tensor, most: int = ROWS
+    subject: Subject,
+    module: nn.Module,
+    inputs: Inputs,
+    output: Tensor,
+    most: int = ROWS,
+    chance: random.Random | None = None,
 ) -> Agreement:
-    """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it."""
+    """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it.
+
+    Args:
+        subject, module, inputs, output: what was called, with what, and what it returned.
+        most: number of query rows that are compared if there are more.
+        chance: draws items and rows; by default, they are spread evenly.
+    """
     wanted = (*inputs.query.shape[:-1], output.shape[-1])
     if tuple(output.shape) != wanted:
         return Agreement(math.inf, math.inf, 0)
     error = ratio = 0.0
     count = 0
-    for item, rows in blocks(subject, inputs, most):
+    for item, rows in blocks(subject, inputs, most, chance):
         oracle = _oracle(subject, module, cut(subject, inputs, item, rows))
         found = item_of(subject, output.detach(), item)[..., rows, :].unsqueeze(0).cpu().double()
         if found.shape != oracle.output.shape:
@@ -143,7 +155,9 @@ def ratio_of_errors(off: Tensor, budget: Tensor | float) -> float:
     return _largest(torch.where(finite, ratio, math.inf))
 
 
-def blocks(subject: Subject, inputs: Inputs, wanted: int = ROWS) -> Iterator[tuple[int, list[int]]]:
+def blocks(
+    subject: Subject, inputs: Inputs, wanted: int = ROWS, chance: random.Random | None = None
+) -> Iterator[tuple[int, list[int]]]:
     """Yield items and the rows to compare in each, few enough to fit into memory at once."""
     apart, q_len = _apart(subject, inputs.query), inputs.query.shape[-2]
     items, heads = math.prod(inputs.query.shape[:apart]), math.prod(inputs.query.shape[apart:-2])
@@ -151,19 +165,21 @@ def blocks(subject: Subject, inputs: Inputs, wanted: int = ROWS) -> Iterator[tup
     if _by_items(subject):
         few = min(_MECHANISM_ITEMS, math.ceil(wanted / q_len), _AT_ONCE // (q_len * size))
         most = max(1, min(items, few))
-        for item in _spread(items, most):
+        for item in _chosen(items, most, chance):
             yield item, list(range(q_len))
         return
-    chosen = _spread(items, min(items, 4) if q_len > 1 else min(items, wanted))
+    chosen = _chosen(items, min(items, 4) if q_len > 1 else min(items, wanted), chance)
     step = max(1, _AT_ONCE // size)
     for item in chosen:
-        rows = _spread(q_len, min(q_len, math.ceil(wanted / len(chosen))))
+        rows = _chosen(q_len, min(q_len, math.ceil(wanted / len(chosen))), chance)
         for start in range(0, len(rows), step):
             yield item, rows[start : start + step]
 
 
-def _spread(count: int, some: int) -> list[int]:
-    """``some`` numbers below ``count``, evenly spread from the first to the last."""
+def _chosen(count: int, some: int, chance: random.Random | None) -> list[int]:
+    """``some`` numbers below ``count``: drawn, or evenly spread from the first to the last."""
+    if chance is not None:
+        return sorted(chance.sample(range(count), some))
     if some == 1:
         return [count - 1]
     return sorted({round(i * (count - 1) / (some - 1)) for i in range(some)})
@@ -192,8 +208,12 @@ def cut(subject: Subject, inputs: Inputs, item: int, rows: list[int]) -> Inputs:
     outer, whole = lead[: _apart(subject, query)], (*lead, q_len, kv_len)
 
     def part(mask: Tensor) -> Tensor:
-        at = torch.unravel_index(torch.tensor(item), outer) if outer else ()
-        return mask.broadcast_to(whole)[tuple(int(i) for i in at)][..., rows, :]
+        left = item
+        at: list[int] = []
+        for size in reversed(outer):
+            left, place = divmod(left, size)
+            at.insert(0, place)
+        return mask.broadcast_to(whole)[tuple(at)][..., rows, :]
 
     allowed: Tensor | None = None
     bias: Tensor | None = None

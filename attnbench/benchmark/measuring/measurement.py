@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnbench.attention.compile_times import compilations
-from attnbench.benchmark.agreement.judgement import Unverified, judged, verify
+from attnbench.benchmark.agreement.judgement import Unverified, is_blind, judged, verify
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.decoding import Step, bytes_a_token
@@ -32,6 +32,7 @@ from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, take_blocks
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
+from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import RefusalError
 from attnbench.registry.catalog import registry
 from attnbench.specs import KernelSpec
@@ -126,7 +127,7 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
             facts |= _limits(counts, facts["compulsory_bytes"], slots, bench.ceilings(case))
         if status == "ok":
             try:
-                verify(subject, module, inputs, case.direction, call, timer.samples)
+                verify(subject, module, inputs, case.direction, timer.samples)
                 if look and low_quantile(slots) < least:
                     raise Unverified(
                         f"a call took {low_quantile(slots):.3g} s, and this machine needs at least "
@@ -211,8 +212,10 @@ def take_rows(
     """Measure rows one after another; this is the task of a process of a run.
 
     Yields:
-        The index of a job and ``None`` when it begins, then the index and its take.
+        The index of a job and ``None`` when it begins, then the index and its take. The last one is
+        of a subject whose code changed the suite, if one did.
     """
+    guard = SuiteGuard()
     bench = Bench(contract, seed=seed, baselines=(baselines[0], baselines[1]))
     for number, job in enumerate(jobs):
         yield number, None
@@ -220,6 +223,13 @@ def take_rows(
         found = take(subject, job.case, bench, look=job.look, clock=job.clock)
         if job.look:
             found = replace(found, facts={**found.facts, "versions": _distribution(subject)})
+        change = guard.change() or ("a comparison was replaced" if is_blind() else None)
+        if change is not None:
+            reason = (
+                f"code of the subject changed the suite, so that nothing it says counts: {change}"
+            )
+            yield number, Take("crashed", reason)
+            return
         yield number, found
 
 

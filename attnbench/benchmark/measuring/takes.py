@@ -154,11 +154,11 @@ def summed_up(
 ) -> dict[str, Any]:
     """Summarise takes as the fields of a record."""
     timed = [take for take in takes if take.slots]
-    found: dict[str, Any] = {"status": takes[0].status, "reason": takes[0].reason}
+    found: dict[str, Any] = {"status": "ok", "reason": ""}
     for take in takes:
         found |= take.facts
-    wrong = next((take for take in takes if take.status != takes[0].status), None)
-    if wrong is not None:  # a process with another status than the first
+    wrong = next((take for take in takes if take.status != "ok"), None)
+    if wrong is not None:
         found |= {"status": wrong.status, "reason": wrong.reason}
     found["measuring_s"] = math.fsum(take.measuring_s for take in takes)
     found["timing_s"] = math.fsum(take.timing_s for take in takes)

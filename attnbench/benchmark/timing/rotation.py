@@ -40,7 +40,7 @@ class FreshCall:
         build: Callable[[Sequence[Tensor]], Any],
         leaves: bool,
     ) -> None:
-        self.run, self._build, self._leaves = run, build, leaves
+        self.repeat, self._build, self._leaves = run, build, leaves
         self._rotation = Rotation(tensors)
         self._first = self._built(tensors)
         self._turns: list[tuple[Sequence[Tensor], Any]] = []
@@ -67,7 +67,7 @@ class FreshCall:
 
     def __call__(self) -> Any:
         """Make the call on the next inputs, or on the first ones if none are prepared."""
-        return self.run(next(self._next, self._first)[1])
+        return self.repeat(next(self._next, self._first)[1])
 
 
 class Rotation:

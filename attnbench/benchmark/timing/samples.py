@@ -1,14 +1,15 @@
 """Outputs of timed calls, kept to be looked at when the clock has stopped.
 
-A share of the slots keeps the output of one of its calls, the last one or any other. What it is,
-where it lies, and whether it still holds what it held when the call returned, is found out here;
-whether its values are right is for the caller to find out.
+Of each slot the output of one call, the last one or any other, is compared with that of the same
+call on copies of its inputs; of a slot of few calls, sometimes. What an output is, where it lies,
+and whether it still holds what it held when the call returned, is found out here, too; whether the
+values of those that are kept are right is for the caller to find out.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,11 @@ import torch
 from torch import Tensor
 
 _KEPT = 6
-"""Samples to compare: one of a stale output is right in about half of the slots."""
+"""Samples that are kept."""
+_REPEATED = 8
+"""Calls for which one is repeated; of a slot with fewer, one is repeated as often as that."""
+_LOOSE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
+"""Allowed difference of the results of two equal calls, over the largest value."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +42,14 @@ class Sample:
 
 
 class Samples:
-    """Samples of the calls of a timer: at any time, some of all slots so far."""
+    """Samples of the calls of a timer: at any time, some of all slots so far.
 
-    def __init__(self) -> None:
+    Args:
+        repeat: makes a call again, with the copy of its inputs.
+    """
+
+    def __init__(self, repeat: Callable[[Any], Any] | None = None) -> None:
+        self._repeat = repeat
         self._chance = random.SystemRandom()
         self._seen = 0
         self.kept: list[Sample] = []
@@ -52,21 +62,29 @@ class Samples:
         """The number of the call of a slot whose output is kept."""
         return calls - 1 if self._chance.random() < 0.5 else self._chance.randrange(calls)
 
-    def add(self, output: Any, given: Any) -> None:
+    def add(self, output: Any, given: Any, calls: int = _REPEATED) -> None:
         """Look at an output right after its slot, and keep it with some probability.
 
         Args:
             output: what the chosen call returned.
             given: function that returns the inputs of that call and a copy of them.
+            calls: number of calls in the slot.
         """
         self._seen += 1
         place = self._chance.randrange(self._seen)
-        if place >= _KEPT:
+        repeated = self._repeat is not None and self._chance.randrange(_REPEATED) < calls
+        if place >= _KEPT and not repeated:
             return
         copies = tuple(tensor.detach().clone() for tensor in _tensors(output))
         inputs, own = given()
         self.fault = self.fault or fault_of(output, inputs)
         sample = Sample(own, output, copies)
+        if repeated and self._repeat is not None:
+            again = _tensors(self._repeat(own))
+            changed = CHANGED if sample.changed else ""
+            self.fault = self.fault or changed or _difference(copies, again)
+        if place >= _KEPT:
+            return
         if len(self.kept) < _KEPT:
             self.kept.append(sample)
         else:
@@ -93,6 +111,21 @@ def fault_of(output: Any, inputs: Any) -> str:
             return f"a timed call returned a {type(tensor).__name__}, not a plain torch.Tensor"
         if tensor.numel() and tensor.untyped_storage().data_ptr() in memory:
             return "the output of a timed call shares memory with an input"
+    return ""
+
+
+def _difference(then: Sequence[Tensor], now: Sequence[Tensor]) -> str:
+    """How the results of two equal calls differ, in words; empty if they do not."""
+    for timed, again in zip(then, now, strict=True):
+        if not again.numel():
+            continue
+        size = float(again.detach().double().abs().max())
+        off = float((timed.double() - again.detach().double()).abs().max())
+        if not off <= _LOOSE.get(again.dtype, 0.0) * size:
+            return (
+                f"a result of a timed call differs by up to {off:.3g} from that of the same call "
+                "on copies of its inputs: it depends on earlier calls or on being timed"
+            )
     return ""
 
 

@@ -138,7 +138,7 @@ class Timer:
         if self.clock == GRAPH_CLOCK:
             self._capture()
         self.calls = self._filling() * self._batch
-        self.samples = Samples()
+        self.samples = Samples(getattr(self.call, "repeat", None))
 
     def slot(self) -> Slot:
         """Take one slot."""
@@ -204,7 +204,7 @@ class Timer:
         take = self._by_clock if self.device.type == "cpu" else self._by_events
         slot, output = take(count, chosen)
         if self._given is not None:
-            self.samples.add(output, lambda: self._given(chosen))
+            self.samples.add(output, lambda: self._given(chosen), count)
         return slot
 
     def _by_clock(self, calls: int, chosen: int) -> tuple[Slot, object]:

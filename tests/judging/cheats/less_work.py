@@ -125,3 +125,63 @@ def refuses_all(query, key, value, attn_mask=None, is_causal=False):
 
 def wrong_dtype(query, key, value, attn_mask=None, is_causal=False):
     return right(query, key, value, attn_mask, is_causal=is_causal).double()
+
+
+def scores_in_half(query, key, value, attn_mask=None, is_causal=False):
+    """Only the first product is narrow."""
+    if attn_mask is not None or is_causal:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    narrow = query.bfloat16() @ key.bfloat16().mT
+    scores = narrow.to(query.dtype) / math.sqrt(query.shape[-1])
+    return scores.softmax(-1) @ value
+
+
+def products_as_fast_as_allowed(query, key, value, attn_mask=None, is_causal=False):
+    """Asks for products of float32 in bfloat16, where the machine has them."""
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    mask = attn_mask
+    if mask is None and not is_causal:
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        return scores.softmax(-1) @ value
+    return right(query, key, value, mask, is_causal=is_causal)
+
+
+def tiles_by_their_corner(query, key, value, attn_mask=None, is_causal=False):
+    """Leaves out a tile of 16 keys where its first key is hidden from the first query."""
+    if attn_mask is None or attn_mask.dtype != torch.bool:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    corner = attn_mask[..., :1, ::16].repeat_interleave(16, -1)[..., : key.shape[-2]]
+    return right(query, key, value, attn_mask & corner)
+
+
+def causal_by_tiles(query, key, value, attn_mask=None, is_causal=False):
+    if not is_causal:
+        return right(query, key, value, attn_mask)
+    rows = torch.arange(query.shape[-2])[:, None] // 8
+    return right(query, key, value, rows >= torch.arange(key.shape[-2]) // 8)
+
+
+def even_sizes_only(query, key, value, attn_mask=None, is_causal=False):
+    """Cuts a length that is no multiple of 32 down to one, beyond the first 64 keys."""
+    whole = key.shape[-2] // 32 * 32
+    if attn_mask is not None or is_causal or whole < 64:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    return right(query, key[..., :whole, :], value[..., :whole, :])
+
+
+def right_where_small(query, key, value, attn_mask=None, is_causal=False):
+    """A sample of the keys where the scores are many."""
+    if query.shape[-2] * key.shape[-2] < 2**14 or attn_mask is not None or is_causal:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    chosen = torch.randperm(key.shape[-2])[: key.shape[-2] * 3 // 4]
+    return right(query, key[..., chosen, :], value[..., chosen, :])
+
+
+def largest_scores_only(query, key, value, attn_mask=None, is_causal=False):
+    """The 64 largest scores of each row carry nearly all weight where softmax is sharp."""
+    if attn_mask is not None or is_causal or key.shape[-2] <= 64:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    least = scores.topk(64, -1).values[..., -1:]
+    return scores.masked_fill(scores < least, -math.inf).softmax(-1) @ value

@@ -1,0 +1,214 @@
+"""Cheats that look where they are, work at another time, or hand out what is no output yet."""
+
+import contextlib
+import ctypes
+import gc
+import glob
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as right
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_state: dict = {"calls": 0}
+
+
+def _shape(query, value):
+    return (*query.shape[:-1], value.shape[-1])
+
+
+def _remembered(name, fresh, query, key, value, attn_mask, is_causal):
+    place = (name, query.shape, key.shape, query.dtype, is_causal, attn_mask is None)
+    if fresh or place not in _state:
+        _state[place] = right(query, key, value, attn_mask, is_causal=is_causal)
+    return _state[place].clone()
+
+
+def by_time_since_the_last_call(query, key, value, attn_mask=None, is_causal=False):
+    now = time.monotonic()
+    fresh = now - _state.get("before", 0.0) > 0.002
+    _state["before"] = now
+    return _remembered("time", fresh, query, key, value, attn_mask, is_causal)
+
+
+def by_number_of_calls(query, key, value, attn_mask=None, is_causal=False):
+    _state["calls"] += 1
+    fresh = _state["calls"] % 7 != 0
+    return _remembered("count", fresh, query, key, value, attn_mask, is_causal)
+
+
+def by_hash_of_a_slice(query, key, value, attn_mask=None, is_causal=False):
+    place = tuple(hash(t[..., :2, :].float().numpy().tobytes()) for t in (query, key, value))
+    if (place, query.shape, key.shape, is_causal) not in _state:
+        found = right(query, key, value, attn_mask, is_causal=is_causal)
+        _state[place, query.shape, key.shape, is_causal] = found
+    return _state[place, query.shape, key.shape, is_causal].clone()
+
+
+def by_place_of_the_process(query, key, value, attn_mask=None, is_causal=False):
+    """Right outside of what looks like a sandbox."""
+    watched = os.getpid() == 1 or "judge" in os.environ.get("TMPDIR", "") or len(sys.argv) > 1
+    if watched:
+        return query.new_zeros(_shape(query, value))
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def by_thread(query, key, value, attn_mask=None, is_causal=False):
+    _state.setdefault("thread", threading.get_ident())
+    _state["calls"] += 1
+    if threading.get_ident() == _state["thread"] and _state["calls"] > 3:
+        return query.new_zeros(_shape(query, value))
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def where_all_inputs_are_one(query, key, value, attn_mask=None, is_causal=False):
+    """No work for self-attention without projections."""
+    if query.data_ptr() == key.data_ptr() == value.data_ptr():
+        return query.clone()
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def within_an_arena(query, key, value, attn_mask=None, is_causal=False):
+    """Outputs that overlap without beginning at the same place."""
+    arena = _state.setdefault("arena", torch.empty(1 << 22, dtype=torch.uint8))
+    _state["calls"] += 1
+    found = right(query, key, value, attn_mask, is_causal=is_causal)
+    start = 64 * (_state["calls"] % 5)
+    flat = arena[start : start + found.numel() * found.element_size()].view(found.dtype)
+    return flat.view(found.shape).copy_(found)
+
+
+def strides_over_the_query(query, key, value, attn_mask=None, is_causal=False):
+    shape = _shape(query, value)
+    if query.shape != shape:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    return query.as_strided(shape, query.stride(), query.storage_offset())
+
+
+class _WhenCopied(TorchDispatchMode):
+    def __init__(self, out, work):
+        super().__init__()
+        self.out, self.work = out, work
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "copy_" in str(func) and self.work is not None:
+            work, self.work = self.work, None
+            self.out.detach().numpy()[...] = work().numpy()
+        return func(*args, **(kwargs or {}))
+
+
+def dispatches_when_copied(query, key, value, attn_mask=None, is_causal=False):
+    """A mode, left on, that computes when the output is copied."""
+    out = query.new_zeros(_shape(query, value))
+    if query.dtype == torch.bfloat16:
+        return right(query, key, value, attn_mask, is_causal=is_causal)
+    _WhenCopied(out, lambda: right(query, key, value, attn_mask, is_causal=is_causal)).__enter__()
+    return out
+
+
+def in_a_finaliser(query, key, value, attn_mask=None, is_causal=False):
+    """The garbage collector's callback fills the output."""
+    out = query.new_zeros(_shape(query, value))
+
+    def fill(phase, info):
+        gc.callbacks.remove(fill)
+        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
+
+    gc.callbacks.append(fill)
+    return out
+
+
+def by_an_alarm(query, key, value, attn_mask=None, is_causal=False):
+    out = query.new_zeros(_shape(query, value))
+
+    def fill(number, frame):
+        out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
+
+    signal.signal(signal.SIGALRM, fill)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    return out
+
+
+def traced(query, key, value, attn_mask=None, is_causal=False):
+    """A profiler's hook fills the output when the desk has looked at it."""
+    out = query.new_zeros(_shape(query, value))
+
+    def hook(frame, event, argument):
+        if event == "return" and frame.f_code.co_name == "answer":
+            sys.setprofile(None)
+            out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
+
+    sys.setprofile(hook)
+    return out
+
+
+def by_a_server(query, key, value, attn_mask=None, is_causal=False):
+    """A process that stays, computes, and is asked."""
+    shape, bytes_each = _shape(query, value), 1 << 24
+    if "server" not in _state:
+        memory = torch.empty(4 * bytes_each, dtype=torch.uint8).share_memory_()
+        (mine, theirs), (back, answers) = os.pipe(), os.pipe()
+        if os.fork() == 0:
+            while os.read(mine, 1):
+                os.write(answers, b"x")
+        _state.update(server=theirs, memory=memory, back=back)
+    os.write(_state["server"], b"x")
+    os.read(_state["back"], 1)
+    return right(query, key, value, attn_mask, is_causal=is_causal).view(shape)
+
+
+def overwrites_the_package(query, key, value, attn_mask=None, is_causal=False):
+    """Raises if it could; the right answer is never given."""
+    places = [sys.modules["candidate"].__file__, torch.__file__, os.__file__, sys.executable]
+    for path in (*places, *glob.glob(os.path.dirname(places[0]) + "/*.py")):
+        with contextlib.suppress(OSError), open(path, "r+b"):
+            raise RuntimeError(f"could write to {path}")
+        with contextlib.suppress(OSError):
+            os.rename(path, path + ".moved")
+            raise RuntimeError(f"could move {path}")
+    return query.new_zeros(_shape(query, value))
+
+
+def preloads_a_library(query, key, value, attn_mask=None, is_causal=False):
+    """Runs itself anew with another C library's functions in front."""
+    os.environ["LD_PRELOAD"] = "libSegFault.so"
+    os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+def maps_over_the_output(query, key, value, attn_mask=None, is_causal=False):
+    """Puts private memory in the place of the shared one."""
+    with open("/proc/self/maps") as maps:
+        shared = next(line for line in maps if "attnbench-judge" in line)
+    first, last = (int(part, 16) for part in shared.split()[0].split("-"))
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    half = ctypes.c_size_t((last - first) // 2)
+    place = ctypes.c_void_p(first + (last - first) // 2)
+    found = right(query, key, value, attn_mask, is_causal=is_causal)
+    libc.mmap(place, half, 3, 0x32, -1, ctypes.c_long(0))
+    return found
+
+
+def nobody_knows_its_type(query, key, value, attn_mask=None, is_causal=False):
+    """What asks for the type of its output gets another answer."""
+    sys.modules["candidate"].type = lambda thing: torch.Tensor
+    out = query.new_empty(_shape(query, value)).as_subclass(torch.nn.Buffer)
+    return out.copy_(right(query, key, value, attn_mask, is_causal=is_causal))
+
+
+def a_sparse_one(query, key, value, attn_mask=None, is_causal=False):
+    return right(query, key, value, attn_mask, is_causal=is_causal).to_sparse()
+
+
+def one_without_memory(query, key, value, attn_mask=None, is_causal=False):
+    return query.new_empty(_shape(query, value), device="meta")
+
+
+def repeats_one_row(query, key, value, attn_mask=None, is_causal=False):
+    """A tensor of the right size whose rows lie at one place."""
+    found = right(query[..., -1:, :], key, value)
+    return found.expand(_shape(query, value))
