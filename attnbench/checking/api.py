@@ -222,7 +222,8 @@ def outcomes_of(
 
     Args:
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
-        evidence: whether to look for a script that reproduces a failure, which takes some seconds.
+        evidence: whether to look for the smallest counterexample, and for a script that reproduces
+            it, which takes many calls.
         guard: what the suite was before the subject's code was imported.
     """
     invariants = list(invariants)
@@ -234,6 +235,7 @@ def outcomes_of(
         dtypes=dtypes,
         seed=seed,
         guard=guard or SuiteGuard(),
+        shrink=evidence,
     )
     return with_evidence(found, subject, invariants) if evidence else found
 
@@ -262,6 +264,7 @@ def _outcomes(
     dtypes: Sequence[str] | None,
     seed: int | None,
     guard: SuiteGuard,
+    shrink: bool,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of one subject; none counts once its code has changed the suite.
 
@@ -276,7 +279,13 @@ def _outcomes(
             continue
         with seeded():
             outcome = run_invariant(
-                subject, invariant, PROFILES[profile], device=device, dtypes=wanted, seed=seed
+                subject,
+                invariant,
+                PROFILES[profile],
+                device=device,
+                dtypes=wanted,
+                seed=seed,
+                shrink=shrink,
             )
             change = guard.change()
             first = change is None and invariant.name == CONTRACT

@@ -113,9 +113,10 @@ class _Desk:
             output = found[0] if isinstance(found, tuple | list) and found else found
         if not isinstance(output, Tensor):
             return {"fault": "not_plain", "text": f"it is a {type(output).__name__}"}
-        fault = {} if request.get("again") else self.fault(output)
+        if not request.get("again") and (fault := self.fault(output)):
+            return fault
         dtype = str(output.dtype).removeprefix("torch.")
-        told = {"shape": list(output.shape), "dtype": dtype, **fault}
+        told = {"shape": list(output.shape), "dtype": dtype}
         if output.numel() * output.element_size() > request["room"]:
             return {**told, "fault": "not_plain", "text": f"it is {list(output.shape)}"}
         if output.numel():

@@ -195,6 +195,8 @@ class Confined:
             known = fault in ("not_plain", "alias_of_input", "alias_of_output")
             raise RefusedError(fault if known else "broke_protocol", _plain(answer.get("text")))
         self._check_alone()
+        if answer.get("raised") == "MemoryError":
+            raise RefusedError("too_much_memory", f"more than {self.limits.memory_gib:g} GiB")
         if "raised" in answer:
             return Answer(
                 None, seconds, wall_s, (_plain(answer["raised"]), _plain(answer.get("text")))

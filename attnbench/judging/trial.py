@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,9 @@ _LONGEST, _PAIRS = 10.0, 2**20
 """Most of log2 of a length, and of pairs of a query and a key in a call."""
 _CALLS, _CALLS_AFTER = 120, 28
 """Calls before and after all that is timed."""
-_REPEATED = 0.15
+_MOST_S = 30.0
+"""Seconds after which calls that take long end early."""
+_REPEATED, _REFUSED = 0.15, 6
 _FAILURES = 5
 """After so many no further invariant runs; 'attnbench check' runs all."""
 
@@ -108,15 +111,26 @@ class Trial:
         enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
         return ("accepted" if enough else "inconclusive"), None
 
-    def _calls(self, streams: Sequence[Stream], count: int) -> RefusedError | None:
-        """Calls of several shapes; returns a wrong answer that the invariants may explain."""
+    def _calls(self, streams: list[Stream], count: int) -> RefusedError | None:
+        """Calls of several shapes; returns a wrong answer that the invariants may explain.
+
+        A shape for which an error was raised is dropped; many before anything was right end it.
+        """
         assert self.caller is not None
+        dropped = 0
+        until = time.monotonic() + _MOST_S
         for number in range(count):
+            if not streams or (number >= 2 * len(streams) and time.monotonic() > until):
+                break
             stream = self.chance.choice(streams)
             if not stream.drawn or self.chance.random() > _REPEATED:
                 stream.draw()
             try:
-                self.caller.call(stream, whole=number % 8 == 0)
+                if self.caller.call(stream, whole=number % 8 == 0).raised:
+                    streams.remove(stream)
+                    dropped += 1
+                    if dropped == _REFUSED and not self.caller.tally.right:
+                        break
             except RefusedError as refused:
                 if refused.name != "wrong":
                     raise

@@ -5,7 +5,7 @@ import math
 import torch
 
 
-@torch.compile
+@torch.compile(dynamic=True)
 def compiled(query, key, value, attn_mask=None, is_causal=False, scale=None):
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query.float() * scale) @ key.float().mT

@@ -39,7 +39,13 @@ OUTCOMES = {
     "clocks.py:patched_clocks": {"accepted"},
     "clocks.py:all_cores": {"accepted"},
     "clocks.py:forked_per_call": {"left_processes", "accepted"},
-    "clocks.py:watches_the_memory": {"accepted", "depends_on_history", "unsteady", "wrong"},
+    "clocks.py:watches_the_memory": {
+        "accepted",
+        "depends_on_history",
+        "unsteady",
+        "wrong",
+        "failed",
+    },
     # lasts longer than a judgement on a fast machine, and has gained nothing in it
     "clocks.py:right_for_three_seconds": {"accepted", "depends_on_history", "failed"},
     "clocks.py:hidden_processes": {"left_processes", "accepted"},
@@ -88,13 +94,13 @@ OUTCOMES = {
     "destruction.py:recurses": {"failed"},
     "destruction.py:fork_bomb": {"too_much_memory", "hung", "left_processes", "ended"},
     "destruction.py:leaves_a_daemon": {"left_processes"},
-    "destruction.py:fills_memory": {"failed", "hung", "too_much_memory", "ended"},
+    "destruction.py:fills_memory": {"hung", "too_much_memory", "ended"},
     "destruction.py:fills_memory_by_children": {"too_much_memory", "hung"},
     "destruction.py:fills_the_disk": {"failed", "hung", "too_much_memory"},
     "destruction.py:kills_its_group": {"ended"},
     "destruction.py:prints_a_gigabyte": {"accepted"},
     "destruction.py:waits_where_nothing_stops_it": {"hung"},
-    "tricks.py:by_time_since_the_last_call": {"depends_on_history", "unsteady"},
+    "tricks.py:by_time_since_the_last_call": {"accepted", "depends_on_history", "unsteady"},
     "tricks.py:by_number_of_calls": {"depends_on_history", "unsteady"},
     "tricks.py:by_hash_of_a_slice": {"accepted"},
     "tricks.py:by_place_of_the_process": {"wrong"},
@@ -115,7 +121,7 @@ OUTCOMES = {
     "tricks.py:one_without_memory": {"not_plain"},
     "tricks.py:repeats_one_row": {"wrong"},
     "less_work.py:scores_in_half": {"wrong"},
-    "less_work.py:products_as_fast_as_allowed": {"wrong", "accepted"},
+    "less_work.py:products_as_fast_as_allowed": {"wrong", "failed"},
     "less_work.py:tiles_by_their_corner": {"wrong"},
     "less_work.py:causal_by_tiles": {"wrong"},
     "less_work.py:even_sizes_only": {"wrong"},
@@ -136,7 +142,7 @@ OUTCOMES = {
 @pytest.fixture(scope="module")
 def court() -> Iterator[Court]:
     limits = Limits(memory_gib=3.0, call_s=2.0, load_s=4.0)
-    with Court(limits, lengths=(256,), budget_s=0.3) as found:
+    with Court(limits, lengths=(512,), budget_s=0.2) as found:
         found.honest()
         yield found
 

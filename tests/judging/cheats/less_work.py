@@ -94,14 +94,14 @@ def drifts_after_five(query, key, value, attn_mask=None, is_causal=False):
 
 
 def drifts_late(query, key, value, attn_mask=None, is_causal=False):
-    _calls[0] += query.shape[-2] == 256
-    if _calls[0] > 40 and query.shape[-2] == 256:
+    _calls[0] += query.shape[-2] == 512
+    if _calls[0] > 40 and query.shape[-2] == 512:
         return query.new_zeros(_shape(query, value))
     return right(query, key, value, attn_mask, is_causal=is_causal)
 
 
 def zeros_where_long(query, key, value, attn_mask=None, is_causal=False):
-    if query.shape[-2] == key.shape[-2] == 256:
+    if query.shape[-2] == key.shape[-2] == 512:
         return query.new_zeros(_shape(query, value))
     return right(query, key, value, attn_mask, is_causal=is_causal)
 
@@ -113,8 +113,8 @@ def zeros_now_and_then(query, key, value, attn_mask=None, is_causal=False):
 
 
 def refuses_what_is_timed(query, key, value, attn_mask=None, is_causal=False):
-    _calls[0] += query.shape[-2] == 256
-    if _calls[0] > 40 and query.shape[-2] == 256:
+    _calls[0] += query.shape[-2] == 512
+    if _calls[0] > 40 and query.shape[-2] == 512:
         raise NotImplementedError("not supported")
     return right(query, key, value, attn_mask, is_causal=is_causal)
 
