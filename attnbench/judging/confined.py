@@ -36,8 +36,6 @@ from attnbench.judging.process_account import (
 )
 from attnbench.judging.shared_bytes import SharedBytes, dtype_named
 
-__all__ = ["Answer", "Confined"]
-
 _MESSAGE = 1 << 18
 _LOOK_S = 0.25
 _STOP_S = 5.0

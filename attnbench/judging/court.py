@@ -19,8 +19,6 @@ from attnbench.judging.entry import Limits, Nursery
 from attnbench.judging.trial import Trial
 from attnbench.registry.address import parse_address
 
-__all__ = ["Court", "judge"]
-
 _LENGTHS = (256, 512)
 _HONEST = Path(__file__).with_name("honest.py")
 

@@ -12,8 +12,6 @@ from typing import Any
 from attnbench.checking.outcomes import Outcome
 from attnbench.errors import AttnbenchError
 
-__all__ = ["REFUSALS", "Judgement", "RefusedError", "Row"]
-
 REFUSALS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "not_loaded": ("crashed", "the candidate could not be loaded"),

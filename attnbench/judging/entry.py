@@ -13,8 +13,6 @@ from pathlib import Path
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.shared_bytes import SharedBytes
 
-__all__ = ["THREADS", "Limits", "Nursery"]
-
 _HERE = Path(__file__).parent
 THREADS = 1
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CC", "CXX", "CPATH", "LIBRARY_PATH")

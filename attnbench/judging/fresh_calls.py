@@ -16,8 +16,6 @@ from attnbench.judging.decision import RefusedError
 from attnbench.judging.right_answers import error_of_all, error_of_rows
 from attnbench.subject.tensors import Inputs, make_inputs
 
-__all__ = ["Caller", "Stream", "Tally", "keywords_of_case"]
-
 _REGIMES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 32.0, 1 / 32)
 """Sizes of queries that a call draws from: softmax saturates at one and is flat at the other."""
 _POOL = 3

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["empty", "fused", "textbook"]
-
 
 def _in_both_layouts(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(function)

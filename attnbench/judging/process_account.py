@@ -10,7 +10,6 @@ import struct
 import time
 from pathlib import Path
 
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OPEN = {"x86_64": 298, "aarch64": 241}
 _SOFTWARE, _TASK_CLOCK, _SIZE = 1, 1, 112

@@ -22,8 +22,6 @@ from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.subject import Subject
 
-__all__ = ["STYLES", "Proxy", "style_of", "subject_of"]
-
 STYLES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "sdpa": (sdpa, "top_left"),
     "flash": (flash, "bottom_right"),

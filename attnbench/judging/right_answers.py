@@ -15,8 +15,6 @@ from attnbench.specs import ScoringSpec
 from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["error_of_all", "error_of_rows", "right_output"]
-
 _FURTHEST = 8
 """Rows of a whole output that are looked at closely."""
 

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from attnbench.errors import ShapeError
 
-__all__ = ["SharedBytes", "bytes_of", "dtype_named"]
-
 _ALIGNED = 64
 _DTYPES = {
     name: getattr(torch, name)

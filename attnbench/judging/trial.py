@@ -23,8 +23,6 @@ from attnbench.judging.turns import timed
 if TYPE_CHECKING:
     from attnbench.judging.court import Court
 
-__all__ = ["Trial"]
-
 _KINDS = (  # lengths, mask
     ("free", "none"),
     ("free", "boolean"),

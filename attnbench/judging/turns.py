@@ -24,8 +24,6 @@ from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError, Row
 from attnbench.judging.fresh_calls import Caller, Stream
 
-__all__ = ["interval", "timed"]
-
 FUSED, TEXTBOOK, EMPTY = range(3)  # callees of the honest process
 _LEAST, _MOST = 12, 200
 _IMPOSSIBLE = 1.5
