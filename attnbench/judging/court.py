@@ -105,7 +105,7 @@ class Court:
     def honest(self) -> Confined:
         """A process with what candidates are measured against."""
         if self._honest is None:
-            places = [(str(_HONEST), name) for name in ("fused", "textbook", "empty")]
+            places = [(str(_HONEST), name) for name in ("fused", "textbook", "empty", "product")]
             self._honest = Confined(self.nursery, places, Limits())
             self._honest.load()
         return self._honest

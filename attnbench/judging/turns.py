@@ -18,15 +18,15 @@ import time
 
 import torch
 
-from attnbench.benchmark.machine.sentinel import ceilings
 from attnbench.cases.case import Case
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError, Row
 from attnbench.judging.fresh_calls import Caller, Stream
 
-FUSED, TEXTBOOK, EMPTY = range(3)  # callees of the honest process
+FUSED, TEXTBOOK, EMPTY, PRODUCT = range(4)  # callees of the honest process
 _LEAST, _MOST = 12, 200
-_IMPOSSIBLE = 1.5
+_SIDE, _PRODUCTS = 768, 4
+_IMPOSSIBLE = 2.0
 """Times faster than the machine's matrix product that is taken for impossible."""
 
 
@@ -123,7 +123,7 @@ def _row(table: _Table) -> Row:
         sum(math.log(net(s)) for s in theirs) / -2 + sum(math.log(net(s)) for s in known) / 2
         for theirs, known in zip(table.theirs, table.fused, strict=True)
     )
-    bound = _bound_s(case)
+    bound = _bound_s(case, table.honest)
     if bound > 2 * overhead and mine < bound / _IMPOSSIBLE:
         raise RefusedError(
             "too_fast", f"{mine:.2e} s, and its products alone take {bound:.2e} s, at {case.id}"
@@ -157,19 +157,18 @@ def interval(logs: list[float]) -> tuple[float, float]:
     return logs[place], logs[count - 1 - place]
 
 
-_RATES: dict[str, float] = {}
-
-
-def _bound_s(case: Case) -> float:
+def _bound_s(case: Case, honest: Confined) -> float:
     """The seconds that the products of attention take at the rate of a large one."""
-    if case.dtype not in _RATES:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        rate = ceilings(torch.device("cpu"), getattr(torch, case.dtype)).operations_per_s
-        torch.set_num_threads(threads)
-        _RATES[case.dtype] = rate
+    rates = [_rate(honest, dtype) for dtype in {case.dtype, "float32"}]
     pairs = math.prod(case.lead) * case.q_len * case.kv_len
     share = 0.5 if case.mask == "causal" else 1.0
     if case.mask not in ("none", "causal"):
         share = 0.0  # how much of it a mask hides is not known
-    return share * pairs * 2 * (case.query_size + case.value_size) / _RATES[case.dtype]
+    return share * pairs * 2 * (case.query_size + case.value_size) / max(rates)
+
+
+def _rate(honest: Confined, dtype: str) -> float:
+    """Operations a second of a large matrix product, by the clock that times candidates."""
+    sides = [torch.ones(_SIDE, _SIDE, dtype=getattr(torch, dtype)) for _ in range(2)]
+    found = [honest.call([*sides, sides[1]], {}, callee=PRODUCT) for _ in range(_PRODUCTS)]
+    return 2 * _SIDE**3 / min(answer.seconds for answer in found)
