@@ -174,7 +174,7 @@ def _the_suite_is_put_back() -> Iterator[None]:
     yield
     for thing, check in kept:
         object.__setattr__(thing, "check", check)
-    Agreement.agrees, SuiteGuard.change = agrees, change  # type: ignore[method-assign]
+    Agreement.agrees, SuiteGuard.change = agrees, change
     torch.where = where
 
 
