@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -204,8 +205,9 @@ class Reference:
             if self._is_mechanism:
                 found.append(query[row])
             else:
-                score = functools.partial(reference, self.module, query[row])
-                found.append(_pooled(score, key, value, may[row], add[row]))
+                place = row + len(key) - len(query)
+                score = functools.partial(_scored, reference, self.module, query[row], key, place)
+                found.append(_pooled(score, value, may[row], add[row]))
         return torch.tensor(found, dtype=torch.float64)
 
     def select(self, tensor: Tensor, rows: list[tuple[int, int]]) -> Tensor:
@@ -229,15 +231,28 @@ def _spread(some: int, count: int) -> list[int]:
     return sorted({count - 1, *(round(i * (count - 1) / (some - 1)) for i in range(some - 1))})
 
 
-def _pooled(
-    score: Callable[[list[float]], float],
+def _scored(
+    reference: Callable[..., float],
+    module: nn.Module,
+    query: list[float],
     key: list[list[float]],
+    place: int,
+    slot: int,
+) -> float:
+    """The score of one key by a reference, with both positions if it takes them."""
+    if {"i", "j"} <= inspect.signature(reference).parameters.keys():
+        return reference(module, query, key[slot], i=place, j=slot)
+    return reference(module, query, key[slot])
+
+
+def _pooled(
+    score: Callable[[int], float],
     value: list[list[float]],
     allowed: list[bool],
     bias: list[float],
 ) -> list[float]:
     """One row of the output: softmax over the allowed keys, and the weighted mean of values."""
-    scored = [(s, score(key[s]) + bias[s]) for s, yes in enumerate(allowed) if yes]
+    scored = [(s, score(s) + bias[s]) for s, yes in enumerate(allowed) if yes]
     slots = [s for s, found in scored if found > -math.inf]  # it may hide keys of its own
     scores = [found for _, found in scored if found > -math.inf]
     top = max(scores, default=0.0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LAYER_ACCEPTS", "PATHS", "CacheSpec", "LayerSpec"]
 
-LAYER_ACCEPTS = ("padding_mask", "cache")
+LAYER_ACCEPTS = ("padding_mask", "cache", "source", "extras")
 """Keyword arguments that a layer's ``forward`` may take beyond ``hidden``."""
 
 PATHS = ("chunked_equals_recurrent", "absorbed_equals_expanded")
@@ -53,6 +53,12 @@ class CacheSpec:
         capacity: number of slots that it can hold; a check stays within it, and within 64 if it is
             ``None``.
 
+        append_tree: ``append_tree(module, hidden, cache, parents)`` appends a tree of tokens
+            ``(B, L, E)``: ``parents``, ``(L,)`` int64, has for each the index of an earlier one of
+            them, or -1 for the last token in the cache. A token sees the cache and its ancestors.
+            It gives the output ``(B, L, E)`` and changes the cache in place, or gives ``(output,
+            cache)``. ``crop`` to the first tokens, where they are a path, keeps that path.
+
     ``select`` and ``crop`` give the cache to go on with, after which the old one is not used, or
     ``None`` if they changed it in place. An operation that is ``None`` is not tried. One that
     raises ``NotImplementedError`` refuses, and leaves the cache as it was.
@@ -66,9 +72,10 @@ class CacheSpec:
     crop: Callable[[Any, int], Any] | None = None
     length: Callable[[Any], int] | None = None
     capacity: int | None = None
+    append_tree: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        for what in ("new", "select", "crop", "length"):
+        for what in ("new", "select", "crop", "length", "append_tree"):
             if what == "new" or getattr(self, what) is not None:
                 check_callable("spec", "CacheSpec", **{what: getattr(self, what)})
         require(
@@ -91,10 +98,15 @@ class LayerSpec:
             Called with a cache, it gives the output of the new tokens and changes the cache in
             place, or gives ``(output, cache)``.
         causal: an output depends on its own and earlier positions only.
-        accepts: which of :data:`LAYER_ACCEPTS` its ``forward`` takes.
+        accepts: which of :data:`LAYER_ACCEPTS` its ``forward`` takes. ``source`` is a second
+            sequence ``(B, S, E)``, the same in every call of a sequence; ``extras`` is a dict of
+            tensors ``(B, L)``, one entry for each new token.
+        extras: ``extras(case, generator)`` draws the extras of a case: a dict of tensors
+            ``(B, L)``, with ``case.lead[0]`` for B and ``case.q_len`` for L.
         cache: how to make and change a cache, for a layer that accepts one.
         window: the span of positions that an output may depend on: its width ``n``, its own among
             them, or ``(before, after)``, how far it reaches to both sides of its own.
+        grid: whether tokens lie on a grid: hidden and output are ``(B, H, W, E)``.
         heads, kv_heads: numbers of query heads and of key and value heads, where each of the latter
             serves a group of neighbouring query heads.
         reference: ``reference(module, hidden, real)`` gives the output of one item as rows of
@@ -120,8 +132,10 @@ class LayerSpec:
     accepts: tuple[str, ...] = ()
     cache: CacheSpec | None = None
     window: int | tuple[int, int] | None = None
+    grid: bool = False
     heads: int | None = None
     kv_heads: int | None = None
+    extras: Callable[..., Mapping[str, Tensor]] | None = None
     reference: Callable[..., Any] | None = None
     paths: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     sizes: Callable[[int], int] | None = None
@@ -144,6 +158,8 @@ class LayerSpec:
         freeze_conventions(self, "layer", LAYER_DEFAULTS)
         check_same_as(self, "layer")
         self._check("causal", isinstance(self.causal, bool), "True or False")
+        alone = isinstance(self.grid, bool) and not (self.grid and self.accepts)
+        self._check("grid", alone, "True or False, and True only where accepts is empty")
         self._check("window", _is_window(self.window), "a number of positions, (before, after)")
         for what in ("heads", "kv_heads"):
             given = getattr(self, what)
@@ -152,6 +168,10 @@ class LayerSpec:
             self.heads is not None and self.heads % self.kv_heads == 0
         )
         self._check("kv_heads", groups, "a divisor of heads")
+        takes = "extras" in self.accepts
+        self._check(
+            "extras", takes == callable(self.extras), "a function, if accepts names extras,"
+        )
         self._check("reference", self.reference is None or callable(self.reference), "a function")
         object.__setattr__(self, "paths", ReadOnly(self.paths))
         for law, names in self.paths.items():
@@ -168,5 +188,5 @@ class LayerSpec:
 
     def _check(self, what: str, right: bool, should: str) -> None:
         value = getattr(self, what)
-        or_none = "" if what == "causal" else " or None"
+        or_none = "" if what in ("causal", "grid") else " or None"
         require(right, "layer", self.name, f"{what} should be {should}{or_none}, not {value!r}")

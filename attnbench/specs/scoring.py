@@ -30,7 +30,9 @@ class ScoringSpec:
         equal_sizes: whether only ``query_size == key_size`` is legal.
         sizes: maps drawn :class:`Sizes` to legal ones, if there are other conditions.
         reference: ``reference(module, q, k)`` is the score of one query and one key, lists of
-            Python floats, computed without torch but for ``.tolist()`` of the parameters.
+            Python floats, computed without torch but for ``.tolist()`` of the parameters. With
+            parameters ``i`` and ``j`` it also gets the positions of both: the last query is at the
+            last key.
         dtypes: names such as ``"float32"``; ``None`` means all floating ones.
         laws: names of laws that it obeys; each is checked.
         exempt: maps the name of an invariant that it does not obey to the reason.
@@ -46,7 +48,7 @@ class ScoringSpec:
     source: str = ""
     equal_sizes: bool = False
     sizes: Callable[[Sizes], Sizes] | None = None
-    reference: Callable[[Any, list[float], list[float]], float] | None = None
+    reference: Callable[..., float] | None = None
     dtypes: tuple[str, ...] | None = None
     laws: tuple[str, ...] = ()
     exempt: Mapping[str, str] = field(default_factory=dict)

@@ -25,6 +25,9 @@ from attnbench.subject.tensors import Inputs, lay_out
 LONGEST = 64
 """Length of the longest sequence for a layer, unless its cache declares a larger capacity."""
 
+SOURCE = 5
+"""Length of the second sequence of a layer that accepts ``source``."""
+
 _REGIMES = ("normal", "equal_keys")
 """Regimes in which all intermediate values stay finite; in ``equal_keys`` all tokens are equal.
 
@@ -167,6 +170,8 @@ class LayerSubject(Subject):
             hidden = hidden[:, :1].expand(shape)
         hidden = hidden.to(getattr(torch, case.dtype)).to(case.device)
         mask = self._padding(case, generator)
+        if "extras" in self.accepts:
+            _ = self._one_token  # once, and not where a compiler looks on
         return LayerInputs(lay_out(hidden, case.layout), mask)
 
     def _padding(self, case: Case, generator: torch.Generator) -> Tensor | None:
@@ -199,28 +204,84 @@ class LayerSubject(Subject):
         hidden: Tensor,
         padding_mask: Tensor | None = None,
         cache: object = None,
+        **beside: Any,
     ) -> tuple[Tensor, Any]:
         """Call the layer; returns its output ``(B, L, E)`` unchanged, and the cache to go on with.
+
+        Args:
+            module: module from :meth:`build`.
+            hidden: ``(B, L, E)``, which becomes a grid for a layer on one; or ``(B, H, W, E)``.
+            padding_mask: ``(B, length + L)``.
+            cache: the cache.
+            beside: ``source`` and ``extras``; by default constant ones, the same for every item.
 
         Raises:
             ShapeError, DtypeError, DeviceError: the output violates the contract.
         """
-        keywords: dict[str, Any] = {}
+        keywords: dict[str, Any] = {**self._beside(hidden), **beside}
         if padding_mask is not None:
             keywords["padding_mask"] = padding_mask
         if cache is not None:
             keywords["cache"] = cache
-        result = module(hidden, **keywords)
+        given = self._on_grid(hidden)
+        result = module(given, **keywords)
         if isinstance(result, tuple):
             if len(result) != 2:
                 raise DtypeError(
                     f"{self.name} returned a tuple of {len(result)}, but should return its output "
                     "or (output, cache)."
                 )
-            result, given = result
-            cache = given if cache is not None and given is not None else cache
-        inputs = LayerInputs(hidden)
-        return held(result, self.name, inputs, hidden.shape[-1]), cache
+            result, kept = result
+            cache = kept if cache is not None and kept is not None else cache
+        output = held(result, self.name, LayerInputs(given), hidden.shape[-1])
+        return output.reshape(hidden.shape), cache
+
+    def _on_grid(self, hidden: Tensor) -> Tensor:
+        """Tokens ``(B, L, E)`` as ``(B, H, W, E)``, where the layer takes a grid."""
+        if not self.spec.grid or hidden.dim() != 3:
+            return hidden
+        length = hidden.shape[1]
+        rows = next((n for n in range(int(length**0.5), 1, -1) if length % n == 0), 1)
+        return hidden.reshape(hidden.shape[0], rows, length // rows, hidden.shape[-1])
+
+    def _beside(self, hidden: Tensor) -> dict[str, Any]:
+        """The constant source, one for all items, and extras, one for all tokens."""
+        found: dict[str, Any] = {}
+        batch, size = hidden.shape[0], hidden.shape[-1]
+        if "source" in self.accepts:
+            # numbers that are exact in every dtype, and that a compiler can trace
+            numbers = torch.arange(SOURCE * size, device=hidden.device) * 19 % 33 - 16
+            found["source"] = (numbers / 8).to(hidden).reshape(SOURCE, size).expand(batch, -1, -1)
+        if "extras" in self.accepts:
+            found["extras"] = {
+                name: torch.full(hidden.shape[:-1], number, dtype=dtype, device=hidden.device)
+                for name, (number, dtype) in self._one_token.items()
+            }
+        return found
+
+    @functools.cached_property
+    def _one_token(self) -> dict[str, tuple[Any, torch.dtype]]:
+        """The extras of some token, each with its dtype."""
+        size = self._nearest(8)
+        drawn = self.drawn_extras(Case((1,), 1, 1, size, size, size), torch.Generator())
+        return {name: (tensor.item(), tensor.dtype) for name, tensor in drawn.items()}
+
+    def drawn_extras(self, case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+        """The extras of a case, ``(B, L)`` each, by its spec.
+
+        Raises:
+            ShapeError: they have another shape.
+        """
+        assert self.spec.extras is not None
+        found, wanted = dict(self.spec.extras(case, generator)), (case.lead[0], case.q_len)
+        for name, tensor in found.items():
+            shape = tuple(getattr(tensor, "shape", ()))
+            if shape != wanted:
+                raise ShapeError(
+                    f"extras of {self.name} gave {name!r} of shape {shape} for B = {wanted[0]} and "
+                    f"L = {wanted[1]}, but should give {wanted}, one entry a token."
+                )
+        return {name: tensor.to(case.device) for name, tensor in found.items()}
 
     def new_cache(self, module: nn.Module, batch_size: int) -> Any:
         """Create an empty cache."""

@@ -65,6 +65,13 @@ def test_padding_with_a_cache_is_the_heaviest(laws: tuple[str, ...], tested: boo
     assert found == ([] if tested else ["padding with a cache was not tested"])
 
 
+def test_padding_with_a_cache_that_a_failure_shows_was_tested() -> None:
+    gap = Gap("mine", HEAVY, "padding with a cache was not tested", "laws")
+    other = Gap("other", HEAVY, "padding with a cache was not tested", "laws")
+    failed = Outcome("mine", "padded_rows_decode_as_alone", "failed", "output[0] = 1")
+    assert coverage_of([gap, other], {}, [failed]) == (other,)
+
+
 def test_a_declared_law_that_ran_on_no_case_is_a_gap() -> None:
     outcomes = [
         Outcome("mine", "bilinear", "skipped", "it takes none of its cases: too large"),

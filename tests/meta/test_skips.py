@@ -38,6 +38,10 @@ FOR_OTHERS = {
     "chunk_invariant",
     "thread_invariant",
     "right_padding_is_inert",  # no built-in cache takes padding at the right, or is another's path
+    "source_is_that_of_the_item",  # none takes side inputs or trees, or lies on a grid
+    "extras_go_with_their_tokens",
+    "tree_paths_equal_their_sequences",
+    "transposes_with_the_grid",
     "chunked_equals_recurrent",
     "absorbed_equals_expanded",
 }

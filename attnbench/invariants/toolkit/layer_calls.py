@@ -80,7 +80,7 @@ class Look:
     def real(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """``(B, L, 1)``: where there is a real token."""
         if mask is None:
-            return torch.ones(*hidden.shape[:2], 1, dtype=torch.bool, device=hidden.device)
+            return torch.ones(*hidden.shape[:-1], 1, dtype=torch.bool, device=hidden.device)
         return mask.unsqueeze(-1)
 
     def differs(

@@ -11,6 +11,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class HiddenStates(nn.Module):
         cache: name of the argument for the cache, or ``None``.
         kept: one of :data:`KEPT`.
         positions: name of a further argument for positions ``(B, L)``, or ``None``.
+        source: name of the argument for a second sequence, or ``None``.
         keywords, cached_keywords: further arguments of every call, and of calls with a cache.
     """
 
@@ -51,21 +53,29 @@ class HiddenStates(nn.Module):
         cache: str | None,
         kept: str,
         positions: str | None,
+        source: str | None,
         keywords: Mapping[str, Any],
         cached_keywords: Mapping[str, Any],
     ) -> None:
         super().__init__()
-        self.positions = positions
+        self.positions, self.source = positions, source
         self.module, self.mask, self.form, self.cache, self.kept = module, mask, form, cache, kept
         self.keywords, self.cached_keywords = dict(keywords), dict(cached_keywords)
         self.names = _names(module)
 
     def forward(
-        self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Held | None = None
+        self,
+        hidden: Tensor,
+        padding_mask: Tensor | None = None,
+        cache: Held | None = None,
+        source: Tensor | None = None,
+        extras: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Output ``(B, L, E)``; the cache is updated in place."""
+        """Output ``(B, L, E)``; the cache is updated in place, and extras are keywords."""
         past = 0 if cache is None else cache.length
-        given = {**self.keywords, **self._places(hidden, padding_mask, past)}
+        given = {**self.keywords, **self._places(hidden, padding_mask, past), **(extras or {})}
+        if self.source is not None:
+            given[self.source] = source
         if padding_mask is not None and self.mask is None:
             raise RefusalError(f"{type(self.module).__name__} takes no padding mask")
         if padding_mask is not None and self.mask is not None:
@@ -108,6 +118,7 @@ def layer(
     kept: str = "argument",
     cache_name: str | None = "",
     positions: str | None = "",
+    source: str | None = None,
     keywords: Mapping[str, Any] | None = None,
     cached_keywords: Mapping[str, Any] | None = None,
     **fields: Any,
@@ -133,6 +144,7 @@ def layer(
             a cache that the signature shows untried.
         positions: name of the argument for positions ``(B, L)``, counted from the first real token,
             if it is not a usual one; ``None`` to leave what looks like one alone.
+        source: name of the argument for a second sequence ``(B, S, E)``, as a decoder's memory.
         keywords, cached_keywords: further arguments of every call, and of calls with a cache.
         fields: fields of :class:`attnbench.LayerSpec`, such as ``name``, ``causal`` and ``laws``. A
             layer with a cache is causal unless ``causal=False`` is given.
@@ -170,6 +182,7 @@ def layer(
             holds,
             kept,
             positions,
+            source,
             keywords or {},
             {**more, **(cached_keywords or {})},
         )
@@ -184,6 +197,7 @@ def layer(
             kept="returned",
             cache_name=name,
             positions=positions,
+            source=source,
             keywords=keywords,
             cached_keywords=cached_keywords,
             **{**fields, "name": spec.name, "conventions": spec.conventions},
@@ -193,7 +207,7 @@ def layer(
         module, hidden = tried(spec)
         if module is None:
             return spec  # a check reports it
-        known = {*(keywords or {}), *(cached_keywords or {})}
+        known = {*(keywords or {}), *(cached_keywords or {}), *([source] if source else [])}
         notes = []
         if mask == "" and module.mask is None:
             refuse_masks(spec.name, module.names)
@@ -219,11 +233,14 @@ def layer(
             refuse_positions(spec.name, module.names, known | {positions})
         if spec.cache is None and "causal" not in fields:
             with contextlib.suppress(Exception):  # which a check reports
-                spec = replace(spec, causal=is_causal(module, hidden))
+                beside = {"source": hidden} if source else {}
+                spec = replace(spec, causal=is_causal(partial(module, **beside), hidden))
                 notes.append(f"{'' if spec.causal else 'not '}causal (found by trying)")
         return replace(spec, notes=(*spec.notes, *notes))
 
     found_out = _known(make, template, wrap, mask, held_cache(cache, kept), fields)
+    sides = (("source",) if source else ()) + (("extras",) if fields.get("extras") else ())
+    found_out["accepts"] = tuple(dict.fromkeys((*found_out["accepts"], *sides)))
     return LayerSpec(settle=settle, **found_out)
 
 

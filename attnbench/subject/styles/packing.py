@@ -14,9 +14,11 @@ from attnbench.subject.styles.callee import fold, name_of, refusals, spec_of, un
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
+from attnbench.subject.styles.signature import Keywords
 
 _FORMULA = "softmax(q·k / √E) v"
 _PAGE = 4
+_OPTIONS = ("scale", "window_size", "softcap", "sinks", "alibi_slopes")
 
 
 @renames
@@ -62,14 +64,15 @@ def paged(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
 def _spec(
     style: str, kind: type[_Function], function: Any, laws: tuple[str, ...], fields: dict[str, Any]
 ) -> MechanismSpec:
-    fitted(function, style)
+    keywords = fitted(function, style)
+    make = _Maker(kind, function, keywords)
     known = {
-        "make": _Maker(kind, function),
+        "make": make,
         "formula": _FORMULA,
         "equal_sizes": True,
         "sizes": _one_head_size,
         "reference": scaled_dot_rows,
-        "accepts": ("is_causal",),
+        "accepts": ("is_causal", *_accepted(make, keywords)),
         "laws": ("pools_values", *laws),
         "conventions": {"masks": ()},
     }
@@ -80,29 +83,41 @@ def _one_head_size(sizes: Sizes) -> Sizes:
     return sizes.replace(value_size=sizes.query_size)
 
 
+def _accepted(make: _Maker, keywords: Keywords) -> list[str]:
+    """The options in its signature, and grouped heads where a small call takes them."""
+    found = [name for name in _OPTIONS if name in keywords]
+    query, key = torch.zeros(1, 4, 3, 4), torch.zeros(1, 2, 3, 4)
+    try:
+        with torch.no_grad():
+            output = make(4, 4, 4)(query, key, key, enable_gqa=True)
+    except Exception:  # whatever it raises
+        return found
+    return [*found, "enable_gqa"] if tuple(output.shape) == (1, 4, 3, 4) else found
+
+
 class _Maker:
     """The spec's ``make``."""
 
-    def __init__(self, kind: type[_Function], function: Any) -> None:
-        self.kind, self.function = kind, function
+    def __init__(self, kind: type[_Function], function: Any, keywords: Keywords) -> None:
+        self.kind, self.function, self.keywords = kind, function, keywords
         self.__qualname__ = name_of(function)
 
     def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
         """A module; the sizes are those of its tensors."""
-        return self.kind(self.function)
+        return self.kind(self.function, self.keywords)
 
 
 class _Function(nn.Module):
     """A function as a mechanism's module."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], keywords: Keywords) -> None:
         super().__init__()
-        self.function = function
+        self.function, self.keywords = function, keywords
 
-    def ask(self, *tensors: Any, **given: Any) -> Tensor:
-        """Call it; gives the output alone."""
+    def ask(self, *tensors: Any, options: dict[str, Any], **given: Any) -> Tensor:
+        """Call it, with options by their meaning; gives the output alone."""
         with refusals(name_of(self.function), masked=bool(given.get("causal"))):
-            found = self.function(*tensors, **given)
+            found = self.function(*tensors, **given, **self.keywords.spelt(options))
         output: Tensor = output_and_more(found)[0]
         return output
 
@@ -110,9 +125,9 @@ class _Function(nn.Module):
 class _Varlen(_Function):
     """Each item of a batch is a document."""
 
-    def packed(self, *tensors: Any, causal: bool = False) -> Tensor:
+    def packed(self, *tensors: Any, causal: bool = False, **options: Any) -> Tensor:
         """The output of packed documents."""
-        return self.ask(*tensors, causal=causal)
+        return self.ask(*tensors, options=options, causal=causal)
 
     def forward(
         self,
@@ -122,25 +137,28 @@ class _Varlen(_Function):
         attn_mask: Tensor | None = None,
         *,
         is_causal: bool = False,
+        enable_gqa: bool = False,
+        **options: Any,
     ) -> Tensor:
         """The output ``(..., L, E)``."""
         lead = tuple(query.shape[:-2])
-        tensors = [fold(t).transpose(1, 2) for t in (query, key, value)]
+        tensors = [fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
         batch, lengths = tensors[0].shape[0], [t.shape[1] for t in tensors[:2]]
         items = torch.arange(batch + 1, device=query.device, dtype=torch.int32)
         flat = (t.flatten(0, 1) for t in tensors)
-        output = self.packed(*flat, *(items * n for n in lengths), *lengths, causal=is_causal)
+        offsets = (items * n for n in lengths)
+        output = self.packed(*flat, *offsets, *lengths, causal=is_causal, **options)
         return unfold(output.reshape(batch, lengths[0], *output.shape[1:]).transpose(1, 2), lead)
 
 
 class _Paged(_Function):
     """Keys and values lie in pages of four, one after the other."""
 
-    def paged(self, *tensors: Any, causal: bool = False) -> Tensor:
+    def paged(self, *tensors: Any, causal: bool = False, **options: Any) -> Tensor:
         """The output of ``(q, k_cache, v_cache, cache_seqlens, block_table)``."""
         query, key, value, lengths, table = tensors
         given = {"cache_seqlens": lengths, "block_table": table, "causal": causal}
-        return self.ask(query, key, value, **given)
+        return self.ask(query, key, value, options=options, **given)
 
     def forward(
         self,
@@ -150,10 +168,12 @@ class _Paged(_Function):
         attn_mask: Tensor | None = None,
         *,
         is_causal: bool = False,
+        enable_gqa: bool = False,
+        **options: Any,
     ) -> Tensor:
         """The output ``(..., L, E)``."""
         lead = tuple(query.shape[:-2])
-        tensors = [fold(t).transpose(1, 2) for t in (query, key, value)]
+        tensors = [fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
         batch, length = tensors[1].shape[:2]
         pages = max(1, -(-length // _PAGE))
         caches = (
@@ -165,6 +185,11 @@ class _Paged(_Function):
         lengths = torch.full((batch,), length, dtype=torch.int32, device=query.device)
         table = torch.arange(batch * pages, dtype=torch.int32, device=query.device)
         output = self.paged(
-            tensors[0], *caches, lengths, table.reshape(batch, pages), causal=is_causal
+            tensors[0],
+            *caches,
+            lengths,
+            table.reshape(batch, pages),
+            causal=is_causal,
+            **options,
         )
         return unfold(output.transpose(1, 2), lead)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def refuse_positions(layer: str, names: Sequence[str], given: Collection[str | N
 
 
 @torch.no_grad()
-def is_causal(module: nn.Module, hidden: Tensor) -> bool:
+def is_causal(module: Callable[..., Tensor], hidden: Tensor) -> bool:
     """Whether no output changes with later tokens, wherever these begin."""
     expected = module(hidden)
     for own in range(1, hidden.shape[1]):

@@ -11,6 +11,7 @@ from attnbench_zoo.base import Mutant, Twin
 from attnbench_zoo.mutants import (
     additive,
     backward,
+    beside,
     bitwise,
     causality,
     distances,
@@ -21,6 +22,7 @@ from attnbench_zoo.mutants import (
     hidden_slots,
     layers_masks,
     layers_modes,
+    layers_paths,
     layers_positions,
     layers_rollback,
     layers_rows,
@@ -78,6 +80,8 @@ TOPICS = (
     layers_rows,
     layers_training,
     layers_modes,
+    layers_paths,
+    beside,
 )
 
 MUTANTS: list[Mutant] = [mutant for topic in TOPICS for mutant in topic.MUTANTS]

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from attnbench.adapters import paged, varlen
 from attnbench_zoo.base import Mutant, Twin
-from attnbench_zoo.right.packing import block_diagonal, gathered_pages, one_by_one
+from attnbench_zoo.right.packing import block_diagonal, gathered_pages, one_by_one, with_options
 
 __all__ = ["MUTANTS", "PAGED", "VARLEN"]
 
 MUTANTS: list[Mutant] = []
 VARLEN = Twin("one_by_one", varlen(one_by_one))
+OPTIONS = Twin("with_options", varlen(with_options))
 PAGED = Twin("gathered_pages", paged(gathered_pages))
 
 
@@ -211,3 +212,50 @@ def last_page_read_to_its_end(
     size = k_cache.shape[1]
     lengths = -(-cache_seqlens // size) * size if not causal else cache_seqlens
     return _over(q, k_cache, v_cache, lengths, block_table, causal)
+
+
+def _with_options(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Add a mutant of the twin that takes options."""
+    mistake = " ".join((function.__doc__ or "").split())
+    spec = varlen(function)
+    MUTANTS.append(Mutant(spec.name, ("own",), mistake, OPTIONS, spec, ("packed_equals_separate",)))
+    return function
+
+
+@_with_options
+def window_over_documents(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    """The window is left out where there is more than one document."""
+    window = window_size if len(cu_seqlens_q) == 2 else (-1, -1)
+    ends = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    return with_options(q, k, v, *ends, causal, softmax_scale, window)
+
+
+@_with_options
+def groups_tiled_over_documents(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    """Heads of keys are tiled over the groups where there is more than one document."""
+    if len(cu_seqlens_q) > 2:
+        k, v = (t.repeat(1, q.shape[1] // t.shape[1], 1) for t in (k, v))
+    ends = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    return with_options(q, k, v, *ends, causal, softmax_scale, window_size)

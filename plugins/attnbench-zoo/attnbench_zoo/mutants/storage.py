@@ -80,9 +80,9 @@ class ByHead(Stored):
         """Scores with the mask, less the distance."""
         q_len, kv_len = scores.shape[-2:]
         steps = torch.arange(q_len)[:, None] + kv_len - q_len - torch.arange(kv_len)
-        heads = torch.arange(scores.shape[-3]) if scores.dim() > 2 else torch.zeros(1)
-        slopes = 0.5 ** (1 + self.first(head_offset) + heads)
-        return super().add(scores - slopes[:, None, None].to(scores) * steps.abs(), mask, 0)
+        heads = torch.arange(scores.shape[-3])[:, None, None] if scores.dim() > 2 else 0
+        slopes = 0.5 ** (1.0 + self.first(head_offset) + heads)
+        return super().add(scores - slopes * steps.abs().to(scores), mask, 0)
 
     def first(self, head_offset: int) -> int:
         """The number of the first head."""

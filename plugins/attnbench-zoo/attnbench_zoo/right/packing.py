@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["block_diagonal", "gathered_pages", "one_by_one"]
+__all__ = ["block_diagonal", "gathered_pages", "one_by_one", "with_options"]
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
@@ -35,6 +35,38 @@ def one_by_one(
             keys = slice(first_key, last_key)
             output[first:last] = _attend(q[first:last], k[keys], v[keys], causal)
     return output
+
+
+def with_options(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    """Each document by itself, with grouped heads, a scale and a window."""
+    rows = []
+    ends = zip(cu_seqlens_q[:-1], cu_seqlens_q[1:], cu_seqlens_k[:-1], cu_seqlens_k[1:])  # noqa: B905
+    for first, last, first_key, last_key in (tuple(map(int, end)) for end in ends):
+        query = q[first:last].transpose(0, 1)
+        key, value = (t[first_key:last_key].transpose(0, 1) for t in (k, v))
+        q_len, kv_len = query.shape[1], key.shape[1]
+        steps = torch.arange(kv_len) - torch.arange(kv_len - q_len, kv_len)[:, None]
+        before, after = window_size
+        seen = (steps >= -before) if before >= 0 else torch.ones_like(steps, dtype=torch.bool)
+        seen = seen & (steps <= after) if after >= 0 else seen
+        seen = seen & (steps <= 0) if causal else seen
+        found = scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, scale=softmax_scale, enable_gqa=True
+        )
+        rows.append(found.transpose(0, 1))
+    none = q.new_zeros(len(q) - int(cu_seqlens_q[-1]), q.shape[1], v.shape[-1])
+    return torch.cat([*rows, none])
 
 
 def block_diagonal(

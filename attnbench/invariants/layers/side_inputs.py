@@ -1,0 +1,186 @@
+"""Invariants on what a layer takes beside its tokens: a second sequence, and inputs by token.
+
+In all other invariants they are one constant, which any cut, selection or padding leaves alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
+from attnbench.invariants.toolkit.layer_rounding import rounding_of
+from attnbench.specs import Invariant
+from attnbench.subject.layer import SOURCE, LayerSubject
+from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+_DRAWS = 8
+
+
+class _Beside(Look):
+    """A layer at a case, with another side input for every item, or for every token."""
+
+    def __init__(self, subject: Subject, case: Case, what: str) -> None:
+        super().__init__(subject, case)
+        self.rows = torch.arange(case.lead[0], device=case.device)
+        self.given = self.drawn(what)
+
+    def drawn(self, what: str) -> dict[str, Any]:
+        """Other side inputs of all rows."""
+        if what == "extras":
+            return {what: self.subject.drawn_extras(self.case, self.generator)}
+        shape = (self.case.lead[0], SOURCE, self.case.query_size)
+        return {what: self.other(self.hidden.new_zeros(shape))}
+
+    def beside(self, rows: Tensor, start: int = 0, end: int | None = None) -> dict[str, Any]:
+        """The side inputs of some rows, and of the tokens from ``start`` to ``end``."""
+        found = dict(self.given)
+        if "source" in found:
+            found["source"] = found["source"][rows]
+        if "extras" in found:
+            found["extras"] = {k: v[rows][:, start:end] for k, v in found["extras"].items()}
+        return found
+
+    def ask(self, rows: Tensor, start: int = 0, end: int | None = None, cache: Any = None) -> Any:
+        """The output of some tokens of some rows, and the cache to go on with."""
+        given = self.beside(rows, start, end)
+        return self.subject.call(self.module, self.hidden[rows][:, start:end], None, cache, **given)
+
+    def judge(self, got: Tensor, expected: Tensor, told: str, other: str) -> None:
+        """Raise where two outputs differ by more than rounding."""
+
+        def limits() -> Tensor:
+            found = rounding_of(self.subject, self.module, self.hidden, self.mask)
+            return found.amax()
+
+        found = self.differs(got, expected, self.real(got), limits)
+        if found is not None:
+            self.accuse(found, got, expected, f"{told}, output", other)
+
+
+def _follows(what: str) -> Callable[[Subject, Case], None]:
+    def check(subject: Subject, case: Case) -> None:
+        look = _Beside(subject, case, what)
+        with torch.no_grad():
+            whole = look.ask(look.rows)[0]
+            _counts(look, what, whole)
+            for row in look.rows.tolist():
+                alone = look.ask(torch.tensor([row]))[0]
+                told = f"with its own {what}, item {row} alone"
+                look.judge(alone, whole[row : row + 1], told, "the item in the batch")
+            _beside_padding(look, what, whole)
+            if has_cache(subject) is None and case.q_len > 1:
+                _with_a_cache(look, what, whole)
+
+    return check
+
+
+def _counts(look: _Beside, what: str, whole: Tensor) -> None:
+    """Raise if other side inputs leave the output as it is."""
+    others = (
+        look.subject.call(look.module, look.hidden, **look.drawn(what))[0] for _ in range(_DRAWS)
+    )
+    if all(torch.equal(other, whole) for other in others):
+        raise InvariantViolation(
+            f"with {_DRAWS} other draws of {what} the output is the same, bit for bit: it is unused"
+        )
+
+
+def _beside_padding(look: _Beside, what: str, whole: Tensor) -> None:
+    """Padding at the right, with side inputs of its own, changes no real token."""
+    if "padding_mask" not in look.subject.accepts:
+        return
+    length = look.hidden.shape[1]
+    hidden = torch.cat([look.hidden, look.other(look.hidden[:, :1])], 1)
+    mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+    mask[:, length:] = False
+    given = look.beside(look.rows)
+    if "extras" in given:
+        last = {name: tensor.flip(0)[:, -1:] for name, tensor in given["extras"].items()}
+        given["extras"] = {
+            name: torch.cat([tensor, last[name]], 1) for name, tensor in given["extras"].items()
+        }
+    got = look.subject.call(look.module, hidden, mask, **given)[0][:, :length]
+    look.judge(got, whole, f"with its {what} and a padded token behind", "the same without it")
+
+
+def _with_a_cache(look: _Beside, what: str, whole: Tensor) -> None:
+    length, batch = look.hidden.shape[1], len(look.rows)
+    cut = 1 + look.choose(length - 1)
+    caches = [look.subject.new_cache(look.module, batch) for _ in range(2)]
+    first, caches[0] = look.ask(look.rows, 0, cut, caches[0])
+    told = f"with its {what}, the first {cut} of {length} tokens"
+    look.judge(first, whole[:, :cut], told, "one call on all")
+    turned = look.rows.flip(0)
+    _, caches[1] = look.ask(turned, 0, cut, caches[1])  # items that have another source
+    rest, caches[0] = look.ask(look.rows, cut, None, caches[0])
+    told = f"with its {what}, and another cache in between, tokens {cut} to {length - 1}"
+    look.judge(rest, whole[:, cut:], told, "one call on all")
+    cache = look.subject.spec.cache
+    assert cache is not None
+    if cache.select is not None and batch > 1:
+        chosen = torch.tensor([batch - 1, 0], device=look.hidden.device)
+        kept = look.subject.select(caches[1], chosen)  # of the turned rows
+        got, _ = look.ask(turned[chosen], cut, None, kept)
+        told = f"with its {what}, after rows {chosen.tolist()} were selected"
+        look.judge(got, whole[turned[chosen]][:, cut:], told, "one call on these rows")
+    if cache.crop is not None:
+        kept = look.subject.crop(caches[0], cut)
+        got, _ = look.ask(look.rows, cut, None, kept)
+        told = f"with its {what}, after the cache was cropped to {cut}"
+        look.judge(got, whole[:, cut:], told, "one call on all")
+
+
+def _takes(name: str) -> Callable[[Subject], str | None]:
+    def applies(subject: Subject) -> str | None:
+        return None if name in subject.accepts else f"does not accept {name}"
+
+    return applies
+
+
+def _cases(subject: Subject) -> SearchStrategy[Case]:
+    assert isinstance(subject, LayerSubject)
+    return layer_cases(
+        subject,
+        regimes=("normal",),
+        dtypes=("float64", "float32"),
+        min_q_len=2,
+        beyond=(Case((2,), 5, 5, 8, 8, 8), Case((3,), 6, 6, 8, 8, 8)),
+    )
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariants on side inputs."""
+    for name, statement, what in (
+        (
+            "source_is_that_of_the_item",
+            "Each item attends to its own source, however calls are cut, selected, cropped and "
+            "padded, and another source changes the output.",
+            "source",
+        ),
+        (
+            "extras_go_with_their_tokens",
+            "Inputs by token count for their own tokens, however calls are cut, selected, cropped "
+            "and padded.",
+            "extras",
+        ),
+    ):
+        yield Invariant(
+            name=name,
+            statement=statement,
+            check=_follows(what),
+            kinds=("layer",),
+            cases=_cases,
+            applies=_takes(what),
+        )

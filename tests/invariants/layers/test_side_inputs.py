@@ -1,0 +1,69 @@
+"""A second sequence and inputs by token, from specs and from modules of torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnbench
+from attnbench import LayerSpec
+from attnbench.adapters import layer
+from attnbench.cases.case import Case
+from attnbench.errors import SpecError
+from attnbench_zoo.mutants.beside import CROSSED
+
+SOURCE = ["source_is_that_of_the_item"]
+EXTRAS = ["extras_go_with_their_tokens"]
+
+
+def decoder(size: int) -> nn.Module:
+    return nn.TransformerDecoderLayer(size, 2, 2 * size, dropout=0.0, batch_first=True)
+
+
+def test_a_decoder_layer_of_torch_attends_to_its_memory() -> None:
+    spec = layer(
+        decoder,
+        name="decoder",
+        mask="tgt_key_padding_mask",
+        form="padding",
+        source="memory",
+        sizes=lambda size: max(4, size // 4 * 4),
+    )
+    assert spec.accepts == ("padding_mask", "source")
+    report = attnbench.check(spec, profile="quick", invariants=[*SOURCE, "padded_tokens_are_inert"])
+    assert [o.status for o in report.outcomes] == ["passed"] * 2, str(report)
+    assert "not causal (found by trying)" in str(report)
+
+
+def test_extras_are_keywords_of_a_module() -> None:
+    class Typed(nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.kinds, self.out = nn.Embedding(2, size), nn.Linear(size, size)
+
+        def forward(self, hidden: Tensor, token_type_ids: Tensor) -> Tensor:
+            typed: Tensor = self.out(hidden + self.kinds(token_type_ids))
+            return typed
+
+    def extras(case: Case, generator: torch.Generator) -> dict[str, Tensor]:
+        shape = (case.lead[0], case.q_len)
+        return {"token_type_ids": torch.randint(2, shape, generator=generator)}
+
+    spec = layer(Typed, extras=extras)
+    report = attnbench.check(spec, profile="quick", invariants=EXTRAS)
+    assert report.ok, str(report)
+
+
+def test_extras_of_another_length_are_named() -> None:
+    assert isinstance(CROSSED.spec, LayerSpec)
+    spec = replace(CROSSED.spec, extras=lambda case, generator: {"kind": torch.zeros(1, 1)})
+    report = attnbench.check(spec, profile="quick", invariants=EXTRAS)
+    assert "gave 'kind' of shape (1, 1)" in str(report)
+
+
+def test_extras_need_a_function_that_draws_them() -> None:
+    with pytest.raises(SpecError, match="extras should be a function, if accepts names extras"):
+        LayerSpec(name="typed", make=decoder, accepts=("extras",))
