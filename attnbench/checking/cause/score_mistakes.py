@@ -58,6 +58,28 @@ def _softmax(call: Call) -> Named:
     yield "softmax_is_log_softmax", call.pooled(logs)
 
 
+_UNITS = (math.log(2.0), 1 / math.log(2.0))
+
+
+def _merges(call: Call) -> Named:
+    """Attention over two parts of the keys, merged by log-sums in other units."""
+    stages, (q_len, kv_len) = call.stages, call.lengths
+    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
+    for cut in {kv_len // 2, (kv_len + 1) // 2, kv_len - q_len} - {0}:
+        if not 0 < cut < kv_len:
+            continue
+        parts = scores.tensor_split([cut], -1)
+        sums = torch.stack([part.logsumexp(-1, keepdim=True) for part in parts])
+        within = [part.softmax(-1).nan_to_num(0.0) for part in parts]
+        for unit in _UNITS:
+            for factors in ((unit, 1.0), (1.0, unit), (unit, unit)):
+                scaled = torch.stack([f * one for f, one in zip(factors, sums, strict=True)])
+                shares = scaled.softmax(0).nan_to_num(0.0)
+                pairs = zip(shares, within, strict=True)
+                weights = torch.cat([share * part for share, part in pairs], -1)
+                yield "parts_merged_in_another_base", call.pooled(weights)
+
+
 def _scores(call: Call) -> Named:
     right, (q_len, kv_len) = call.stages.scores, call.lengths
     size = call.inputs.query.shape[-1]
@@ -123,4 +145,13 @@ def _groups(call: Call) -> Named:
         yield f"groups_{name}", textbook_output(other)
 
 
-TOPICS: tuple[Topic, ...] = (_keys, _axes, _softmax, _scores, _scale, _values, _groups)
+TOPICS: tuple[Topic, ...] = (
+    _keys,
+    _axes,
+    _softmax,
+    _merges,
+    _scores,
+    _scale,
+    _values,
+    _groups,
+)
