@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attnbench_zoo.mutants.beside import CROSSED
 from torch import Tensor, nn
 
 import attnbench
@@ -13,7 +14,6 @@ from attnbench import LayerSpec
 from attnbench.adapters import layer
 from attnbench.cases.case import Case
 from attnbench.errors import SpecError
-from attnbench_zoo.mutants.beside import CROSSED
 
 SOURCE = ["source_is_that_of_the_item"]
 EXTRAS = ["extras_go_with_their_tokens"]
