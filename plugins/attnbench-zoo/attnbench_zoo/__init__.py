@@ -5,7 +5,7 @@ ones it accuses; ``entries()`` lists them as data; ``python -m attnbench_zoo.har
 public ways to test attention.
 """
 
-from attnbench_zoo.entries import Built, Entry, entries
+from attnbench_zoo.entries import Built, Entry, blind_entries, entries
 from attnbench_zoo.scoring import Score, Verdict, score
 
-__all__ = ["Built", "Entry", "Score", "Verdict", "entries", "score"]
+__all__ = ["Built", "Entry", "Score", "Verdict", "blind_entries", "entries", "score"]

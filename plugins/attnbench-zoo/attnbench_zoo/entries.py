@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import attnbench
 from attnbench import Case, Inputs, KernelSpec, Subject
 from attnbench.testing import resolve
-from attnbench_zoo.base import Spec
+from attnbench_zoo.base import Mutant, Spec
+from attnbench_zoo.blind import BLIND
 from attnbench_zoo.mutants import TOPICS, TWINS
 from attnbench_zoo.right import RIGHT
 from attnbench_zoo.right.by_design import BY_DESIGN
@@ -22,7 +23,7 @@ from attnbench_zoo.right.layers import RIGHT_LAYERS
 from attnbench_zoo.sources import link, origin
 from attnbench_zoo.twins.attention import ATTENTION
 
-__all__ = ["Built", "Entry", "entries"]
+__all__ = ["Built", "Entry", "blind_entries", "entries"]
 
 KINDS = ("scoring", "kernel", "mechanism", "packed", "layer")
 """Of what an entry is, in the order of tables."""
@@ -149,6 +150,11 @@ def _needs() -> dict[str, str]:
     return found
 
 
+def blind_entries() -> tuple[Entry, ...]:
+    """The blind part: mutants of public bugs by someone who had not read the invariants."""
+    return tuple(_entry(mutant, "blind") for mutant in BLIND)
+
+
 @functools.cache
 def entries() -> tuple[Entry, ...]:
     """Every mutant, then every right implementation."""
@@ -158,16 +164,20 @@ def entries() -> tuple[Entry, ...]:
 def _mutants() -> Iterator[Entry]:
     for topic in TOPICS:
         for mutant in topic.MUTANTS:
-            yield Entry(
-                name=mutant.name,
-                right=False,
-                topic=topic.__name__.rpartition(".")[2],
-                mistake=mutant.mistake,
-                spec=mutant.spec,
-                reference=mutant.twin.spec,
-                bugs=mutant.bugs,
-                killers=mutant.killers,
-            )
+            yield _entry(mutant, topic.__name__.rpartition(".")[2])
+
+
+def _entry(mutant: Mutant, topic: str) -> Entry:
+    return Entry(
+        name=mutant.name,
+        right=False,
+        topic=topic,
+        mistake=mutant.mistake,
+        spec=mutant.spec,
+        reference=mutant.twin.spec,
+        bugs=mutant.bugs,
+        killers=mutant.killers,
+    )
 
 
 def _right() -> Iterator[Entry]:

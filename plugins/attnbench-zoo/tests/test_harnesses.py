@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attnbench_zoo import entries, score
 from attnbench_zoo.harnesses import HARNESSES, Harness
-from attnbench_zoo.harnesses.__main__ import main, sample, table
+from attnbench_zoo.harnesses.__main__ import main, own, rules, table
 
 NAMED = {(entry.name, entry.right): entry for entry in entries()}
 KILLED = {
@@ -41,20 +41,29 @@ def test_a_harness_misses_what_it_does_not_pass(name: str) -> None:
     assert score(harness, [NAMED[MISSED[name], False]]).killed == []
 
 
-def test_the_sample_for_the_slow_row_has_every_tenth_mutant() -> None:
-    some = sample(entries())
-    mutants = [entry for entry in entries() if not entry.right]
-    assert [entry for entry in some if not entry.right] == mutants[::10]
-    assert all(entry.topic == "twins" for entry in some if entry.right)
-
-
 def test_the_table_has_a_row_for_each_harness() -> None:
     (harness,) = (each for each in HARNESSES if each.name == "five random inputs")
     text = table([(harness, score(harness, [NAMED["scale_missing", False]]))])
-    assert text.splitlines()[0].startswith(
-        "| harness | rule | passes | seconds | scoring | kernel |"
-    )
+    assert text.startswith("| harness | seconds | scoring | kernel |")
     assert "| 0 of 0 | 0 of 0 | 1 of 1 | 0 of 0 | 0 of 0 | 1 of 1 (100.0%) | 0 of 0 |" in text
+
+
+def test_each_rule_says_where_it_is_published() -> None:
+    assert len(rules(HARNESSES).splitlines()) == 2 + len(HARNESSES)
+    assert all(each.source and each.rule and each.passes for each in HARNESSES)
+
+
+def test_the_projects_own_row_runs_the_checks_of_its_profile() -> None:
+    calls: list[dict[str, object]] = []
+
+    def checks(targets: object, **given: object) -> object:
+        calls.append(given)
+        return pytest.mark.parametrize(("subject", "check"), [])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnbench.parametrize_with_checks", checks)
+        assert own("quick")(NAMED["attention", True])
+    assert calls == [{"profile": "quick"}]
 
 
 def test_a_name_that_no_harness_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:
