@@ -47,9 +47,14 @@ class _Sums:
         empty = ~allowed_and_bias(inputs)[0].any(-1).to(lse.device)
         return output, (lse * self.unit).masked_fill(empty, -math.inf)
 
+    def eps(self, lse: Tensor) -> float:
+        """One relative unit in the last place of log-sums: of float32 at most, or of the inputs."""
+        own = min(torch.finfo(lse.dtype).eps, torch.finfo(torch.float32).eps)
+        return max(self.base.eps, own)
+
     def allowed(self, lse: Tensor, right: Tensor) -> Tensor:
         """What rounding does to log-sums of these sizes, in the dtypes of the inputs and theirs."""
-        eps = max(self.base.eps, torch.finfo(lse.dtype).eps)
+        eps = self.eps(lse)
         sizes = right.detach().double().abs().nan_to_num(0.0, 0.0, 0.0)
         return _UNITS * eps * (1.0 + sizes)
 
@@ -122,7 +127,7 @@ def _merges(subject: Subject, case: Case) -> None:
     seen = whole[1] > -math.inf
     one, other = (lse.masked_fill(~seen, 0.0) for lse in (merged[1], whole[1]))
     allowed = sums.allowed(other, other.cpu())
-    eps = torch.finfo(whole[1].dtype).eps
+    eps = sums.eps(whole[1])
     if eps > base.eps:  # the shares of the parts are as exact as the log-sums
         size = (
             float(allowed.amax()) * float(base.inputs.value.abs().amax())
@@ -144,7 +149,7 @@ def _merges(subject: Subject, case: Case) -> None:
         found.append(_gradients(loss, named))
     for name, got in found[0].items():
         told = f"{what}, gradient by {name}"
-        same_gradient(got, found[1][name], told, "the call on all keys", eps=max(eps, base.eps))
+        same_gradient(got, found[1][name], told, "the call on all keys", eps=eps)
 
 
 def _gradients(loss: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor | None]:

@@ -39,6 +39,33 @@ def test_a_failure_tells_the_lengths_of_the_documents() -> None:
     assert "each document by itself has" in found.reason
 
 
+def one_diagonal(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool = False,
+) -> Tensor:
+    """All documents have the diagonal of the longest query and key."""
+    rows, start = [], [cu_seqlens_q.tolist(), cu_seqlens_k.tolist()]
+    for first, last, first_key, last_key in zip(*(s[i:] for s in start for i in (0, 1))):  # noqa: B905
+        query, key, value = q[first:last], k[first_key:last_key], v[first_key:last_key]
+        scores = torch.einsum("qhe,khe->hqk", query, key) / q.shape[-1] ** 0.5
+        if causal:
+            seen = torch.ones(scores.shape[1:], dtype=torch.bool)
+            scores = scores.masked_fill(~seen.tril(max_seqlen_k - max_seqlen_q), -torch.inf)
+        rows.append(torch.einsum("hqk,khe->qhe", scores.softmax(-1).nan_to_num(0.0), value))
+    return torch.cat([*rows, torch.zeros(len(q) - start[0][-1], *q.shape[1:], dtype=q.dtype)])
+
+
+def test_a_diagonal_that_alone_is_wrong_is_named() -> None:
+    report = attnbench.check(varlen(one_diagonal), profile="quick", invariants=LAWS)
+    assert "causality does not end at each packed document's own last key" in str(report)
+
+
 def test_a_law_on_packed_calls_needs_a_method() -> None:
     spec = MechanismSpec(
         name="bare", make=lambda *sizes: torch.nn.Identity(), laws=("packed_slack_is_inert",)
