@@ -47,6 +47,7 @@ def on_page_markdown(markdown: str, **context: Any) -> str:
         "<!-- invariants -->": invariants,
         "<!-- findings -->": findings,
         "<!-- accusations -->": accusations,
+        "<!-- questions -->": questions,
     }.items():
         if mark in markdown:
             markdown = markdown.replace(mark, generate())
@@ -132,12 +133,24 @@ def commands() -> str:
     done = subprocess.run(
         [sys.executable, "-m", "typer", "attnbench.cli", "utils", "docs", "--name", "attnbench"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb"},
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins'}", "TERM": "dumb"},
         capture_output=True,
         encoding="utf-8",
         check=True,
     )
     return done.stdout.partition("\n## ")[2].join(["## ", ""])
+
+
+def questions() -> str:
+    """The questions of the notebooks, and the figure or exercise that each stands for."""
+    sys.path.insert(0, str(ROOT / "plugins"))
+    from attnbench_classroom import cells
+
+    lines = ["| notebook | its cell for | stands for |", "|---|---|---|"]
+    for name in cells.names():
+        for number, (question, kinds) in enumerate(cells.questions(name), 1):
+            lines.append(f"| `{name}` | {number}. {question} | {' '.join(kinds.split())} |")
+    return "\n".join(lines)
 
 
 def invariants() -> str:

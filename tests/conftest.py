@@ -31,12 +31,14 @@ MARKS = {
     "benchmark/measuring": "slow",
     "benchmark/test_cheats.py": "slow",
     "checking/reproduction/test_script.py": "slow",
+    "classroom/test_heatmap.py": "slow",
+    "classroom/test_learn.py": "slow",
+    "classroom/test_notebooks.py": "slow",
     "cli": "slow",
     "docs": "slow",
     "judging/test_court.py": "slow",
     "test_asv.py": "slow",
     "test_examples.py": "slow",
-    "test_learning_example.py": "slow",
     "test_pytest_plugin.py": "slow",
 }
 """Markers by folder or file; a plain ``pytest`` leaves them out, and CI runs all."""

@@ -43,14 +43,16 @@ COMMANDS = {
     "compare": "compare",
     "calibrate": "calibrate",
     "report": "report",
-    "heatmap": "heatmap",
+    "heatmap": "attnbench_classroom.heatmap",
     "diff": "diff",
     "drift": "drift",
     "probe": "probe",
     "doctor": "doctor",
     "new": "new",
+    "learn": "attnbench_classroom.learn",
+    "notebook": "attnbench_classroom.notebook",
 }
-"""The commands in the order of ``--help``, and their modules in this package."""
+"""The commands in the order of ``--help``, and their modules, in this package where not said."""
 
 
 class _Commands(TyperGroup):
@@ -64,7 +66,8 @@ class _Commands(TyperGroup):
             raise UnknownNameError(
                 f"attnbench has no command {cmd_name!r}. {nearest(cmd_name, COMMANDS)}"
             )
-        module = importlib.import_module(f"attnbench.cli.{COMMANDS[cmd_name]}")
+        name = COMMANDS[cmd_name]
+        module = importlib.import_module(name if "." in name else f"attnbench.cli.{name}")
         single = _typer(add_completion=False)
         single.command(cmd_name, help=_paragraphs(module.command.__doc__))(module.command)
         return typer.main.get_command(single)

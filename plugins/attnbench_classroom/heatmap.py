@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,11 @@ from attnbench.cli.options import AsJson, Strict, parse_targets
 from attnbench.cli.printing.outputs import check_writable, write_file
 from attnbench.cli.printing.tables import print_json
 from attnbench.errors import UsageError
-from attnbench.registry.address import Address
+from attnbench.registry.address import Address, parse_address
+from attnbench_classroom import weight_pictures
 
+_INSIDE = "attnbench_classroom.weight_tables"
 _TARGETS = ["additive(hidden_size=8)", "scaled_dot"]
-_MOST_LABELLED = 12
 
 
 def command(
@@ -30,7 +30,7 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Picture to write: .png, .svg or .pdf.")
+        Path, typer.Option("-o", "--output", help="To write: .png, .svg, .pdf or .html.")
     ] = Path("heatmap.png"),
     q_len: Annotated[int, typer.Option("--q-len", min=1, help="L, number of queries.")] = 2,
     kv_len: Annotated[int, typer.Option("--kv-len", min=1, help="S, number of keys.")] = 10,
@@ -44,35 +44,69 @@ def command(
         str | None,
         typer.Option("--item", help="Item and head of the inputs to draw, such as 0,3."),
     ] = None,
+    heads: Annotated[
+        bool, typer.Option("--heads", help="Draw every head of the inputs, one panel each.")
+    ] = False,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text", help="Your own text; its words are queries and keys, and label them."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="FILE.py:LOAD",
+            help="Draw each head of a model that reads the text instead of subjects: LOAD(text) "
+            "gives (module, inputs, tokens).",
+        ),
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option("--layer", min=0, help="With --model, one attention of it.")
+    ] = None,
     as_json: AsJson = False,
     strict: Strict = False,
 ) -> int:
     """Draw the weights of several subjects on the same query and keys.
 
     Each panel is a subject, each row a query, each column a key; all panels share one colour scale.
-    Subjects that fail are left out, with a message.
+    Subjects that fail are left out, with a message. With a model, its attention is recorded while
+    it reads the text, and each panel is a head.
     """
     from attnbench.cli.plugin_loading import load_plugins
 
-    if output.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"--output {output}: a picture ends in .png, .svg or .pdf.")
+    suffix = output.suffix.lower()
+    if suffix not in weight_pictures.SUFFIXES:
+        raise UsageError(f"--output {output}: a picture ends in .png, .svg, .pdf or .html.")
+    tokens = _words(text, model, inputs, targets)
     check_writable(output, "--output")
     chosen = _item(item)
     plugins = load_plugins(strict=strict)
-    found, failed = _weights(
-        parse_targets(targets or _TARGETS) or [],
-        sizes=(q_len, kv_len, size),
-        seed=seed,
-        inputs=str(inputs) if inputs else None,
-        item=chosen,
-    )
+    if model is not None:
+        found, failed, tokens = _recorded(model, text=text, layer=layer, item=chosen)
+    else:
+        found, failed = _weights(
+            parse_targets(targets or _TARGETS) or [],
+            sizes=(q_len, kv_len, size),
+            seed=seed,
+            inputs=str(inputs) if inputs else None,
+            item=chosen,
+            heads=heads,
+            tokens=tokens,
+        )
     if found:
-        what = str(inputs) if inputs else f"E = {size}, seed {seed}"
-        write_file(output, _picture(found, output.suffix[1:].lower(), what), "--output")
+        what = str(model or inputs or f"E = {size}, seed {seed}")
+        if suffix == ".html":
+            content = weight_pictures.page(found, tokens, what)
+        else:
+            content = weight_pictures.picture(found, suffix[1:], tokens, what)
+        write_file(output, content, "--output")
     for line in _strange(found):
         typer.echo(f"warning: {line}", err=True)
     if as_json:
-        print_json({"output": str(output), "weights": found, "failed": failed})
+        shown = {} if tokens is None else {"tokens": tokens}
+        print_json({"output": str(output), "weights": found, "failed": failed} | shown)
     else:
         for name, reason in failed.items():
             typer.echo(f"{name} is left out: {reason}", err=True)
@@ -91,6 +125,33 @@ def _item(text: str | None) -> list[int] | None:
         raise UsageError(f"--item {text}: write indices, such as 0 or 0,3.") from None
 
 
+def _words(
+    text: str | None, model: str | None, inputs: Path | None, targets: list[str] | None
+) -> list[str] | None:
+    """The words of a text, after a look at whether the options go together."""
+    if model is not None and (text is None or inputs is not None or targets):
+        raise UsageError("--model reads --text, and takes no targets and no --inputs.")
+    if text is not None and inputs is not None:
+        raise UsageError("--text and --inputs both say what is looked at; give one.")
+    if text is not None and not text.split():
+        raise UsageError("--text is empty; write some words.")
+    return None if text is None else text.split()
+
+
+def _recorded(
+    model: str, **arguments: Any
+) -> tuple[dict[str, list[list[float]]], dict[str, str], list[str]]:
+    """Weights of a model by layer and head, and the tokens; recorded in a process of its own."""
+    from attnbench.processes.pool import Task, call
+
+    target = parse_address(model)
+    if target.source is None:
+        raise UsageError(f"--model {model}: write FILE.py:LOAD or package.module:LOAD.")
+    given = {"target": target, **arguments}
+    answer = call(Task(model, f"{_INSIDE}:of_model", given, timeout_s=300.0, memory_gib=16.0))
+    return answer["tables"], {}, answer["tokens"]
+
+
 def _weights(
     targets: list[Address], **arguments: Any
 ) -> tuple[dict[str, list[list[float]]], dict[str, str]]:
@@ -102,9 +163,7 @@ def _weights(
     with Workers(jobs=0) as workers:
         for target in targets:
             options = {"target": target, **arguments}
-            workers.submit(
-                Task(str(target), "attnbench.checking.tasks:weights", options, timeout_s=60.0)
-            )
+            workers.submit(Task(str(target), f"{_INSIDE}:of_subject", options, timeout_s=60.0))
         for event in workers.events():
             if event.kind == "value":
                 found[event.task.name] = event.value
@@ -123,47 +182,3 @@ def _strange(found: dict[str, list[list[float]]]) -> Iterator[str]:
         if count:
             total = sum(map(len, rows))
             yield f"{count} of {total} weights of {name} are NaN or infinite; they are grey."
-
-
-def _picture(found: dict[str, list[list[float]]], suffix: str, what: str) -> bytes:
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    sample = next(iter(found.values()))
-    rows, columns = len(sample), len(sample[0])
-    labelled = columns <= _MOST_LABELLED and rows <= _MOST_LABELLED
-    across = 1 if columns > 3 * rows else math.ceil(math.sqrt(len(found)))
-    down = math.ceil(len(found) / across)
-    cell = 0.45 if labelled else 0.22
-    width, height = min(cell * columns + 1.2, 9.0), min(cell * rows + 1.0, 8.0)
-    figure = Figure(
-        figsize=(max(across * width + 1.0, 5.0), down * height + 0.6), layout="constrained"
-    )
-    FigureCanvasAgg(figure)
-    weights = [value for panel in found.values() for row in panel for value in row]
-    largest = max((value for value in weights if math.isfinite(value)), default=0.0) or 1.0
-    colours = matplotlib.colormaps["viridis"].with_extremes(bad="0.6", over="0.6")
-    panels = figure.subplots(down, across, squeeze=False)
-    for axes in panels.flat[len(found) :]:
-        axes.set_axis_off()
-    for axes, (name, values) in zip(panels.flat, found.items(), strict=False):
-        image = axes.imshow(values, vmin=0.0, vmax=largest, cmap=colours, aspect="auto")
-        axes.set(title=name, xlabel="key", ylabel="query")
-        axes.set_xticks(_ticks(columns))
-        axes.set_yticks(_ticks(rows))
-        if labelled:
-            for i, row in enumerate(values):
-                for j, value in enumerate(row):
-                    light = value > 0.6 * largest or not math.isfinite(value)
-                    shade = "black" if light else "white"
-                    axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=shade, size=8)
-    figure.colorbar(image, ax=panels, label="weight")
-    figure.suptitle(f"Weights of each query over the keys (L = {rows}, S = {columns}, {what})")
-    content = io.BytesIO()
-    figure.savefig(content, format=suffix, dpi=150)
-    return content.getvalue()
-
-
-def _ticks(count: int, most: int = 12) -> list[int]:
-    return list(range(0, count, -(-count // most)))

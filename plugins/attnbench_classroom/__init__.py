@@ -1,0 +1,1 @@
+"""What teaches: learning experiments, notebooks and pictures, as commands of ``attnbench``."""

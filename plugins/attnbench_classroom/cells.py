@@ -1,0 +1,162 @@
+"""Notebooks written as scripts: their cells, running them, and the file that Jupyter reads."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+__all__ = ["Cell", "Ran", "cells", "ipynb", "names", "questions", "ran", "run"]
+
+_FOLDER = files("attnbench_classroom.notebooks")
+_GUARD = """\
+try:
+    import attnbench_classroom.lesson
+except ModuleNotFoundError as missing:
+    raise SystemExit(
+        f"{missing.name} is missing: install it with `pip install attnbench`. "
+        "The pictures below were drawn before."
+    ) from None"""
+_NEEDS = (
+    "*Needs a Python kernel with attnbench (`pip install attnbench ipykernel`). Without it, what "
+    "is below still shows the pictures and answers of an earlier run.*"
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell.
+
+    Args:
+        kind: ``"markdown"`` or ``"code"``.
+        text: its content.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a code cell gave.
+
+    Args:
+        printed: what it printed.
+        pictures: the figures that it drew, PNG files in base64.
+    """
+
+    printed: str
+    pictures: tuple[str, ...]
+
+
+def names() -> dict[str, str]:
+    """The notebooks, with the first line of each."""
+    found = sorted(path.name for path in _FOLDER.iterdir() if path.name.endswith(".py"))
+    stems = [name.removesuffix(".py") for name in found if not name.startswith("_")]
+    return {name: cells(name)[0].text.partition("\n")[0].removeprefix("# ") for name in stems}
+
+
+def cells(name: str) -> list[Cell]:
+    """The cells of a notebook: its docstring first, then what stands below each ``# %%``."""
+    source = (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    title, _, rest = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
+    found = [Cell("markdown", f"# {title.rstrip('.')}\n{rest}\n\n{_NEEDS}".strip())]
+    for part in re.split(r"^# %%", source, flags=re.MULTILINE)[1:]:
+        head, _, text = part.partition("\n")
+        if head.strip() == "[markdown]":
+            lines = (line.removeprefix("#").removeprefix(" ") for line in text.strip().split("\n"))
+            found.append(Cell("markdown", "\n".join(lines)))
+        else:
+            found.append(Cell("code", text.strip()))
+    return found
+
+
+def questions(name: str) -> list[tuple[str, str]]:
+    """Each question of a notebook, and what it stands for (a figure, an exercise)."""
+    found = []
+    for cell in cells(name):
+        for heading, text in re.findall(r"^## (.+)\n((?:.|\n)*)", cell.text):
+            kinds = re.findall(r"\(((?:figure|exercise)[^)]*)\)", f"{heading} {text}")
+            found.append((re.sub(r" \((figure|exercise)[^)]*\)", "", heading), "; ".join(kinds)))
+    return found
+
+
+def run(name: str) -> Iterator[Ran]:
+    """Run the code cells of a notebook in one namespace, without a kernel.
+
+    Raises:
+        AssertionError: an answer does not hold.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    namespace: dict[str, Any] = {"__name__": name}
+    for number, cell in enumerate(cells(name)):
+        if cell.kind == "code":
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                code = compile(cell.text, f"{name}, cell {number}", "exec")
+                exec(code, namespace)  # noqa: S102 -- the cells of this package
+            yield Ran(printed.getvalue(), tuple(_png(plt, number) for number in plt.get_fignums()))
+            plt.close("all")
+
+
+def ran(name: str) -> list[list[Any]]:
+    """What :func:`run` gives, as plain data."""
+    return [[one.printed, list(one.pictures)] for one in run(name)]
+
+
+def _png(plt: Any, number: int) -> str:
+    content = io.BytesIO()
+    plt.figure(number).savefig(content, format="png", dpi=70)
+    return base64.b64encode(content.getvalue()).decode()
+
+
+def ipynb(name: str, results: list[list[Any]]) -> dict[str, Any]:
+    """A notebook as Jupyter's format 4.5 has it, with the pictures and answers of a run.
+
+    Args:
+        name: of the notebook.
+        results: of its code cells, as :func:`ran` gives them; empty for a notebook without any.
+    """
+    left = iter(results)
+    made = [_code_cell(0, _GUARD, ["", []])]
+    for number, cell in enumerate(cells(name), 1):
+        if cell.kind == "code":
+            made.append(_code_cell(number, cell.text, next(left, ["", []])))
+        else:
+            made.append(
+                {"cell_type": "markdown", "id": f"cell-{number}", "metadata": {}}
+                | {"source": cell.text}
+            )
+    made[0], made[1] = made[1], made[0]  # the title comes first
+    python = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": python, "language_info": {"name": "python"}}
+    return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _code_cell(number: int, source: str, result: list[Any]) -> dict[str, Any]:
+    printed, pictures = result
+    outputs: list[dict[str, Any]] = []
+    if printed:
+        outputs.append({"output_type": "stream", "name": "stdout", "text": printed})
+    outputs += [
+        {"output_type": "display_data", "metadata": {}, "data": {"image/png": picture}}
+        for picture in pictures
+    ]
+    return {
+        "cell_type": "code",
+        "id": f"cell-{number}",
+        "metadata": {},
+        "execution_count": None,
+        "source": source,
+        "outputs": outputs,
+    }

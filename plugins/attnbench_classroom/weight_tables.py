@@ -1,0 +1,135 @@
+"""Weights as numbers: of subjects on drawn, saved or worded inputs, and of a running model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import attnbench
+from attnbench.errors import UsageError
+from attnbench.registry.address import Address
+from attnbench.subject.input_files import load_inputs
+from attnbench.subject.lookup import resolve
+from attnbench.subject.source_modules import import_module, load_file
+from attnbench.subject.tensors import Inputs
+
+Rows = list[list[float]]
+
+
+def of_subject(
+    target: Address,
+    *,
+    sizes: tuple[int, int, int],
+    seed: int,
+    inputs: str | None,
+    item: Sequence[int] | None,
+    heads: bool = False,
+    tokens: Sequence[str] | None = None,
+) -> dict[str, Rows]:
+    """The weights of each subject of an address for one item of drawn or saved inputs.
+
+    Args:
+        target: an address.
+        sizes: L, S and E of standard normal query and keys.
+        seed: seed of query and keys, and of each subject's parameters.
+        inputs: path of saved inputs to use instead of drawn ones.
+        item: index of one item (and head) in the leading sizes; by default the first.
+        heads: give a table for each index of the last leading size.
+        tokens: draw a vector for each different token, and let them be query, key and value.
+
+    Returns:
+        Rows ``L`` of ``S`` weights, by subject (and head).
+
+    Raises:
+        UsageError: a subject has no weights, or there is no such item.
+    """
+    given = load_inputs(inputs) if inputs is not None else _drawn(sizes, seed, tokens)
+    features = [tensor.shape[-1] for tensor in (given.query, given.key, given.value)]
+    found: dict[str, Rows] = {}
+    for subject in resolve(target):
+        torch.manual_seed(seed)
+        module = subject.make(*features).to(given.query.dtype).eval()
+        with torch.no_grad():
+            result = subject.weights(module, given)
+        if result is None:
+            raise UsageError(f"{subject.name} gives no weights that could be shown.")
+        found |= _tables(subject.name, result, item, heads)
+    return found
+
+
+def of_model(
+    target: Address, *, text: str, layer: int | None, item: Sequence[int] | None
+) -> dict[str, Any]:
+    """The weights of each attention of a model while it reads a text, one table a head.
+
+    Args:
+        target: address of ``load(text)``, which gives the module, its inputs (a sequence or a
+            mapping of arguments), and the tokens of the text.
+        text: the text.
+        layer: the attention to give, counted from 0 in the order of the calls; all by default.
+        item: index of one item in the batch; by default the first.
+
+    Returns:
+        ``tokens``, and ``tables``: rows ``L`` of ``S`` weights by layer and head.
+
+    Raises:
+        InputsError: the model calls no attention that can be recorded.
+        UsageError: what was loaded is something else, or there is no such layer.
+    """
+    source = load_file(target) if target.is_file else import_module(target)
+    load = getattr(source, target.name, None)
+    made = load(text) if callable(load) else None
+    if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], torch.nn.Module)):
+        raise UsageError(
+            f"{target} is called with the text, and has to give (module, inputs, tokens), but gave "
+            f"{type(made).__name__}."
+        )
+    module, inputs, tokens = made
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        with attnbench.record(module.eval(), Path(folder) / "calls") as paths:
+            module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)
+        calls = [load_inputs(path) for path in paths]
+    if layer is not None and not 0 <= layer < len(calls):
+        raise UsageError(f"--layer {layer}: the model has the layers 0 to {len(calls) - 1}.")
+    (dot,) = resolve("scaled_dot")
+    tables: dict[str, Rows] = {}
+    for number, call in enumerate(calls):
+        if layer in (None, number):
+            sizes = [tensor.shape[-1] for tensor in (call.query, call.key, call.value)]
+            with torch.no_grad():
+                result = dot.weights(dot.make(*sizes), call)
+            assert result is not None
+            tables |= _tables(f"layer {number}", result, item, heads=True)
+    return {"tokens": [str(token) for token in tokens], "tables": tables}
+
+
+def _drawn(sizes: tuple[int, int, int], seed: int, tokens: Sequence[str] | None) -> Inputs:
+    q_len, kv_len, size = sizes
+    generator = torch.Generator().manual_seed(seed)
+    if tokens is not None:
+        words = list(dict.fromkeys(tokens))
+        table = torch.randn(len(words), size, generator=generator)
+        states = table[[words.index(token) for token in tokens]].unsqueeze(0)
+        return Inputs(states, states, states)
+    query = torch.randn(1, q_len, size, generator=generator)
+    key = torch.randn(1, kv_len, size, generator=generator)
+    return Inputs(query, key, torch.randn(1, kv_len, size, generator=generator))
+
+
+def _tables(
+    name: str, weights: torch.Tensor, item: Sequence[int] | None, heads: bool
+) -> dict[str, Rows]:
+    """One item of weights ``(..., L, S)``; with ``heads`` a table for each last leading index."""
+    lead = tuple(weights.shape[:-2])
+    free = lead[:-1] if heads and len(lead) > 1 else lead
+    chosen = tuple(item) if item is not None else (0,) * len(free)
+    if len(chosen) != len(free) or any(i >= size for i, size in zip(chosen, free, strict=True)):
+        raise UsageError(f"there is no item {list(chosen)} in inputs with leading sizes {free}.")
+    found = weights[chosen].double()
+    if found.dim() == 2:
+        return {name: found.tolist()}
+    return {f"{name}, head {head}": table for head, table in enumerate(found.tolist())}
