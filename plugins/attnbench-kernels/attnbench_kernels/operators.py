@@ -163,7 +163,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.set_materialize_grads(False)  # no zeros for the weights, which have no gradient
 
 
-def _differentiate(ctx: Any, grad: Tensor, _kept: Tensor | None) -> tuple[Tensor | None, ...]:
+def _differentiate(
+    ctx: Any, grad: Tensor | None, _kept: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if grad is None:  # what comes after it gave no gradient
+        return (None,) * 8
     a, b, w, value, mask, kept = ctx.saved_tensors
     wanted = bool(ctx.needs_input_grad[4])
     *grads, grad_mask = _run_backward(grad, a, b, w, value, mask, kept, *ctx.flags, wanted)

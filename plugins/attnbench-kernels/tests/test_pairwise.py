@@ -302,3 +302,23 @@ def test_the_native_path_is_the_one_that_ran() -> None:
     module, query, key, value = inputs()
     attnbench.attend(module, query, key, value, kernel="factorised")
     assert sums.last_path() == "native"
+
+
+class NoGradient(torch.autograd.Function):
+    """The identity, whose backward pass gives no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any) -> Any:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None
+
+
+def test_what_gets_no_gradient_gives_none() -> None:
+    module, query, key, value = inputs()
+    key.requires_grad_()
+    output = attnbench.attend(module, query, key, value, kernel="factorised")
+    (found,) = torch.autograd.grad(NoGradient.apply(output).sum(), key, allow_unused=True)
+    assert found is None
