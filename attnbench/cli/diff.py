@@ -119,7 +119,7 @@ def _rows(**arguments: Any) -> list[dict[str, Any]]:
 
     with Workers(jobs=1) as workers:
         workers.submit(
-            Task("diff", "attnbench.answers.ways:difference", arguments, timeout_s=_TIMEOUT_S)
+            Task("diff", "attnbench.answers.comparison:difference", arguments, timeout_s=_TIMEOUT_S)
         )
         for event in workers.events():
             if event.kind == "value":
@@ -140,14 +140,17 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             "second": row["second"],
             "call": row["call"],
             "verdict": row["verdict"],
-            "difference (units)": row["units"],
-            "in float64": row["float64_units"],
+            **_numbers(row),
             **{key: row[key] for key in ("flipped", "kl") if key in row},
         }
         for row in rows
     ]
     print_table(table)
-    worst = max(rows, key=lambda row: (row["verdict"] == "bug", row["units"]))
+    for row in rows:
+        if row["verdict"] == _NOT_COMPARED:
+            print_line(f"{row['call']} is not compared: {row['reason']}.")
+    compared = [row for row in rows if row["verdict"] != _NOT_COMPARED]
+    worst = max(compared, key=lambda row: (row["verdict"] == "bug", row["units"]))
     print_line(f"{worst['verdict']}: {worst['reason']}.", _STATUS[worst["verdict"]])
     if worst["parted_in"]:
         print_line(f"  first submodule whose outputs part: {worst['parted_in']}")
@@ -155,4 +158,13 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
         print_line(f"  first operation that parts in {operation}")
 
 
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    told = row["verdict"] != _NOT_COMPARED
+    return {
+        "difference (units)": row["units"] if told else "",
+        "in float64": row["float64_units"] if told else "",
+    }
+
+
+_NOT_COMPARED = "not compared"
 _STATUS = {"bug": "failed", "rounding": "ok", "same": "ok"}

@@ -35,6 +35,9 @@ LOSSY = (
 A difference in the last bit makes one of a whole step of the quantisation at some place.
 """
 
+_PASSED_AS = ("cache", "past_key_values")
+"""What the library calls the argument for a cache: since 5.24, and before."""
+
 _SLOTS = 48
 
 _LOSSY = "what is quantised differs from what is exact, in the first call too (transformers#35185)"
@@ -54,6 +57,7 @@ class TinyModel(nn.Module):
         model.set_input_embeddings(nn.Identity())  # no token is looked up, so that none is learned
         self.model: Any = model
         self.names = tuple(inspect.signature(model.forward).parameters)
+        self.cache_name = next((name for name in _PASSED_AS if name in self.names), None)
 
     def forward(
         self, hidden: Tensor, padding_mask: Tensor | None = None, cache: Any = None
@@ -67,8 +71,13 @@ class TinyModel(nn.Module):
             slots = torch.arange(past + hidden.shape[1], device=hidden.device)[None]
             where = slots if padding_mask is None else (padding_mask.cumsum(-1) - 1).clamp_min(0)
             given["position_ids"] = where[:, past:].expand(hidden.shape[0], -1)
-        if "past_key_values" in self.names:
-            given |= {"past_key_values": cache, "use_cache": cache is not None}
+        if self.cache_name is not None:
+            given |= {self.cache_name: cache, "use_cache": cache is not None}
+        elif cache is not None:
+            raise UsageError(
+                f"forward of {type(self.model).__name__} takes no cache (it takes "
+                f"{', '.join(self.names)}): give adapters.transformers(config, cache=None)."
+            )
         flexible = self.model.config._attn_implementation == "flex_attention"
         with uncompiled() if flexible else contextlib.nullcontext():
             output: Tensor = self.model(**given).last_hidden_state

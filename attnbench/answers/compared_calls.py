@@ -1,0 +1,141 @@
+"""The calls on which ways are compared: of every mask, and of whatever else all of them accept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from attnbench.answers.way import Tensors
+from attnbench.cases.case import Case
+from attnbench.errors import InputsError
+from attnbench.subject.input_files import load_inputs
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
+
+__all__ = ["LENGTH", "ComparedCall", "calls_of", "layer_call", "made"]
+
+LENGTH = 17
+
+_MASKS = ("none", "boolean", "causal", "padding", "floating", "empty_row")
+_LONG = (65, 129)
+"""Queries and keys of a call beyond the blocks of 64 and 128 that kernels have."""
+
+_OPTIONS: dict[str, Any] = {
+    "scale": 0.3,
+    "window_size": (3, 1),
+    "softcap": 2.0,
+    "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0]),
+    "alibi_slopes": torch.tensor([0.5, 0.25, 0.125, 1.0]),
+}
+"""Arguments that are tried one at a time, for the four heads of such a call."""
+
+
+@dataclass(frozen=True)
+class ComparedCall:
+    """A call of a subject.
+
+    Args:
+        words: what it is called in the report.
+        case: the case of its module.
+        inputs: its inputs.
+    """
+
+    words: str
+    case: Case
+    inputs: Any
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The floating tensors that a way gets in its own dtype."""
+        given = self.inputs
+        if hasattr(given, "hidden"):
+            return [given.hidden]
+        return [given.query, given.key, given.value]
+
+    def output(self, subject: Subject) -> Callable[[nn.Module, Tensors], Tensor]:
+        """``call(module, tensors)`` of a way."""
+        return lambda module, tensors: subject.output(module, self.given(tensors))
+
+    def given(self, tensors: Tensors) -> Any:
+        """The inputs with other tensors, as in another dtype."""
+        if hasattr(self.inputs, "hidden"):
+            return self.inputs.replace(hidden=tensors[0])
+        query, key, value = tensors
+        mask = self.inputs.attn_mask
+        if mask is not None and mask.is_floating_point():
+            mask = mask.to(query.dtype)
+        return self.inputs.replace(query=query, key=key, value=value, attn_mask=mask)
+
+
+def made(subject: Subject, case: Case, weights: str | None) -> nn.Module:
+    """The subject's module in evaluation mode, with weights from a file if one is given.
+
+    Raises:
+        InputsError: the weights do not fit.
+    """
+    module, _ = subject.build(case)
+    if weights is None:
+        return module
+    try:
+        state = load_file(weights)
+        module.load_state_dict(state)
+    except Exception as error:
+        raise InputsError(f"--weights {weights} do not fit {subject.name}: {error}") from None
+    return module.to(getattr(torch, case.dtype))
+
+
+def layer_call(layer: LayerSubject, dtype: torch.dtype, mask: str = "none") -> ComparedCall:
+    """A call of a layer on three sequences of :data:`LENGTH` tokens."""
+    name = str(dtype).removeprefix("torch.")
+    case = layer.legal(Case((3,), LENGTH, LENGTH, 64, 64, 64, name, mask=mask, seed=1))
+    return ComparedCall(f"L={case.q_len}, {mask} mask", case, layer.inputs(case))
+
+
+def calls_of(
+    subjects: Sequence[Subject], dtype: torch.dtype, file: str | None
+) -> Iterator[ComparedCall]:
+    """Yield the calls that all subjects take, as the first is called.
+
+    Args:
+        subjects: layers only, or none of them.
+        dtype: the dtype of the inputs.
+        file: a safetensors file with query, key and value, instead of drawn ones.
+    """
+    name = str(dtype).removeprefix("torch.")
+    subject = subjects[0]
+    if isinstance(subject, LayerSubject):
+        for mask in subject.masks:
+            yield layer_call(subject, dtype, mask)
+        return
+    if file is not None:
+        own = load_inputs(file).map(lambda t: t.to(dtype))
+        sizes = (own.query.shape[-1], own.key.shape[-1], own.value.shape[-1])
+        yield ComparedCall(file, Case((2,), 3, 5, *sizes, name), own)
+        return
+    drawn = [Case((2, 3), 9, LENGTH, 16, 16, 16, name, mask=mask, seed=1) for mask in _MASKS]
+    drawn.append(Case((1, 2), *_LONG, 16, 16, 16, name, mask="causal", seed=1))
+    for case in map(subject.legal, drawn):
+        if case.dtype == name and not any(one.unsupported(case) for one in subjects):
+            words = f"L={case.q_len}, S={case.kv_len}, {case.mask} mask"
+            yield ComparedCall(words, case, subject.inputs(case))
+    yield from _with_options(subjects, name)
+
+
+def _with_options(subjects: Sequence[Subject], dtype: str) -> Iterator[ComparedCall]:
+    """Yield a call with each argument besides masks that all subjects accept."""
+    subject = subjects[0]
+    case = subject.legal(Case((2, 4), 9, LENGTH, 16, 16, 16, dtype, seed=1))
+    inputs: Inputs = subject.inputs(case)
+    if all("enable_gqa" in one.accepts for one in subjects):
+        few = {name: getattr(inputs, name)[:, :2] for name in ("key", "value")}
+        yield ComparedCall("2 key heads for 4", case, inputs.replace(**few, enable_gqa=True))
+    for name, value in _OPTIONS.items():
+        if all(name in one.accepts for one in subjects):
+            words = name if isinstance(value, Tensor) else f"{name}={value}"
+            yield ComparedCall(words, case, inputs.replace(**{name: value}))

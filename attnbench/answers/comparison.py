@@ -1,0 +1,137 @@
+"""``attnbench diff``: two subjects, or two uses of one, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnbench.answers.compared_calls import calls_of, made
+from attnbench.answers.difference import Difference, compare_ways
+from attnbench.answers.self_comparisons import QUESTIONS, Pair
+from attnbench.answers.way import Tensors, Way, run
+from attnbench.errors import UsageError
+from attnbench.registry.address import Address
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.lookup import resolve
+from attnbench.subject.subject import Subject
+
+__all__ = ["NOT_COMPARED", "difference"]
+
+NOT_COMPARED = "not compared"
+"""The verdict of a call that one of the ways does not take."""
+
+
+def difference(
+    targets: Sequence[str | Address],
+    *,
+    question: str | None = None,
+    values: Sequence[str] = (),
+    dtype: str = "float32",
+    inputs: str | None = None,
+    weights: str | None = None,
+    logits: bool = False,
+) -> list[dict[str, Any]]:
+    """Answer whether two ways differ by rounding; called by the command in a child process.
+
+    Args:
+        targets: addresses: two subjects, or one for a question.
+        question: a key of :data:`QUESTIONS`, for one subject.
+        values: the two values to compare, for questions that have some.
+        dtype: name of the dtype in which both run.
+        inputs: a safetensors file with query, key and value, instead of drawn ones.
+        weights: a safetensors file with a state dict for the module.
+        logits: whether the last axis of the output holds logits.
+
+    Returns:
+        A row for each call that was compared: fields of :class:`Difference`, and with ``logits``
+        the share of ``flipped`` argmaxes and the mean ``kl``.
+
+    Raises:
+        UsageError: the ways do not fit each other, or the question does not fit the subject.
+    """
+    subjects = [subject for target in targets for subject in resolve(target)]
+    if len(subjects) != (2 if question is None else 1):
+        wanted = "two subjects" if question is None else f"one subject for --{question}"
+        names = ", ".join(subject.name for subject in subjects) or "none"
+        raise UsageError(f"diff compares {wanted}, but got {len(subjects)}: {names}.")
+    wide = getattr(torch, dtype)
+    if question is None:
+        pairs = _of_two(subjects[0], subjects[1], wide, inputs, weights)
+    else:
+        if inputs is not None and isinstance(subjects[0], LayerSubject):
+            raise UsageError(
+                "--inputs holds query, key and value, and a layer takes hidden states."
+            )
+        pairs = QUESTIONS[question](subjects[0], values, wide, inputs, weights)
+    rows = []
+    for words, first, second, given in pairs:
+        row: dict[str, Any] = {"first": first.name, "second": second.name, "call": words}
+        rows.append(row | _compared(first, second, given, logits=logits))
+    if not rows:
+        raise UsageError(
+            f"{' and '.join(s.name for s in subjects)} have no call in common that can be compared."
+        )
+    if all(row["verdict"] == NOT_COMPARED for row in rows):
+        raise UsageError(f"no call can be compared: {rows[0]['reason']}.")
+    return rows
+
+
+def _compared(first: Way, second: Way, given: Tensors, *, logits: bool) -> dict[str, Any]:
+    """The fields of a row; where a way raises, why nothing is compared."""
+    for way in (first, second):
+        try:
+            run(way, given)
+        except Exception as error:  # whatever it raises, it does not take this call
+            said = (str(error).strip().splitlines() or [""])[0]
+            reason = f"{way.name} raises {type(error).__name__}: {said}"
+            nothing = Difference(NOT_COMPARED, 0.0, 0.0, 0.0, 0.0, (), reason)
+            return nothing.to_dict()
+    found = compare_ways(first, second, given)
+    return found.to_dict() | (_as_logits(first, second, given) if logits else {})
+
+
+def _as_logits(first: Way, second: Way, inputs: Tensors) -> dict[str, float]:
+    with torch.no_grad():
+        one, two = (
+            way.call(
+                way.module, [t.to(way.dtype) if t.is_floating_point() else t for t in inputs]
+            ).double()
+            for way in (first, second)
+        )
+    log_p, log_q = one.log_softmax(-1), two.log_softmax(-1)
+    return {
+        "flipped": float((one.argmax(-1) != two.argmax(-1)).double().mean()),
+        "kl": float((log_p.exp() * (log_p - log_q)).sum(-1).mean()),
+    }
+
+
+def _of_two(
+    first: Subject, second: Subject, dtype: torch.dtype, file: str | None, weights: str | None
+) -> Iterator[Pair]:
+    if isinstance(first, LayerSubject) != isinstance(second, LayerSubject):
+        raise UsageError(
+            f"{first.name} and {second.name} take other inputs: one is a layer, one is not."
+        )
+    for call in calls_of([first, second], dtype, file):
+        one = made(first, call.case, weights)
+        two = made(second, second.legal(call.case), None)
+        _share_weights(first, second, one, two)
+        ways = [
+            Way(subject.name, module, call.output(subject), dtype)
+            for subject, module in ((first, one), (second, two))
+        ]
+        yield call.words, ways[0], ways[1], call.tensors
+
+
+def _share_weights(first: Subject, second: Subject, one: nn.Module, two: nn.Module) -> None:
+    try:
+        two.load_state_dict(one.state_dict())
+    except RuntimeError as error:
+        said = " ".join(str(error).split())
+        raise UsageError(
+            f"{second.name} does not take the weights of {first.name}, so that their outputs "
+            f"cannot be compared: {said}"
+        ) from None

@@ -1,0 +1,189 @@
+"""Two uses of one subject: two dtypes, in a batch and alone, with a cache, by implementation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.answers.compared_calls import LENGTH, ComparedCall, calls_of, layer_call, made
+from attnbench.answers.way import Tensors, Way
+from attnbench.errors import UsageError, nearest
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.styles.tiny_models import CACHES, cache_spec
+from attnbench.subject.subject import Subject
+
+__all__ = ["QUESTIONS", "Pair"]
+
+_CHUNK = 5
+
+Pair = tuple[str, Way, Way, list[Tensor]]
+"""What a call is called, the two ways, and their tensors."""
+
+
+def _dtypes(
+    subject: Subject, values: Sequence[str], _: Any, file: str | None, weights: str | None
+) -> Iterator[Pair]:
+    for value in values:
+        if value not in subject.dtypes:
+            raise UsageError(f"{subject.name} supports {', '.join(subject.dtypes)}, not {value}.")
+    pair = [getattr(torch, value) for value in values]
+    widest = min(pair, key=lambda dtype: torch.finfo(dtype).eps)
+    for call in calls_of([subject], widest, file):
+        module = made(subject, call.case, weights)
+        ways = [
+            Way(value, copy.deepcopy(module).to(dtype), call.output(subject), dtype)
+            for value, dtype in zip(values, pair, strict=True)
+        ]
+        yield call.words, ways[0], ways[1], call.tensors
+
+
+def _batch(
+    subject: Subject, _: Any, dtype: torch.dtype, file: str | None, weights: str | None
+) -> Iterator[Pair]:
+    for call in calls_of([subject], dtype, file):
+        if call.tensors[0].dim() < 3:
+            continue
+        module = made(subject, call.case, weights)
+        ways = [
+            Way("in a batch", module, _real_tokens(subject, call, alone=False), dtype),
+            Way("each alone", module, _real_tokens(subject, call, alone=True), dtype),
+        ]
+        yield call.words, ways[0], ways[1], call.tensors
+
+
+def _real_tokens(
+    subject: Subject, compared: ComparedCall, *, alone: bool
+) -> Callable[[nn.Module, Tensors], Tensor]:
+    """Calls whose items are in a batch or alone; padding of a layer is cut off where alone."""
+    from attnbench.invariants.toolkit.derivations import select_items
+
+    def call(module: nn.Module, tensors: Tensors) -> Tensor:
+        given = compared.given(tensors)
+        padding = getattr(given, "padding_mask", None)
+        if not alone:
+            whole = subject.output(module, given)
+            return whole if padding is None else whole[padding]
+        if not isinstance(subject, LayerSubject):
+            items = (select_items(given, (slice(i, i + 1),)) for i in range(len(tensors[0])))
+            return torch.cat([subject.output(module, item) for item in items])
+        outputs = []
+        for item, hidden in enumerate(given.hidden):
+            kept = hidden if padding is None else hidden[padding[item]]
+            if len(kept):
+                outputs.append(subject.call(module, kept[None])[0][0])
+        return torch.stack(outputs) if padding is None else torch.cat(outputs)
+
+    return call
+
+
+_PATHS = {"prefill": None, "cached": LENGTH, "decode": 1, "chunks": _CHUNK}
+"""Ways to give a sequence to a layer: tokens in a call; without a cache for ``None``."""
+
+
+def _paths(
+    subject: Subject, values: Sequence[str], dtype: torch.dtype, _: Any, weights: str | None
+) -> Iterator[Pair]:
+    _check_values("paths", values, _PATHS)
+    layer = _cached_layer(subject, "paths")
+    for mask in ("none", "left_padding"):
+        if mask in layer.masks:
+            call = layer_call(layer, dtype, mask)
+            module, padding = made(layer, call.case, weights), call.inputs.padding_mask
+            ways = [
+                Way(value, module, _in_calls_of(layer, _PATHS[value], padding), dtype)
+                for value in values
+            ]
+            yield call.words, ways[0], ways[1], call.tensors
+
+
+def _cached_layer(subject: Subject, question: str) -> LayerSubject:
+    if not isinstance(subject, LayerSubject) or subject.spec.cache is None:
+        raise UsageError(f"--{question} is for layers with a cache, and {subject.name} has none.")
+    return subject
+
+
+def _in_calls_of(
+    layer: LayerSubject, tokens: int | None, padding: Tensor | None = None
+) -> Callable[[nn.Module, Tensors], Tensor]:
+    """Calls that give a layer so many tokens each; outputs of padding are left out."""
+
+    def call(module: nn.Module, tensors: Tensors) -> Tensor:
+        (hidden,) = tensors
+        if tokens is None:
+            whole = layer.call(module, hidden, padding)[0]
+            return whole if padding is None else whole[padding]
+        cache, outputs, seen = layer.new_cache(module, len(hidden)), [], 0
+        for part in torch.split(hidden, tokens, 1):
+            seen += part.shape[1]
+            mask = None if padding is None else padding[:, :seen]
+            output, cache = layer.call(module, part, mask, cache)
+            outputs.append(output)
+        whole = torch.cat(outputs, 1)
+        return whole if padding is None else whole[padding]
+
+    return call
+
+
+def _caches(
+    subject: Subject, values: Sequence[str], dtype: torch.dtype, _: Any, weights: str | None
+) -> Iterator[Pair]:
+    _check_values("cache", values, CACHES)
+    layer = _cached_layer(subject, "cache")
+    call = layer_call(layer, dtype)
+    module = made(layer, call.case, weights)
+    _inner(module, layer.name, "cache")
+    others = [
+        replace(layer, spec=replace(layer.spec, cache=cache_spec(value, {}))) for value in values
+    ]
+    ways = [
+        Way(value, module, _in_calls_of(other, 1), dtype)
+        for value, other in zip(values, others, strict=True)
+    ]
+    yield f"L={call.case.q_len}, a token a call", ways[0], ways[1], call.tensors
+
+
+def _attentions(
+    subject: Subject, values: Sequence[str], dtype: torch.dtype, _: Any, weights: str | None
+) -> Iterator[Pair]:
+    for call in calls_of([subject], dtype, None):
+        first = made(subject, call.case, weights)
+        modules = [first, copy.deepcopy(first)]
+        for module, value in zip(modules, values, strict=True):
+            try:
+                _inner(module, subject.name, "attention").set_attn_implementation(value)
+            except (ValueError, ImportError) as error:
+                raise UsageError(f"--attention {value}: {str(error).splitlines()[0]}") from None
+        ways = [
+            Way(value, module, call.output(subject), dtype)
+            for value, module in zip(values, modules, strict=True)
+        ]
+        yield call.words, ways[0], ways[1], call.tensors
+
+
+def _inner(module: nn.Module, name: str, question: str) -> Any:
+    """The model of transformers within a module."""
+    for part in module.modules():
+        if hasattr(part, "set_attn_implementation"):
+            return part
+    raise UsageError(f"--{question} is for models of transformers, and {name} holds none.")
+
+
+def _check_values(question: str, values: Sequence[str], known: Any) -> None:
+    for value in values:
+        if value not in known:
+            raise UsageError(f"--{question} knows no {value!r}. {nearest(value, known)}")
+
+
+QUESTIONS: dict[str, Callable[..., Iterator[Pair]]] = {
+    "attention": _attentions,
+    "paths": _paths,
+    "cache": _caches,
+    "dtype": _dtypes,
+    "batch": _batch,
+}
+"""What can be asked of one subject, by the option of the command."""

@@ -1,0 +1,66 @@
+"""One of the ways that are compared, and its runs: in its own dtype, and in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.oracle.references import NormEpsilon
+
+__all__ = ["UNITS", "Tensors", "Way", "equal", "run", "run_wide", "short", "widened"]
+
+UNITS = 4.0
+"""Units that rounding explains, as everywhere in the suite."""
+
+Tensors = Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of two ways to compute the same.
+
+    Args:
+        name: name for the report.
+        module: the module, in the dtype under test.
+        call: ``call(module, inputs)`` gives the output; it may call the module several times.
+        dtype: the dtype under test.
+    """
+
+    name: str
+    module: nn.Module
+    call: Callable[[nn.Module, Tensors], Tensor]
+    dtype: torch.dtype
+
+
+def short(dtype: torch.dtype) -> str:
+    """The name of a dtype without its module."""
+    return str(dtype).removeprefix("torch.")
+
+
+def run(way: Way, inputs: Tensors) -> Tensor:
+    """The output in the way's own dtype."""
+    with torch.no_grad():
+        given = [t.to(way.dtype) if t.is_floating_point() else t for t in inputs]
+        return way.call(way.module, given).detach().clone()
+
+
+def widened(way: Way, inputs: Tensors) -> tuple[nn.Module, list[Tensor]]:
+    """The module and inputs in float64, with the values that the way's dtype holds."""
+    given = [t.to(way.dtype).double() if t.is_floating_point() else t for t in inputs]
+    return copy.deepcopy(way.module).double(), given
+
+
+def run_wide(way: Way, inputs: Tensors) -> Tensor:
+    """The output in float64."""
+    module, given = widened(way, inputs)
+    with torch.no_grad(), NormEpsilon(way.dtype):
+        return way.call(module, given).detach().double()
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether all elements are equal, NaN to NaN."""
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
