@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from attnbench.errors import DtypeError, ShapeError
+from attnbench.checking.cause.witnesses import cause_of_output
+from attnbench.checking.known_causes import cause_in_words
+from attnbench.errors import DtypeError, InvariantViolation, ShapeError
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.oracle.textbook import Stages, stages_of
 from attnbench.subject.tensors import Inputs
@@ -73,7 +75,8 @@ def assert_attention_close(
 
     Raises:
         InvariantViolation: an ``AssertionError`` that names the worst element, the value that it
-            should have, and the error as a multiple of the allowed one.
+            should have, the error as a multiple of the allowed one, and the likely cause where a
+            known mistake reproduces the output.
         ShapeError, DtypeError: the tensors do not fit each other.
     """
     _check_tensors(actual, query, key, value)
@@ -97,7 +100,14 @@ def assert_attention_close(
         allowed = right.floor
         if not bool(((actual.detach().cpu() - right.output).abs() <= allowed).all()):
             allowed = right.budget
-        agree_within(actual, right.output, allowed, "output", "attention in float64")
+        try:
+            agree_within(actual, right.output, allowed, "output", "attention in float64")
+        except InvariantViolation as violation:
+            cause = cause_of_output(inputs, actual)
+            if cause is None:
+                raise
+            said = f"{violation}\n  likely cause: {cause_in_words(cause)}"
+            raise violation.reworded(said, cause=cause) from None
 
 
 class Expected:
@@ -158,7 +168,7 @@ def _weight_slack(weights: Tensor, move: Tensor) -> Tensor:
 
 def _score_move(inputs: Inputs, stages: Stages, eps: float) -> Tensor:
     """What one unit in the last place of query and key changes each score by, ``(*lead, L, S)``."""
-    query, key = (t.detach().cpu().double().square_() for t in (inputs.query, inputs.key))
+    query, key = (t.detach().cpu().double().square() for t in (inputs.query, inputs.key))
     key = torch.where(key.isfinite(), key, 0.0)
     if inputs.enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)

@@ -18,8 +18,6 @@ from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["LENGTH", "ComparedCall", "calls_of", "layer_call", "made"]
-
 LENGTH = 17
 
 _MASKS = ("none", "boolean", "causal", "padding", "floating", "empty_row")

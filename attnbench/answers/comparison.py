@@ -14,18 +14,17 @@ from attnbench.answers.self_comparisons import QUESTIONS, Pair
 from attnbench.answers.way import Tensors, Way, run
 from attnbench.errors import UsageError
 from attnbench.registry.address import Address
+from attnbench.registry.discovery import Spec
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
-
-__all__ = ["NOT_COMPARED", "difference"]
 
 NOT_COMPARED = "not compared"
 """The verdict of a call that one of the ways does not take."""
 
 
 def difference(
-    targets: Sequence[str | Address],
+    targets: Sequence[str | Address | Spec],
     *,
     question: str | None = None,
     values: Sequence[str] = (),
@@ -37,7 +36,7 @@ def difference(
     """Answer whether two ways differ by rounding; called by the command in a child process.
 
     Args:
-        targets: addresses: two subjects, or one for a question.
+        targets: addresses or specs: two subjects, or one for a question.
         question: a key of :data:`QUESTIONS`, for one subject.
         values: the two values to compare, for questions that have some.
         dtype: name of the dtype in which both run.

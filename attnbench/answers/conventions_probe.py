@@ -28,4 +28,5 @@ def probed(target: Address, call: str | None = None) -> dict[str, Any]:
     return {
         "answers": [asdict(answer) for answer in found.answers.values()],
         "options": found.options,
+        "proposal": found.proposal,
     }

@@ -20,8 +20,6 @@ from attnbench.errors import UsageError
 from attnbench.oracle.operations import RoundedOperations
 from attnbench.oracle.references import NormEpsilon
 
-__all__ = ["Difference", "Way", "compare_ways"]
-
 _DRAWS = 8
 
 

@@ -12,8 +12,6 @@ from attnbench.answers.way import UNITS, Tensors, Way, equal, short, widened
 from attnbench.oracle.operations import RoundedOperations
 from attnbench.oracle.references import NormEpsilon
 
-__all__ = ["loss_of_one", "parting_of_both"]
-
 _SAME = 1e-9
 """Relative difference of equal values in float64, whatever the order of sums."""
 

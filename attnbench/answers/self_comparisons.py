@@ -17,8 +17,6 @@ from attnbench.subject.layer import LayerSubject
 from attnbench.subject.styles.tiny_models import CACHES, cache_spec
 from attnbench.subject.subject import Subject
 
-__all__ = ["QUESTIONS", "Pair"]
-
 _CHUNK = 5
 
 Pair = tuple[str, Way, Way, list[Tensor]]

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from attnbench.oracle.references import NormEpsilon
 
-__all__ = ["UNITS", "Tensors", "Way", "equal", "run", "run_wide", "short", "widened"]
-
 UNITS = 4.0
 """Units that rounding explains, as everywhere in the suite."""
 

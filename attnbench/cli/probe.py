@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
@@ -44,6 +43,7 @@ def command(
         ]
         print_table(rows, empty="Nothing was asked.")
         if found["options"]:
-            named = f" --call {shlex.quote(call)}" if call else ""
-            typer.echo(f"try: attnbench check {target} {found['options']}{named}")
+            typer.echo(f"try: attnbench check {target} {found['options']}")
+        elif not style:
+            typer.echo(found["proposal"])
     return exit_code([], plugin_failed=any(row["status"] == "failed" for row in plugins))

@@ -138,7 +138,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(size, eps)
         self.qkv, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
-        self.start, self.added, self.half = start, added, half
+        self.start, self.added, self.coarse = start, added, half
 
     def forward(self, hidden: Tensor, padding_mask: Any = None, cache: Any = None) -> Tensor:
         past = cache["seen"] if cache else 0
@@ -160,7 +160,7 @@ class Decoder(nn.Module):
         count = tensor.shape[-1] // 2
         rates = 100.0 ** -(torch.arange(count, dtype=tensor.dtype) / count)
         angles = places[..., None] * rates
-        if self.half and tensor.dtype == torch.float32:
+        if self.coarse and tensor.dtype == torch.float32:
             angles = angles.bfloat16().float()
         left, right = tensor.chunk(2, -1)
         cos, sin = angles.cos(), angles.sin()

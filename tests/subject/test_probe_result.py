@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 import torch
 from attnbench_zoo.right.conventions import FOLLOWING, Following
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from attnbench.cases.case import Case
+from attnbench.errors import StyleError
+from attnbench.registry.address import Address
 from attnbench.specs.conventions import Conventions
+from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.probing.probe_result import probe
+from attnbench.subject.styles.table import adapted
 
 
 def make(
@@ -28,8 +35,8 @@ def make(
     inner=None,
     fill=-math.inf,
     add=False,
-    nan=False,
     win="pair",
+    padding=True,
 ):
     def f(
         query,
@@ -42,6 +49,7 @@ def make(
         window_size=None,
         return_weights=False,
         return_lse=False,
+        key_padding_mask=None,
     ):
         dt = query.dtype
         if inner:
@@ -76,6 +84,9 @@ def make(
                 ok = ok & (d >= -window_size) & (d <= 0) if isinstance(window_size, int) else 1 / 0
         if attn_mask is not None:
             ok = ok & (attn_mask if polarity else ~attn_mask)
+        if key_padding_mask is not None:
+            row = key_padding_mask[:, None, None]
+            ok = ok & (row if padding else ~row)
         s = query * scale(query.shape[-1]) @ key.mT
         if softcap and cap == "before":
             s = softcap * torch.tanh(s / softcap)
@@ -136,6 +147,8 @@ FAMILY: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"scale": lambda e: 1}, {"scale": "1"}),
     ({"scale": lambda e: 1 / e}, {"scale": "1/E"}),
     ({"scale": lambda e: 0.3}, {"scale": "0.3 at E=4, 0.3 at E=16"}),
+    ({"padding": True}, {"key_padding": "True = may attend"}),
+    ({"padding": False}, {"key_padding": "True = hides"}),
     ({"stride": True}, {"groups": "stride"}),
     ({"cap": "after"}, {"softcap": "after the mask"}),
     ({"base": "2"}, {"lse": "base 2, (B, H, L)"}),
@@ -175,3 +188,61 @@ def test_right_implementations_follow_what_is_inferred(right: Following) -> None
         if key != "masks":
             assert value == declared[key], key
     assert set(found.get("masks", ())) <= {*Conventions(masks=declared["masks"]).masks}
+
+
+def cosine(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    unit = torch.nn.functional.normalize
+    return (unit(query, dim=-1) @ unit(key, dim=-1).mT).softmax(-1) @ value
+
+
+def corner_by_length(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if is_causal:
+        corner = 1 if scores.shape[-2] == 3 else 0
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(corner)
+        scores = scores.masked_fill(~seen, -math.inf)
+    return scores.softmax(-1) @ value
+
+
+def group_of_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT
+    return scores.softmax(-1) @ value.mean(1, keepdim=True).expand(-1, query.shape[1], -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("function", "question"),
+    [
+        (cosine, "scale"),
+        (cosine, "internal_dtype"),
+        (corner_by_length, "causal"),
+        (group_of_all, "layout"),
+    ],
+)
+def test_what_fits_no_answer_is_ambiguous(function: Any, question: str) -> None:
+    answer = probe(function).answers[question]
+    assert answer.status == "ambiguous" or (question == "internal_dtype" and answer.value is None)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "--as sdpa --convention causal=bottom_right --convention hidden_slots=finite"),
+        (
+            {"layout": "blhe", "corner": "tl"},
+            "--as flash --call .*is_causal=causal.* causal=top_left",
+        ),
+        ({"scale": lambda e: 1}, r"\(its scale is 1, not 1/sqrt\(E\)\)"),
+        ({"polarity": False}, "boolean mask: True = hides"),
+    ],
+)
+def test_a_target_without_a_style_gets_a_proposal(options: Any, line: str) -> None:
+    with pytest.raises(StyleError, match=line):
+        adapted(make(**options))
+
+
+def test_the_spec_of_a_probe_calls_the_function_as_it_was_probed() -> None:
+    function = make(layout="blhe", corner="tl")
+    subject = MechanismSubject("f", probe(function).spec, Address("f"))
+    module, inputs = subject.build(Case((2, 3), 3, 5, mask="causal"))
+    expected = sdpa(inputs.query, inputs.key, inputs.value, is_causal=True)
+    assert torch.allclose(subject.output(module, inputs), expected, 1e-4, 1e-5)

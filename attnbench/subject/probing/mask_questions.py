@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.subject.probing.probed_calls import ALLOWED, Answer, Calls, same
+from attnbench.subject.probing.probed_calls import ALLOWED, BATCH, HEADS, Answer, Calls, same
 
 
 def boolean_masks(calls: Calls) -> Answer:
@@ -45,6 +45,21 @@ def _shaped(
     form: Callable[[Tensor], Tensor], shape: tuple[int, ...], allowed: Tensor
 ) -> dict[str, Any]:
     return {"attn_mask": form(allowed).reshape(*shape, *allowed.shape)}
+
+
+def key_padding_masks(calls: Calls) -> Answer:
+    """What True says in a mask ``(B, S)`` of padding."""
+    name = "key padding mask"
+    if "key_padding_mask" not in calls.named:
+        return Answer.not_taken(name, "no argument is a mask of padding")
+    kept, base = torch.tensor([True, False, True, True, False]), calls.reach()
+    if base is None:
+        return Answer.ambiguous(name, f"a call without a mask raises {calls.raised}")
+    batch = BATCH if "H" in calls.layout else BATCH * HEADS
+    for value, row in (("True = may attend", kept), ("True = hides", ~kept)):
+        if same(calls.reach(key_padding_mask=row.expand(batch, 5)), kept & base):
+            return Answer.inferred(name, value, "the values that a mask (B, S) lets through")
+    return Answer.ambiguous(name, f"what it hides is neither of the two ({calls.raised})")
 
 
 def floating_masks(calls: Calls) -> Answer:
@@ -152,7 +167,7 @@ def mask_value(calls: Calls) -> Answer:
     if calls.hide is None or factor is None:
         return Answer.not_taken(name, "no mask is known to hide, or the scores are not q·k")
     allowed = (torch.arange(5) < 1).expand(3, 5)
-    hide = calls.hide
+    hide, unit = calls.hide, calls.slope(8) or 1.0
     if hide(allowed)["attn_mask"].dtype != torch.bool:
         return Answer.not_taken(name, "a floating mask holds the caller's own number")
 
@@ -160,7 +175,6 @@ def mask_value(calls: Calls) -> Answer:
         query, key, value = calls.tensors()
         query[:], key[:], value[:] = 1.0, hidden_score, 0.0
         key[..., 0, :], value[..., 1:, :] = seen_score, 1.0
-        unit = calls.slope(8) or 1.0
         found = calls.output([query, key / (8 * unit), value], **hide(allowed))
         return 0.0 if found is None else float(found[..., -1, :].nan_to_num().amax())
 
@@ -179,11 +193,13 @@ def mask_value(calls: Calls) -> Answer:
 
 def _least(weight: Callable[[float], float]) -> float | None:
     """The size from which the weight of hidden keys is over a half; ``None`` for any and none."""
-    powers = [2.0**n for n in range(6, 110)]
-    high = next((power for power in powers if weight(power) > 0.5), None)
-    if high is None or high == powers[0]:
+    lowest, highest = 6, 109
+    if weight(2.0**lowest) > 0.5 or weight(2.0**highest) <= 0.5:
         return None
-    low = high / 2
+    while highest - lowest > 1:  # from some size on, every weight is over a half
+        power = (lowest + highest) // 2
+        lowest, highest = (lowest, power) if weight(2.0**power) > 0.5 else (power, highest)
+    low, high = 2.0**lowest, 2.0**highest
     for _ in range(16):
         middle = (low + high) / 2
         low, high = (low, middle) if weight(middle) > 0.5 else (middle, high)

@@ -10,17 +10,19 @@ from typing import Any
 
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec
-from attnbench.specs.conventions import format_conventions
+from attnbench.specs.conventions import Conventions, format_conventions
 from attnbench.subject.probing.probed_calls import Answer, Calls
 from attnbench.subject.probing.questions import QUESTIONS, find_layout
 from attnbench.subject.styles.callee import name_of
+from attnbench.subject.styles.fitting import fits
 from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.renaming import renamed
-from attnbench.subject.styles.signature import keywords_of
+from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
 
 _STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
     {"sdpa": sdpa, "flash": flash}
 )
+_SCALE = "1/sqrt(E)"
 _STYLE_OF = MappingProxyType({"(B, H, L, E)": "sdpa", "(B, L, H, E)": "flash"})
 _KEPT = MappingProxyType(
     {
@@ -53,6 +55,7 @@ class Probe:
         conventions: those that were inferred, under the names that specs use.
         style: the style of call; ``None`` where none passes what the callee takes.
         callee: what a spec is made of.
+        call: what its arguments are called, where the style knows them by other names.
     """
 
     name: str
@@ -60,14 +63,33 @@ class Probe:
     conventions: Mapping[str, Any]
     style: str | None
     callee: Any
+    call: str | None = None
 
     @property
     def options(self) -> str | None:
         """The options of ``attnbench check``; ``None`` where no style fits."""
         if self.style is None:
             return None
-        given = [f"--convention {format_conventions({k: v})}" for k, v in self.conventions.items()]
-        return " ".join([f"--as {self.style}", *given])
+        known = _STYLES[self.style](self.callee, call=self.call).conventions
+        usual = {**vars(Conventions()), **known}
+        given = [
+            f"--convention {format_conventions({key: value})}"
+            for key, value in self.conventions.items()
+            if value != usual[key]
+        ]
+        renaming = [] if self.call is None else [f'--call "{self.call}"']
+        return " ".join([f"--as {self.style}", *renaming, *given])
+
+    @property
+    def proposal(self) -> str:
+        """A sentence that says how to name it to a command, or why no style calls it."""
+        if self.style is not None:
+            scale = self.answers["scale"].value
+            other = "" if scale in (None, _SCALE) else f" (its scale is {scale}, not {_SCALE})"
+            return f"Small calls show how it is called: {self.options}{other}"
+        found = self.answers["layout"], self.answers.get("boolean")
+        said = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found if a)
+        return f"No style calls {self.name} as small calls show it ({said}): wrap it in a function."
 
     @property
     def spec(self) -> MechanismSpec:
@@ -79,13 +101,11 @@ class Probe:
         if isinstance(self.callee, MechanismSpec):
             raise StyleError(f"{self.name} is a spec already: give it the conventions.")
         if self.style is None:
-            found = self.answers["layout"], self.answers.get("boolean")
-            said = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found if a)
-            raise StyleError(f"no style calls {self.name} ({said}): wrap it in a function.")
+            raise StyleError(self.proposal)
         fields: dict[str, Any] = {"conventions": dict(self.conventions)}
-        if self.answers["scale"].value != "1/sqrt(E)":
+        if self.answers["scale"].value != _SCALE:
             fields["reference"] = None
-        made = _STYLES[self.style](self.callee, **fields)
+        made = _STYLES[self.style](self.callee, call=self.call, **fields)
         other = {
             flag
             for question, (flag, meaning) in _CLAIMS.items()
@@ -111,11 +131,11 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
         calls = Calls(lambda size: function.make(size, size, size), named, tuple(named))
         name = function.name
     else:
-        function = function if call is None else renamed(function, call)
-        keywords = keywords_of(function) if callable(function) else None
+        called = function if call is None else renamed(function, call)
+        keywords = keywords_of(called) if callable(called) else None
         if keywords is None:
             raise StyleError(f"nothing tells the arguments of {function!r}; wrap it in a function.")
-        calls = Calls(lambda size: function, keywords.named, keywords.names)
+        calls = Calls(lambda size: called, keywords.named, keywords.names)
         name = name_of(function)
     answers = {"layout": find_layout(calls)}
     if answers["layout"].status == "inferred":
@@ -124,7 +144,22 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
     hides = answers.get("boolean", answers["layout"]).value == "True = hides"
     unfit = hides or isinstance(function, MechanismSpec)
     style = None if unfit else _STYLE_OF.get(str(answers["layout"].value))
-    return Probe(name, answers, conventions, style, function)
+    if style is not None and call is None and fits(function, style) is not None:
+        call = _own_call(keywords_of(function))
+        if call is None or fits(renamed(function, call), style) is not None:
+            style = None
+    return Probe(name, answers, conventions, style, function, call)
+
+
+def _own_call(keywords: Keywords | None) -> str | None:
+    """The callee's names by what they mean, as where a style has another name for causality."""
+    meanings = {"is_causal": "causal"}
+    known = {own: meaning for meaning, names in FIRST.items() for own in names}
+    if keywords is None:
+        return None
+    known |= {own: meanings.get(meaning, meaning) for meaning, own in keywords.named.items()}
+    passed = [f"{name}={known[name]}" for name in keywords.names if name in known]
+    return f"f({', '.join(passed)})"
 
 
 def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from attnbench.subject.probing.mask_questions import (
     empty_rows,
     floating_masks,
     hidden_slots,
+    key_padding_masks,
     mask_value,
 )
 from attnbench.subject.probing.probed_calls import BATCH, HEADS, LAYOUTS, Answer, Calls, same
@@ -107,6 +108,7 @@ QUESTIONS: Mapping[str, Callable[[Calls], Answer]] = MappingProxyType(
     {
         "boolean": boolean_masks,
         "floating": floating_masks,
+        "key_padding": key_padding_masks,
         "causal": causal_corner,
         "empty_rows": empty_rows,
         "hidden_slots": hidden_slots,
