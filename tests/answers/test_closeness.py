@@ -18,6 +18,7 @@ from attnbench.errors import DtypeError, InvariantViolation, ShapeError
 from attnbench.subject.tensors import Inputs
 
 HALVES = (torch.bfloat16, torch.float16)
+MASK = torch.rand(5, 7, generator=torch.Generator().manual_seed(1)) > 0.4
 DTYPES = (torch.float64, torch.float32, *HALVES)
 
 
@@ -94,6 +95,44 @@ def test_an_empty_row_has_to_be_zeros() -> None:
     output[..., 2, :] = value.mean(-2)
     with pytest.raises(InvariantViolation, match=r"\[\d, \d, 2, \d\]"):
         assert_attention_close(output, query, key, value, attn_mask=mask)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("mistake", "given", "cause"),
+    [
+        ({"scale": 1.0}, {}, "scale"),
+        ({"attn_mask": ~MASK}, {"attn_mask": MASK}, "mask_inverted"),
+        ({}, {"attn_mask": MASK}, "mask_ignored"),
+        ({"is_causal": True}, {"is_causal": True}, "causality"),
+    ],
+)
+def test_a_known_mistake_is_named_as_the_likely_cause(
+    dtype: Any, mistake: Any, given: Any, cause: str
+) -> None:
+    query, key, value = _tensors(dtype)
+    with pytest.raises(InvariantViolation, match="\n  likely cause: ") as caught:
+        assert_attention_close(sdpa(query, key, value, **mistake), query, key, value, **given)
+    assert caught.value.cause == cause
+
+
+def test_inputs_in_float64_stay_as_they_are_where_it_fails() -> None:
+    tensors = _tensors(torch.float64)
+    before = [tensor.clone() for tensor in tensors]
+    with pytest.raises(InvariantViolation):
+        assert_attention_close(2 * sdpa(*tensors), *tensors)
+    assert all(map(torch.equal, tensors, before))
+
+
+def test_a_loss_of_precision_or_a_single_wrong_element_has_no_cause_among_mistakes() -> None:
+    query, key, value = _tensors(torch.float32)
+    narrow = _textbook(*(t.bfloat16() for t in (query, key, value))).float()
+    output = sdpa(query, key, value)
+    output[0, 0, 0, 0] += 1
+    for wrong in (narrow, output):
+        with pytest.raises(InvariantViolation) as caught:
+            assert_attention_close(wrong, query, key, value)
+        assert "likely cause" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])

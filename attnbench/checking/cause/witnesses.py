@@ -15,7 +15,9 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
+from attnbench.checking.cause.likely_cause import mistake_of
 from attnbench.checking.cause.textbook_call import Call, Named
+from attnbench.checking.known_causes import known_causes
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.subject.styles.functions import other_layout
@@ -117,6 +119,24 @@ def mistaken(call: Call) -> Named:
     for one in (call,) if bool(seen.all()) else (call, call.silenced(seen)):
         for topic in (*mask_mistakes.TOPICS, *score_mistakes.TOPICS):
             yield from topic(one)
+
+
+def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
+    """The cause of the first mistake that reproduces a wrong output of scaled dot products.
+
+    ``None`` where no known mistake does.
+    """
+    call, output = Call(inputs, stages_of(inputs), scaled=True), output.detach().cpu().double()
+    share = _OFF if inputs.query.dtype in (torch.float32, torch.float64) else _HALF_OFF
+    values = call.stages.value[call.stages.value.isfinite()].abs()
+    if not values.numel() or call.stages.weights.numel() > _LARGEST:
+        return None
+    off = share * float(values.amax())
+    for name, other in mistaken(call):
+        if _makes(other, output, off) and not _same(other, call.stages.output, 4 * off):
+            cause: str = known_causes()["mistakes"][mistake_of(name)]
+            return cause
+    return None
 
 
 def _answers(
