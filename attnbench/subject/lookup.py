@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,8 +26,10 @@ from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.mechanism_subject import MechanismSubject
+from attnbench.subject.probing.probe_result import probe
 from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.source_modules import import_module, load_file
+from attnbench.subject.styles.fitting import fitting
 from attnbench.subject.styles.table import adapted
 from attnbench.subject.subject import Subject
 
@@ -90,7 +93,7 @@ def resolve(target: Any, style: str | None = None) -> list[Subject]:
     if isinstance(target, _SPECS):
         _is_no_spec(target, style, target.name)
     elif callable(target):
-        target = adapted(target, style)
+        target = _adapted(target, style)
     else:
         raise AddressError(
             f"a target is an address, a spec or a callable, not {target!r}; "
@@ -190,7 +193,7 @@ def _of_attribute(address: Address) -> list[Subject]:
 def _specs_in(value: Any, address: Address) -> list[Spec]:
     """The specs of an attribute: itself, its items, or the spec that a style makes of it."""
     if not isinstance(value, _SPECS) and (callable(value) or address.style is not None):
-        return [adapted(value, address.style)]
+        return [_adapted(value, address.style)]
     specs = list(value) if isinstance(value, Iterable) else [value]
     for spec in specs:
         if not isinstance(spec, _SPECS):
@@ -200,6 +203,17 @@ def _specs_in(value: Any, address: Address) -> list[Spec]:
             )
         _is_no_spec(spec, address.style, str(address))
     return specs
+
+
+def _adapted(target: Any, style: str | None) -> MechanismSpec:
+    """The spec of a callable; where its style is not known, the error says what calls show."""
+    try:
+        return adapted(target, style)
+    except StyleError as error:
+        unknown = style is None and not inspect.isclass(target)
+        if unknown and {"sdpa", "flash"} & {*fitting(target)}:
+            raise StyleError(f"{error}\n{probe(target).proposal}") from None
+        raise
 
 
 def _is_no_spec(spec: Spec, style: str | None, target: str) -> None:

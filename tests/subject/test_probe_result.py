@@ -16,9 +16,9 @@ from attnbench.cases.case import Case
 from attnbench.errors import StyleError
 from attnbench.registry.address import Address
 from attnbench.specs.conventions import Conventions
+from attnbench.subject.lookup import resolve
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.probing.probe_result import probe
-from attnbench.subject.styles.table import adapted
 
 
 def make(
@@ -237,7 +237,7 @@ def test_what_fits_no_answer_is_ambiguous(function: Any, question: str) -> None:
 )
 def test_a_target_without_a_style_gets_a_proposal(options: Any, line: str) -> None:
     with pytest.raises(StyleError, match=line):
-        adapted(make(**options))
+        resolve(make(**options))
 
 
 def test_the_spec_of_a_probe_calls_the_function_as_it_was_probed() -> None:

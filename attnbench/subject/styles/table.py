@@ -12,7 +12,6 @@ from torch import nn
 
 from attnbench.errors import StyleError, UnknownNameError, nearest
 from attnbench.specs import MechanismSpec
-from attnbench.subject.probing.probe_result import probe
 from attnbench.subject.styles.callee import name_of
 from attnbench.subject.styles.fitting import better, fitting
 from attnbench.subject.styles.flexible import flex
@@ -73,13 +72,6 @@ def known_style(target: object) -> str | None:
     return "textbook" if is_textbook(target) else None
 
 
-def _proposed(target: Any) -> str:
-    """A line on what small calls of a function of query, key and value show; empty for others."""
-    if inspect.isclass(target) or not {"sdpa", "flash"} & {*fitting(target)}:
-        return ""
-    return f"\n{probe(target).proposal}"
-
-
 def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSpec:
     """The spec of what is no spec itself.
 
@@ -109,7 +101,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
             f"{name_of(target)} is no spec, and how it is called is not known: name the style with "
             f"--as, or in Python with style=; where targets differ, name it with each, as in "
             f"'file.py:{name_of(target)} as sdpa'.{fit} A guess could take heads for positions, or "
-            f"a mask for its opposite.{_proposed(target)}"
+            "a mask for its opposite."
         )
     style, bracket, call = style.partition("(")
     if style not in STYLES:
