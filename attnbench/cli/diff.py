@@ -119,7 +119,12 @@ def _rows(**arguments: Any) -> list[dict[str, Any]]:
 
     with Workers(jobs=1) as workers:
         workers.submit(
-            Task("diff", "attnbench.answers.comparison:difference", arguments, timeout_s=_TIMEOUT_S)
+            Task(
+                "diff",
+                "attnbench.answers.compared_ways:difference",
+                arguments,
+                timeout_s=_TIMEOUT_S,
+            )
         )
         for event in workers.events():
             if event.kind == "value":

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from attnbench.answers.comparison import difference
+from attnbench.answers.compared_ways import difference
 from attnbench.answers.difference import Difference, compare_ways
 from attnbench.answers.way import Way
 from attnbench.cli import main

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import CacheSpec, LayerSpec, MechanismSpec
-from attnbench.answers.comparison import NOT_COMPARED, difference
+from attnbench.answers.compared_ways import NOT_COMPARED, difference
 from attnbench.errors import UsageError
 
 Attend = Callable[..., Tensor]
