@@ -99,6 +99,7 @@ class Stream:
     def draw(self) -> None:
         """Choose what the next call's inputs are made of."""
         size = _REGIMES[int(torch.randint(len(_REGIMES), (), generator=self.generator))]
+        size = 1.0 if self.alone else size  # keys as large would leave float16
         self.drawn = []
         for pool, scale in zip(self.pools, (size, 1.0, 1.0), strict=True):
             place = int(torch.randint(_POOL, (), generator=self.generator))

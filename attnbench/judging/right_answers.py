@@ -15,7 +15,7 @@ from attnbench.specs import ScoringSpec
 from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.tensors import Inputs
 
-_FURTHEST = 8
+_FURTHEST = 5
 """Rows of a whole output that are looked at closely."""
 
 
