@@ -122,7 +122,7 @@
   function panel(id, what, rows, low, high) {
     heat($(id), rows, low, high, true);
     const flat = rows.flat(), least = Math.min(...flat), most = Math.max(...flat);
-    $(`${id}-text`).textContent = `${what}: ${text(least)} (dark) to ${text(most)} (bright)`;
+    $(`${id}-text`).textContent = `${what}: ${text(least)} to ${text(most)}; dark is ${text(low)}, bright ${text(high)}`;
     $(id).setAttribute("aria-label", `${what} of ${state.name}, ${rows.length} rows of ${rows[0].length}, ` +
       `from ${text(least)} to ${text(most)}. The numbers are below.`);
   }

@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 import attnbench
@@ -71,6 +72,8 @@ def heat_maps(
     for axis, (name, table) in zip(axes.flat, tables.items(), strict=False):
         image = axis.imshow(table.numpy(), vmin=0.0, vmax=top, cmap="viridis", aspect="auto")
         axis.set_title(name, size=9)
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel=columns, ylabel=rows)
         if table.numel() <= 40:
             for i, row in enumerate(table.tolist()):
