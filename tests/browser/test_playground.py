@@ -104,7 +104,9 @@ def test_a_drag_at_16_by_16_is_answered_and_moves_the_point(page: Any) -> None:
     times = page.execute_async_script(DRAG)
     used_ms = 1e3 * (thread_s(page) - before_s) / len(times)
     wall_ms = statistics.median(times)
-    print(f"a drag at 16 × 16: {used_ms:.1f} ms of the page's thread, {wall_ms:.1f} ms on the clock")
+    print(
+        f"a drag at 16 × 16: {used_ms:.1f} ms of the page's thread, {wall_ms:.1f} ms on the clock"
+    )
     assert len(times) == 20
     assert before != (text(page, "#weights-text"), text(page, "#point-state"))
     assert text(page, "#point-state") == "query 1 at 1.62, 0.60"
