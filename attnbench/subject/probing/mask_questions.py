@@ -130,6 +130,10 @@ def empty_rows(calls: Calls) -> Answer:
         low = calls.output(tensors, attn_mask=mask.clamp_min(torch.finfo(mask.dtype).min))
         if low is None or not torch.allclose(low, found, equal_nan=True):
             return Answer.ambiguous(name, "-inf and torch.finfo's min give different rows")
+    if "return_weights" in calls.named:
+        beside = calls.output(tensors, **calls.hide(allowed), return_weights=True)
+        if beside is None or not torch.allclose(beside, found, 1e-3, 1e-4, equal_nan=True):
+            return Answer.ambiguous(name, "a call that returns weights gives other rows")
     row, mean = found[..., -1, :], tensors[2].mean(-2)
     if bool(row.isnan().all()):
         return Answer.inferred(name, "nan", "a row without keys is NaN")

@@ -28,6 +28,9 @@ from attnbench.subject.probing.score_questions import (
 )
 from attnbench.subject.result_form import output_and_more
 
+_VARIED = 16
+"""Different weights, of 128, below which nothing tells in which dtype they were computed."""
+
 
 def find_layout(calls: Calls) -> Answer:
     """The layout in which a head reads its own values, at every length, and no other head's."""
@@ -85,6 +88,8 @@ def _internal_dtype(calls: Calls) -> Answer:
     found = calls.weights(wide)
     if found is None or found.dtype != torch.float64:
         return Answer.ambiguous(name, f"float64 is not taken, or not returned ({calls.raised})")
+    if len(set(found.flatten().tolist())) < _VARIED:
+        return Answer.ambiguous(name, "its weights are a few numbers, which fit every dtype")
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         if torch.equal(found.to(dtype).double(), found):
             value = str(dtype).removeprefix("torch.")
