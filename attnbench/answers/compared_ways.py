@@ -56,6 +56,9 @@ def difference(
         wanted = "two subjects" if question is None else f"one subject for --{question}"
         names = ", ".join(subject.name for subject in subjects) or "none"
         raise UsageError(f"diff compares {wanted}, but got {len(subjects)}: {names}.")
+    for subject in subjects:
+        if dtype not in subject.dtypes:
+            raise UsageError(f"{subject.name} supports {', '.join(subject.dtypes)}, not {dtype}.")
     wide = getattr(torch, dtype)
     if question is None:
         pairs = _of_two(subjects[0], subjects[1], wide, inputs, weights)
@@ -74,7 +77,7 @@ def difference(
             f"{' and '.join(s.name for s in subjects)} have no call in common that can be compared."
         )
     if all(row["verdict"] == NOT_COMPARED for row in rows):
-        raise UsageError(f"no call can be compared: {rows[0]['reason']}.")
+        raise UsageError(f"no call can be compared: {rows[0]['reason'].rstrip('.')}.")
     return rows
 
 

@@ -187,6 +187,7 @@ def test_logits_have_flips_and_a_divergence() -> None:
     ("arguments", "told"),
     [
         (["scaled_dot"], "compares two subjects"),
+        (["scaled_dot", "dot", "--dtype", "float3"], "scaled_dot supports float64"),
         (["scaled_dot", "rotary_attention"], "one is a layer"),
         (["additive", "bilinear"], "does not take the weights of additive"),
         (["additive", "--paths", "prefill,decode"], "additive has none"),
