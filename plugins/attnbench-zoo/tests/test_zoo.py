@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from attnbench_zoo import Entry, blind_entries, entries, score
+from attnbench_zoo import Entry, entries, score
 from attnbench_zoo.needs import shown_by
 from attnbench_zoo.sources import link
 
@@ -49,13 +49,6 @@ def test_what_shows_a_mistake_is_kept_for_most_mutants() -> None:
     kept = [entry for entry in BY_NAME.values() if entry.shown_by]
     assert BY_NAME["mask_never_applied"].shown_by == "mask: causal"
     assert len(kept) > len(BY_NAME) / 2
-
-
-@pytest.mark.parametrize("entry", blind_entries(), ids=lambda entry: entry.name)
-def test_a_mutant_of_the_blind_part_differs_from_its_twin(entry: Entry) -> None:
-    assert entry.links
-    assert entry.origin == "public thread"
-    assert shown_by(entry)
 
 
 def test_an_oracle_that_takes_all_for_right_kills_and_accuses_none() -> None:
