@@ -76,10 +76,19 @@ def without_a_crop(module: Any) -> Tensor:
     return stepped(module, drawn(1, 11, module.width * 4), first=5, kept=5)
 
 
-def angles_far_from_the_origin(module: Any) -> Tensor:
-    module.width = 8
-    table: Tensor = module.to(torch.bfloat16).table(torch.tensor([[300]]), 1)[0]
-    return table
+def far_from_the_origin(entry: Entry) -> bool:
+    """Whether float16 rounds by more than four times what it does in the twin, at 300 positions."""
+    torch.manual_seed(0)
+    exact = entry.reference.make(64)
+    twin, own = (spec.make(64) for spec in (entry.reference, entry.spec))
+    for module in (twin, own):
+        module.load_state_dict(exact.state_dict())
+        module.half()
+    hidden = drawn(1, 300, 64).half()
+    with torch.no_grad():
+        right = twin(hidden).float()
+        rounded = (right - exact(hidden.float())).abs().max()
+        return bool((own(hidden).float() - right).abs().max() > 4 * rounded)
 
 
 def rows_turned_round(entry: Entry) -> bool:
@@ -134,7 +143,7 @@ KNOWN: dict[str, Callable[[Entry], bool]] = {
     "crop_does_nothing_once_a_ring_wraps": lambda entry: differ(
         entry, after_a_crop, without_a_crop
     ),
-    "rates_in_the_dtype_of_the_weights": lambda entry: differ(entry, angles_far_from_the_origin),
+    "rates_in_the_dtype_of_the_weights": far_from_the_origin,
     "source_selected_if_the_batch_shrinks": rows_turned_round,
     "maximum_from_a_finite_number": low_scores,
     "scales_ignored": lambda entry: differ(
