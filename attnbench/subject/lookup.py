@@ -26,7 +26,6 @@ from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.mechanism_subject import MechanismSubject
-from attnbench.subject.probing.probe_result import probe
 from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.source_modules import import_module, load_file
 from attnbench.subject.styles.fitting import fitting
@@ -212,6 +211,9 @@ def _adapted(target: Any, style: str | None) -> MechanismSpec:
     except StyleError as error:
         unknown = style is None and not inspect.isclass(target)
         if unknown and {"sdpa", "flash"} & {*fitting(target)}:
+            # its masks are tensors, and nothing may make one where a suite is only listed
+            from attnbench.subject.probing.probe_result import probe
+
             raise StyleError(f"{error}\n{probe(target).proposal}") from None
         raise
 

@@ -68,7 +68,7 @@ def twice_the_textbook(entry: Entry) -> bool:
 
 @harness(
     "flash-attention's ratio",
-    source="flash-attention, tests/test_flash_attn.py, test_flash_attn_output",
+    source="flash-attention, test_flash_attn.py, test_flash_attn_output",
     rule="errors of output and gradients at most twice the textbook's, + twice the rounding of 0.3",
     passes="float16 and bfloat16, causal or not, padding, lengths 32 and 32, 17 and 33, 1 and 40",
 )

@@ -21,7 +21,7 @@ _SHARE = 0.8
 
 @harness(
     "eager against fused, 80 % of elements",
-    source="transformers, tests/test_modeling_common.py, test_eager_matches_sdpa_inference",
+    source="transformers, test_modeling_common.py, test_eager_matches_sdpa_inference",
     rule="4 of 5 elements close, with atol 1e-6, 5e-3 and 1e-2 in float32, float16 and bfloat16",
     passes="three dtypes, padding at either side or no mask",
 )
