@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 _MOVES = 8
+_WIDE = ("float32", "float64")
 _UNITS = 64
 
 
@@ -244,6 +245,10 @@ def _split_cases(subject: Subject) -> SearchStrategy[Case]:
     return _cases(subject, *masks, variants=variants, dtypes=wide or subject.dtypes)
 
 
+def _is_narrow(subject: Subject) -> str | None:
+    return None if {*_WIDE} & {*subject.dtypes} else "neither float32 nor float64 is supported"
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on log-sums."""
@@ -262,9 +267,9 @@ def attnbench_invariants() -> Iterable[Invariant]:
         check=_takes_gradients,
         kinds=("mechanism",),
         cases=lambda subject: _cases(
-            subject, "none", "causal", dtypes=tuple(set(subject.dtypes) & {"float32", "float64"})
+            subject, "none", "causal", dtypes=tuple(d for d in _WIDE if d in subject.dtypes)
         ),
-        applies=any_of(_returns_textbook, has_no_gradients),
+        applies=any_of(_returns_textbook, has_no_gradients, _is_narrow),
     )
     yield Invariant(
         name="splits_merge",

@@ -61,6 +61,9 @@ class RefusedError(AttnbenchError):
         super().__init__(f"{sentence}: {detail}" if detail else sentence)
         self.name, self.detail = name, detail
 
+    def __reduce__(self) -> tuple[type[RefusedError], tuple[str, str]]:
+        return type(self), (self.name, self.detail)
+
 
 @dataclass(frozen=True)
 class Row:

@@ -231,6 +231,12 @@ def _spread(some: int, count: int) -> list[int]:
     return sorted({count - 1, *(round(i * (count - 1) / (some - 1)) for i in range(some - 1))})
 
 
+@functools.lru_cache(maxsize=64)
+def _takes_positions(reference: Callable[..., float]) -> bool:
+    """Whether ``i`` and ``j`` follow its module, query and key, which may have any names."""
+    return {"i", "j"} <= {*[*inspect.signature(reference).parameters][3:]}
+
+
 def _scored(
     reference: Callable[..., float],
     module: nn.Module,
@@ -240,7 +246,7 @@ def _scored(
     slot: int,
 ) -> float:
     """The score of one key by a reference, with both positions if it takes them."""
-    if {"i", "j"} <= inspect.signature(reference).parameters.keys():
+    if _takes_positions(reference):
         return reference(module, query, key[slot], i=place, j=slot)
     return reference(module, query, key[slot])
 

@@ -45,8 +45,8 @@ def _read(given: Given) -> None:
     while True:
         try:
             given.put(pickle.load(sys.stdin.buffer))  # noqa: S301 -- of the worker that started us
-        except EOFError:
-            os._exit(0)  # the parent has ended; the children end with this process
+        except Exception:
+            os._exit(0)  # the parent has ended, or speaks another language
 
 
 if __name__ == "__main__":

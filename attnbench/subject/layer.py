@@ -251,7 +251,7 @@ class LayerSubject(Subject):
         if "source" in self.accepts:
             # numbers that are exact in every dtype, and that a compiler can trace
             numbers = torch.arange(SOURCE * size, device=hidden.device) * 19 % 33 - 16
-            found["source"] = (numbers / 8).to(hidden).reshape(SOURCE, size).expand(batch, -1, -1)
+            found["source"] = (numbers / 8).to(hidden).reshape(SOURCE, size).repeat(batch, 1, 1)
         if "extras" in self.accepts:
             found["extras"] = {
                 name: torch.full(hidden.shape[:-1], number, dtype=dtype, device=hidden.device)

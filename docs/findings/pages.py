@@ -98,7 +98,7 @@ def finding_page(
         "Found": finding.get("found", ""),
     }
     if finding["verdict"] == "defect":
-        thread = finding.get("thread", "none on this case was found on 2026-11-22")
+        thread = finding.get("thread", f"none on this case was found on {finding['found']}")
         facts["Thread"] = _THREAD.sub(r"[\g<0>](https://github.com/\1/issues/\2)", thread)
     lines = [
         f"# {finding['library']}: {finding['subject']}",
@@ -197,7 +197,7 @@ def feed(findings: list[Finding], site: str) -> str:
         entry = ElementTree.SubElement(root, f"{{{ATOM}}}entry")
         add(entry, "title", f"{finding['library']} {finding['version']}: {finding['subject']}")
         add(entry, "id", f"tag:attnbench,2026:findings/{finding['name']}")
-        add(entry, "updated", f"{finding.get('changed', finding['found'])}T00:00:00Z")
+        add(entry, "updated", f"{finding['found']}T00:00:00Z")
         # a feed that has no address of its own is read beside the pages
         add(
             entry,

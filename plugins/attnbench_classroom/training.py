@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import attnbench
 from attnbench import Case, Inputs, Subject
+from attnbench.errors import UsageError
 from attnbench.testing import resolve
 from attnbench_classroom.tasks import LENGTH, SYMBOLS, TASKS, Drawn
 
@@ -57,6 +58,8 @@ class _Learner(nn.Module):
 
 def unfit(subject: Subject, size: int) -> str | None:
     """Why a subject cannot be trained at a size; ``None`` if it can."""
+    if subject.kind == "layer":
+        return "is a layer, which has no query and key of its own"
     case = Case((1,), LENGTH, LENGTH, size, size, VALUE_SIZE)
     legal = subject.legal(case)
     if legal.sizes != case.sizes or legal.dtype != case.dtype:
@@ -81,7 +84,10 @@ def runs(
         accuracy, seconds of the processor a step, and the number of the attention's parameters.
         A subject that does not fit gives one run with the reason under ``unfit``.
     """
-    (found,) = resolve(subject)
+    found, *more = resolve(subject)
+    if more:
+        names = ", ".join(each.name for each in (found, *more))
+        raise UsageError(f"{subject} names {len(more) + 1} subjects, not one; name one of {names}.")
     asked = {"subject": subject, "task": task, "size": size, "steps": steps, "batch": batch}
     reason = unfit(found, size)
     for seed in seeds:

@@ -117,9 +117,10 @@ def verify(
 
 def is_blind() -> bool:
     """Whether a wrong output is not told from a right one: code replaced what compares them."""
-    query, key, value = torch.arange(96.0).sin().view(3, 4, 8)
-    module = TEXTBOOK.maker.make(8, 8)
     try:
-        return agreement(TEXTBOOK, module, Inputs(query, key, value), value + 1).agrees
+        query, key, value = torch.arange(96.0, device="cpu").sin().view(3, 4, 8)
+        module = TEXTBOOK.maker.make(8, 8)
+        with torch.device("cpu"):
+            return agreement(TEXTBOOK, module, Inputs(query, key, value), value + 1).agrees
     except Exception:
         return True

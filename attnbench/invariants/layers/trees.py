@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.errors import InvariantViolation
+from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
@@ -42,7 +42,10 @@ def _paths(subject: Subject, case: Case) -> None:
             _judge(look, output[:, token : token + 1], whole, what, "its own sequence", limits)
         if look.subject.spec.cache is None or look.subject.spec.cache.crop is None:
             return
-        cache = look.subject.crop(cache, past + _PATH)
+        try:
+            cache = look.subject.crop(cache, past + _PATH)
+        except NotImplementedError:
+            return  # a refusal, which is no failure
         got, _ = look.subject.call(look.module, more, None, cache)
         whole = look.run(torch.cat([prefix, tree[:, :_PATH], more], 1))[:, -2:]
         what = f"after a crop to the first {_PATH} tokens {told}, output"
@@ -54,7 +57,10 @@ def _appended(look: Look, tree: Tensor, cache: Any, parents: list[int]) -> tuple
     assert spec is not None
     assert spec.append_tree is not None
     where = torch.tensor(parents, device=tree.device)
-    found = spec.append_tree(look.module, tree, cache, where)
+    try:
+        found = spec.append_tree(look.module, tree, cache, where)
+    except NotImplementedError as error:
+        raise RefusalError(f"append_tree refuses the tree {parents}: {error}") from None
     output, kept = found if isinstance(found, tuple) else (found, None)
     if not isinstance(output, Tensor) or output.shape != tree.shape:
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__

@@ -154,7 +154,12 @@ def _decoding(subject: Subject, case: Case) -> None:
             if subject.kind != "scoring":
                 raise
             # causality is not its own: its scores know how many queries or keys there are
-            raise violation.reworded(str(violation), cause="positions") from None
+            free = base.inputs.replace(is_causal=False)
+            among = base.run(free)[..., start:end, :]
+            alone = base.run(free.replace(query=query[..., start:end, :]))
+            same = torch.allclose(among, alone, rtol=1e-2, equal_nan=True)
+            cause = "positions" if same else "queries_mixed"
+            raise violation.reworded(str(violation), cause=cause) from None
 
 
 def _cannot_resize(subject: Subject) -> str | None:

@@ -96,7 +96,9 @@ def causal_corner(calls: Calls) -> Answer:
     """Where the diagonal of causality ends if L and S differ."""
     name, square = "causal corner", torch.ones(4, 4, dtype=torch.bool).tril()
     if same(calls.reach(4, 4), square):
-        return Answer.inferred(name, "always", "L=S=4 without asking: no output sees the future")
+        if same(calls.reach(3, 5), torch.ones(3, 5, dtype=torch.bool).tril(2)):
+            return Answer.inferred(name, "always", "without asking, no output sees the future")
+        return Answer.ambiguous(name, "always at L=S=4, but at L=3, S=5 not as bottom_right")
     if "is_causal" not in calls.named:
         return Answer.not_taken(name, "no argument asks for it")
     given = {"is_causal": True}

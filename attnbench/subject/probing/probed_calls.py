@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,17 +83,18 @@ class Calls:
 
     def result(self, tensors: Sequence[Tensor], **given: Any) -> Any:
         """What the callee returns; ``None`` where it raises. Keywords are meanings or names."""
-        turn = LAYOUTS[self.layout]
+        turn, self.raised = LAYOUTS[self.layout], ""
         spelt = {self.named.get(name, name): value for name, value in given.items()}
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(0)
                 callee = self.make(tensors[0].shape[-1])
                 if isinstance(callee, nn.Module):
-                    callee = callee.to(tensors[0].dtype).train(self.training)
+                    callee = copy.deepcopy(callee).to(tensors[0].dtype).train(self.training)
                 return callee(*(turn(tensor).clone() for tensor in tensors), **spelt)
         except Exception as error:  # whatever it raises, it does not take this
-            self.raised = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"[:120]
+            first = (str(error).strip().splitlines() or [""])[0]
+            self.raised = f"{type(error).__name__}: {first}"[:120]
             return None
 
     def output(self, tensors: Sequence[Tensor], **given: Any) -> Tensor | None:

@@ -100,7 +100,8 @@ class Entry:
     @property
     def shown_by(self) -> str | None:
         """What a caller has to pass or do to see the mistake, as ``python -m attnbench_zoo.needs``
-        measured it; ``None`` where none of its calls shows it, and for a right one.
+        measured it; ``None`` where none of its calls shows it, where it was not measured, and for a
+        right one.
         """
         return _needs().get(self.name)
 

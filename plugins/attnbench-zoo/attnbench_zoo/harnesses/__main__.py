@@ -32,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.every < 1:
         parser.error(f"--every is {options.every}, but should be at least 1.")
+    if options.json and not options.json.parent.is_dir():
+        parser.error(f"--json {options.json}: there is no folder {options.json.parent}.")
+    if options.own and options.only:
+        parser.error("--only chooses among the public harnesses; omit it, or omit --own.")
     chosen = [each for each in HARNESSES if options.only in each.name]
     if options.own:
         chosen = [own(options.own)]
