@@ -13,8 +13,6 @@ import contextlib
 import statistics
 import time
 
-from distributed import LocalCluster
-
 from attnbench.checking.outcomes import COMPILING
 from attnbench.checking.parallel import PRELOAD, run_checks
 from attnbench.checking.tasks import plan
@@ -28,6 +26,8 @@ CHOSEN = {"profile": "quick", "device": "cpu", "dtypes": None}
 
 def main() -> None:
     """The command."""
+    from distributed import LocalCluster  # asv imports this module, also without Dask
+
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("subjects", nargs="*", default=SUBJECTS)
     parser.add_argument("--rounds", type=int, default=6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from attnbench_zoo import entries, score
 from attnbench_zoo.harnesses import HARNESSES, Harness
@@ -55,15 +57,18 @@ def test_each_rule_says_where_it_is_published() -> None:
 
 def test_the_projects_own_row_runs_the_checks_of_its_profile() -> None:
     calls: list[dict[str, object]] = []
+    statuses: list[str] = []
 
-    def checks(targets: object, **given: object) -> object:
+    def check(target: object, **given: object) -> object:
         calls.append(given)
-        return pytest.mark.parametrize(("subject", "check"), [])
+        return SimpleNamespace(outcomes=[SimpleNamespace(status=status) for status in statuses])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnbench.parametrize_with_checks", checks)
+        patch.setattr("attnbench.check", check)
         assert own("quick")(NAMED["attention", True])
-    assert calls == [{"profile": "quick"}]
+        statuses.append("failed")
+        assert not own("quick")(NAMED["attention", True])
+    assert calls == [{"profile": "quick"}] * 2
 
 
 def test_a_name_that_no_harness_has_is_told(capsys: pytest.CaptureFixture[str]) -> None:
