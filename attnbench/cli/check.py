@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -167,8 +168,9 @@ def command(
     }
     recorded = tuple(run.latest.values())
     options = {**chosen, "asked": tuple(invariant or ())}
-    outcomes = parallel.run_checks(works, options, cluster=cluster, recorded=recorded, **limits)
-    run.take(outcomes, sum(expected.values()) * len(of_seeds) - len(recorded))
+    checks = parallel.run_checks(works, options, cluster=cluster, recorded=recorded, **limits)
+    with contextlib.closing(checks) as outcomes:  # its children end here, also early
+        run.take(outcomes, sum(expected.values()) * len(of_seeds) - len(recorded))
     labels, names = list(expected), list(statements)
     found = parallel.over_seeds([*run.latest.values()])
     found.sort(key=lambda one: (labels.index(one.subject), names.index(one.invariant)))
