@@ -107,9 +107,9 @@ class Confined:
         """Wait until the callees are loaded; what each is called and which arguments it takes."""
         self._channel.send(json.dumps(self._told).encode())
         answer = self._received(self.limits.load_s)
-        self._freeze()
-        if "loaded" not in answer:
+        if "loaded" not in answer:  # its process may have ended since
             raise RefusedError("not_loaded", _plain(answer.get("trace", answer)).strip())
+        self._freeze()
         loaded = answer["loaded"]
         if not (isinstance(loaded, list) and loaded and all(isinstance(o, dict) for o in loaded)):
             raise RefusedError("broke_protocol", "a message that tells of no callee")
