@@ -94,7 +94,9 @@ def test_every_timed_step_begins_at_the_same_cache() -> None:
     first = call()
     call.prepare(5)
     fresh = [call() for _ in range(5)]
-    assert not any(output.equal(first) for output in fresh)
+    # the values of a call are drawn, and one window of those is the case's own
+    assert sum(output.equal(first) for output in fresh) <= 1
+    assert len({tuple(output.flatten().tolist()) for output in fresh}) == 5
     again = [Step(subject, module, call.given(n)[1])() for n in range(5)]
     assert all(map(torch.equal, fresh, again))
     assert call().equal(first)
