@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 from attnbench_zoo.twins.attention import ATTENTION
+from torch import Tensor, nn
 
-from attnbench import Case, MechanismSpec
+from attnbench import Case, MechanismSpec, ScoringSpec
 from attnbench.cases.case import MASKS
 from attnbench.oracle.references import Reference, allowed_and_bias, float64_output, scalar_output
 from attnbench.subject.lookup import resolve
@@ -89,3 +90,20 @@ def test_a_mechanism_without_a_reference_has_none_and_with_a_bias_neither() -> N
     assert isinstance(ATTENTION.spec, MechanismSpec)
     assert not _reference(ATTENTION.spec, SMALL.replace(mask="bias")).has_scalar
     assert _reference(ATTENTION.spec, SMALL.replace(mask="boolean")).has_scalar
+
+
+class Dot(nn.Module):
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT
+
+
+def test_vectors_of_a_reference_may_be_called_like_positions() -> None:
+    def dot(module: Any, i: list[float], j: list[float]) -> float:
+        return sum(a * b for a, b in zip(i, j, strict=True))
+
+    spec = ScoringSpec(name="d", make=lambda q, k: Dot(), equal_sizes=True, reference=dot)
+    (subject,) = resolve(spec)
+    module, inputs = subject.build(Case((1,), 2, 3, 4, 4, 4))
+    scalar = scalar_output(subject, module, inputs)
+    assert scalar is not None
+    assert torch.allclose(scalar.double(), float64_output(subject, module, inputs))

@@ -28,16 +28,18 @@ def impossible_s(
 ) -> float:
     """Seconds that no call of a subject can undercut, whatever it counts as its operations.
 
-    Every call reads its inputs and writes its output. Scaled dot-product attention has no shortcut:
-    each score is a product of a query and a key, and each weight that a mask allows multiplies a
-    value. Of other functions a kernel may know one: rows that are all alike are pooled once.
+    Every call reads its inputs and writes its output. A softmax over all keys has no shortcut:
+    each weight that a mask allows multiplies a value, and in scaled dot-product attention, each
+    score is a product of a query and a key. Where the query does not count, rows are pooled once.
     """
     products = 0
-    if is_scaled_dot(subject):
+    softmax = subject.scoring is not None or is_scaled_dot(subject)
+    if softmax and "query_independent" not in subject.laws:
         allowed = inputs.mask.allowed
         pairs = math.prod(inputs.query.shape[:-1]) * inputs.key.shape[-2]
         if allowed is not None:
             pairs = round(pairs * float(allowed.double().mean()))
-        products = 2 * pairs * (inputs.value.shape[-1] + inputs.query.shape[-1])
+        sizes = inputs.value.shape[-1] + is_scaled_dot(subject) * inputs.query.shape[-1]
+        products = 2 * pairs * sizes
     moving = compulsory_bytes / limits.cached_bytes_per_s
     return max(moving, products / limits.most_operations_per_s) / _CERTAIN
