@@ -19,8 +19,9 @@ it adapts.
 from attnbench.subject.probing.probe_result import probe
 from attnbench.subject.styles.arrays import array
 from attnbench.subject.styles.flexible import flex
-from attnbench.subject.styles.functions import flash, interface, sdpa
+from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.hidden_states import layer
+from attnbench.subject.styles.interfaces import interface
 from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.packing import paged, varlen

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from attnbench.benchmark.timing.rotation import Rotation
 from attnbench.cases.case import Case
 from attnbench.errors import SpecError
-from attnbench.subject.layer import LayerInputs, LayerSubject
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import LayerInputs
 
 
 class StepInputs(LayerInputs):

@@ -85,7 +85,7 @@ def _weights(subjects: list[str]) -> Any:
     """Weights of the installed scoring functions; none if they cannot be computed."""
     from attnbench.processes.pool import Task, call
 
-    function = "attnbench.report.heatmaps:example_weights"
+    function = "attnbench_classroom.weight_tables:of_scorings"
     try:
         return call(Task("heat maps", function, {"subjects": subjects}, timeout_s=120.0))
     except AttnbenchError as error:

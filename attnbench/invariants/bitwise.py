@@ -23,9 +23,9 @@ from attnbench.invariants.toolkit.derivations import (
     select_queries,
 )
 from attnbench.specs import KINDS, Invariant
-from attnbench.subject.layer import LayerInputs, LayerSubject
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, LayerInputs
 
 _THREADS = (1, 2, 3)
 _LONG = 513

@@ -21,8 +21,8 @@ class Row:
         record: first record of the group, for the fields that all share.
         status: ``ok`` if any process was ok; otherwise the status of the first.
         processes: number of processes that were ok.
-        ratio: time over the baseline's at the same case and contract, measured in turn with it; in
-            older records the ratio of two times. ``None`` without one.
+        ratio: time over the baseline's at the same case and contract, measured in turn with it;
+            ``None`` without one.
         ratio_low, ratio_high: 95 % interval; for several runs, the range of all their intervals.
         gain: for a kernel: the time of its scoring function over its own.
         tokens_per_s: for a layer: tokens per second.
@@ -69,7 +69,7 @@ def _row(records: Sequence[Record]) -> Row:
     records = [record for record in records if _origin(record) == newest]
     good = [r for r in records if r.status == "ok" and r.time_s is not None]
     shown = good or list(records)
-    times = [time for r in good for time in r.process_times_s]
+    times = [time for r in good for time in r.times_s]
     if len(times) >= 3:
         low, high = statistics.quantiles(times, n=4, method="inclusive")[::2]
         quartiles: tuple[float | None, float | None] = low, high
@@ -110,27 +110,17 @@ def rows(records: Iterable[Record]) -> list[Row]:
     for group in groups.values():
         row = _row(group)
         together.setdefault(row.group, []).append(row)
-    return [row for group in together.values() for row in _compared(group)]
+    return [row for group in together.values() for row in _ranked(group)]
 
 
-def _compared(group: list[Row]) -> list[Row]:
-    name = baseline_of(group[0].record.kind)
-    base = next((row for row in group if row.record.subject == name), None)
-    compared = [row if row.ratio else replace(row, ratio=_ratio(row, base)) for row in group]
+def _ranked(group: list[Row]) -> list[Row]:
     timed = sorted(
-        (row for row in compared if row.time_s is not None),
+        (row for row in group if row.time_s is not None),
         key=lambda row: (row.ratio or math.inf, row.time_s or 0.0),
     )
     places = {row.record.subject: place for place, row in enumerate(timed, 1)}
-    ranked = [replace(row, ranked=places.get(row.record.subject)) for row in compared]
+    ranked = [replace(row, ranked=places.get(row.record.subject)) for row in group]
     return sorted(ranked, key=lambda row: row.ranked or math.inf)
-
-
-def _ratio(row: Row, base: Row | None) -> float | None:
-    """The ratio of two times of one commit and machine, for records without a ratio."""
-    if base is None or not base.time_s or row.time_s is None:
-        return None
-    return row.time_s / base.time_s if _origin(row.record) == _origin(base.record) else None
 
 
 @dataclass(frozen=True)

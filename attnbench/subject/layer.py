@@ -7,7 +7,7 @@ follow from these. A cache is used only through :class:`attnbench.CacheSpec`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from attnbench.specs import LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS
 from attnbench.subject.result_form import held
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs, lay_out
+from attnbench.subject.tensors import Inputs, LayerInputs, lay_out
 
 LONGEST = 64
 """Length of the longest sequence for a layer, unless its cache declares a larger capacity."""
@@ -33,44 +33,6 @@ _REGIMES = ("normal", "equal_keys")
 
 ``tiny`` is not one of them, since norms add an epsilon, which ``nn.RMSNorm`` takes from the dtype.
 """
-
-
-class LayerInputs(Inputs):
-    """The inputs of a layer.
-
-    For invariants that use query, key and value, each of these is ``hidden``.
-
-    Args:
-        hidden: ``(B, L, E)``.
-        padding_mask: ``None`` or boolean ``(B, L)``, True for a real token.
-    """
-
-    floating: ClassVar[tuple[str, ...]] = ("hidden",)
-
-    def __init__(self, hidden: Any = None, padding_mask: Tensor | None = None) -> None:
-        super().__init__(hidden, hidden, hidden)
-        object.__setattr__(self, "padding_mask", padding_mask)
-
-    padding_mask: Tensor | None
-
-    @property
-    def hidden(self) -> Tensor:
-        """The hidden states."""
-        return self.query
-
-    def replace(self, **changes: Any) -> LayerInputs:
-        """The same inputs with some fields replaced."""
-        return LayerInputs(**{"hidden": self.hidden, "padding_mask": self.padding_mask, **changes})
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the names and tensors that are not ``None``."""
-        yield "hidden", self.hidden
-        if self.padding_mask is not None:
-            yield "padding_mask", self.padding_mask
-
-    def map(self, change: Any) -> LayerInputs:
-        """The same inputs with ``change(hidden)``."""
-        return self.replace(hidden=change(self.hidden))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""The tensors of a case: query, key, value and masks, all drawn from the case's seed."""
+"""The inputs of subjects, and the tensors of a case, all drawn from the case's seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from attnbench.attention.masks import Mask, fold, window_mask
 from attnbench.cases.case import Case
 
-__all__ = ["Inputs", "lay_out", "make_inputs"]
+__all__ = ["Inputs", "LayerInputs", "lay_out", "make_inputs"]
 
 _OFFSET = {"float64": 1024.0, "float32": 1024.0, "bfloat16": 32.0, "float16": 32.0}
 _FLOAT16_MAX = 65504.0
@@ -103,6 +103,44 @@ class Inputs:
         return replace(
             self, query=change(self.query), key=change(self.key), value=change(self.value)
         )
+
+
+class LayerInputs(Inputs):
+    """The inputs of a layer.
+
+    For invariants that use query, key and value, each of these is ``hidden``.
+
+    Args:
+        hidden: ``(B, L, E)``.
+        padding_mask: ``None`` or boolean ``(B, L)``, True for a real token.
+    """
+
+    floating: ClassVar[tuple[str, ...]] = ("hidden",)
+
+    def __init__(self, hidden: Any = None, padding_mask: Tensor | None = None) -> None:
+        super().__init__(hidden, hidden, hidden)
+        object.__setattr__(self, "padding_mask", padding_mask)
+
+    padding_mask: Tensor | None
+
+    @property
+    def hidden(self) -> Tensor:
+        """The hidden states."""
+        return self.query
+
+    def replace(self, **changes: Any) -> LayerInputs:
+        """The same inputs with some fields replaced."""
+        return LayerInputs(**{"hidden": self.hidden, "padding_mask": self.padding_mask, **changes})
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the names and tensors that are not ``None``."""
+        yield "hidden", self.hidden
+        if self.padding_mask is not None:
+            yield "padding_mask", self.padding_mask
+
+    def map(self, change: Any) -> LayerInputs:
+        """The same inputs with ``change(hidden)``."""
+        return self.replace(hidden=change(self.hidden))
 
 
 def lay_out(tensor: Tensor, layout: str) -> Tensor:

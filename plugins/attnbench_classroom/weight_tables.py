@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,23 @@ def of_subject(
         if result is None:
             raise UsageError(f"{subject.name} gives no weights that could be shown.")
         found |= _tables(subject.name, result, item, heads)
+    return found
+
+
+def of_scorings(subjects: Sequence[str]) -> dict[str, Rows]:
+    """Weights ``(5, 10)`` of the scoring functions among some addresses, on the same inputs.
+
+    Those that are not installed here, or broken, are left out: their records say so.
+    """
+    found: dict[str, Rows] = {}
+    for address in subjects:
+        with contextlib.suppress(Exception):
+            (subject,) = resolve(address)
+            if subject.kind == "scoring":
+                shown = of_subject(
+                    subject.address, sizes=(5, 10, 20), seed=0, inputs=None, item=None
+                )
+                found[address] = shown[subject.name]
     return found
 
 

@@ -36,6 +36,7 @@ def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **ch
             "kv_len": length,
             "query_size": 8,
             "time_s": time,
+            "times_s": (time,) * (time is not None),
             "time_q1_s": time,
             "time_q3_s": time,
             "peak_bytes": 1024,
@@ -47,8 +48,8 @@ def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **ch
 
 def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_its_case() -> None:
     table = rows(
-        [record(time=t, process=i) for i, t in enumerate((1e-3, 2e-3, 9e-3))]
-        + [record("slow", time=8e-3), record("slow", length=128, time=1.0)]
+        [record(time=t, run=f"{t}") for t in (1e-3, 2e-3, 9e-3)]
+        + [record("slow", time=8e-3, ratio=4.0), record("slow", length=128, time=1.0)]
     )
     by_key = {(row.record.subject, row.record.case): row for row in table}
     assert by_key["scaled_dot", "L64"].time_s == 2e-3
@@ -97,9 +98,9 @@ def test_machines_of_a_cluster_stand_side_by_side_and_are_never_pooled() -> None
 def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
     from attnbench.cli.printing.record_tables import ranked
 
-    older = [
-        record("dot", time=t, process=i, peak_bytes=2**20 * p, error_ratio=e)
-        for i, (t, p, e) in enumerate([(1e-3, 4, 0.9), (3e-3, 1, 0.2)])
+    unpaired = [
+        record("dot", time=t, run=f"{t}", peak_bytes=2**20 * p, error_ratio=e)
+        for t, p, e in [(1e-3, 4, 0.9), (3e-3, 1, 0.2)]
     ]
     paired = [
         record("scaled_dot", ratio=1.0, time=2e-3, times_s=(2e-3,) * 3),
@@ -107,7 +108,7 @@ def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
         record("additive/factorised", ratio=3.0, gain=1.3, time=9.5e-3, times_s=(9e-3,) * 3),
         record("wrong", status="unverified", reason="off"),
     ]
-    for records in (older, paired):
+    for records in (unpaired, paired):
         shown = [line for table in ranked(records).values() for line in table]
         table = rows(records)
         assert [line["subject"] for line in shown] == [row.record.subject for row in table]
@@ -116,7 +117,7 @@ def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
             assert line["peak_MiB"] == (row.peak_bytes or 0) / 2**20
             assert (line["error"], line["status"]) == (row.error_ratio, row.status)
             assert (line["gain"], line["processes"]) == (row.gain, row.processes)
-    (row,) = rows(older)
+    (row,) = rows(unpaired)
     assert (row.time_s, row.peak_bytes, row.error_ratio) == (2e-3, 4 * 2**20, 0.9)
     names = [row.record.subject for row in rows(paired)]
     assert names == ["scaled_dot", "additive/factorised", "additive", "wrong"]  # by measured ratio
@@ -351,7 +352,7 @@ def test_the_interval_of_several_runs_reaches_over_those_of_each() -> None:
     (row,) = rows(
         [
             record("additive", ratio=4.0, ratio_low=3.5, ratio_high=4.5, run="a"),
-            record("additive", ratio=5.0, ratio_low=4.0, ratio_high=6.0, run="b", process=1),
+            record("additive", ratio=5.0, ratio_low=4.0, ratio_high=6.0, run="b"),
         ]
     )
     assert (row.ratio, row.ratio_low, row.ratio_high) == (4.5, 3.5, 6.0)
@@ -391,7 +392,7 @@ def layer_record(subject: Any, direction: Any, length: Any = 64, **changes: Any)
 
 def test_layers_have_their_speed_and_a_baseline_of_their_own() -> None:
     layers = [
-        layer_record(name, direction, length, time=length * factor * 1e-5)
+        layer_record(name, direction, length, time=length * factor * 1e-5, ratio=float(factor))
         for name, factor in (("causal_attention", 1), ("mine", 3))
         for direction in ("prefill", "decode")
         for length in (64, 128, 256)

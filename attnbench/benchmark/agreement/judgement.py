@@ -18,9 +18,9 @@ from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio
 from attnbench.benchmark.agreement.layer_agreement import layer_agreement
 from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.timing.samples import Samples
-from attnbench.subject.layer import LayerInputs, LayerSubject
+from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, LayerInputs
 
 _SAMPLE_ROWS = 8
 """Query rows that are compared of a timed call, of which each process compares two."""

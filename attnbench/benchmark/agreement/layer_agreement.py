@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from attnbench.benchmark.agreement.attention_agreement import Agreement, ratio_of_errors
 from attnbench.benchmark.decoding import StepInputs
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
-from attnbench.subject.layer import LayerInputs, LayerSubject
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.tensors import LayerInputs
 
 _WIDE = ("float64", "float32")
 

@@ -30,11 +30,6 @@ Key = tuple[str, str, str]
 """The contract, subject and case that identify a row of a comparison."""
 
 
-def key_of(record: Record) -> Key:
-    """The row that a record belongs to."""
-    return record.contract, record.subject, record.case
-
-
 @dataclass(frozen=True)
 class Compared:
     """A row that at least one side measured."""
@@ -94,7 +89,7 @@ def compare(
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         _refuse_nothing_shared(*sides)
-    examples = {key_of(record): record for record in (*b, *a)}
+    examples = {record.key: record for record in (*b, *a)}
     times = [_times(sides[0][key], sides[1][key]) for key in shared]
     verdicts = judge_runs(times, margin=margin)
     rows = [Compared(examples[k], t, v) for k, t, v in zip(shared, times, verdicts, strict=True)]
@@ -119,7 +114,7 @@ def _times(a: Sequence[Record], b: Sequence[Record]) -> Sides:
     if in_turn and fewest >= MIN_PROCESSES:
         means = [tuple(_mean_s(run) for run in side.values()) for side in runs]
         return Sides(means[0], means[1])
-    times = [tuple(t for r in side for t in r.process_times_s) for side in (a, b)]
+    times = [tuple(t for r in side for t in r.times_s) for side in (a, b)]
     return Sides(times[0], times[1], alternated=False, runs=fewest if in_turn else 1)
 
 
@@ -131,20 +126,20 @@ def _by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def _mean_s(records: Iterable[Record]) -> float:
-    return statistics.geometric_mean([t for r in records for t in r.process_times_s])
+    return statistics.geometric_mean([t for r in records for t in r.times_s])
 
 
 def _by_row(records: Iterable[Record]) -> dict[Key, list[Record]]:
     rows: dict[Key, list[Record]] = defaultdict(list)
     for record in records:
         if record.status == "ok" and record.time_s:
-            rows[key_of(record)].append(record)
+            rows[record.key].append(record)
     return dict(rows)
 
 
 def _one_sided(example: Record, a: Sequence[Record], b: Sequence[Record]) -> Compared:
     """A row that only one side measured: ambiguous, with the reason."""
-    sides = [[r for r in side if key_of(r) == key_of(example)] for side in (a, b)]
+    sides = [[r for r in side if r.key == example.key] for side in (a, b)]
     reasons = []
     for name, records in zip("AB", sides, strict=True):
         counts = Counter(r.status for r in records)
@@ -227,7 +222,7 @@ def _notes(a: Sequence[Record], b: Sequence[Record], times: Sequence[Sides]) -> 
         yield from _differing(name, *({r.versions.get(name) for r in side} for side in (a, b)))
     left_out = sum(record.status == "unverified" for record in (*a, *b))
     if left_out:
-        yield f"{left_out} unverified records are left out."
+        yield f"Records left out as unverified: {left_out}."
 
 
 def _differing(name: str, a: set[str | None], b: set[str | None]) -> Iterable[str]:

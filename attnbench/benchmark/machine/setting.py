@@ -27,7 +27,6 @@ class Setting:
     """The fields that all records of a run share."""
 
     run: str = ""
-    process: int = 0
     commit: str = ""
     command: str = ""
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +47,6 @@ def fields_of(
     point = case.case
     return {
         "run": setting.run,
-        "process": setting.process,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "contract": contract.name(case.direction, point.device),
         "subject": subject,

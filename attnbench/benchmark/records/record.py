@@ -57,7 +57,6 @@ class Record:
 
     Args:
         run: id of the run, which is also the name of its file.
-        process: always 0; older versions wrote one numbered record per process.
         created: time of creation, ISO 8601 in UTC.
         contract: name of the contract; see
             :class:`attnbench.benchmark.contract.Contract`.
@@ -129,7 +128,6 @@ class Record:
     dtype: str
     device: str
     status: str
-    process: int = 0
     kind: str = "scoring"
     workload: str = ""
     lead: tuple[int, ...] = ()
@@ -187,11 +185,6 @@ class Record:
     schema: int = SCHEMA
 
     @property
-    def process_times_s(self) -> tuple[float, ...]:
-        """The time of each process, in seconds; older records give one."""
-        return self.times_s or (() if self.time_s is None else (self.time_s,))
-
-    @property
     def machine_name(self) -> str:
         """The name of the machine in its cluster; empty without a cluster."""
         return str(self.machine.get("name", ""))
@@ -202,9 +195,9 @@ class Record:
         return f"{self.device_name} of {self.machine_name}".removesuffix(" of ")
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        """The contract, subject, case and process, which identify a measurement in a run."""
-        return self.contract, self.subject, self.case, self.process
+    def key(self) -> tuple[str, str, str]:
+        """The contract, subject and case, which identify a measurement in a run."""
+        return self.contract, self.subject, self.case
 
     def to_json(self) -> str:
         """Convert to one line of JSON, without a newline."""

@@ -124,7 +124,7 @@ class Player:
             return  # a crop was refused
         hidden = self.chunk(track.seen.shape[0], step.count)
         if track.mask is not None:
-            track.mask = torch.cat([track.mask, self._real(step, track)], 1)
+            track.mask = torch.cat([track.mask, track.next_real(step.count, step.rows)], 1)
         self.lines.append(track.number, track.mask)
         track.seen = torch.cat([track.seen, hidden], 1)
         track.cuts.append(step.count)
@@ -137,15 +137,6 @@ class Player:
         elif self.judged != "ledger":
             self._judge(track, got)
 
-    def _real(self, step: Step, track: Track) -> Tensor:
-        """``(B, count)``: which slots of a chunk hold tokens."""
-        past, device = track.seen.shape[1], track.seen.device
-        slots = torch.arange(step.count, device=device)
-        counts = torch.tensor(step.rows or (step.count,), device=device)
-        pads = torch.tensor(track.pads or (0,), device=device)
-        real = (slots < counts[:, None]) & (past + slots >= pads[:, None])
-        return real.expand(track.seen.shape[0], -1)
-
     def _select(self, step: Step, track: Track) -> None:
         if max(step.rows) >= track.seen.shape[0]:
             return  # a selection was refused
@@ -157,9 +148,7 @@ class Player:
             self._refused.append(str(step))
             return
         self.lines.selected(track.number, step.rows)
-        track.seen = track.seen[index]
-        track.mask = None if track.mask is None else track.mask[index]
-        track.pads = tuple(track.pads[row] for row in step.rows) if track.pads else ()
+        track.keep_rows(index)
 
     def _crop(self, step: Step, track: Track) -> None:
         if step.count > track.seen.shape[1]:
@@ -171,13 +160,7 @@ class Player:
             self._refused.append(str(step))
             return
         self.lines.cropped(track.number, step.count)
-        track.seen = track.seen[:, : step.count]
-        track.mask = None if track.mask is None else track.mask[:, : step.count]
-        kept, cuts = step.count, []
-        for cut in track.cuts:
-            cuts.append(min(cut, kept))
-            kept -= cuts[-1]
-        track.cuts = [cut for cut in cuts if cut]
+        track.keep_slots(step.count)
 
     def _without(self, step: Step) -> None:
         hidden = self.chunk(2, step.count)
@@ -209,10 +192,7 @@ class Player:
             got = torch.cat(track.outputs, 1)
         count = got.shape[1]
         expected = self.stage.expected(track.seen, track.mask)[:, -count:]
-        real = torch.ones(got.shape[:2], dtype=torch.bool, device=got.device)
-        if track.mask is not None:
-            real = track.mask[:, -count:]
-        real = real.unsqueeze(-1)
+        real = track.real[:, -count:].unsqueeze(-1)
         floor = floor_of(self.subject, expected)
         if worst_place(got, expected, floor, real) is None:
             return
@@ -253,10 +233,8 @@ class Player:
 
     def _judge_alone(self, track: Track, got: Tensor) -> None:
         """Hold each row of a padded batch against the row alone, without padding."""
-        count, mask = got.shape[1], track.mask
-        if mask is None:
-            mask = torch.ones(track.seen.shape[:2], dtype=torch.bool, device=got.device)
-        for row, own_mask in enumerate(mask):
+        count = got.shape[1]
+        for row, own_mask in enumerate(track.real):
             own = track.seen[row : row + 1, own_mask]
             slots = own_mask[-count:].nonzero().flatten().tolist()
             new = len(slots)

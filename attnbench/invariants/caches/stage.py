@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -162,3 +163,33 @@ class Track:
     cuts: list[int] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     mask: Tensor | None = None
+
+    @property
+    def real(self) -> Tensor:
+        """``(B, length)``: which slots hold tokens."""
+        if self.mask is not None:
+            return self.mask
+        return torch.ones(self.seen.shape[:2], dtype=torch.bool, device=self.seen.device)
+
+    def next_real(self, count: int, rows: Sequence[int]) -> Tensor:
+        """``(B, count)``: which slots of the next chunk, with these counts by row, hold tokens."""
+        past, device = self.seen.shape[1], self.seen.device
+        slots = torch.arange(count, device=device)
+        counts = torch.tensor(rows or (count,), device=device)
+        pads = torch.tensor(self.pads or (0,), device=device)
+        real = (slots < counts[:, None]) & (past + slots >= pads[:, None])
+        return real.expand(self.seen.shape[0], -1)
+
+    def keep_rows(self, index: Tensor) -> None:
+        """Select rows of all but the cache."""
+        self.seen = self.seen[index]
+        self.mask = None if self.mask is None else self.mask[index]
+        self.pads = tuple(self.pads[row] for row in index.tolist()) if self.pads else ()
+
+    def keep_slots(self, count: int) -> None:
+        """Keep the first slots of all but the cache."""
+        self.seen = self.seen[:, :count]
+        self.mask = None if self.mask is None else self.mask[:, :count]
+        ends = itertools.accumulate(self.cuts)
+        cuts = [min(cut, cut + count - end) for cut, end in zip(self.cuts, ends, strict=True)]
+        self.cuts = [cut for cut in cuts if cut > 0]

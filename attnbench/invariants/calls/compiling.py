@@ -1,4 +1,4 @@
-"""Invariants on torch's ways to transform a call: compile, export, vmap, fake tensors, autocast.
+"""Invariants on torch's ways to transform a call: compile, export, vmap, fake tensors.
 
 Compiling takes a tenth of a second to seconds, so these look at few cases: the sizes and masks that
 make a graph of their own.
@@ -25,20 +25,11 @@ from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.numerics import bounds, within
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import (
-    agree_within,
-    differentiate,
-    reject,
-    same_gradient,
-)
+from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
 from attnbench.invariants.toolkit.derivations import benign
-from attnbench.invariants.toolkit.layer_rounding import rounding_of
-from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS, Invariant
-from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -92,7 +83,7 @@ def _own_code() -> Callable[..., Tensor]:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def in_one_sentence(what: str) -> Iterator[None]:
     """Convert exceptions of a transformation to one sentence, and silence its warnings."""
     level = logging.getLogger("torch").level
     logging.getLogger("torch").setLevel(logging.CRITICAL)
@@ -146,7 +137,7 @@ def _inductor_agrees(subject: Subject, case: Case) -> bool:
 def _compiled_by(backend: str, subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     expected = base.output
-    with _told(f"torch.compile (backend {backend!r})"):
+    with in_one_sentence(f"torch.compile (backend {backend!r})"):
         call = functools.partial(torch.compile(_own_code(), backend=backend), _Call(base))
         broken = graph_breaks()
         got = call(*_tensors(base))
@@ -185,7 +176,7 @@ def exported(call: nn.Module, *tensors: Tensor) -> Tensor:
 @transformed("torch.export.export", lambda: sourced(exported))
 def _exported(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
-    with _told("torch.export.export"):
+    with in_one_sentence("torch.export.export"):
         got = exported(_Call(base), *_tensors(base))
     if not is_concrete(got):
         raise InvariantViolation(
@@ -215,7 +206,7 @@ def _vmapped(subject: Subject, case: Case) -> None:
         if name == "valid_lens" and axis == 0:
             reject("a length alone is no batch of lengths")
         dims.append(axis if whole else None)
-    with _told("torch.func.vmap"):
+    with in_one_sentence("torch.func.vmap"):
         got = mapped(call, *_tensors(base), dims=tuple(dims), axis=axis)
     base.expect(got.detach(), "under vmap over items or heads, output", "the call as it is")
 
@@ -224,7 +215,7 @@ def _vmapped(subject: Subject, case: Case) -> None:
 def _faked(subject: Subject, case: Case) -> None:
     base = Baseline(subject, case)
     expected = base.output
-    with _told("a call with fake tensors"):
+    with in_one_sentence("a call with fake tensors"):
         got = faked(_Call(base), *_tensors(base))
     for name in ("shape", "dtype", "device"):
         one, other = getattr(got, name), getattr(expected, name)
@@ -232,37 +223,6 @@ def _faked(subject: Subject, case: Case) -> None:
             raise InvariantViolation(
                 f"with fake tensors, output.{name} = {one}, but should be {other}, as the call has"
             )
-
-
-def under_autocast(call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """The output under autocast to bfloat16."""
-    with torch.autocast(tensors[0].device.type, torch.bfloat16):
-        return call(*tensors)
-
-
-@transformed("autocast", lambda: sourced(under_autocast))
-def _autocast(subject: Subject, case: Case) -> None:
-    base = Baseline(subject, case)
-    narrow = torch.bfloat16
-    with _told("a call under autocast"):
-        got = under_autocast(lambda *_: base.run(base.inputs), *_tensors(base))
-    if got.dtype not in (narrow, base.inputs.query.dtype):
-        raise InvariantViolation(
-            f"under autocast to {narrow}, output.dtype = {got.dtype}, but should be "
-            f"{base.inputs.query.dtype} or {narrow}"
-        )
-    oracle = Oracle(subject, base.module, base.inputs)
-    if "float64" not in subject.dtypes and not torch.equal(
-        oracle.output.isfinite(), base.output.cpu().isfinite()
-    ):
-        reject("float64 is not supported, and a run in it is no reference")
-    eps = torch.finfo(narrow).eps
-    what, other = "under autocast to bfloat16, output", "the float64 run"
-    within(got, oracle.output, bounds(oracle, eps=eps), what, other)
-    if isinstance(subject, LayerSubject):  # what is rounded within a submodule is no excuse
-        inputs = (base.inputs.query, getattr(base.inputs, "padding_mask", None))
-        allowed = rounding_of(subject, base.module, *inputs, eps=eps)
-        agree_within(got, base.output, allowed, what, "the call without it")
 
 
 def _some(count: int) -> Callable[[Subject], SearchStrategy[Case]]:
@@ -311,17 +271,4 @@ def attnbench_invariants() -> Iterable[Invariant]:
         check=_faked,
         kinds=KINDS,
         cases=_some(4),
-    )
-    yield Invariant(
-        name="autocast_agrees",
-        statement="Under autocast the output is right within the narrower dtype's rounding.",
-        check=_autocast,
-        kinds=KINDS,
-        cases=lambda subject: benign(
-            subject,
-            masks=("none", "boolean", "floating", "padding"),
-            regimes=("normal",),
-            dtypes=("float32",),
-        ),
-        applies=lambda subject: None if "float32" in subject.dtypes else "float32 is not supported",
     )

@@ -15,7 +15,8 @@ from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import name_of
 from attnbench.subject.styles.fitting import better, fitting
 from attnbench.subject.styles.flexible import flex
-from attnbench.subject.styles.functions import flash, interface, sdpa
+from attnbench.subject.styles.functions import flash, sdpa
+from attnbench.subject.styles.interfaces import interface
 from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.packing import paged, varlen

@@ -67,17 +67,6 @@ def test_a_later_record_of_a_row_replaces_the_earlier_one_in_its_place(tmp_path:
     assert list(store.read(path)) == [record(case="1", ratios=(2.0, 2.1)), record(case="2")]
 
 
-def test_an_older_record_is_read_and_has_one_process(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    content = json.loads(record(time_s=0.5, process=3, status="unverified").to_json())
-    for name in ("baseline", "ratio", "ratio_low", "ratio_high", "ratios", "gain", "times_s"):
-        del content[name]
-    path.write_text(json.dumps(content) + "\n")
-    (found,) = store.read(path)
-    assert (found.process, found.status, found.ratio) == (3, "unverified", None)
-    assert found.process_times_s == (0.5,)
-
-
 def test_every_status_says_what_it_means() -> None:
     assert all(STATUSES.values())
 

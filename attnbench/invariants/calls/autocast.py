@@ -1,0 +1,72 @@
+"""The invariant on calls under autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.checking.reproduction.untaped import sourced, transformed
+from attnbench.errors import InvariantViolation
+from attnbench.hookspecs import hookimpl
+from attnbench.invariants.calls.compiling import in_one_sentence
+from attnbench.invariants.numerics import bounds, within
+from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.derivations import benign
+from attnbench.invariants.toolkit.layer_rounding import rounding_of
+from attnbench.oracle.budget import Oracle
+from attnbench.specs import KINDS, Invariant
+from attnbench.subject.layer import LayerSubject
+from attnbench.subject.subject import Subject
+
+
+def under_autocast(call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """The output under autocast to bfloat16."""
+    with torch.autocast(tensors[0].device.type, torch.bfloat16):
+        return call(*tensors)
+
+
+@transformed("autocast", lambda: sourced(under_autocast))
+def _autocast(subject: Subject, case: Case) -> None:
+    base = Baseline(subject, case)
+    narrow = torch.bfloat16
+    with in_one_sentence("a call under autocast"):
+        got = under_autocast(lambda *_: base.run(base.inputs), base.inputs.query)
+    if got.dtype not in (narrow, base.inputs.query.dtype):
+        raise InvariantViolation(
+            f"under autocast to {narrow}, output.dtype = {got.dtype}, but should be "
+            f"{base.inputs.query.dtype} or {narrow}"
+        )
+    oracle = Oracle(subject, base.module, base.inputs)
+    if "float64" not in subject.dtypes and not torch.equal(
+        oracle.output.isfinite(), base.output.cpu().isfinite()
+    ):
+        reject("float64 is not supported, and a run in it is no reference")
+    eps = torch.finfo(narrow).eps
+    what, other = "under autocast to bfloat16, output", "the float64 run"
+    within(got, oracle.output, bounds(oracle, eps=eps), what, other)
+    if isinstance(subject, LayerSubject):  # what is rounded within a submodule is no excuse
+        inputs = (base.inputs.query, getattr(base.inputs, "padding_mask", None))
+        allowed = rounding_of(subject, base.module, *inputs, eps=eps)
+        agree_within(got, base.output, allowed, what, "the call without it")
+
+
+@hookimpl
+def attnbench_invariants() -> Iterable[Invariant]:
+    """The invariant on autocast."""
+    yield Invariant(
+        name="autocast_agrees",
+        statement="Under autocast the output is right within the narrower dtype's rounding.",
+        check=_autocast,
+        kinds=KINDS,
+        cases=lambda subject: benign(
+            subject,
+            masks=("none", "boolean", "floating", "padding"),
+            regimes=("normal",),
+            dtypes=("float32",),
+        ),
+        applies=lambda subject: None if "float32" in subject.dtypes else "float32 is not supported",
+    )
