@@ -33,6 +33,18 @@ def test_importing_attnbench_and_its_command_line_imports_nothing_heavy() -> Non
     assert run(code).strip() == "[]"
 
 
+def test_a_check_imports_torch_in_its_children_only() -> None:
+    code = (
+        "import sys; from attnbench.cli import main; code = main();"
+        "print(); print(code, 'torch' in sys.modules)"
+    )
+    arguments = ["check", "average", "--invariant", "weights_sum_to_one"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 False", done.stdout
+
+
 def test_every_public_name_can_be_had() -> None:
     import attnbench
 

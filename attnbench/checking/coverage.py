@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from attnbench.checking.outcomes import Outcome
 from attnbench.specs import LayerSpec
-from attnbench.subject.subject import Subject
+
+if TYPE_CHECKING:
+    from attnbench.subject.subject import Subject
 
 HEAVY = 4
 """The weight from which a gap is shown in bold: a usual bug passes."""
