@@ -173,6 +173,9 @@ def test_a_run_killed_at_any_moment_keeps_what_it_took_and_can_be_resumed(tmp_pa
         assert set(record.samples_s) >= {slot["seconds"] for take in own for slot in take["slots"]}
 
 
+LIMITS = ("--check-seconds", "1", "--seconds", "2")
+
+
 def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (5, 7, 7))
@@ -180,7 +183,7 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None
     mask[:, -1] = False
     save_inputs(tmp_path / "mine.safetensors", q, k, v, attn_mask=mask)
     done = attnbench(
-        "run", "additive", "--inputs", "mine.safetensors", "--check-seconds", "1", cwd=tmp_path
+        "run", "additive", "--inputs", "mine.safetensors", *LIMITS, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("additive", "scaled_dot", "mine.safetensors", "×: time", "±", "MiB", "Next:"):
