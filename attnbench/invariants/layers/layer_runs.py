@@ -18,7 +18,7 @@ from attnbench.invariants.toolkit.comparisons import (
     agree_within,
 )
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
-from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
+from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.oracle.references import NormEpsilon
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
@@ -41,7 +41,6 @@ def _empty(subject: Subject, case: Case) -> None:
         half = max(1, case.q_len // 2)
         parts = look.hidden[:, :half], look.hidden[:, half:]
         outputs = []
-        limits = rounding_of(look.subject, look.module, look.hidden)
         with _refused(subject, told, refusals), torch.no_grad():
             for empty in (False, True):
                 cache = look.subject.new_cache(look.module, case.lead[0])
@@ -51,7 +50,7 @@ def _empty(subject: Subject, case: Case) -> None:
                 outputs.append(look.subject.call(look.module, parts[1], None, cache)[0])
             expected, got = outputs
             whole = look.run(look.hidden)[:, half:]
-            if look.differs(expected, whole, look.real(whole), lambda: limits[:, half:]):
+            if look.differs(expected, whole, look.real(whole), lambda: look.rounding[:, half:]):
                 return  # calls_may_be_cut_anywhere tells
             allowed = floor_of(look.subject, expected)
             agree_within(got, expected, allowed, f"after {told}, output", "the call without it")
@@ -118,7 +117,7 @@ def _paths_agree(law: str) -> Callable[[Subject, Case], None]:
 
         def judge(got: Tensor, start: int, told: str) -> None:
             expected = whole[:, start:]
-            found = look.differs(got, expected, real[:, start:], lambda: _limits(look)[:, start:])
+            found = look.differs(got, expected, real[:, start:], lambda: look.rounding[:, start:])
             if found is not None:
                 look.accuse(found, got, expected, f"{told}, output", f"one call of {one}")
 
@@ -137,10 +136,6 @@ def _paths_agree(law: str) -> Callable[[Subject, Case], None]:
                 judge(got, cut, f"{cut} tokens by {first} and the rest by {last}")
 
     return check
-
-
-def _limits(look: Look) -> Tensor:
-    return rounding_of(look.subject, look.module, look.hidden, look.mask)
 
 
 def _names_paths(law: str) -> Callable[[Subject], str | None]:

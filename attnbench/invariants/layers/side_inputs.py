@@ -17,7 +17,6 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
-from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.specs import Invariant
 from attnbench.subject.layer import SOURCE, LayerSubject
 from attnbench.subject.subject import Subject
@@ -59,12 +58,7 @@ class _Beside(Look):
 
     def judge(self, got: Tensor, expected: Tensor, told: str, other: str) -> None:
         """Raise where two outputs differ by more than rounding."""
-
-        def limits() -> Tensor:
-            found = rounding_of(self.subject, self.module, self.hidden, self.mask)
-            return found.amax()
-
-        found = self.differs(got, expected, self.real(got), limits)
+        found = self.differs(got, expected, self.real(got), lambda: self.rounding.amax())
         if found is not None:
             self.accuse(found, got, expected, f"{told}, output", other)
 

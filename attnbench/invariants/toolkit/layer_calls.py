@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,13 +97,14 @@ class Look:
         floor = floor_of(self.subject, expected, got.dtype)
         if worst_place(got, expected, floor, real) is None:
             return None
-        if allowed is None:
-            limits = rounding_of(self.subject, self.module, self.hidden, self.mask)
-        else:
-            limits = allowed()
-        limits = limits.expand(got.shape)
+        limits = (self.rounding if allowed is None else allowed()).expand(got.shape)
         place = worst_place(got, expected, limits, real)
         return None if place is None else (place, limits)
+
+    @functools.cached_property
+    def rounding(self) -> Tensor:
+        """The effect of rounding on the case's own call, ``(B, L, 1)``."""
+        return rounding_of(self.subject, self.module, self.hidden, self.mask)
 
     def accuse(
         self, found: tuple[Any, Tensor], got: Tensor, expected: Tensor, what: str, other: str
