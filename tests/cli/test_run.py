@@ -182,9 +182,7 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None
     mask = torch.ones(5, 7, dtype=torch.bool)
     mask[:, -1] = False
     save_inputs(tmp_path / "mine.safetensors", q, k, v, attn_mask=mask)
-    done = attnbench(
-        "run", "additive", "--inputs", "mine.safetensors", *LIMITS, cwd=tmp_path
-    )
+    done = attnbench("run", "additive", "--inputs", "mine.safetensors", *LIMITS, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("additive", "scaled_dot", "mine.safetensors", "×: time", "±", "MiB", "Next:"):
         assert word in done.stdout
