@@ -157,10 +157,13 @@ class Confined:
         return answer
 
     def again(self, wait_s: float = 0.05) -> Tensor | None:
-        """Let the process run for some time, and read its last output again."""
+        """Let the process run for some seconds of its own, and read its last output again."""
         if self.refused is None:
+            assert self._clock is not None
+            patience = Patience(self.pid, self._clock)
             os.kill(self.pid, signal.SIGCONT)
-            time.sleep(wait_s)
+            while patience.spent() < wait_s:
+                time.sleep(wait_s / 10)
         place = self.shared.places[self._turn]
         request = {"callee": 0, "again": True, "out": place, "room": self.shared.room}
         return self._answered(request, place, fresh=False).output

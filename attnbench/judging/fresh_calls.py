@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class Stream:
     def draw(self) -> None:
         """Choose what the next call's inputs are made of."""
         size = _REGIMES[int(torch.randint(len(_REGIMES), (), generator=self.generator))]
-        size = 1.0 if self.alone else size  # keys as large would leave float16
+        size = 0.5 if self.alone else size  # at 1 a row would attend to nothing but itself
         self.drawn = []
         for pool, scale in zip(self.pools, (size, 1.0, 1.0), strict=True):
             place = int(torch.randint(_POOL, (), generator=self.generator))
@@ -158,8 +159,9 @@ class Caller:
         self.tally.calls += 1
         if answer.output is None:
             return answer
-        if self.wrong(stream, answer.output, whole=whole) > 1.0:
-            self._refuse(stream)
+        places = self._places(stream, whole=whole)
+        if self.error(stream, answer.output, places, whole=whole) > 1.0:
+            self._refuse(stream, places)
         self.tally.right += 1
         return answer
 
@@ -170,7 +172,24 @@ class Caller:
         }
         return cell.call(stream.tensors(), keywords)
 
-    def wrong(self, stream: Stream, output: Tensor, *, whole: bool = False) -> float:
+    def _places(self, stream: Stream, *, whole: bool) -> list[tuple[int, list[int]]]:
+        """Items and rows of an output to compare: one item, or some of those of a whole output."""
+        items, q_len = math.prod(stream.case.lead), stream.case.q_len
+        chosen = [q_len - 1, *(self.chance.randrange(q_len) for _ in range(2))]
+        if not whole:
+            some = sorted({*chosen[self.chance.randrange(2) :]})
+            return [(self.chance.randrange(items), some)]
+        rows = sorted({0, *chosen})
+        return [(self.chance.randrange(items), rows) for _ in range(min(items, 4))]
+
+    def error(
+        self,
+        stream: Stream,
+        output: Tensor,
+        places: list[tuple[int, list[int]]],
+        *,
+        whole: bool = False,
+    ) -> float:
         """The error of an output as a multiple of what is allowed; infinite for a wrong shape."""
         inputs = stream.inputs()
         if stream.turned and output.dim() == 4:
@@ -178,29 +197,23 @@ class Caller:
         wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
         if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
             return float("inf")
-        items, q_len = wanted[0] * wanted[1], wanted[2]
-        chosen = [q_len - 1, *(self.chance.randrange(q_len) for _ in range(2))]
-        item = self.chance.randrange(items)
-        if not whole:
-            return error_of_rows(
-                inputs, output, item, sorted({*chosen[self.chance.randrange(2) :]})
-            )
-        spread = [
-            (self.chance.randrange(items), sorted({0, *chosen})) for _ in range(min(items, 4))
-        ]
-        return error_of_all(inputs, output, spread)
+        if whole:
+            return error_of_all(inputs, output, places)
+        return max(error_of_rows(inputs, output, *place) for place in places)
 
-    def _refuse(self, stream: Stream) -> None:
+    def _refuse(self, stream: Stream, places: list[tuple[int, list[int]]]) -> None:
+        """Refuse for a wrong answer, whose places are compared again where more is asked."""
+
+        def right(output: Tensor | None) -> bool:
+            return output is not None and self.error(stream, output, places, whole=True) <= 1.0
+
         case = stream.case.id
-        late = self.cell.again()
-        if late is not None and self.wrong(stream, late, whole=True) <= 1.0:
+        if right(self.cell.again()):
             raise RefusedError("arrived_late", f"at {case}")
-        again = self._ask(self.cell, stream).output
-        right_again = again is not None and self.wrong(stream, again, whole=True) <= 1.0
+        right_again = right(self._ask(self.cell, stream).output)
         other = self.fresh()
         try:
-            alone = self._ask(other, stream).output
-            right_alone = alone is not None and self.wrong(stream, alone, whole=True) <= 1.0
+            right_alone = right(self._ask(other, stream).output)
         finally:
             other.close()
         name = "wrong"

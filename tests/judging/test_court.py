@@ -21,6 +21,12 @@ FEW = ("agrees_with_float64",)
 GAIN = 1.1
 """Most of what a cheat that is accepted may be faster than torch's fused attention."""
 
+WRONG = {"wrong", "failed"}
+"""Always wrong for some inputs: either the judge's own calls or an invariant meets them first."""
+
+CHANGING = {*WRONG, "unsteady", "depends_on_history", "differs_when_timed", "arrived_late"}
+"""Wrong at times: what it is called depends on which of the calls that are made again are right."""
+
 OUTCOMES = {
     "memory.py:by_address": {"depends_on_history"},
     "memory.py:by_shape": {"depends_on_history"},
@@ -28,51 +34,45 @@ OUTCOMES = {
     "memory.py:by_content": {"accepted"},
     "memory.py:one_buffer": {"alias_of_output"},
     "memory.py:one_late": {"depends_on_history", "unsteady"},
-    "memory.py:uninitialised": {"wrong", "unsteady"},
+    "memory.py:uninitialised": CHANGING,
     "memory.py:into_query": {"alias_of_input"},
     "memory.py:zeroes_inputs": {"wrong"},
-    "memory.py:finds_the_judges_memory": {"wrong", "unsteady"},
+    "memory.py:finds_the_judges_memory": CHANGING,
     "memory.py:value_itself": {"alias_of_input"},
-    "clocks.py:threaded": {"arrived_late"},
-    "clocks.py:threaded_with_head_start": {"arrived_late"},
+    "clocks.py:threaded": CHANGING,
+    "clocks.py:threaded_with_head_start": CHANGING,
     "clocks.py:lazy": {"not_plain"},
     "clocks.py:patched_clocks": {"accepted"},
     "clocks.py:all_cores": {"accepted"},
     "clocks.py:forked_per_call": {"left_processes", "accepted"},
-    "clocks.py:watches_the_memory": {
-        "accepted",
-        "depends_on_history",
-        "unsteady",
-        "wrong",
-        "failed",
-    },
+    "clocks.py:watches_the_memory": {"accepted", *CHANGING},
     # lasts longer than a judgement on a fast machine, and has gained nothing in it
     "clocks.py:right_for_three_seconds": {"accepted", "depends_on_history", "failed"},
     "clocks.py:hidden_processes": {"left_processes", "accepted"},
     "clocks.py:changes_masks": {"failed"},
     "clocks.py:deletes_its_own_time": {"accepted"},
-    "clocks.py:refuses_to_stop": {"arrived_late"},
+    "clocks.py:refuses_to_stop": CHANGING,
     "less_work.py:zeros": {"wrong"},
     "less_work.py:nan": {"wrong"},
-    "less_work.py:mean_of_values": {"wrong"},
-    "less_work.py:in_bfloat16": {"wrong"},
-    "less_work.py:with_noise": {"wrong", "unsteady"},
-    "less_work.py:half_the_keys": {"wrong"},
-    "less_work.py:half_the_rows": {"wrong"},
-    "less_work.py:last_rows_only": {"wrong"},
-    "less_work.py:one_head": {"wrong"},
-    "less_work.py:without_maximum": {"wrong", "differs_when_timed"},
-    "less_work.py:first_order": {"wrong"},
-    "less_work.py:ignores_masks": {"wrong"},
-    "less_work.py:drifts_after_five": {"depends_on_history"},
+    "less_work.py:mean_of_values": WRONG,
+    "less_work.py:in_bfloat16": WRONG,
+    "less_work.py:with_noise": CHANGING,
+    "less_work.py:half_the_keys": WRONG,
+    "less_work.py:half_the_rows": WRONG,
+    "less_work.py:last_rows_only": WRONG,
+    "less_work.py:one_head": WRONG,
+    "less_work.py:without_maximum": WRONG,
+    "less_work.py:first_order": WRONG,
+    "less_work.py:ignores_masks": WRONG,
+    "less_work.py:drifts_after_five": {"depends_on_history", "failed"},
     "less_work.py:drifts_late": {"depends_on_history"},
     "less_work.py:zeros_where_long": {"wrong"},
-    "less_work.py:zeros_now_and_then": {"unsteady", "differs_when_timed", "failed"},
+    "less_work.py:zeros_now_and_then": CHANGING,
     "less_work.py:refuses_what_is_timed": {"refused_when_timed"},
     "less_work.py:refuses_all": {"failed", "inconclusive", "refused_when_timed"},
     "less_work.py:wrong_dtype": {"wrong"},
-    "protocol.py:forges_an_answer": {"broke_protocol", "wrong", "unsteady"},
-    "protocol.py:answers_early": {"broke_protocol", "wrong", "unsteady"},
+    "protocol.py:forges_an_answer": {"broke_protocol", *CHANGING},
+    "protocol.py:answers_early": {"broke_protocol", *CHANGING},
     "protocol.py:answers_all_in_advance": {"broke_protocol"},
     "protocol.py:claims_a_huge_shape": {"broke_protocol"},
     "protocol.py:claims_a_strange_shape": {"broke_protocol"},
@@ -80,10 +80,10 @@ OUTCOMES = {
     "protocol.py:sends_depth": {"broke_protocol"},
     "protocol.py:closes_descriptors": {"ended", "hung"},
     "protocol.py:closes_the_channel": {"ended", "hung"},
-    "protocol.py:patches_the_desk": {"arrived_late", "wrong", "unsteady"},
-    "protocol.py:patches_torch": {"wrong", "unsteady"},
+    "protocol.py:patches_the_desk": CHANGING,
+    "protocol.py:patches_torch": CHANGING,
     "protocol.py:patches_objects": {"wrong"},
-    "protocol.py:writes_after_answering": {"changed_later", "accepted", "unsteady", "wrong"},
+    "protocol.py:writes_after_answering": {"changed_later", "accepted", *CHANGING},
     "protocol.py:cuts_the_memory": {"wrong"},
     "protocol.py:looks_into_the_judge": {"accepted"},
     "destruction.py:exits": {"ended"},
@@ -95,23 +95,28 @@ OUTCOMES = {
     "destruction.py:fork_bomb": {"too_much_memory", "hung", "left_processes", "ended"},
     "destruction.py:leaves_a_daemon": {"left_processes"},
     "destruction.py:fills_memory": {"hung", "too_much_memory", "ended"},
-    "destruction.py:fills_memory_by_children": {"too_much_memory", "hung"},
+    "destruction.py:fills_memory_by_children": {
+        "too_much_memory",
+        "hung",
+        "left_processes",  # a child that cannot have more answers in the place of its parent
+        "ended",
+    },
     "destruction.py:fills_the_disk": {"failed", "hung", "too_much_memory"},
     "destruction.py:kills_its_group": {"ended"},
     "destruction.py:prints_a_gigabyte": {"accepted"},
     "destruction.py:waits_where_nothing_stops_it": {"hung"},
-    "tricks.py:by_time_since_the_last_call": {"accepted", "depends_on_history", "unsteady"},
-    "tricks.py:by_number_of_calls": {"depends_on_history", "unsteady"},
+    "tricks.py:by_time_since_the_last_call": {"accepted", *CHANGING},
+    "tricks.py:by_number_of_calls": CHANGING,
     "tricks.py:by_hash_of_a_slice": {"accepted"},
     "tricks.py:by_place_of_the_process": {"wrong"},
     "tricks.py:by_thread": {"depends_on_history"},
-    "tricks.py:where_all_inputs_are_one": {"wrong"},
+    "tricks.py:where_all_inputs_are_one": WRONG,
     "tricks.py:within_an_arena": {"alias_of_output"},
     "tricks.py:strides_over_the_query": {"alias_of_input"},
-    "tricks.py:dispatches_when_copied": {"accepted", "wrong", "unsteady", "depends_on_history"},
-    "tricks.py:in_a_finaliser": {"wrong", "unsteady", "arrived_late", "depends_on_history"},
-    "tricks.py:by_an_alarm": {"arrived_late", "wrong"},
-    "tricks.py:traced": {"arrived_late", "wrong"},
+    "tricks.py:dispatches_when_copied": {"accepted", *CHANGING},
+    "tricks.py:in_a_finaliser": CHANGING,
+    "tricks.py:by_an_alarm": CHANGING,
+    "tricks.py:traced": CHANGING,
     "tricks.py:by_a_server": {"left_processes"},
     "tricks.py:overwrites_the_package": {"wrong"},
     "tricks.py:preloads_a_library": {"ended", "hung"},
@@ -119,24 +124,25 @@ OUTCOMES = {
     "tricks.py:nobody_knows_its_type": {"accepted"},
     "tricks.py:a_sparse_one": {"not_plain"},
     "tricks.py:one_without_memory": {"not_plain"},
-    "tricks.py:repeats_one_row": {"wrong"},
-    "less_work.py:scores_in_half": {"wrong"},
-    "less_work.py:products_as_fast_as_allowed": {"wrong", "failed"},
-    "less_work.py:tiles_by_their_corner": {"wrong"},
-    "less_work.py:causal_by_tiles": {"wrong"},
-    "less_work.py:even_sizes_only": {"wrong"},
-    "less_work.py:right_where_small": {"wrong", "unsteady"},
-    "less_work.py:largest_scores_only": {"wrong"},
+    "tricks.py:repeats_one_row": WRONG,
+    "less_work.py:scores_in_half": WRONG,
+    # right on a machine without products of bfloat16
+    "less_work.py:products_as_fast_as_allowed": {"accepted", *WRONG},
+    "less_work.py:tiles_by_their_corner": WRONG,
+    "less_work.py:causal_by_tiles": WRONG,
+    "less_work.py:even_sizes_only": WRONG,
+    "less_work.py:right_where_small": CHANGING,
+    "less_work.py:largest_scores_only": WRONG,
     "import_hooks.py": {"ended", "wrong", "not_loaded"},
     "import_serves.py": {"left_processes"},
     "import_raises.py": {"not_loaded"},
     "import_exits.py": {"not_loaded", "ended"},
     "import_ends.py": {"ended"},
     "import_hangs.py": {"hung"},
-    "import_forks.py": {"too_much_memory", "hung", "ended"},
+    "import_forks.py": {"too_much_memory", "hung", "ended", "not_loaded"},
     "import_patches.py": {"ended", "wrong", "not_loaded"},
 }
-"""For each cheat the refusals, or other verdicts, that answer it."""
+"""For each cheat the refusals, or other verdicts, that answer it, whatever is drawn."""
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +172,7 @@ def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW)
     assert (found.refusal or found.verdict) in OUTCOMES[cheat], found.sentence
-    if found.ok and (speed := found.score["speed_against_fused"]) is not None:
-        assert speed < GAIN
+    assert all((row.ratio_low or 0.0) < GAIN for row in found.rows)
     after = {child.pid for child in psutil.Process().children(recursive=True)}
     assert after - before == set()
 
@@ -218,7 +223,8 @@ def test_torch_itself_is_accepted_and_as_fast_as_itself() -> None:
     )
     assert found.ok
     (row,) = found.rows
-    assert 0.7 < row.ratio < 1.4
+    assert row.ratio_low < 1.2
+    assert row.ratio_high > 0.8
 
 
 def test_a_seed_repeats_what_is_drawn(court: Court) -> None:
