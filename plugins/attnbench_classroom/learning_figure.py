@@ -25,10 +25,7 @@ def draw(found: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
     rows = points(found)
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     subjects = list(dict.fromkeys(row["subject"] for row in rows))
-    style = {
-        name: {"color": f"C{i % 10}", "marker": _MARKERS[i % 10], "ms": 4, "lw": 1.2}
-        for i, name in enumerate(subjects)
-    }
+    style = {name: _style(i) for i, name in enumerate(subjects)}
     figure = Figure(figsize=(4.1 * len(tasks), 9.5 + 0.2 * len(subjects)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(3, len(tasks), squeeze=False)
@@ -51,15 +48,26 @@ def draw(found: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
         over_d.set_xticks([], minor=True)
         over_d.set_xticks(sorted({row["size"] for row in of_task}))
         over_d.set_xticklabels(sorted({row["size"] for row in of_task}))
-        over_d.legend(fontsize=6, loc="lower right")
         for axis in axes[:, column]:
             axis.set_ylim(0, 1.02)
             axis.grid(alpha=0.3)
     for axis, label in zip(axes[:, 0], ("mean over the curve", "accuracy", "mean"), strict=True):
         axis.set_ylabel(f"{label}, 95 % interval" if label == "accuracy" else f"accuracy, {label}")
+    legends = [axis.get_legend_handles_labels() for axis in axes[0]]
+    shown = {
+        name: line for lines, names in legends for line, name in zip(lines, names, strict=True)
+    }
+    figure.legend(shown.values(), shown, loc="outside lower center", ncols=min(4, len(shown)))
     content = io.BytesIO()
     figure.savefig(content, format=suffix, dpi=80)
     return content.getvalue()
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Colour, marker and dashes of a subject, different for each of twenty."""
+    again, which = divmod(number, len(_MARKERS))
+    line = ":" if again else "-"
+    return {"color": f"C{which}", "marker": _MARKERS[which], "ls": line, "ms": 4, "lw": 1.2}
 
 
 def _curve(axis: Any, runs: Sequence[Mapping[str, Any]], style: Mapping[str, Any]) -> None:
