@@ -216,29 +216,16 @@ def _subjects(found: Asked, exchange: Exchange, notes: list[str]) -> list[tuple[
 
 def _expanded(subjects: Sequence[str], exchange: Exchange) -> list[str]:
     """Expand addresses so that each names one subject: a file's attribute may have several."""
-    return [one for text in subjects for one in exchange.expanded(text, _row(text))]
+    return [one for text in subjects for one in exchange.expanded(text)]
 
 
 def _shown(pair: tuple[str, str]) -> str:
     return pair[0] if pair[0] == pair[1] else f"{pair[1]} against {pair[0]}"
 
 
-def _row(text: str) -> dict[str, Any]:
-    """An address as the slot server needs it."""
-    address = parse_address(text)
-    name = address.name + (f"/{address.kernel}" if address.kernel else "")
-    return {
-        "name": name if address.source is None or address.is_file else f"{address.source}:{name}",
-        "subject": address.item,
-        "source": address.source,
-        "attribute": address.name,
-        "options": dict(address.options),
-    }
-
-
 def _prepared(text: str, side: Side, case: BenchCase, inputs: str) -> Mapping[str, Any]:
     return {
-        **_row(text),
+        "address": text,
         "folder": str(side.folder),
         "inputs": inputs,
         "seed": case.case.seed,

@@ -115,9 +115,9 @@ def test_a_row_of_several_is_named_as_the_table_shows_it(repository: Path) -> No
     ("arguments", "complaint"),
     [
         (("quck", "scores.py:SPEC"), "Did you mean 'quick'"),
-        (("quick", "slow", "scores.py:SPEX"), "scores.py has no SPEX"),
-        (("quick", "slow", "scores.py:BOTH#his"), "his is not among mine, theirs"),
-        (("quick", "slow", "gone.py:SPEC"), "there is no file gone.py"),
+        (("quick", "slow", "scores.py:SPEX"), "has no attribute 'SPEX'"),
+        (("quick", "slow", "scores.py:BOTH#his"), "lists no 'his'"),
+        (("quick", "slow", "gone.py:SPEC"), "there is no file 'gone.py'"),
         (("quick", "broken", "scores.py:SPEC"), "No module named 'no_such_module_at_all'"),
         (("quick", "slow"), "has no pyproject.toml or setup.py"),
         (("scores.py:SPEC",), "two subjects, or two recorded runs"),

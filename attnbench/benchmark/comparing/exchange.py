@@ -14,7 +14,7 @@ import os
 import random
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +31,6 @@ from attnbench.benchmark.comparing.sides import (
 )
 from attnbench.benchmark.timing.blocks import Block, Slot, take_blocks
 from attnbench.errors import UsageError
-from attnbench.registry.address import parse_address
 
 SLOT_S = 0.004
 BLOCKS = 40
@@ -102,25 +101,23 @@ class Exchange:
             found.append(list(server.ask(order, self.timeout_s)["names"]))
         return found
 
-    def expanded(self, text: str, row: Mapping[str, Any]) -> list[str]:
-        """An address for each subject of a file's attribute that both sides have."""
-        if row["subject"] or not (row["source"] or "").endswith(".py"):
-            return [text]
+    def expanded(self, text: str) -> list[str]:
+        """An address for each subject of an address that both sides have.
+
+        Raises:
+            UsageError: a side has no such subject, or they have none in common.
+        """
         found = []
         for server in self._servers:
-            order = {"do": "expand", "row": {**row, "folder": str(server.side.folder)}}
             try:
+                order = {"do": "expand", "address": text}
                 found.append(list(server.ask(order, self.timeout_s)["names"]))
             except Unmeasured as error:
                 raise UsageError(f"{text}: {error}") from None
         both = [name for name in found[0] if name in found[1]]
         if not both:
             raise UsageError(f"{text}: the two sides have no subject name in common there.")
-        return (
-            [text]
-            if found[0] == found[1] == both[:1]
-            else [str(replace(parse_address(text), item=name)) for name in both]
-        )
+        return both
 
     def pair(
         self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, check: bool = False

@@ -1,9 +1,9 @@
 """The slot server: a script that runs in the environment of one side; both sides run the same.
 
 It uses only the public names of the side's attnbench. Of the attnbench that it belongs to, which
-may be neither side's, it uses the engine that takes slots and :mod:`side_subjects`. The server
-imports torch and the side's plugins once. For each pair it forks a child, which takes slots on
-request. Orders and answers are lines of JSON on standard input and output.
+may be neither side's, it uses the engine that takes slots. The server imports torch and the side's
+plugins once. For each pair it forks a child, which takes slots on request. Orders and answers are
+lines of JSON on standard input and output.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -23,28 +24,33 @@ import torch
 
 import attnbench
 
+# by name, since they are the side's and none of the attnbench that this script belongs to
+resolve = importlib.import_module("attnbench.testing").resolve
+load_inputs = importlib.import_module("attnbench.saved_inputs").load_inputs
+
 _LOOSE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 0.1}
 """Allowed difference of two outputs, over the largest value: the order of sums may differ."""
 _VARIED = ("query", "key", "value")
 
 
-def _loaded(name: str, path: Path) -> Any:
-    """A module or package of the attnbench that this script belongs to, by its path."""
-    folder = [str(path.parent)] if path.name == "__init__.py" else None
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folder)
+def _load_timing() -> Any:
+    """The package of the engine that takes slots, by its path beside this script."""
+    path = Path(__file__).parents[1] / "timing" / "__init__.py"
+    name = "_attnbench_timing"
+    spec = importlib.util.spec_from_file_location(
+        name, path, submodule_search_locations=[str(path.parent)]
+    )
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[name] = package
+    spec.loader.exec_module(package)
+    for part in ("clocks", "rotation", "slots"):
+        importlib.import_module(f"{name}.{part}")
+    return package
 
 
-_HERE = Path(__file__).parent
-_SUBJECTS = _loaded("_attnbench_side_subjects", _HERE / "side_subjects.py")
-_TIMING = _loaded("_attnbench_timing", _HERE.parent / "timing" / "__init__.py")
-for _part in ("clocks", "rotation", "slots"):
-    importlib.import_module(f"_attnbench_timing.{_part}")
+_TIMING = _load_timing()
 
 
 class Subject:
@@ -52,85 +58,36 @@ class Subject:
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.row = row
-        self.spec, self.scoring = _SUBJECTS.find(row)
+        (self.subject,) = resolve(row["address"])
         self.device = torch.device(row["device"])
-        self.inputs, self.causal = _SUBJECTS.inputs_of(Path(row["inputs"]), self.device)
-        if self.scoring is None:
-            self._fold(self.spec.accepts)
+        self.inputs = self._holding(load_inputs(row["inputs"]))
         torch.manual_seed(row["seed"])
-        self.module = self._made().to(self.device, self.inputs["query"].dtype).eval()
+        query, key, value = (getattr(self.inputs, name) for name in _VARIED)
+        module = self.subject.make(query.shape[-1], key.shape[-1], value.shape[-1])
+        self.module = module.to(self.device, query.dtype).eval()
         self.timer: Any = None
 
-    def _made(self) -> torch.nn.Module:
-        sizes = [self.inputs[name].shape[-1] for name in ("query", "key", "value")]
-        maker = self.scoring or self.spec
-        made = maker.make(*sizes[: 2 if self.scoring else 3], **self.row["options"])
-        assert isinstance(made, torch.nn.Module)
-        return made
+    def _holding(self, inputs: Any, **tensors: torch.Tensor) -> Any:
+        """Inputs on the device, with some tensors replaced."""
+        tensors = {**dict(inputs.tensors()), **tensors}
+        return inputs.replace(**{name: t.detach().to(self.device) for name, t in tensors.items()})
 
-    def _fold(self, accepts: tuple[str, ...]) -> None:
-        """Express in the mask those arguments that the mechanism does not accept as keywords."""
-        query, mask = self.inputs["query"], self.inputs.get("attn_mask")
-        q_len, kv_len = query.shape[-2], self.inputs["key"].shape[-2]
-        column = torch.arange(kv_len, device=self.device)
-        allowed = torch.ones(q_len, kv_len, dtype=torch.bool, device=self.device)
-        if self.causal and "is_causal" not in accepts:  # aligned to the bottom right
-            last = torch.arange(q_len, device=self.device)[:, None] + kv_len - q_len
-            allowed, self.causal = column <= last, False
-        if "valid_lens" in self.inputs and "valid_lens" not in accepts:
-            lens = self.inputs.pop("valid_lens")  # (B,) or (B, L)
-            lens = lens.reshape(len(lens), *[1] * (query.dim() - 3), -1, 1)
-            allowed = allowed & (column < lens)
-        if allowed.all():
-            return
-        if mask is not None and mask.is_floating_point():
-            self.inputs["attn_mask"] = mask.masked_fill(~allowed, float("-inf"))
-        else:
-            self.inputs["attn_mask"] = allowed if mask is None else mask & allowed
-
-    def output(self, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Compute the output by the same call that attnbench itself makes."""
-        query, key, value = (tensors[name] for name in ("query", "key", "value"))
-        mask, lengths = tensors.get("attn_mask"), tensors.get("valid_lens")
-        grouped = query.dim() > 2 and query.shape[-3] != key.shape[-3]
-        if self.scoring is not None:
-            kernel = "plain" if self.spec is self.scoring else self.spec
-            found = attnbench.attend(
-                self.module,
-                query,
-                key,
-                value,
-                attn_mask=mask,
-                valid_lens=lengths,
-                is_causal=self.causal,
-                enable_gqa=grouped,
-                kernel=kernel,
-            )
-            assert isinstance(found, torch.Tensor)
-            return found
-        more: dict[str, Any] = {}
-        if self.causal:
-            more["is_causal"] = True
-        if lengths is not None:
-            more["valid_lens"] = lengths
-        if grouped:
-            if "enable_gqa" not in self.spec.accepts:
-                raise ValueError("it needs as many key heads as query heads (no enable_gqa)")
-            more["enable_gqa"] = True
-        result = self.module(query, key, value, attn_mask=mask, **more)
-        found = result[0] if isinstance(result, tuple) else result
-        assert isinstance(found, torch.Tensor)
-        return found
-
-    def _run(self, tensors: dict[str, torch.Tensor]) -> Any:
+    def _run(self, inputs: Any) -> Any:
         """What is timed: the output, or the gradients of inputs and parameters."""
         if self.row["direction"] == "forward":
             with torch.no_grad():
-                return self.output(tensors)
-        output = self.output(tensors)
-        wanted = [tensors[name] for name in _VARIED]
+                return self.subject.output(self.module, inputs)
+        output = self.subject.output(self.module, inputs)
+        wanted = [getattr(inputs, name) for name in _VARIED]
         wanted += [p for p in self.module.parameters() if p.requires_grad]
         return torch.autograd.grad(output, wanted, torch.ones_like(output), allow_unused=True)
+
+    def _results(self, inputs: Any) -> list[torch.Tensor]:
+        if self.row["direction"] != "forward":
+            inputs = inputs.map(lambda tensor: tensor.detach().requires_grad_())
+        results = self._run(inputs)
+        several = [results] if isinstance(results, torch.Tensor) else results
+        return [tensor for tensor in several if tensor is not None]
 
     def warm_up(self, slot_s: float, cap_s: float) -> dict[str, Any]:
         """Call it until it is warm; returns the seconds of a call and the clock that fits it."""
@@ -141,8 +98,8 @@ class Subject:
         pace = _TIMING.slots.Pace(usual, slot_s, cap_s)
         call = _TIMING.rotation.FreshCall(
             self._run,
-            [self.inputs[name] for name in _VARIED],
-            lambda fresh: {**self.inputs, **dict(zip(_VARIED, fresh, strict=True))},
+            [getattr(self.inputs, name) for name in _VARIED],
+            lambda fresh: self.inputs.replace(**dict(zip(_VARIED, fresh, strict=True))),
             self.row["direction"] != "forward",
         )
         call()
@@ -154,21 +111,16 @@ class Subject:
         samples = self.timer.samples
         if timed and samples.form_fault():
             return {"fault": samples.form_fault()}
-        given, results = self.inputs, _several(self._run(self._leaves(self.inputs)))
+        given, results = self.inputs, self._results(self.inputs)
         if timed:
             given, results = samples.kept[0].inputs, list(samples.kept[0].copies)
         content = {
             "state": self.module.state_dict(),
-            "inputs": {name: tensor.detach() for name, tensor in given.items()},
+            "inputs": {name: tensor.detach() for name, tensor in given.tensors()},
             "results": results,
         }
         torch.save(content, path)
         return {"fault": ""}
-
-    def _leaves(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        if self.row["direction"] == "forward":
-            return tensors
-        return {n: t.detach().requires_grad_(n in _VARIED) for n, t in tensors.items()}
 
     def same(self, path: str) -> dict[str, Any]:
         """Why the results differ from the other side's; an empty reason if they do not."""
@@ -176,18 +128,11 @@ class Subject:
         try:
             self.module.load_state_dict(other["state"])
         except RuntimeError as error:
-            return {"reason": f"its parameters differ ({_SUBJECTS.first_line(error)})"}
-        given = {name: tensor.to(self.device) for name, tensor in other["inputs"].items()}
-        results = _several(self._run(self._leaves(given)))
+            return {"reason": f"its parameters differ ({_first_line(error)})"}
+        results = self._results(self._holding(self.inputs, **other["inputs"]))
         loose = 1.0 if self.row["direction"] == "forward" else 10.0
         pairs = zip(results, other["results"], strict=True)
         return {"reason": next(filter(None, (_unlike(a, b, loose) for a, b in pairs)), "")}
-
-
-def _several(results: Any) -> list[torch.Tensor]:
-    if isinstance(results, torch.Tensor):
-        return [results]
-    return [tensor for tensor in results if tensor is not None]
 
 
 def _unlike(found: torch.Tensor, wanted: torch.Tensor, loose: float) -> str:
@@ -200,6 +145,43 @@ def _unlike(found: torch.Tensor, wanted: torch.Tensor, loose: float) -> str:
     if apart <= loose * _LOOSE[found.dtype] * scale:
         return ""
     return f"its output differs by up to {apart:.3g}, of values up to {scale:.3g}"
+
+
+def _origin_of(spec: Any) -> str:
+    """The file that contains a spec's code."""
+    code = spec.attend if isinstance(spec, attnbench.KernelSpec) else spec.make
+    with contextlib.suppress(TypeError):
+        return str(Path(inspect.getfile(inspect.unwrap(code))).resolve())
+    module = sys.modules.get(getattr(code, "__module__", ""), None)
+    return str(Path(getattr(module, "__file__", "") or "").resolve())
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _fault_of(error: BaseException) -> dict[str, str]:
+    """The answer to an order that raised."""
+    return {"error": f"{type(error).__name__}: {_first_line(error)}"}
+
+
+def _names_inside(root: str) -> dict[str, Any]:
+    """The subjects whose code is in a folder, except layers, which are not compared."""
+    inside = []
+    for name in attnbench.subjects():
+        if "(" not in name:
+            (subject,) = resolve(name)
+            if subject.kind != "layer" and Path(_origin_of(subject.spec)).is_relative_to(root):
+                inside.append(name)
+    return {"names": inside}
+
+
+def _addresses(address: str) -> dict[str, Any]:
+    """The addresses of the subjects of an address, or the error that looking them up raised."""
+    try:
+        return {"names": [str(subject.address) for subject in resolve(address)]}
+    except (Exception, SystemExit) as error:
+        return _fault_of(error)
 
 
 class _Child:
@@ -219,7 +201,7 @@ class _Child:
             self.subject = Subject(order["row"])
             self.settled.enter_context(_TIMING.slots.settled(self.subject.device))
             found = self.subject.warm_up(order["slot_s"], order["cap_s"])
-            return {**found, "origin": _SUBJECTS.origin_of(self.subject.spec)}
+            return {**found, "origin": _origin_of(self.subject.subject.spec)}
         assert self.subject is not None
         timer = self.subject.timer
         if what == "clock":
@@ -260,7 +242,7 @@ def _serve_pair(core: int | None) -> None:
         except BaseException as error:  # whatever a subject raises
             if isinstance(error, KeyboardInterrupt):
                 raise
-            _tell(_SUBJECTS.fault_of(error))
+            _tell(_fault_of(error))
 
 
 def main() -> None:
@@ -269,16 +251,16 @@ def main() -> None:
     try:
         attnbench.subjects()  # imports the plugins, once for all children
     except Exception as error:
-        _tell(_SUBJECTS.fault_of(error))
+        _tell(_fault_of(error))
         return
     _tell({"torch": torch.__version__, "attnbench": str(Path(attnbench.__file__).resolve())})
     gc.freeze()
     for order in _orders():
         if order["do"] == "names":
-            _tell(_SUBJECTS.names_inside(order["root"]))
+            _tell(_names_inside(order["root"]))
             continue
         if order["do"] == "expand":
-            _tell(_SUBJECTS.names_in_attribute(order["row"]))
+            _tell(_addresses(order["address"]))
             continue
         child = os.fork()
         if child == 0:

@@ -29,10 +29,10 @@ class Exchange:
         self.checked: list[bool] = []
 
     def pair(self, rows: Sequence[Any], *, check: bool = False) -> Iterator[tuple[int, Any]]:
-        self.asked.append([row[0]["name"] for row in rows])
+        self.asked.append([row[0]["address"] for row in rows])
         self.checked.append(check)
         for number, row in enumerate(rows):
-            effect = self.effects[row[0]["name"]]
+            effect = self.effects[row[0]["address"]]
             if isinstance(effect, str):
                 yield number, Unmeasured(effect)
                 continue
@@ -41,7 +41,7 @@ class Exchange:
 
 
 def duel(effects: dict[str, float | str], *, spread: float = 0.01, **more: Any) -> Any:
-    rows = [Row(name, CASE, ({"name": name}, {"name": name})) for name in effects]
+    rows = [Row(name, CASE, ({"address": name}, {"address": name})) for name in effects]
     found = Duel(Exchange(effects, spread), rows, **more)
     found.run()
     return found
@@ -108,7 +108,7 @@ def test_an_interruption_keeps_what_was_decided() -> None:
             yield from super().pair(rows, check=check)
 
     effects: dict[str, float | str] = {"slow": 0.2, "near": 0.035}
-    rows = [Row(name, CASE, ({"name": name}, {"name": name})) for name in effects]
+    rows = [Row(name, CASE, ({"address": name}, {"address": name})) for name in effects]
     found = Duel(Interrupted(effects, 0.04), rows)
     with pytest.raises(KeyboardInterrupt):
         found.run()
