@@ -101,7 +101,6 @@ class BenchCase:
         import torch
 
         from attnbench.subject.input_files import load_inputs
-        from attnbench.subject.tensors import make_inputs
 
         case = self.case
         if self.direction == "decode":
@@ -109,17 +108,30 @@ class BenchCase:
 
             return step_inputs(subject, case)
         if self.path is None:
-            if self.kv_heads is None:
-                return subject.build(case)
-            module, inputs = subject.build(case.replace(lead=(*case.lead[:-1], self.kv_heads)))
-            # with the same seed, the query's extra heads would repeat the numbers of the keys
-            query = make_inputs(case.replace(kv_len=1, mask="none", seed=case.seed + 1)).query
-            return module, inputs.replace(query=query, enable_gqa=True)
+            module, inputs = subject.build(self._with_kv_heads)
+            return module, self._grouped(inputs)
         torch.manual_seed(case.seed)
         module = subject.make(case.query_size, case.key_size, case.value_size)
         module = module.to(dtype=getattr(torch, case.dtype), device=case.device).eval()
         inputs = load_inputs(Path(self.path))
         return module, inputs.replace(**{n: t.to(case.device) for n, t in inputs.tensors()})
+
+    @property
+    def _with_kv_heads(self) -> Case:
+        """The case with as many heads as keys have."""
+        if self.kv_heads is None:
+            return self.case
+        return self.case.replace(lead=(*self.case.lead[:-1], self.kv_heads))
+
+    def _grouped(self, inputs: Inputs) -> Inputs:
+        """The inputs with all heads of the query, if keys have fewer."""
+        from attnbench.subject.tensors import make_inputs
+
+        if self.kv_heads is None:
+            return inputs
+        # with the same seed, the query's extra heads would repeat the numbers of the keys
+        other = self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1)
+        return inputs.replace(query=make_inputs(other).query, enable_gqa=True)
 
     def write_inputs(self, path: str) -> None:
         """Write the inputs to a file in the format of :mod:`attnbench.saved_inputs`."""
@@ -128,12 +140,8 @@ class BenchCase:
 
         if self.path is not None:
             inputs = load_inputs(Path(self.path))
-        elif self.kv_heads is None:
-            inputs = make_inputs(self.case)
         else:
-            heads = (*self.case.lead[:-1], self.kv_heads)
-            query = make_inputs(self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1))
-            inputs = make_inputs(self.case.replace(lead=heads)).replace(query=query.query)
+            inputs = self._grouped(make_inputs(self._with_kv_heads))
         save_inputs(
             path,
             inputs.query,

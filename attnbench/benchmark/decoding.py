@@ -9,13 +9,14 @@ contract says, and a slot of many calls needs no more memory than a single call.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.benchmark.timing.rotation import Rotation
+from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.cases.case import Case
 from attnbench.errors import SpecError
 from attnbench.subject.layer import LayerSubject
@@ -47,52 +48,31 @@ class StepInputs(LayerInputs):
             yield f"cache {number}", tensor
 
 
-class Step:
-    """The timed call of one decoding step."""
+class Step(FreshCall):
+    """The timed call of one decoding step, each on a copy of the cache."""
 
     appends = True
     """Each call lengthens its cache, which a replayed graph cannot do."""
 
     def __init__(self, subject: LayerSubject, module: nn.Module, inputs: StepInputs) -> None:
-        self.subject, self.module, self.inputs = subject, module, inputs
+        self.inputs = inputs
         shared = [t for t in _copied(inputs.cache) if not _is_count(t)]
-        self._memo = {id(each): each for each in shared}
-        self._rotation = Rotation([inputs.hidden])
-        self._turns: list[tuple[Tensor, Any]] = []
-        self._next: Iterator[tuple[Tensor, Any]] = iter(())
+        memo = {id(each): each for each in shared}
 
-    def prepare(self, calls: int) -> None:
-        """Copy the cache, and make another token, once for each of the next calls."""
-        self._turns = [(hidden, self._copy()) for (hidden,) in self._rotation.fresh(calls)]
-        self._next = iter(self._turns)
+        def run(given: StepInputs) -> Tensor:
+            with torch.no_grad():
+                return subject.call(module, given.hidden, None, given.cache)[0]
 
-    def given(self, number: int) -> tuple[tuple[Tensor, ...], StepInputs]:
-        """The token that a call since :meth:`prepare` was given, and a copy of its inputs."""
-        hidden = self._turns[number][0]
-        return (hidden,), StepInputs(hidden.clone(), self.inputs.past, self.inputs.cache)
+        def build(tensors: Sequence[Tensor]) -> StepInputs:
+            return StepInputs(tensors[0], inputs.past, copy.deepcopy(inputs.cache, dict(memo)))
 
-    def repeat(self, given: StepInputs) -> Tensor:
-        """Run the step for other inputs, on a full copy of their cache."""
-        return self._alone(given)[0]
-
-    def _copy(self) -> Any:
-        return copy.deepcopy(self.inputs.cache, dict(self._memo))
-
-    def __call__(self) -> Tensor:
-        """Run the step and return the output ``(B, 1, E)``."""
-        turn = next(self._next, None)
-        hidden, cache = turn or (self.inputs.hidden, self._copy())
-        with torch.no_grad():
-            return self.subject.call(self.module, hidden, None, cache)[0]
+        super().__init__(run, [inputs.hidden], build, leaves=False)
+        self._call = functools.partial(subject.call, module)
 
     def alone(self) -> tuple[Tensor, Any]:
         """Run the step on a full copy of the cache; returns the output and that cache."""
-        return self._alone(self.inputs)
-
-    def _alone(self, given: StepInputs) -> tuple[Tensor, Any]:
-        cache = copy.deepcopy(given.cache)
         with torch.no_grad():
-            return self.subject.call(self.module, given.hidden, None, cache)
+            return self._call(self.inputs.hidden, None, copy.deepcopy(self.inputs.cache))
 
 
 def _is_count(found: Tensor | nn.Module) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import DIRECTIONS
 from attnbench.cases.case import Case
-from attnbench.errors import UnknownNameError, UsageError, nearest
+from attnbench.errors import InputsError, UnknownNameError, UsageError, nearest
 from attnbench.specs import DTYPES
 
 LAYER_SIZE = 64
@@ -187,32 +188,57 @@ def write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
     return paths
 
 
-def cases_of(
-    *,
-    name: str | None = None,
-    workload_names: Sequence[str] = (),
-    lengths: Sequence[int] = (),
-    inputs: Path | None = None,
-    devices: Sequence[str] = ("cpu",),
-    dtypes: Sequence[str] | None = None,
-    layers: bool = False,
-) -> list[BenchCase]:
-    """List the cases that a command asks for.
+@dataclass(frozen=True)
+class Selection:
+    """The cases that a command asks for.
 
-    They come from a set (unless ``name`` is ``None``), from lengths, from workloads, and from a
-    file of saved inputs. Layer cases of set and lengths are included only if ``layers`` is true.
+    They come from a set, from lengths, from workloads, and from a file of saved inputs.
+
+    Args:
+        set_name: name of the set; ``None`` for none.
+        workloads: names of real workloads.
+        lengths: values of S.
+        inputs: path of a file of saved inputs.
+        dtypes: dtypes that replace those of the set; by default its own.
     """
-    listed: dict[BenchCase, None] = {}
-    if name is not None:
-        cases = named_set(name, devices=devices, dtypes=dtypes)
-        listed.update(dict.fromkeys(case for case in cases if layers or not case.of_layers))
-    for part in _data()["lengths"] if lengths else ():
-        more = _part({**part, "lengths": lengths}, devices, dtypes)
-        listed.update(dict.fromkeys(case for case in more if layers or not case.of_layers))
-    for device in devices:
-        for dtype, each in product(dtypes or ["float32"], workload_names):
+
+    set_name: str | None = None
+    workloads: Sequence[str] = ()
+    lengths: Sequence[int] = ()
+    inputs: Path | None = None
+    dtypes: Sequence[str] | None = None
+
+    def cases(self, devices: Sequence[str] = ("cpu",), *, layers: bool = False) -> list[BenchCase]:
+        """List all cases but that of the file; those of layers only if ``layers`` is true.
+
+        Raises:
+            UnknownNameError: no set, workload or dtype has a name.
+        """
+        listed: list[BenchCase] = []
+        if self.set_name is not None:
+            listed += named_set(self.set_name, devices=devices, dtypes=self.dtypes)
+        for part in _data()["lengths"] if self.lengths else ():
+            listed += _part({**part, "lengths": self.lengths}, devices, self.dtypes)
+        listed = [case for case in listed if layers or not case.of_layers]
+        for device, dtype, name in product(devices, self.dtypes or ["float32"], self.workloads):
             _check_names(dtype, "forward")
-            listed[workload(each, dtype=dtype, device=device)] = None
-        if inputs is not None:
-            listed[saved(inputs, device=device, dtype=dtypes[0] if dtypes else None)] = None
-    return list(listed)
+            listed.append(workload(name, dtype=dtype, device=device))
+        return list(dict.fromkeys(listed))
+
+    def check(self) -> None:
+        """Check names, and that the file exists, without reading it.
+
+        Raises:
+            UnknownNameError: a name is unknown.
+            InputsError: the file of inputs does not exist.
+        """
+        self.cases()
+        if self.inputs is not None and not self.inputs.is_file():
+            where = self.inputs.resolve()
+            raise InputsError(f"there is no file {str(self.inputs)!r} (looked at {where}).")
+
+    def saved(self, device: str) -> dict[str, Any]:
+        """The arguments of :func:`saved` for the file, which may be loaded on another machine."""
+        assert self.inputs is not None
+        dtype = self.dtypes[0] if self.dtypes else None
+        return {"path": str(self.inputs.resolve()), "device": device, "dtype": dtype}

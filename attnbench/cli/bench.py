@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -110,7 +110,8 @@ def command(
     machine measures all rows, one at a time, and records them in its own file.
     """
     from attnbench.benchmark.contract import Contract
-    from attnbench.cli import machine_runs, recorded_run
+    from attnbench.benchmark.workloads import Selection
+    from attnbench.cli import machine_runs
     from attnbench.cli.plugin_loading import check_options, load_plugins
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_json
@@ -119,24 +120,18 @@ def command(
     contract = Contract(cache=cache, timing=timing, threads=threads)
     if set_name is None and not length and not workload and inputs is None:
         set_name = "default"
-    chosen: dict[str, Any] = {
-        "set_name": set_name,
-        "workloads": workload or (),
-        "lengths": length or (),
-        "inputs": inputs,
-        "dtypes": dtype,
-    }
-    recorded_run.look(**chosen)
+    selection = Selection(set_name, workload or (), length or (), inputs, dtype)
+    selection.check()
     records: list[Record] = []
     lost: list[MachineLostError] = []
     interrupted = False
     with machine_runs.machines_of(cluster, device) as machines:
-        places = machine_runs.start(machines, **chosen, results=results, run=run, resume=resume)
+        places = machine_runs.start(machines, results, run, resume=resume)
         plugins = load_plugins(strict=strict)
         check_options(addresses or ())
         runs = machine_runs.plan(
             places,
-            **chosen,
+            selection,
             targets=addresses,
             devices=device,
             baseline=baseline,

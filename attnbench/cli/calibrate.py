@@ -17,6 +17,7 @@ from attnbench.processes.pool import Task
 
 if TYPE_CHECKING:
     from attnbench.benchmark.comparing.duel import Row
+    from attnbench.benchmark.workloads import Selection
 
 
 def command(
@@ -35,13 +36,12 @@ def command(
     The default subject is scaled_dot. Run it while the machine is as busy as it will be when you
     compare. On a cluster every machine measures, each for itself.
     """
+    from attnbench.benchmark.workloads import Selection
     from attnbench.cli.printing.tables import print_json
 
     asked: dict[str, Any] = {
         "targets": targets,
-        "set_name": None if workload else set_name,
-        "workloads": workload or (),
-        "dtypes": dtype,
+        "selection": Selection(None if workload else set_name, workload or (), dtypes=dtype),
         "device": device,
         "threads": threads,
         "pairs": pairs,
@@ -68,13 +68,7 @@ def command(
 
 
 def calibrated(
-    targets: Sequence[str] | None,
-    set_name: str | None,
-    workloads: Sequence[str],
-    dtypes: Sequence[str] | None,
-    device: str,
-    threads: int,
-    pairs: int,
+    targets: Sequence[str] | None, selection: Selection, device: str, threads: int, pairs: int
 ) -> dict[str, Any]:
     """Calibrate on this machine; the result is plain data, as ``--json`` prints it.
 
@@ -83,13 +77,14 @@ def calibrated(
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.benchmark.machine.setting import here
     from attnbench.benchmark.records.record import BASELINE
-    from attnbench.benchmark.workloads import cases_of
     from attnbench.cli.duel_plan import alike
     from attnbench.cli.printing.tables import progress
 
-    cases = cases_of(name=set_name, workload_names=workloads, devices=(device,), dtypes=dtypes)
     interrupted = False
-    with alike(targets or [BASELINE], cases, threads=threads) as (exchange, rows):
+    with alike(targets or [BASELINE], selection.cases((device,)), threads=threads) as (
+        exchange,
+        rows,
+    ):
         duel = Duel(exchange, rows, looks={pairs: 0.02}, decide=False)
         try:
             with progress(pairs * len(rows), "calibrating") as advance:

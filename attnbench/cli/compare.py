@@ -77,15 +77,12 @@ def command(
     found = asked(targets, results)
     if found.runs:
         return _recorded(found.runs, results, 0.05 if margin is None else margin / 100, as_json)
-    from attnbench.benchmark.workloads import cases_of
+    from attnbench.benchmark.workloads import Selection, saved
 
-    cases = cases_of(
-        name=None if workload or inputs else set_name,
-        workload_names=workload or (),
-        inputs=inputs,
-        devices=(device,),
-        dtypes=dtype,
-    )
+    name = None if workload or inputs else set_name
+    selection = Selection(name, workload or (), inputs=inputs, dtypes=dtype)
+    cases = selection.cases((device,))
+    cases += [saved(**selection.saved(device))] if inputs else []
     options = {"margin": 0.03 if margin is None else margin / 100, "budget_s": budget}
     return _measured(found, cases, as_json, threads=threads, timeout_s=timeout, **options)
 

@@ -15,6 +15,7 @@ from attnbench.benchmark.measuring import unfinished
 from attnbench.benchmark.measuring.session import Taken
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
+from attnbench.benchmark.workloads import Selection
 from attnbench.cli import recorded_run
 from attnbench.cli.plugin_loading import with_plugins
 from attnbench.cli.printing.tables import progress
@@ -54,11 +55,11 @@ def machines_of(
 
 def start(
     machines: Machines | None,
-    *,
     results: Path,
     run: str | None = None,
+    *,
     resume: bool = False,
-    **asked: Any,
+    preload: Sequence[str] = (),
 ) -> list[tuple[Machine | None, Place]]:
     """Prepare the run of each machine; see :func:`recorded_run.start`.
 
@@ -69,7 +70,7 @@ def start(
         AttnbenchError: as of :func:`recorded_run.start`.
     """
     if machines is None:
-        return [(None, recorded_run.start(results=results, run=run, resume=resume, **asked))]
+        return [(None, recorded_run.start(results, run, resume=resume, preload=preload))]
     names = {machine.name: re.sub(r"[^\w.-]", "-", machine.name) for machine in machines.all}
     if resume:
         run = run or _last(results, names.values())
@@ -83,7 +84,7 @@ def start(
     for machine in machines.all:
         own = f"{run}-{names[machine.name]}"
         goes_on = resume and _exists(results, own)
-        place = recorded_run.start(results=results, run=own, resume=goes_on, **asked)
+        place = recorded_run.start(results, own, resume=goes_on, preload=preload)
         found.append((machine, place))
     return found
 
@@ -104,9 +105,11 @@ def _last(results: Path, machines: Sequence[str] | Any) -> str | None:
     )
 
 
-def plan(places: Sequence[tuple[Machine | None, Place]], **asked: Any) -> list[Running]:
+def plan(
+    places: Sequence[tuple[Machine | None, Place]], selection: Selection, **asked: Any
+) -> list[Running]:
     """The session of each machine; see :func:`recorded_run.plan`."""
-    return [recorded_run.plan(place, machine=machine, **asked) for machine, place in places]
+    return [recorded_run.plan(p, selection, machine=machine, **asked) for machine, p in places]
 
 
 def measure(runs: Sequence[Running], into: list[Record]) -> list[MachineLostError]:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.machine.setting import Setting, here
 from attnbench.benchmark.measuring import unfinished
 from attnbench.benchmark.measuring.session import Planned, Session, Taken
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
-from attnbench.benchmark.workloads import LAYER_SIZE, cases_of
+from attnbench.benchmark.workloads import LAYER_SIZE, Selection
 from attnbench.cli.plugin_loading import ask, warm_up_children
-from attnbench.errors import InputsError, UnknownNameError, UsageError
+from attnbench.errors import UnknownNameError, UsageError
 from attnbench.processes.machines import Machine
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
@@ -73,24 +72,13 @@ class Running:
 
 
 def start(
-    *,
-    set_name: str | None,
-    workloads: Sequence[str] = (),
-    lengths: Sequence[int] = (),
-    inputs: Path | None = None,
-    dtypes: Sequence[str] | None = None,
-    results: Path,
-    run: str | None = None,
-    resume: bool = False,
-    preload: Sequence[str] = (),
+    results: Path, run: str | None = None, *, resume: bool = False, preload: Sequence[str] = ()
 ) -> Place:
-    """Check all arguments that need no torch, then start the server of measuring processes.
+    """Find the place of a run, then start the server of measuring processes.
 
     Raises:
-        AttnbenchError: a name is unknown, the file of inputs does not exist, the folder of records
-            is not writable, or there is no such run to resume.
+        AttnbenchError: the folder of records is not writable, or there is no such run to resume.
     """
-    look(set_name=set_name, workloads=workloads, lengths=lengths, inputs=inputs, dtypes=dtypes)
     place = _place(results, run, resume=resume)
     store.check_writable(results)
     claim = store.claim(place.path)
@@ -99,34 +87,12 @@ def start(
     return replace(place, claim=claim)
 
 
-def look(
-    *,
-    set_name: str | None,
-    workloads: Sequence[str] = (),
-    lengths: Sequence[int] = (),
-    inputs: Path | None = None,
-    dtypes: Sequence[str] | None = None,
-) -> None:
-    """Check names and inputs, as :func:`start` does.
-
-    Raises:
-        AttnbenchError: a name is unknown, or the file of inputs does not exist.
-    """
-    cases_of(name=set_name, workload_names=workloads, lengths=lengths, dtypes=dtypes)
-    if inputs is not None and not inputs.is_file():
-        raise InputsError(f"there is no file {str(inputs)!r} (looked at {inputs.resolve()}).")
-
-
 def plan(
     place: Place,
+    selection: Selection,
     *,
     targets: Sequence[Address] | None,
-    set_name: str | None = None,
-    workloads: Sequence[str] = (),
-    lengths: Sequence[int] = (),
-    inputs: Path | None = None,
     devices: Sequence[str] | None = None,
-    dtypes: Sequence[str] | None = None,
     with_options: bool = True,
     machine: Machine | None = None,
     baseline: str | None = None,
@@ -149,16 +115,10 @@ def plan(
             f"--timing device replays CUDA graphs, but the devices are {', '.join(found)}; "
             "omit it, or name a CUDA device with --device."
         )
-    cases = cases_of(
-        name=set_name,
-        workload_names=workloads,
-        lengths=lengths,
-        devices=found,
-        dtypes=dtypes,
-        layers=True,
-    )
-    if inputs is not None:
-        cases += [_saved(inputs, device, dtypes, there) for device in found]
+    cases = selection.cases(found, layers=True)
+    for device in found if selection.inputs is not None else ():
+        given = selection.saved(device)
+        cases.append(there(Task(given["path"], "attnbench.benchmark.workloads:saved", given)))
     about = {"run": place.run, "command": " ".join(["attnbench", *sys.argv[1:]])}
     setting = here(**about)
     if machine is not None:
@@ -190,18 +150,6 @@ def plan(
     done = tuple(record for record in place.done if session.holds(record))
     names = tuple(subject.name for subject in left_out)
     return Running(session, replace(place, done=done), names)
-
-
-def _saved(
-    path: Path, device: str, dtypes: Sequence[str] | None, there: Callable[[Task], Any]
-) -> BenchCase:
-    arguments = {
-        "path": str(path.resolve()),
-        "device": device,
-        "dtype": dtypes[0] if dtypes else None,
-    }
-    case: BenchCase = there(Task(str(path), "attnbench.benchmark.workloads:saved", arguments))
-    return case
 
 
 def _baselines(chosen: str | None) -> tuple[str, str]:

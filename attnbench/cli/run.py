@@ -77,9 +77,10 @@ def command(
     cluster the checks are split over all workers, and every machine measures all rows.
     """
     from attnbench.benchmark.contract import Contract
+    from attnbench.benchmark.workloads import Selection
     from attnbench.checking import parallel
     from attnbench.checking.check_report import CheckReport
-    from attnbench.cli import machine_runs, recorded_run
+    from attnbench.cli import machine_runs
     from attnbench.cli.plugin_loading import ask, check_options, load_plugins
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.first_screen import show
@@ -87,21 +88,20 @@ def command(
     from attnbench.cli.printing.tables import print_json
 
     addresses = parse_targets(targets, style, convention, call)
-    set_name = "run" if inputs is None else None
-    chosen: dict[str, Any] = {"set_name": set_name, "inputs": inputs}
-    recorded_run.look(**chosen)
+    selection = Selection("run" if inputs is None else None, inputs=inputs)
+    selection.check()
     options = {"profile": "quick", "device": "cpu", "dtypes": None}
     outcomes: list[Outcome] = []
     records: list[Record] = []
     lost: list[MachineLostError] = []
     interrupted = False
     with machine_runs.machines_of(cluster, device, *parallel.PRELOAD) as machines:
-        places = machine_runs.start(machines, **chosen, results=results, preload=parallel.PRELOAD)
+        places = machine_runs.start(machines, results, preload=parallel.PRELOAD)
         plugins = load_plugins(strict=strict)
         check_options(addresses or ())
         runs = machine_runs.plan(
             places,
-            **chosen,
+            selection,
             targets=addresses,
             devices=device,
             with_options=False,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attnbench.benchmark.workloads import cases_of
+from attnbench.benchmark.workloads import Selection
 from attnbench.checking.api import select_invariants
 from attnbench.errors import UsageError
 from attnbench.judging.confined import Confined
@@ -87,7 +87,7 @@ class Court:
     ) -> None:
         self.limits, self.budget_s = limits, budget_s
         lengths = lengths if lengths or set_name else _LENGTHS
-        found = cases_of(name=None if lengths else set_name, lengths=lengths)
+        found = Selection(None if lengths else set_name, lengths=lengths).cases()
         self.cases = [one for one in found if one.direction == "forward"]
         if not self.cases:
             raise UsageError(f"the set {set_name} has no forward case to time.")

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from attnbench.benchmark.contract import CACHES, DIRECTIONS, Contract
-from attnbench.benchmark.workloads import cases_of, named_set, set_names, workload, workloads
+from attnbench.benchmark.workloads import Selection, named_set, set_names, workload, workloads
 from attnbench.cases.case import Case
 from attnbench.errors import UnknownNameError, UsageError
 from attnbench.subject.lookup import resolve
@@ -60,13 +60,14 @@ def test_grouped_heads_share_keys_and_agree_with_repeated_ones() -> None:
 
 def test_the_same_case_of_two_sets_is_one_case() -> None:
     small = named_set("default")[0]
-    again = cases_of(name="default", workload_names=["bert_base"])
+    again = Selection("default", ["bert_base"]).cases()
     assert again.count(small) == 1
     assert sum(case.workload == "bert_base" for case in again) == 1
 
 
 def test_a_length_is_measured_with_attention_and_with_layers() -> None:
-    cases = cases_of(lengths=[96, 4096], dtypes=["bfloat16"], layers=True)
+    selection = Selection(lengths=[96, 4096], dtypes=["bfloat16"])
+    cases = selection.cases(layers=True)
     assert [(case.direction, case.case.kv_len) for case in cases] == [
         ("forward", 96),
         ("forward", 4096),
@@ -76,13 +77,13 @@ def test_a_length_is_measured_with_attention_and_with_layers() -> None:
         ("decode", 4096),
     ]
     assert {case.case.dtype for case in cases} == {"bfloat16"}
-    assert [case for case in cases if not case.of_layers] == cases_of(
-        lengths=[96, 4096], dtypes=["bfloat16"]
-    )
+    assert [case for case in cases if not case.of_layers] == selection.cases()
 
 
 def test_a_length_of_a_set_is_the_same_case_as_in_the_set() -> None:
-    assert {*cases_of(lengths=[256], layers=True)} <= {*cases_of(name="default", layers=True)}
+    assert {*Selection(lengths=[256]).cases(layers=True)} <= {
+        *Selection("default").cases(layers=True)
+    }
 
 
 def test_dtypes_that_are_asked_for_replace_those_of_the_set() -> None:
@@ -92,14 +93,14 @@ def test_dtypes_that_are_asked_for_replace_those_of_the_set() -> None:
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
     [
-        ({"name": "smok"}, "'smoke'"),
-        ({"workload_names": ["bert"]}, "'bert_base'"),
-        ({"name": "smoke", "dtypes": ["float23"]}, "'float32'"),
+        ({"set_name": "smok"}, "'smoke'"),
+        ({"workloads": ["bert"]}, "'bert_base'"),
+        ({"set_name": "smoke", "dtypes": ["float23"]}, "'float32'"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_known_one(arguments: Any, nearest: Any) -> None:
     with pytest.raises(UnknownNameError, match=nearest):
-        cases_of(**arguments)
+        Selection(**arguments).cases()
 
 
 def test_a_contract_says_all_that_makes_numbers_comparable() -> None:

@@ -22,7 +22,7 @@ def test_the_same_code_on_both_sides_tells_the_spread_of_a_pair() -> None:
     ("arguments", "complaint"),
     [
         (("--set", "compar"), "Did you mean 'compare'"),
-        (("gone.py:SPEC",), "there is no file gone.py"),
+        (("gone.py:SPEC",), "there is no file 'gone.py'"),
     ],
 )
 def test_bad_input_is_one_clear_error(arguments: tuple[str, ...], complaint: str) -> None:

@@ -16,10 +16,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.masks import causal_mask, valid_lens_mask
 from attnbench.oracle.budget import Oracle
 from attnbench.registry.address import Address
 from attnbench.specs import ScoringSpec
@@ -207,36 +207,16 @@ def cut(subject: Subject, inputs: Inputs, item: int, rows: list[int]) -> Inputs:
     lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], inputs.key.shape[-2]
     outer, whole = lead[: _apart(subject, query)], (*lead, q_len, kv_len)
 
-    def part(mask: Tensor) -> Tensor:
-        left = item
-        at: list[int] = []
-        for size in reversed(outer):
-            left, place = divmod(left, size)
-            at.insert(0, place)
-        return mask.broadcast_to(whole)[tuple(at)][..., rows, :]
-
-    allowed: Tensor | None = None
-    bias: Tensor | None = None
-    parts = []
-    if inputs.attn_mask is not None and inputs.attn_mask.dtype == torch.bool:
-        parts.append(part(inputs.attn_mask))
-    elif inputs.attn_mask is not None:
-        bias = part(inputs.attn_mask)
-    if inputs.valid_lens is not None:
-        parts.append(part(valid_lens_mask(inputs.valid_lens, lead, q_len, kv_len)))
-    if inputs.is_causal:
-        parts.append(causal_mask(q_len, kv_len, query.device)[rows])
-    for each in parts:
-        allowed = each if allowed is None else allowed & each
-    mask = allowed if bias is None else bias
-    if bias is not None and allowed is not None:
-        mask = torch.where(allowed, bias, -math.inf)
+    mask = inputs.mask.as_tensor()
+    if mask is not None:
+        place = tuple(map(int, np.unravel_index(item, outer)))
+        mask = mask.broadcast_to(whole)[place][..., rows, :].unsqueeze(0)
     slots = kv_item(subject, inputs, item)
     return Inputs(
         item_of(subject, query, item)[..., rows, :].unsqueeze(0),
         item_of(subject, inputs.key, slots).unsqueeze(0),
         item_of(subject, inputs.value, slots).unsqueeze(0),
-        attn_mask=None if mask is None else mask.unsqueeze(0),
+        attn_mask=mask,
         enable_gqa=inputs.enable_gqa and subject.conventions.per_head,
     )
 

@@ -188,13 +188,17 @@ def _limit_by_flips(values: Values, alpha: float, seed: int) -> float:
     """The value that the table's largest absolute t exceeds by chance in a share ``alpha``."""
     pairs = len(values)
     rest = values - values.mean(0)
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(_FLIPS, pairs))
-    means = signs @ rest / pairs
+    means = _signs(pairs, seed) @ rest / pairs
     squares = (rest**2).sum(0)  # the same for every flip
     variances = np.maximum(squares - pairs * means**2, 1e-300) / (pairs - 1)
     largest = np.abs(means / np.sqrt(variances / pairs)).max(1)
     place = math.ceil((1 - alpha) * (_FLIPS + 1)) - 1  # the table itself counts as one of the flips
     return float(np.sort(largest)[min(place, _FLIPS - 1)])
+
+
+@functools.lru_cache(maxsize=4)
+def _signs(pairs: int, seed: int) -> Values:
+    return np.random.default_rng(seed).choice((-1.0, 1.0), size=(_FLIPS, pairs))
 
 
 @functools.cache

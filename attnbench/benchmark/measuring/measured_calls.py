@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.attend import attend
 from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.timing.rotation import FreshCall
 from attnbench.specs import KernelSpec
+from attnbench.subject.kernel_subject import KernelSubject
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -58,22 +58,13 @@ def null_call(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
     kernel = KernelSpec(
         name="null", scoring=subject.scoring.name, attend=lambda *args, **more: output
     )
+    null = KernelSubject("null", kernel, subject.address, subject.scoring)
 
-    def null() -> Tensor:
+    def call() -> Tensor:
         with torch.no_grad():
-            return attend(
-                module,
-                inputs.query,
-                inputs.key,
-                inputs.value,
-                attn_mask=inputs.attn_mask,
-                valid_lens=inputs.valid_lens,
-                is_causal=inputs.is_causal,
-                enable_gqa=inputs.enable_gqa,
-                kernel=kernel,
-            )
+            return null.output(module, inputs)
 
-    return null
+    return call
 
 
 def compulsory_bytes(module: nn.Module, inputs: Inputs, call: Call) -> int:

@@ -42,7 +42,7 @@ class FreshCall:
     ) -> None:
         self.repeat, self._build, self._leaves = run, build, leaves
         self._rotation = Rotation(tensors)
-        self._first = self._built(tensors)
+        self._tensors = tensors
         self._turns: list[tuple[Sequence[Tensor], Any]] = []
         self._next: Iterator[tuple[Sequence[Tensor], Any]] = iter(())
 
@@ -67,7 +67,8 @@ class FreshCall:
 
     def __call__(self) -> Any:
         """Make the call on the next inputs, or on the first ones if none are prepared."""
-        return self.repeat(next(self._next, self._first)[1])
+        turn = next(self._next, None)
+        return self.repeat((turn or self._built(self._tensors))[1])
 
 
 class Rotation:

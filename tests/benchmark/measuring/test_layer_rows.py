@@ -109,7 +109,8 @@ def test_the_copies_of_a_cache_share_its_floating_tensors_and_nothing_else() -> 
     module, inputs = DECODE.build(subject)
     call = measured_call(subject, module, inputs, "decode")
     assert isinstance(call, Step)
-    copy = call._copy()
+    call.prepare(1)
+    copy = call.given(0)[1].cache
     assert isinstance(inputs, StepInputs)
     assert copy["count"] is not inputs.cache["count"]
     assert copy["tokens"] is not inputs.cache["tokens"]
