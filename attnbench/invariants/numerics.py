@@ -157,6 +157,47 @@ def _agrees_with_float64(subject: Subject, case: Case) -> None:
     oracle = Oracle(subject, module, inputs)
     representable(oracle, case)
     judge(oracle, subject.output(module, inputs))
+    late = case.kv_len >= _LATE and (case.regime, case.mask) == ("normal", "none")
+    if late and oracle.eps > _HALF and (subject.kind == "scoring" or subject.gives_weights):
+        _judge_scores(oracle, _scores(subject, module, inputs))
+
+
+def _judge_scores(oracle: Oracle, scores: Tensor) -> None:
+    """Raise if scores are off by more than 4 units of inputs move them, as root mean squares.
+
+    An output hides what is wrong with the scores of many keys, such as angles of late positions
+    that were computed in a half type: it is a mean over the keys.
+    """
+    right = _scores(oracle.subject, oracle.module, oracle.inputs)
+    seen = right > right.amax(-1, keepdim=True) - _SPREAD
+
+    def off(other: Tensor) -> Tensor:
+        """By how much they are off, less what all keys of a row share, which softmax removes."""
+        change = (other - right).masked_fill(~seen, 0.0)
+        return (change - change.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True))[seen]
+
+    error = off(scores)
+    moved = [off(_scores(oracle.subject, *pair)) for pair in oracle.moved(oracle.eps, 4)]
+    got, move = (float(t.square().mean().sqrt()) for t in (error, torch.cat(moved)))
+    allowed = 4 * max(move, oracle.eps)
+    if got > allowed:
+        raise InvariantViolation(
+            quantity=f"root mean square of the errors of {len(error)} scores",
+            got=got,
+            expected=0.0,
+            other="the float64 run",
+            allowed=allowed,
+            error=got / allowed,
+            cause="half_precision",
+        )
+
+
+def _scores(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
+    """Scores in float64; those of a mechanism are the logarithms of its weights."""
+    with torch.no_grad():
+        if subject.kind == "scoring":
+            return needs(subject.scores(module, inputs)).cpu().double()
+        return needs(subject.weights(module, inputs)).cpu().double().log()
 
 
 def _has_reference(subject: Subject) -> str | None:
@@ -190,6 +231,15 @@ def _form(subject: Subject, case: Case) -> None:
 def _projects(subject: Subject, module: nn.Module) -> bool:
     return subject.scoring is None and any(True for _ in module.parameters())
 
+
+_LATE = 500
+"""Number of keys of which a half type cannot represent all positions."""
+
+_SPREAD = 6.0
+"""How far scores may lie below a row's largest: the weights of others are rounded to 0."""
+
+_HALF = 1e-4
+"""The unit in the last place of float16 is larger, and that of float32 smaller."""
 
 _EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}
 """How much further than the regimes the wider ranges are tried; float16 has no room.
@@ -264,7 +314,11 @@ def attnbench_invariants() -> Iterable[Invariant]:
         "last place of inputs and parameters changes.",
         check=_agrees_with_float64,
         kinds=KINDS,
-        cases=lambda subject: cases(subject, masks=FREE_MASKS),
+        cases=lambda subject: cases(
+            subject,
+            masks=FREE_MASKS,
+            beyond=(Case((1,), 2, 2 * _LATE, 16, 16, 64, "bfloat16"),),
+        ),
     )
     yield Invariant(
         name="output_has_shape_and_dtype",

@@ -11,6 +11,7 @@ the options that ``accepts`` names under the same names; grouped heads show in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ _PAGES = (
     (1, "of 1"),
     (256, "of 256"),
 )
+_UNWRITTEN = "in another order, with NaN where nothing was written"
 
 
 def _equals(subject: Subject, case: Case) -> None:
@@ -144,6 +146,14 @@ def _pages(subject: Subject, case: Case) -> None:
             got = _over_pages(documents, parts, lengths, size, mixed=told != "in order")
             what = f"over pages {told}, of rows of {lengths} tokens{documents.beside}: output"
             agree_within(got, expected, documents.allowed(expected), what, "each row by itself")
+        if subject.conventions.hidden_slots == "any":
+            got = _over_pages(documents, parts, lengths, 4, mixed=True, unwritten=math.nan)
+            if not bool(got.isfinite().all()):
+                raise InvariantViolation(
+                    f"over pages {_UNWRITTEN}, output is not finite, but should be that of each "
+                    "row by itself: declare the convention hidden_slots=finite if this is meant",
+                    cause="poison",
+                )
         for row, part in enumerate(parts):
             got = _over_pages(documents, [part], lengths[row : row + 1], 4, mixed=True)
             what = f"over pages, of row {row} alone: output"
@@ -157,8 +167,9 @@ def _over_pages(
     size: int,
     *,
     mixed: bool,
+    unwritten: float = 1.0,
 ) -> Tensor:
-    """The output over pages of some size; those of no row hold large numbers."""
+    """The output over pages of some size; what is not written is large, times a factor."""
     counts = [-(-length // size) for length in lengths]
     total = sum(counts) + (3 if mixed else 0)
     order = torch.arange(total)
@@ -167,7 +178,7 @@ def _over_pages(
     table = torch.zeros(len(parts), max(counts) + mixed, dtype=torch.int32)
     caches = [
         documents.drawn(total * size, part.shape[-1], documents.kv_heads).sign()
-        * HUGE[documents.case.dtype]
+        * (HUGE[documents.case.dtype] * unwritten)
         for part in parts[0][1:]
     ]
     caches = [cache.reshape(total, size, *cache.shape[1:]) for cache in caches]

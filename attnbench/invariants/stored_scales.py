@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 _NAMES = {"k_scale": "key", "v_scale": "value"}
-_STORED = ("own", "int8", "float8_e4m3fn")
+_STORED = ("own", "int8", "float8_e4m3fn", "zero")
+"""Dtypes in which they are stored; with ``zero`` the scale is 0, as of a block of zeros."""
+
 _BESIDE = {"scale": 0.7, "softcap": 2.0}
 
 
@@ -36,8 +38,9 @@ def _restores(subject: Subject, case: Case) -> None:
             whole = (stored.double() * scale.double()).to(inputs.query.dtype)
             given = given.replace(**{tensor: stored, name: scale})
             restored = restored.replace(**{tensor: whole})
-    dtype = case.dtype if kind == "own" else kind
-    told = f"keys and values stored in {dtype} with a scale by {by}, output"
+    dtype = case.dtype if kind in ("own", "zero") else kind
+    of = " of 0" * (kind == "zero")
+    told = f"keys and values stored in {dtype} with a scale{of} by {by}, output"
     base.on(restored).expect(base.run(given), told, "the call on their products with the scales")
 
 
@@ -49,6 +52,8 @@ def _stored(base: Baseline, tensor: Tensor, by: str, kind: str) -> tuple[Tensor,
     scale = drawn.to(tensor) * (1.0 if base.case.dtype in ("bfloat16", "float16") else 1.5)
     if kind == "own":
         return tensor / scale, scale
+    if kind == "zero":
+        return tensor, torch.zeros_like(scale)
     if kind == "int8":
         return (tensor * 32).round().clamp(-127, 127).to(torch.int8), scale / 32
     return tensor.to(getattr(torch, kind)), scale

@@ -8,7 +8,7 @@ import torch
 from attnbench_zoo.twins.attention import Attention
 from torch import Tensor, nn
 
-from attnbench import Case, KernelSpec, ScoringSpec
+from attnbench import Case, KernelSpec, ScoringSpec, check
 from attnbench.checking.api import select_invariants
 from attnbench.invariants import numerics
 from attnbench.subject.lookup import resolve
@@ -183,3 +183,42 @@ def test_a_masked_run_in_float64_may_be_off_by_a_unit_in_the_last_place() -> Non
     (subject,) = resolve("self_tanh/one_row")
     (invariant,) = select_invariants(["masked_runs_are_as_accurate"])
     invariant.check(subject, case)
+
+
+class Turned(nn.Module):
+    """Rotary scores of 8 pairs or fewer; angles in float64, or in the dtype of the query."""
+
+    narrow = False
+
+    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        dtype = x.dtype if self.narrow else torch.float64
+        pairs = x.shape[-1] // 2
+        rates = 10.0 ** -(torch.arange(pairs) / max(1, pairs))
+        angle = positions[:, None].to(dtype) * rates.to(dtype)
+        one, two = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, -1)
+        cos, sin = angle.cos().to(one.dtype), angle.sin().to(one.dtype)
+        return torch.cat([one * cos - two * sin, one * sin + two * cos], -1)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        q_len, kv_len = query.shape[-2], key.shape[-2]
+        scaled = self.turn(query, torch.arange(kv_len - q_len, kv_len)) * query.shape[-1] ** -0.5
+        return scaled @ self.turn(key, torch.arange(kv_len)).mT
+
+
+class TurnedInTheQuerysDtype(Turned):
+    narrow = True
+
+
+@pytest.mark.parametrize(
+    ("make", "status"), [(Turned, "passed"), (TurnedInTheQuerysDtype, "failed")]
+)
+def test_scores_at_late_positions_are_those_of_float64(make: type[Turned], status: str) -> None:
+    spec = ScoringSpec(
+        name="turned",
+        make=lambda query_size, key_size: make(),
+        equal_sizes=True,
+        sizes=lambda sizes: sizes.replace(query_size=16, key_size=16),
+    )
+    (outcome,) = check(spec, profile="quick", invariants=["agrees_with_float64"]).outcomes
+    assert outcome.status == status, outcome.reason
+    assert outcome.failure is None or "half precision" in (outcome.diagnosis or "")

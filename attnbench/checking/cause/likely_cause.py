@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from attnbench.cases.case import Case
 from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
 
@@ -24,6 +25,14 @@ _FEW = 3
 
 _FIRST = "inputs_changed"
 """What is said before any mistake is looked for, since the next call gets other inputs."""
+
+
+_APART = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
+"""Only NaN in padding violates these, so that other failures have another cause."""
+
+_NARROW = "half_precision"
+_NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
+"""What points at half precision if it fails with half types only."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ def mistake_of(explained: str) -> str:
 def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     """The first clue in the failures of one subject; ``None`` without any."""
     failed = {o.invariant: o.failure for o in outcomes if o.failure is not None}
+    failed = {n: failure for n, failure in failed.items() if n not in _APART} or failed
     said = _said(failed)
     if said == _FIRST:
         return Clue("says", said, said)
@@ -77,9 +87,20 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     told = {name for name, failure in failed.items() if not (failure.raised or failure.named)}
     for name, cause in _table():
         if name in told:
+            if name in _NUMERIC and _narrow(failed[name]):
+                cause = _NARROW
+            wider = [one for one in failed.values() if one.case and not _narrow(one)]
+            if cause == _NARROW and len(wider) > _FEW:
+                continue
             silent = cause is None or (name in _general() and len(failed) > _FEW)
             return None if silent else Clue("fails", name, cause or "")
     return None
+
+
+def _narrow(failure: Failure) -> bool:
+    """Whether it fails with half types only, since cases shrink to wider ones."""
+    case = Case.from_id(failure.case) if failure.case and failure.smallest else Case()
+    return case.dtype in ("bfloat16", "float16")
 
 
 def _said(failed: Mapping[str, Failure]) -> str | None:
@@ -119,6 +140,7 @@ def lead_of(bad: Sequence[Outcome]) -> Outcome:
             return outcome
     order = {name: place for place, (name, _) in enumerate(_table())}
     failed = [outcome for outcome in bad if outcome.failure is not None] or list(bad[:1])
+    failed = [outcome for outcome in failed if outcome.invariant not in _APART] or failed
     raised = [o for o in failed if o.failure is not None and o.failure.raised]
     some = raised if 2 * len(raised) > len(failed) else [o for o in failed if o not in raised]
     return min(

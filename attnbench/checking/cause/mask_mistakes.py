@@ -10,6 +10,9 @@ from torch import Tensor
 from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import stages_of
 
+_LARGE = 1e4
+"""A number whose negative stands for minus infinity, and leaves a row of it alone as it was."""
+
 
 def _masks(call: Call) -> Named:
     mask = call.inputs.attn_mask
@@ -18,6 +21,7 @@ def _masks(call: Call) -> Named:
     yield "mask_ignored", call.masked(attn_mask=None)
     if mask.dtype == torch.bool:
         yield "mask_inverted", call.masked(attn_mask=~mask)
+        yield "mask_inverted", call.masked(attn_mask=-_LARGE * mask.double())
         yield "mask_added", call.masked(attn_mask=mask.double())
         yield "mask_scores_zeroed", _zeroed(call, mask)
     else:

@@ -38,6 +38,9 @@ _NARROW = (1e-10, 1e-5)
 _SHARE = 0.4
 """Share of the wrong outputs that a mistake must reproduce to explain them."""
 
+_NEVER = ("merged_in_another_base", "value_wrong", "items_mixed", "transposed", "softmax_axis")
+"""Causes that no mechanism has by design; one that never equals the textbook may have others."""
+
 _CASES = (
     Case((2, 3), 4, 6, 8, 8, 5),
     Case((3,), 3, 3, 5, 5, 5, seed=1),
@@ -77,6 +80,8 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
     if layout is not None:
         return (f"layout_of_{layout}",)
     found = likeliest(*tally(subject, counterexamples))
+    if subject.kind == "mechanism" and not is_textbook(subject):
+        found = [name for name in found if known_causes()["mistakes"][mistake_of(name)] in _NEVER]
     return tuple(found) or (("computed_in_float32",) if _is_narrow(subject) else ())
 
 
@@ -146,7 +151,7 @@ def _answers(
     if subject.kind == "layer":
         return
     scaled = subject.kind == "mechanism"
-    if scaled and not is_textbook(subject):
+    if scaled and subject.maker.reference is not None and not is_textbook(subject):
         return
     found = [Case.from_id(text) for text in counterexamples if text]
     found = [c for c in found if c.q_len * c.kv_len <= _LARGEST and c.regime == "normal"]

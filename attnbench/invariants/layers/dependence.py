@@ -163,9 +163,15 @@ def _own_token(subject: Subject, case: Case) -> None:
         still &= (got[own, own] == expected[0]).all(-1).cpu()
     if bool(still.any()):
         token = int(still.nonzero()[0])
+        others = look.other(look.hidden[:1].repeat(items, 1, 1))
+        others[:, token] = look.hidden[:1, token]
+        mixed = bool((look.run(others)[0, token] != expected[0, token]).any())
         raise InvariantViolation(
             f"of {length} tokens, output {token} = {expected[0, token, 0].item():.6g}, ... is the "
             f"same for four values of token {token}, but should depend on its own token"
+            + mixed
+            * "; it does depend on the other tokens",
+            cause="layer_tokens_mixed" if mixed else None,
         )
 
 

@@ -153,11 +153,15 @@ def _decoding(subject: Subject, case: Case) -> None:
         except InvariantViolation as violation:
             if subject.kind != "scoring":
                 raise
-            # causality is not its own: its scores know how many queries or keys there are
+            # causality is not its own: its scores know how many queries or keys there are, or
+            # the other queries
             free = base.inputs.replace(is_causal=False)
-            among = base.run(free)[..., start:end, :]
-            alone = base.run(free.replace(query=query[..., start:end, :]))
-            same = torch.allclose(among, alone, rtol=1e-2, equal_nan=True)
+            other = torch.full_like(query, 0.5)
+            other[..., start:end, :] = query[..., start:end, :]
+            one, two = (
+                base.run(given)[..., start:end, :] for given in (free, free.replace(query=other))
+            )
+            same = torch.allclose(one, two, rtol=1e-2, equal_nan=True)
             cause = "positions" if same else "queries_mixed"
             raise violation.reworded(str(violation), cause=cause) from None
 

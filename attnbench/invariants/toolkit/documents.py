@@ -14,7 +14,7 @@ from attnbench.subject.subject import Subject
 
 __all__ = ["HUGE", "OPTIONS", "Documents"]
 
-OPTIONS = ("scale", "softcap", "window_size", "sinks", "alibi_slopes")
+OPTIONS = ("scale", "softcap", "window_size", "sinks", "alibi_slopes", "k_scale", "v_scale")
 """What such a call may take besides."""
 
 _UNITS = 64
@@ -68,6 +68,8 @@ class Documents:
             "window_size": (2, 1),
             "sinks": by_head,
             "alibi_slopes": by_head.abs(),
+            "k_scale": by_head.new_tensor(0.5),
+            "v_scale": by_head.new_tensor(2.0),
         }
         return {name: value for name, value in known.items() if name in subject.accepts}
 

@@ -154,6 +154,25 @@ def fold(tensor: Tensor, *, heads: bool = False) -> Tensor:
     return tensor.flatten(0, -4)
 
 
+def stored_scale(scale: Any, tensor: Tensor, name: str, *, heads: bool) -> Any:
+    """A scale of a key or value ``(*lead, S, ·)``: ``(B, H, S, 1)`` or 0-dimensional.
+
+    Of the name ``k_descale`` or ``v_descale`` it is ``(B, H)``, as in flash-attention.
+
+    Raises:
+        RefusalError: it is by token, which ``(B, H)`` cannot say.
+    """
+    by_head = name.endswith("descale")
+    if not isinstance(scale, Tensor) or not (scale.dim() or by_head):
+        return scale
+    wide = fold(scale.expand(*tensor.shape[:-1], 1), heads=heads)
+    if not by_head:
+        return wide
+    if not bool((wide == wide[..., :1, :]).all()):
+        raise RefusalError(f"{name} is (B, H), and takes no scale by token")
+    return wide[..., 0, 0].float()
+
+
 def unfold(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Reshape ``(B, H, n, E)`` to ``(*lead, n, E)``, or leave it if the numbers of items differ."""
     if not isinstance(tensor, Tensor) or tensor.dim() != 4 or len(lead) == 2:

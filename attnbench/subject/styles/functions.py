@@ -18,9 +18,16 @@ from attnbench.subject.styles.callee import (
     fold,
     fold_mask,
     spec_of,
+    stored_scale,
     unfold,
 )
 from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.function_trials import (
+    sampled,
+    second_output,
+    takes_groups,
+    takes_one_mask,
+)
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
@@ -33,6 +40,7 @@ FORMULA = "softmax(q·k / √E) v"
 _SECOND = {
     "weights": ", and the weights are the second",
     "lse": ", and the log-sum-exp of the scores is the second",
+    "lse_turned": ", and the log-sum-exp of the scores, as (B, L, H), is the second",
     "more": "",
 }
 
@@ -58,7 +66,7 @@ def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     conventions: dict[str, Any] = {"causal": "top_left"}
     if function is torch.nn.functional.scaled_dot_product_attention:
         conventions["hidden_slots"] = "finite"  # 0 times NaN is NaN, as documented
-    one_mask = _takes_one_mask(function, keywords)
+    one_mask = takes_one_mask(function, keywords)
     return _spec("sdpa", function, keywords, fields, conventions, one_mask=one_mask)
 
 
@@ -93,17 +101,19 @@ def _spec(
     flags = ("is_causal", "dropout_p", "scale", "enable_gqa", *_OPTIONS)
     accepts = [flag for flag in flags if flag in keywords]
     notes: tuple[str, ...] = ()
-    if _sample(make) is not None and _sample(make, dropout_p=0.1) is None:
+    if sampled(make) is not None and sampled(make, dropout_p=0.1) is None:
         accepts = [flag for flag in accepts if flag != "dropout_p"]  # it takes a module there
-    if style == "flash" and _takes_groups(make):
+    if style == "flash" and takes_groups(make):
         accepts.append("enable_gqa")
-    second = _second(make)
-    returns = ("output", "lse") if second == "lse" else ("output",)
+    second = second_output(make)
+    sums = second if second in ("lse", "lse_turned") else None
+    returns = ("output", "lse") if sums else ("output",)
     if second is not None:
         accepts += ["return_weights"] if second == "weights" else []
         notes = (f"its output is the first of what it returns{_SECOND[second]}",)
-    if second == "lse":
-        make = Maker(_Function, function, keywords, style=style, log_sums=True, **settings)
+    if sums:
+        kind = "turned" if sums == "lse_turned" else "folded"
+        make = Maker(_Function, function, keywords, style=style, log_sums=kind, **settings)
     if "attn_mask" not in keywords:
         conventions["masks"] = ()
     known = {
@@ -114,31 +124,10 @@ def _spec(
         "reference": scaled_dot_rows,
         "accepts": tuple(accepts),
         "returns": returns,
-        "laws": ("pools_values", *(("splits_merge",) if second == "lse" else ())),
+        "laws": ("pools_values", *(("splits_merge",) if sums else ())),
         "conventions": conventions,
     }
     return spec_of(style, function, known, fields, notes)
-
-
-def _sample(make: Maker, heads: int = 2, **given: Any) -> Any:
-    """What it returns for a small call, with 5 keys and 3 queries; ``None`` if it raises."""
-    query, key = torch.zeros(1, heads, 3, 4), torch.zeros(1, 2, 5, 4)
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return make(4, 4, 4).train()(query, key, key, **given)
-    except Exception:  # whatever it raises, it is the checks that tell it
-        return None
-
-
-def _second(make: Maker) -> str | None:
-    """What comes with the output: ``weights``, ``lse``, ``more``; ``None`` if nothing is known."""
-    found = _sample(make, return_weights=True)
-    if found is None or found[1] is None:
-        return None
-    shape = tuple(getattr(found[1], "shape", ()))
-    if shape == (1, 2, 3) and not bool(found[1].any()):
-        return "more"  # of 5 scores of 0 the log-sum is not 0, but the largest is
-    return {(1, 2, 3, 5): "weights", (1, 2, 3): "lse"}.get(shape, "more")
 
 
 def other_layout(spec: object) -> str | None:
@@ -170,26 +159,6 @@ def other_layout(spec: object) -> str | None:
 
     found = [style for style in ("sdpa", "flash") if right(style)]
     return found[0] if len(found) == 1 and found != [spec.style] else None
-
-
-def _takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
-    """Whether it raises if given both a mask and ``is_causal``, as torch's function does."""
-    if "attn_mask" not in keywords or "is_causal" not in keywords:
-        return False
-    mask, tensor = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 2, 2)
-    value = torch.zeros(1, 1, 2, 3)  # of a size for which torch raises
-    both = keywords.spelt({"attn_mask": mask, "is_causal": True})
-    try:
-        function(tensor, tensor, value, **both)
-    except Exception:  # whatever it raises, it does not take both
-        return True
-    return False
-
-
-def _takes_groups(make: Maker) -> bool:
-    """Whether a call with two key heads for four query heads succeeds; one broadcasts anywhere."""
-    found = _sample(make, heads=4, enable_gqa=True)
-    return isinstance(found, Tensor) and tuple(found.shape) == (1, 4, 3, 4)
 
 
 def _one_head_size(sizes: Any) -> Any:
@@ -227,10 +196,10 @@ class _Function(Callee):
         if return_weights and "return_weights" in self.keywords:
             given["return_weights"] = True
         for name, tensor in (("k_scale", key), ("v_scale", value)):
-            scale = given.get(name)
-            if isinstance(scale, Tensor) and scale.dim():
-                scale = fold(scale.expand(*tensor.shape[:-1], 1), heads=enable_gqa)
-                given[name] = scale.transpose(1, 2) if turned else scale
+            if name in given:
+                own = self.keywords.named[name]
+                scale = stored_scale(given[name], tensor, own, heads=enable_gqa)
+                given[name] = scale.transpose(1, 2) if turned and scale.dim() == 4 else scale
         tensors = [fold(tensor, heads=enable_gqa) for tensor in (query, key, value)]
         tensors = [tensor.transpose(1, 2) for tensor in tensors] if turned else tensors
         output, second = output_and_more(self.call(*tensors, **given))
@@ -238,5 +207,6 @@ class _Function(Callee):
         output = unfold(output, lead)
         if self.settings.get("log_sums"):
             folded = isinstance(second, Tensor) and second.dim() == 3
+            second = second.mT if folded and self.settings["log_sums"] == "turned" else second
             return output, unfold(second.unsqueeze(-1), lead).squeeze(-1) if folded else second
         return (output, unfold(second, lead)) if return_weights else output

@@ -109,6 +109,8 @@ def held_cache(spec: CacheSpec | None, kept: str) -> CacheSpec | None:
     """Adapt the cache of a module to that of a layer."""
     if spec is None and kept == "returned":
         spec = TUPLES
+    if spec is None and kept == "module":  # the number of earlier tokens says which slots count
+        spec = CacheSpec(new=lambda module, batch_size: None)
     if spec is None:
         return None
     known = spec

@@ -27,6 +27,7 @@ from attnbench.subject.styles.trials import (
     refuse_positions,
     returned_cache,
     tried,
+    without_crop,
 )
 from attnbench.subject.styles.turned_masks import padding_as
 
@@ -158,7 +159,7 @@ def layer(
             shows a mask, a cache or a position of which nothing says how to use it.
     """
     _check_words(form, kept)
-    cached = cache is not None or kept == "returned"
+    cached = cache is not None or kept != "argument"
     template = make if isinstance(make, nn.Module) else None
 
     def wrap(size: int, **options: Any) -> HiddenStates:
@@ -229,8 +230,9 @@ def layer(
             how = " with use_cache=True" if "use_cache" in module.names else ""
             lacking = "" if found.crop else "; of its slots none are cropped"
             notes.append(f"cache in {name}, given back{how} (found by trying{lacking})")
-        if spec.cache is not None and positions is not None:
-            refuse_positions(spec.name, module.names, known | {positions})
+        spec = without_crop(spec, module, hidden, tuples=kept == "returned" and cache is None)
+        if None not in (positions, cache_name):
+            refuse_positions(spec, module.names, known | {positions})
         if spec.cache is None and "causal" not in fields:
             with contextlib.suppress(Exception):  # which a check reports
                 beside = {"source": hidden} if source else {}

@@ -8,9 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.errors import RefusalError
 from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.result_form import output_and_more
-from attnbench.subject.styles.callee import fold, name_of, refusals, spec_of, unfold
+from attnbench.subject.styles.callee import (
+    fold,
+    name_of,
+    refusals,
+    spec_of,
+    stored_scale,
+    unfold,
+)
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
@@ -18,7 +26,7 @@ from attnbench.subject.styles.signature import Keywords
 
 _FORMULA = "softmax(q·k / √E) v"
 _PAGE = 4
-_OPTIONS = ("scale", "window_size", "softcap", "sinks", "alibi_slopes")
+_OPTIONS = ("scale", "window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale")
 
 
 @renames
@@ -57,7 +65,8 @@ def paged(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Raises:
         StyleError: it is not callable, or takes other arguments.
     """
-    fields["conventions"] = {"gradients": False, **fields.get("conventions", {})}
+    known = {"gradients": False, "hidden_slots": "finite"}
+    fields["conventions"] = {**known, **fields.get("conventions", {})}
     return _spec("paged", _Paged, function, ("pages_are_invisible",), fields)
 
 
@@ -121,6 +130,21 @@ class _Function(nn.Module):
         output: Tensor = output_and_more(found)[0]
         return output
 
+    def scaled(self, options: dict[str, Any], tensor: Tensor, *, heads: bool) -> dict[str, Any]:
+        """The options with the scales of stored keys and values as the function takes them.
+
+        Raises:
+            RefusalError: a scale is not by tensor, and not by head where that can be said.
+        """
+        found = dict(options)
+        for name in {"k_scale", "v_scale"} & {*found}:
+            own, scale = self.keywords.named[name], found[name]
+            if own == name and scale.dim():
+                raise RefusalError(f"{name} is tried by tensor only, where keys are not in a row")
+            if scale.dim() != 2:  # a scale that is (B, H) already
+                found[name] = stored_scale(scale, tensor, own, heads=heads)
+        return found
+
 
 class _Varlen(_Function):
     """Each item of a batch is a document."""
@@ -142,6 +166,7 @@ class _Varlen(_Function):
     ) -> Tensor:
         """The output ``(..., L, E)``."""
         lead = tuple(query.shape[:-2])
+        options = self.scaled(options, key, heads=enable_gqa)
         tensors = [fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
         batch, lengths = tensors[0].shape[0], [t.shape[1] for t in tensors[:2]]
         items = torch.arange(batch + 1, device=query.device, dtype=torch.int32)
@@ -158,6 +183,8 @@ class _Paged(_Function):
         """The output of ``(q, k_cache, v_cache, cache_seqlens, block_table)``."""
         query, key, value, lengths, table = tensors
         given = {"cache_seqlens": lengths, "block_table": table, "causal": causal}
+        rows = torch.empty(len(query), key.shape[2], 1, 1)  # of which each has one scale a head
+        options = self.scaled(options, rows, heads=True)
         return self.ask(query, key, value, options=options, **given)
 
     def forward(

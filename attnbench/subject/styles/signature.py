@@ -25,8 +25,8 @@ MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "softcap": ("softcap", "logits_soft_cap"),
         "sinks": ("sinks", "s_aux", "sink"),
         "alibi_slopes": ("alibi_slopes",),
-        "k_scale": ("k_scale",),  # k_descale is (B, H) in flash-attention
-        "v_scale": ("v_scale",),
+        "k_scale": ("k_scale", "k_descale"),  # the second is (B, H), as in flash-attention
+        "v_scale": ("v_scale", "v_descale"),
         "head_offset": ("head_offset",),
         "return_weights": (
             "need_weights",

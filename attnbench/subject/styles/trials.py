@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,14 +44,23 @@ def refuse_masks(layer: str, names: Sequence[str]) -> None:
             )
 
 
-def refuse_positions(layer: str, names: Sequence[str], given: Collection[str | None]) -> None:
-    """Raise where an argument of a layer with a cache may be positions, and is not given any."""
+def refuse_positions(spec: LayerSpec, names: Sequence[str], given: Collection[str | None]) -> None:
+    """Raise where an argument of a layer may be positions, and nothing says what it is given."""
     for name in names:
-        known = name in ("position_ids", *OFFSETS, *SLOTS) or name in given
-        if not known and any(part in name for part in ("pos", "offset", "rotary")):
+        usual = name in (*OFFSETS, *SLOTS)
+        if name in given:
+            continue
+        if spec.cache is None and usual:
             raise UsageError(
-                f"{layer}: forward takes {name!r}, which may be where the tokens after cached ones "
-                f"are: give positions={name!r} if it takes (B, L), cached_keywords= for a "
+                f"{spec.name}: forward takes {name!r}, where tokens after cached ones begin, and "
+                "no argument for a cache: give kept='module', where the module holds it; "
+                "cache_name=, the argument that takes it; or cache_name=None, to leave it untried."
+            )
+        alike = any(part in name for part in ("pos", "offset", "rotary"))
+        if spec.cache is not None and alike and not usual and name != "position_ids":
+            raise UsageError(
+                f"{spec.name}: forward takes {name!r}, which may be where the tokens after cached "
+                f"ones are: give positions={name!r} if it takes (B, L), cached_keywords= for a "
                 "constant, or positions=None where the module counts by itself."
             )
 
@@ -102,6 +113,19 @@ def returned_cache(module: nn.Module, spec: CacheSpec, hidden: Tensor, told: str
         select=TUPLES.select if rows else None,
         crop=TUPLES.crop if slots else None,
     )
+
+
+def without_crop(spec: LayerSpec, module: nn.Module, hidden: Tensor, *, tuples: bool) -> LayerSpec:
+    """A layer that gives back tuples, which are cropped only if a slot of each is a token."""
+    if spec.cache is None or not tuples:
+        return spec
+    held: Held = spec.cache.new(module, _ROWS)
+    with contextlib.suppress(Exception), torch.no_grad():  # which a check reports
+        module(hidden[:, :_FIRST], cache=held)
+        if any(tensor.shape[-2:-1] != (_FIRST,) for tensor in _tensors(held.value)):
+            note = "of its cache's slots none are cropped (found by trying)"
+            return replace(spec, cache=replace(spec.cache, crop=None), notes=(*spec.notes, note))
+    return spec
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -10,6 +10,7 @@ from attnbench_zoo.mutants import MUTANTS
 from torch import Tensor
 
 import attnbench
+from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.cause.likely_cause import Clue, clue_of, with_cause
 from attnbench.checking.check_report import CheckReport
@@ -51,6 +52,25 @@ def test_what_many_mistakes_violate_points_at_something_only_with_few_others() -
     names = ["keys_permute_freely", "equal_keys_get_equal_weight", "pools_values"]
     assert clue_of(failed(*names)) == Clue("fails", "keys_permute_freely", "order_of_keys")
     assert clue_of(failed(*names, "single_key_gets_weight_one")) is None
+
+
+def test_nan_in_padding_explains_no_other_failure() -> None:
+    padded = failed("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
+    assert clue_of(padded) == Clue("fails", "hidden_slots_may_hold_nan", "poison")
+    others = failed("dropout_acts_on_weights", "dropout_keeps_the_mean")
+    assert clue_of([*padded, *others]) == Clue("fails", "dropout_acts_on_weights", "dropout")
+
+
+def test_what_fails_with_half_types_only_points_at_them() -> None:
+    half, single = (Case(dtype=name).id for name in ("float16", "float32"))
+    name = "gradients_are_finite_at_extremes"
+    assert clue_of(failed(name, case=half, smallest=True)) == Clue("fails", name, "half_precision")
+    assert clue_of(failed(name, case=single, smallest=True)) == Clue("fails", name, "gradient")
+    wider = failed("masks_broadcast", "mask_forms_agree", "layouts_agree", case=single)
+    found = [*failed("finite_at_extremes", case=half, smallest=True), *wider]
+    assert clue_of([*found, *failed("copies_agree", case=single)]) == Clue(
+        "fails", "layouts_agree", "layout"
+    )
 
 
 def test_an_invariant_that_names_its_cause_says_nothing_of_its_property() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
-from attnbench.adapters import flash
+from attnbench.adapters import flash, sdpa
 from attnbench.checking.cause.witnesses import explanations, likeliest
 from attnbench.subject.lookup import resolve
 
@@ -43,6 +43,44 @@ def test_a_known_mistake_is_named_by_what_it_makes(mutant: str, mistake: str) ->
 def test_a_right_implementation_is_explained_by_nothing(spec: Any) -> None:
     (subject,) = resolve(spec)
     assert explanations(subject) == ()
+
+
+def merged(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """The first half of the keys has its log-sum in base 2."""
+    scores = query * query.shape[-1] ** -0.5 @ key.mT
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf)
+    parts = scores.tensor_split([key.shape[-2] // 2], -1)
+    sums = torch.cat([part.logsumexp(-1, keepdim=True) for part in parts], -1)
+    shares = (sums / sums.new_tensor([0.6931471805599453, 1.0])).softmax(-1).split(1, -1)
+    weights = [share * part.softmax(-1).nan_to_num() for share, part in zip(shares, parts)]
+    return torch.cat(weights, -1) @ value
+
+
+def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Dot products without a scale, which may be meant."""
+    return (query @ key.mT).softmax(-1) @ value
+
+
+def test_without_a_reference_only_what_nobody_means_explains_outputs() -> None:
+    specs = [sdpa(f, name=f.__name__, reference=None, exempt={}) for f in (merged, unscaled)]
+    found = [explanations(resolve(spec)[0]) for spec in specs]
+    assert found == [("parts_merged_in_another_base",), ()]
+
+
+def hidden_by_a_number(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """A mask that says True = hidden; rows without keys are as without a mask."""
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if attn_mask is not None:
+        scores = scores - 1e4 * attn_mask.to(scores)
+    return scores.softmax(-1) @ value
+
+
+def test_an_inverted_mask_is_named_also_where_a_number_hides() -> None:
+    (subject,) = resolve(sdpa(hidden_by_a_number, name="hidden_by_a_number"))
+    assert explanations(subject)[:1] == ("mask_inverted",)
 
 
 def test_what_would_make_right_outputs_wrong_comes_last() -> None:

@@ -9,6 +9,8 @@ from attnbench_zoo.twins.attention import Attention
 from attnbench_zoo.twins.heads import HEADS
 from torch import Tensor, nn
 
+from attnbench import ScoringSpec
+from attnbench.adapters import sdpa
 from attnbench.invariants.masks import empty_rows, hidden_slots, mask_forms, masking, positions
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 
@@ -206,3 +208,44 @@ def test_torchs_attention_passes_deleting_and_is_told_of_nan_in_its_padding() ->
     assert found.status == "failed"
     assert "output" in found.reason
     assert "= nan, but the call without has" in found.reason
+
+
+def scored_in_the_querys_dtype(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Scores beyond float16 are infinite in it; rows without a score give zeros."""
+    scores = query * query.shape[-1] ** -0.5 @ key.mT
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    dead = scores.isneginf().all(-1, keepdim=True)
+    return scores.masked_fill(dead, 0.0).softmax(-1).masked_fill(dead, 0.0) @ value
+
+
+def test_hidden_keys_whose_scores_overflow_are_no_matter_of_the_mask() -> None:
+    spec = sdpa(scored_in_the_querys_dtype, name="narrow")
+    outcome = run(spec, INVARIANTS["hidden_keys_stay_hidden_at_extreme_scores"])
+    assert outcome.status == "passed", outcome.reason
+
+
+class Distance(nn.Module):
+    """Scores fall with the distance; queries are counted from 0, or depend on each other."""
+
+    def __init__(self, mixed: bool) -> None:
+        super().__init__()
+        self.mixed = mixed
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        q_len, kv_len = query.shape[-2], key.shape[-2]
+        shift = query.sum(-1, keepdim=True).cumsum(-2) if self.mixed else 0.0
+        start = kv_len - q_len if self.mixed else 0
+        own = torch.arange(start, start + q_len, device=query.device)[:, None]
+        return shift * key.mT[..., :1, :] - (own - torch.arange(kv_len, device=key.device)).abs()
+
+
+@pytest.mark.parametrize(("mixed", "cause"), [(False, "positions"), (True, "queries_mixed")])
+def test_a_step_says_whether_positions_or_other_queries_count(mixed: bool, cause: str) -> None:
+    spec = ScoringSpec(name="distance", make=lambda *sizes: Distance(mixed), equal_sizes=True)
+    outcome = run(spec, INVARIANTS["decode_equals_prefill"])
+    assert outcome.failure is not None and outcome.failure.named == cause

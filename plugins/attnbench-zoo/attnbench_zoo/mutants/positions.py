@@ -76,3 +76,16 @@ class ShiftKeptByTheLonger(Rotary):
 
     def turn_query(self, query: Tensor, positions: Tensor) -> Tensor:
         return self.turn(query, self.positions(query.shape[-2], self.shift))
+
+
+@_rotary("own", killers=("agrees_with_float64",))
+class AnglesInTheQuerysDtype(Rotary):
+    """Angles are computed in the query's dtype, as in many a model in bfloat16."""
+
+    def turn(self, tensor: Tensor, positions: Tensor) -> Tensor:
+        pairs = tensor.shape[-1] // 2
+        first, second, rest = tensor.double().split([pairs, pairs, tensor.shape[-1] % 2], -1)
+        angle = positions.to(tensor.dtype).unsqueeze(-1) * self.rates(pairs).to(tensor.dtype)
+        cos, sin = angle.cos().double(), angle.sin().double()
+        turned = (first * cos - second * sin, first * sin + second * cos, rest)
+        return torch.cat(turned, -1).to(tensor.dtype)

@@ -1,0 +1,64 @@
+"""What a few calls of a function of query, key and value tell, where its signature does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.subject.styles.callee import Maker
+from attnbench.subject.styles.signature import Keywords
+
+
+def sampled(make: Maker, heads: int = 2, query: Tensor | None = None, **given: Any) -> Any:
+    """What it returns for a small call, with 5 keys and 3 queries; ``None`` if it raises."""
+    query = torch.zeros(1, heads, 3, 4) if query is None else query
+    key = given.pop("key", torch.zeros(1, 2, 5, 4))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            return make(4, 4, 4).train()(query, key, key, **given)
+    except Exception:  # whatever it raises, it is the checks that tell it
+        return None
+
+
+def second_output(make: Maker) -> str | None:
+    """What comes with the output: ``weights``, a log-sum, ``more``; ``None`` if nothing is known.
+
+    A log-sum is not 0 where 5 scores are, as the largest is; and a vector that is added to all
+    keys, which leaves the weights and what is made of them alone, changes it.
+    """
+    found = sampled(make, return_weights=True)
+    if found is None or found[1] is None:
+        return None
+    kinds = {(1, 2, 3, 5): "weights", (1, 2, 3): "lse", (1, 3, 2): "lse_turned"}
+    kind = kinds.get(tuple(getattr(found[1], "shape", ())), "more")
+    if not kind.startswith("lse"):
+        return kind
+    query = torch.linspace(-1.0, 1.0, 24).reshape(1, 2, 3, 4)
+    moved = sampled(make, query=query, key=torch.ones(1, 2, 5, 4), return_weights=True)
+    there = sampled(make, query=query, return_weights=True)
+    if moved is None or there is None or not bool(found[1].any()):
+        return "more"
+    return "more" if torch.allclose(moved[1], there[1], atol=1e-4) else kind
+
+
+def takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
+    """Whether it raises if given both a mask and ``is_causal``, as torch's function does."""
+    if "attn_mask" not in keywords or "is_causal" not in keywords:
+        return False
+    mask, tensor = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 2, 2)
+    value = torch.zeros(1, 1, 2, 3)  # of a size for which torch raises
+    both = keywords.spelt({"attn_mask": mask, "is_causal": True})
+    try:
+        function(tensor, tensor, value, **both)
+    except Exception:  # whatever it raises, it does not take both
+        return True
+    return False
+
+
+def takes_groups(make: Maker) -> bool:
+    """Whether a call with two key heads for four query heads succeeds; one broadcasts anywhere."""
+    found = sampled(make, heads=4, enable_gqa=True)
+    return isinstance(found, Tensor) and tuple(found.shape) == (1, 4, 3, 4)
