@@ -101,6 +101,11 @@ class Case:
             f"-{self.regime}-s{self.seed}"
         )
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether its dtype is a half type."""
+        return self.dtype in ("bfloat16", "float16")
+
     @staticmethod
     def from_id(text: str) -> Case:
         """Parse the id of a case; gives a :class:`Trial` if it names variants.

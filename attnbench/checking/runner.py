@@ -177,6 +177,18 @@ def _found(run: CaseSearch, error: BaseException) -> tuple[str, str, Failure | N
     return "failed", text, failure
 
 
+def _narrow_only(run: CaseSearch) -> str:
+    """What to declare of a subject that raises in half types only; empty for others."""
+    half = run.shrunk and run.failing is not None and run.failing.is_narrow
+    wide = [name for name in ("float32", "float64") if name in run.subject.dtypes]
+    if not half or not wide:
+        return ""
+    options = " ".join(f"--dtype {name}" for name in wide)
+    return (
+        f"it raises in half types only: dtypes={(*wide,)} in the spec leaves them out, or {options}"
+    )
+
+
 def _failure(run: CaseSearch, error: BaseException) -> Failure:
     """The fields of a failure."""
     own = _raised_by(error)
@@ -187,7 +199,7 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
         case=run.failing.id if run.failing else None,
         smallest=run.shrunk,
         replayed=run.replayed,
-        by_design=declaration(run.subject, run.invariant.name),
+        by_design=(own and _narrow_only(run)) or declaration(run.subject, run.invariant.name),
     )
     if not isinstance(error, InvariantViolation):
         return found

@@ -99,8 +99,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
 
 def _narrow(failure: Failure) -> bool:
     """Whether it fails with half types only, since cases shrink to wider ones."""
-    case = Case.from_id(failure.case) if failure.case and failure.smallest else Case()
-    return case.dtype in ("bfloat16", "float16")
+    return bool(failure.case and failure.smallest) and Case.from_id(failure.case or "").is_narrow
 
 
 def _said(failed: Mapping[str, Failure]) -> str | None:

@@ -151,6 +151,8 @@ class _Varlen(_Function):
 
     def packed(self, *tensors: Any, causal: bool = False, **options: Any) -> Tensor:
         """The output of packed documents."""
+        documents = torch.empty(len(tensors[3]) - 1, tensors[1].shape[1], 1, 1)
+        options = self.scaled(options, documents, heads=True)
         return self.ask(*tensors, options=options, causal=causal)
 
     def forward(
@@ -200,6 +202,7 @@ class _Paged(_Function):
     ) -> Tensor:
         """The output ``(..., L, E)``."""
         lead = tuple(query.shape[:-2])
+        options = self.scaled(options, key, heads=enable_gqa)
         tensors = [fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
         batch, length = tensors[1].shape[:2]
         pages = max(1, -(-length // _PAGE))

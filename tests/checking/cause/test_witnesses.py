@@ -53,7 +53,9 @@ def merged(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
     parts = scores.tensor_split([key.shape[-2] // 2], -1)
     sums = torch.cat([part.logsumexp(-1, keepdim=True) for part in parts], -1)
     shares = (sums / sums.new_tensor([0.6931471805599453, 1.0])).softmax(-1).split(1, -1)
-    weights = [share * part.softmax(-1).nan_to_num() for share, part in zip(shares, parts)]
+    weights = [
+        share * part.softmax(-1).nan_to_num() for share, part in zip(shares, parts, strict=True)
+    ]
     return torch.cat(weights, -1) @ value
 
 

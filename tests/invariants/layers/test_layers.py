@@ -258,4 +258,5 @@ def test_an_output_without_its_token_says_whether_it_has_others(
 ) -> None:
     spec = LayerSpec(name="lost", make=make, sizes=lambda size: max(4, size // 4 * 4))
     found = outcome(spec, "outputs_depend_on_their_token")
-    assert found.failure is not None and found.failure.named == named
+    assert found.failure is not None
+    assert found.failure.named == named

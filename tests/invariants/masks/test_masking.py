@@ -248,4 +248,5 @@ class Distance(nn.Module):
 def test_a_step_says_whether_positions_or_other_queries_count(mixed: bool, cause: str) -> None:
     spec = ScoringSpec(name="distance", make=lambda *sizes: Distance(mixed), equal_sizes=True)
     outcome = run(spec, INVARIANTS["decode_equals_prefill"])
-    assert outcome.failure is not None and outcome.failure.named == cause
+    assert outcome.failure is not None
+    assert outcome.failure.named == cause

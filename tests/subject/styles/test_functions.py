@@ -7,6 +7,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
 from attnbench import adapters
+from attnbench.adapters import flash
+from attnbench.checking.outcomes import CONTRACT
 from attnbench.checking.parametrization import checks_of
 from attnbench.errors import RefusalError, StyleError
 from attnbench.subject.lookup import resolve
@@ -391,3 +393,91 @@ def test_weights_that_come_with_the_output_are_used_and_it_is_said() -> None:
         "its output is the first of what it returns, and the weights are the second"
         in (report.about[0])
     )
+
+
+def blhd(query: Tensor, key: Tensor) -> Tensor:
+    """The scores ``(B, H, L, S)`` of tensors ``(B, L, H, E)``."""
+    return (query * query.shape[-1] ** -0.5).transpose(1, 2) @ key.permute(0, 2, 3, 1)
+
+
+def with_log_sum(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    scores = blhd(q, k)
+    return (scores.softmax(-1) @ v.transpose(1, 2)).transpose(1, 2), scores.logsumexp(-1).mT
+
+
+def with_entropy(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    weights = blhd(q, k).softmax(-1)
+    return (weights @ v.transpose(1, 2)).transpose(1, 2), -(weights.log() * weights).sum(-1)
+
+
+def test_a_log_sum_may_be_turned_and_an_entropy_is_none() -> None:
+    spec = flash(with_log_sum, conventions={"gradients": False})
+    assert spec.returns == ("output", "lse")
+    names = ["log_sums_are_those_of_the_scores", "splits_merge"]
+    assert attnbench.check(spec, profile="quick", invariants=names).ok
+    assert flash(with_entropy).returns == ("output",)
+
+
+def scaled_by_head(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor,
+    block_table: Tensor,
+    causal: bool = False,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+) -> Tensor:
+    """Row by row; the factors are ``(B, H)``."""
+    rows = []
+    for row, length in enumerate(cache_seqlens.tolist()):
+        key, value = (
+            cache[block_table[row].long()].flatten(0, 1)[:length].to(q.dtype)
+            for cache in (k_cache, v_cache)
+        )
+        if k_descale is not None and v_descale is not None:
+            key = key * k_descale[row][:, None].to(q.dtype)
+            value = value * v_descale[row][:, None].to(q.dtype)
+        scores = blhd(q[row : row + 1], key[None])
+        if causal:
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(length - q.shape[1])
+            scores = scores.masked_fill(~hidden, -torch.inf)
+        rows.append((scores.softmax(-1) @ value.transpose(0, 1)).transpose(1, 2))
+    return torch.cat(rows)
+
+
+def scaled_by_keys_factor(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor,
+    block_table: Tensor,
+    causal: bool = False,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+) -> Tensor:
+    return scaled_by_head(
+        q, k_cache, v_cache, cache_seqlens, block_table, causal, k_descale, k_descale
+    )
+
+
+def test_paged_functions_take_factors_by_head() -> None:
+    names = ["scales_restore_keys_and_values", "pages_are_invisible"]
+    found = [
+        attnbench.check(function, style="paged", profile="quick", invariants=names).counts
+        for function in (scaled_by_head, scaled_by_keys_factor)
+    ]
+    assert found == [{"passed": 2}, {"passed": 1, "failed": 1}]
+
+
+def filled(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """A number stands for minus infinity that float16 does not hold."""
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask.bool(), -1e9)
+    return scores.softmax(-1) @ value
+
+
+def test_what_raises_in_half_types_only_is_told_how_to_leave_them_out() -> None:
+    report = attnbench.check(filled, style="sdpa", profile="quick", invariants=[CONTRACT])
+    assert "or --dtype float32 --dtype float64" in str(report)
