@@ -65,14 +65,13 @@ def command(
     reach. A verdict is accepted, refused (with the name of the trick), failed (with the violated
     properties) or inconclusive.
     """
-    from attnbench.cli.plugin_loading import load_plugins
+    from attnbench.cli.plugin_loading import load_plugins_here
     from attnbench.cli.printing.tables import print_json, print_line
     from attnbench.judging.court import Court
     from attnbench.judging.entry import Limits
     from attnbench.specs.conventions import parse_convention
 
     given = _targets(targets or [], candidates)
-    load_plugins()
     limits = Limits(memory_gib=memory, call_s=timeout)
     asked: dict[str, Any] = {
         "style": style,
@@ -83,6 +82,8 @@ def command(
     }
     found: list[Judgement] = []
     with Court(limits, set_name=set_name, lengths=tuple(length or ())) as court:
+        court.nursery.begin()  # it imports torch meanwhile
+        load_plugins_here()
         if given == ["-"]:
             return _serve(court, asked)
         try:

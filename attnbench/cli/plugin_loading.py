@@ -87,13 +87,20 @@ def load_plugins(
         plugins = [deadly.get(row["plugin"], row) for row in plugins]
     failures = [row for row in plugins if row["status"] == "failed"]
     if warn:
-        _warn_of(failures)
-        for line in call(Task("names", f"{_INSIDE}:shadowed_names", timeout_s=_LOAD_S)):
-            print(f"warning: {line}", file=sys.stderr)
+        names = Task("names", f"{_INSIDE}:shadowed_names", timeout_s=_LOAD_S)
+        _warn_of(failures, call(names))
     if strict and failures:
         count = "a plugin" if len(failures) == 1 else f"{len(failures)} plugins"
         raise StrictError(f"{count} failed to load, and --strict-plugins is set.")
     return list(plugins)
+
+
+def load_plugins_here() -> None:
+    """Load every plugin in this process, and warn on standard error of those that fail."""
+    from attnbench.checking import tasks
+
+    failures = [row for row in tasks.loaded_plugins() if row["status"] == "failed"]
+    _warn_of(failures, tasks.shadowed_names())
 
 
 def _deadly() -> dict[str, dict[str, Any]]:
@@ -126,10 +133,12 @@ def _deadly() -> dict[str, dict[str, Any]]:
     }
 
 
-def _warn_of(failures: list[dict[str, Any]]) -> None:
-    """Warn on standard error about plugins that failed to load."""
+def _warn_of(failures: list[dict[str, Any]], shadowed: list[str]) -> None:
+    """Warn on standard error about plugins that failed to load, and names that are taken twice."""
     for row in failures:
         where = f"{row['plugin']!r} ({row['distribution']} {row['version']})"
         print(f"warning: plugin {where} failed to load: {row['message']}", file=sys.stderr)
     if failures:
         print("  'attnbench plugins --load' shows the tracebacks.", file=sys.stderr)
+    for line in shadowed:
+        print(f"warning: {line}", file=sys.stderr)

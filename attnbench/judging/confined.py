@@ -261,7 +261,7 @@ class Confined:
         assert self._clock is not None
         patience = Patience(self.pid, self._clock)
         pid = status = tries = 0
-        while not pid and (tries % 100 or patience.spent() < _STOP_S):
+        while not pid and (not tries or tries % 100 or patience.spent() < _STOP_S):
             if tries:  # let it run, where it waits for this core
                 time.sleep(1e-5 if tries < 100 else 1e-3)
             pid, status = os.waitpid(self.pid, os.WUNTRACED | os.WNOHANG)

@@ -42,7 +42,11 @@ class Nursery:
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
 
-    def _begin(self) -> socket.socket:
+    def begin(self) -> socket.socket:
+        """Start the process, unless it runs; the channel from which it reads requests."""
+        runs = self._process is not None and self._process.poll() is None
+        if self._requests is not None and runs:
+            return self._requests
         self.close()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         nowhere = subprocess.DEVNULL
@@ -84,8 +88,7 @@ class Nursery:
             "file_size": memory // 4,
             "memory": memory + shared.size,
         }
-        ended = self._process is None or self._process.poll() is not None
-        requests = self._begin() if ended or self._requests is None else self._requests
+        requests = self.begin()
         reading, writing = os.pipe()
         try:
             files = [channel, shared.file, writing]

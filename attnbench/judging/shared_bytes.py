@@ -24,22 +24,38 @@ _DTYPES = {
 }
 
 
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def dtype_named(name: object) -> torch.dtype | None:
     """The dtype that an answer names, or ``None``."""
     return _DTYPES.get(name) if isinstance(name, str) else None
 
 
-def bytes_of(tensor: Tensor) -> tuple[Tensor, int]:
-    """The bytes in storage that a tensor spans, as a view, and the number of elements in them."""
+def span_of(tensor: Tensor) -> int:
+    """The number of elements of storage from the first to the last one of a tensor."""
     if not tensor.numel():
-        return torch.empty(0, dtype=torch.uint8), 0
+        return 0
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    count = 1 + sum((size - 1) * stride for size, stride in pairs)
-    width = tensor.element_size()
-    flat = torch.empty(0, dtype=torch.uint8).set_(
-        tensor.detach().untyped_storage(), tensor.storage_offset() * width, (count * width,), (1,)
-    )
-    return flat, count
+    return 1 + sum((size - 1) * stride for size, stride in pairs)
+
+
+def elements_of(tensor: Tensor) -> Tensor:
+    """A view of the elements of a tensor as integers of their width, each of them once.
+
+    If they overlap in another way than by strides of 0, it is a view of all that the tensor spans.
+    """
+    found = tensor.detach().view(_INTEGERS[tensor.element_size()])
+    reach = 0
+    strides = sorted(zip(found.stride(), found.shape, range(found.dim()), strict=True))
+    for stride, size, place in strides:
+        if stride == 0 and size > 1:
+            found = found.narrow(place, 0, 1)
+        elif size > 1 and stride <= reach:
+            return found.as_strided((span_of(tensor),), (1,))
+        else:
+            reach += (size - 1) * stride
+    return found
 
 
 class SharedBytes:
@@ -60,6 +76,7 @@ class SharedBytes:
         fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, seals)
         self._map = mmap.mmap(self.file, size)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self._integers = {width: self.bytes.view(dtype) for width, dtype in _INTEGERS.items()}
         self.room = size // 4
         self.places = (size // 2, size // 4 * 3)
 
@@ -68,7 +85,8 @@ class SharedBytes:
         os.close(self.file)
 
     def laid_out(self, tensors: Sequence[Tensor]) -> list[tuple[list[Any], Tensor, Tensor]]:
-        """Places for tensors, from the start: what to tell of each, its bytes, and theirs there.
+        """Places for tensors, from the start: what to tell of each, its
+        elements as integers, and theirs there.
 
         A tensor that is given twice has one place.
 
@@ -81,8 +99,8 @@ class SharedBytes:
             if id(tensor) in known:  # such as query and key of self-attention
                 placed.append(known[id(tensor)])
                 continue
-            flat, count = bytes_of(tensor)
-            end = offset + flat.numel()
+            count, width = span_of(tensor), tensor.element_size()
+            end = offset + count * width
             if end > self.places[0]:
                 raise ShapeError(
                     f"the inputs of a call take {end} bytes or more, and the judge shares "
@@ -90,7 +108,9 @@ class SharedBytes:
                 )
             dtype = str(tensor.dtype).removeprefix("torch.")
             told = [dtype, list(tensor.shape), list(tensor.stride()), offset, count]
-            known[id(tensor)] = (told, flat, self.bytes[offset:end])
+            own = elements_of(tensor)
+            there = self._integers[width].as_strided(own.shape, own.stride(), offset // width)
+            known[id(tensor)] = (told, own, there)
             placed.append(known[id(tensor)])
             offset = -(-end // _ALIGNED) * _ALIGNED
         return placed

@@ -6,14 +6,40 @@ import pytest
 import torch
 
 from attnbench.errors import ShapeError
-from attnbench.judging.shared_bytes import SharedBytes, bytes_of, dtype_named
+from attnbench.judging.shared_bytes import SharedBytes, dtype_named
 
 
-def test_bytes_span_a_strided_tensor() -> None:
-    whole = torch.arange(24.0).view(4, 6)
-    flat, count = bytes_of(whole[1:3, ::2])
-    assert count == 1 + 6 + 2 * 2
-    assert torch.equal(flat.view(torch.float32), whole.flatten()[6 : 6 + count])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(24.0).view(4, 6)[1:3, ::2],
+        torch.arange(24).view(4, 6).mT,
+        torch.arange(4).half().view(1, 4, 1).expand(3, 4, 5),
+        torch.arange(20.0).as_strided((4, 5), (2, 1)),  # rows overlap
+        torch.tensor([float("nan"), -0.0]),
+        torch.tensor(True),
+        torch.empty(0, 3),
+    ],
+)
+def test_what_is_written_is_read_there_with_its_strides(tensor: torch.Tensor) -> None:
+    shared = SharedBytes(1 << 16)
+    ((told, own, there),) = shared.laid_out([tensor])
+    there.copy_(own)
+    dtype, shape, strides, offset, count = told
+    first, last = offset, offset + count * tensor.element_size()
+    flat = shared.bytes[first:last].view(getattr(torch, dtype))
+    assert torch.equal(own, there)
+    found = flat.as_strided(shape, strides) if count else torch.empty(shape)
+    torch.testing.assert_close(found, tensor, rtol=0, atol=0, equal_nan=True, check_dtype=count > 0)
+    shared.close()
+
+
+def test_no_more_is_written_than_a_tensor_has() -> None:
+    shared = SharedBytes(1 << 16)
+    ((_, own, there),) = shared.laid_out([torch.ones(8, 64)[:, :2]])
+    there.copy_(own)
+    assert shared.bytes.view(torch.float32).sum() == 16
+    shared.close()
 
 
 def test_equal_shapes_lie_at_equal_places() -> None:
