@@ -22,7 +22,8 @@ LENGTH = 17
 
 _MASKS = ("none", "boolean", "causal", "padding", "floating", "empty_row")
 _LONG = (65, 129)
-"""Queries and keys of a call beyond the blocks of 64 and 128 that kernels have."""
+"""Queries and keys of a call beyond the blocks of 64 and 128 that kernels have; a layer gets as
+many tokens as keys, if it takes so many: windows and roundings of positions show at length only."""
 
 _OPTIONS: dict[str, Any] = {
     "scale": 0.3,
@@ -56,9 +57,24 @@ class ComparedCall:
             return [given.hidden]
         return [given.query, given.key, given.value]
 
-    def output(self, subject: Subject) -> Callable[[nn.Module, Tensors], Tensor]:
-        """``call(module, tensors)`` of a way."""
-        return lambda module, tensors: subject.output(module, self.given(tensors))
+    def output(
+        self, subject: Subject, rows: Tensor | None = None
+    ) -> Callable[[nn.Module, Tensors], Tensor]:
+        """``call(module, tensors)`` of a way; with boolean ``rows (..., L)``, of these only."""
+
+        def call(module: nn.Module, tensors: Tensors) -> Tensor:
+            found = subject.output(module, self.given(tensors))
+            return found if rows is None else found[rows.expand(found.shape[:-1])]
+
+        return call
+
+    @property
+    def empty_rows(self) -> Tensor | None:
+        """The queries without keys, boolean ``(..., L)``; ``None`` where each has some."""
+        if hasattr(self.inputs, "hidden"):
+            return None
+        empty: Tensor = ~self.inputs.allowed.any(-1)
+        return empty if bool(empty.any()) else None
 
     def given(self, tensors: Tensors) -> Any:
         """The inputs with other tensors, as in another dtype."""
@@ -88,10 +104,12 @@ def made(subject: Subject, case: Case, weights: str | None) -> nn.Module:
     return module.to(getattr(torch, case.dtype))
 
 
-def layer_call(layer: LayerSubject, dtype: torch.dtype, mask: str = "none") -> ComparedCall:
-    """A call of a layer on three sequences of :data:`LENGTH` tokens."""
+def layer_call(
+    layer: LayerSubject, dtype: torch.dtype, mask: str = "none", length: int = LENGTH
+) -> ComparedCall:
+    """A call of a layer on three sequences, of :data:`LENGTH` tokens by default."""
     name = str(dtype).removeprefix("torch.")
-    case = layer.legal(Case((3,), LENGTH, LENGTH, 64, 64, 64, name, mask=mask, seed=1))
+    case = layer.legal(Case((3,), length, length, 64, 64, 64, name, mask=mask, seed=1))
     return ComparedCall(f"L={case.q_len}, {mask} mask", case, layer.inputs(case))
 
 
@@ -110,6 +128,7 @@ def calls_of(
     if isinstance(subject, LayerSubject):
         for mask in subject.masks:
             yield layer_call(subject, dtype, mask)
+        yield layer_call(subject, dtype, length=_LONG[1])
         return
     if file is not None:
         own = load_inputs(file).map(lambda t: t.to(dtype))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +23,9 @@ from attnbench.subject.subject import Subject
 
 NOT_COMPARED = "not compared"
 """The verdict of a call that one of the ways does not take."""
+
+CONVENTION = "convention"
+"""The verdict of rows without keys, of which two ways give different finite numbers."""
 
 
 def difference(
@@ -69,9 +74,9 @@ def difference(
             )
         pairs = QUESTIONS[question](subjects[0], values, wide, inputs, weights)
     rows = []
-    for words, first, second, given in pairs:
-        row: dict[str, Any] = {"first": first.name, "second": second.name, "call": words}
-        rows.append(row | _compared(first, second, given, logits=logits))
+    for pair in pairs:
+        row = {"first": pair.first.name, "second": pair.second.name, "call": pair.words}
+        rows.append(row | _compared(pair, logits=logits))
     if not rows:
         raise UsageError(
             f"{' and '.join(s.name for s in subjects)} have no call in common that can be compared."
@@ -81,8 +86,9 @@ def difference(
     return rows
 
 
-def _compared(first: Way, second: Way, given: Tensors, *, logits: bool) -> dict[str, Any]:
+def _compared(pair: Pair, *, logits: bool) -> dict[str, Any]:
     """The fields of a row; where a way raises, why nothing is compared."""
+    first, second, given = pair.first, pair.second, pair.tensors
     for way in (first, second):
         try:
             run(way, given)
@@ -92,6 +98,12 @@ def _compared(first: Way, second: Way, given: Tensors, *, logits: bool) -> dict[
             nothing = Difference(NOT_COMPARED, 0.0, 0.0, 0.0, 0.0, (), reason)
             return nothing.to_dict()
     found = compare_ways(first, second, given)
+    if pair.by_convention and found.verdict == "bug":
+        values = [run(way, given)[found.place].item() for way in (first, second)]
+        if all(map(math.isfinite, values)):
+            told = f"{first.name} gives {values[0]:.4g}, {second.name} {values[1]:.4g}"
+            said = f"what a query without keys gives is a convention, and {told}"
+            found = replace(found, verdict=CONVENTION, reason=said)
     return found.to_dict() | (_as_logits(first, second, given) if logits else {})
 
 
@@ -121,11 +133,12 @@ def _of_two(
         one = made(first, call.case, weights)
         two = made(second, second.legal(call.case), None)
         _share_weights(first, second, one, two)
-        ways = [
-            Way(subject.name, module, call.output(subject), dtype)
-            for subject, module in ((first, one), (second, two))
-        ]
-        yield call.words, ways[0], ways[1], call.tensors
+        pair, empty = ((first, one), (second, two)), call.empty_rows
+        rows = {"": None} if empty is None else {": its others": ~empty, ": without keys": empty}
+        for words, kept in rows.items():
+            ways = [Way(s.name, module, call.output(s, kept), dtype) for s, module in pair]
+            told, by_convention = f"{call.words}{words}", kept is empty is not None
+            yield Pair(told, ways[0], ways[1], call.tensors, by_convention)
 
 
 def _share_weights(first: Subject, second: Subject, one: nn.Module, two: nn.Module) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.answers.parting import loss_of_one, parting_of_both
+from attnbench.answers.parting import loss_of_one, parting_of_both, random_operation
 from attnbench.answers.way import UNITS, Tensors, Way, equal, run, run_wide, short, widened
 from attnbench.errors import UsageError
 from attnbench.oracle.operations import RoundedOperations
@@ -73,8 +73,9 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
     for way, output in zip(pair, outputs, strict=True):
         if not equal(run(way, inputs), output):
             raise UsageError(
-                f"{way.name} gives another output each time, so that no difference can be told "
-                "from chance: put it in evaluation mode, or fix its seed."
+                f"{way.name} gives another output each time{random_operation(way, inputs)}, so "
+                "that no difference can be told from chance: put it in evaluation mode, or fix "
+                "its seed."
             )
     wide = [run_wide(way, inputs) for way in pair]
     unit = torch.maximum(
@@ -92,7 +93,7 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
         "place": place,
     }
     if equal(*(o.double() for o in outputs)):
-        return Difference(verdict="same", reason="no element differs", **found)
+        return Difference(verdict="same", reason=f"no element differs{_lost(outputs)}", **found)
     unlike = _unlike_nan(pair, outputs)
     if unlike:
         return Difference(verdict="bug", reason=unlike, **found, **parting_of_both(pair, inputs))
@@ -106,10 +107,14 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
             f"explains {UNITS:g}: it loses more than {short(way.dtype)} has to"
         )
         return Difference(verdict="bug", reason=told, **found, **loss_of_one(way, inputs))
-    told = f"both are within {UNITS:g} units of the same run in float64"
-    if not bool(outputs[0].isfinite().all()):
-        told += "; where both give NaN or infinity, nothing could be compared"
+    told = f"both are within {UNITS:g} units of the same run in float64{_lost(outputs)}"
     return Difference(verdict="rounding", reason=told, **found)
+
+
+def _lost(outputs: Tensors) -> str:
+    """A clause on elements that are NaN or infinite on both sides; ``""`` without any."""
+    count, total = int((~outputs[0].isfinite()).sum()), outputs[0].numel()
+    return f", but {count} of {total} elements are NaN or infinite in both" if count else ""
 
 
 def _of_both(first: Way, second: Way, exact: float) -> str:
@@ -123,7 +128,8 @@ def _unit(way: Way, inputs: Tensors, right: Tensor) -> Tensor:
     """What one unit in the last place at every operation changes, ``(..., 1)``."""
     eps = torch.finfo(way.dtype).eps
     module, given = widened(way, inputs)
-    rounding, change = RoundedOperations(eps), torch.zeros_like(right)
+    rounding = RoundedOperations(eps, (*given, *module.parameters()))
+    change = torch.zeros_like(right)
     with torch.no_grad(), NormEpsilon(way.dtype), rounding:
         for _ in range(_DRAWS):
             off = (way.call(module, given).double() - right).abs()

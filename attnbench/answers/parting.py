@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -51,15 +54,79 @@ def _whole(one: list[Tensor], other: list[Tensor]) -> torch.Size:
 
 
 def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
-    """The first operation whose result the other side does not have, whole or in a chunk."""
+    """The first operation of a known line whose result the other side does not have."""
     known: dict[torch.Size, list[Tensor]] = {}
     for operation in theirs.operations:
         known.setdefault(operation.output.shape, []).append(operation.output)
+    own, others = _by_line(mine), _by_line(theirs)
+    counts: Counter[str] = Counter()
     for operation in mine.operations:
-        same = known.get(operation.output.shape, [])
-        if same and not any(_close(operation.output, other) for other in same):
+        output, line = operation.output, operation.line
+        place, counts[line] = counts[line], counts[line] + 1
+        if not operation.where:
+            continue
+        if line in others:
+            pair = _counterparts(own[line], others[line], place)
+            if pair is not None and not _close(*pair) and not _close(*map(_sorted, pair)):
+                return _in_words(name, operation)
+            continue
+        same = known.get(output.shape, [])
+        if same and not any(_close(output, other) for other in same):
             return _in_words(name, operation)
     return ""
+
+
+def _sorted(tensor: Tensor) -> Tensor:
+    """Rows of a matrix in one order, since those of a linear map are flattened tokens."""
+    return tensor.sort(0).values if tensor.dim() == 2 else tensor
+
+
+def _by_line(trace: Trace) -> dict[str, list[Tensor]]:
+    found: dict[str, list[Tensor]] = {}
+    for operation in trace.operations:
+        found.setdefault(operation.line, []).append(operation.output)
+    return found
+
+
+def _counterparts(
+    own: list[Tensor], others: list[Tensor], place: int
+) -> tuple[Tensor, Tensor] | None:
+    """Results of one line on both sides, where one side runs it several times for the other's one.
+
+    Returns:
+        ``None`` where they do not make one whole, as scores of chunks do not.
+    """
+    fewer = min(len(own), len(others))
+    if len(own) % fewer or len(others) % fewer:
+        return None
+    mine, theirs = own[place % fewer :: fewer], others[place % fewer :: fewer]
+    if len(mine) == 1:
+        mine, theirs = theirs, mine
+    (whole,) = theirs[:1]
+    if len(theirs) > 1:
+        return None
+    parts = joined(mine, whole.shape)
+    if parts is None and len(mine) == len(whole):  # items of a batch, without their padding
+        found = [
+            _within(item, part) for item, part in zip(torch.split(whole, 1), mine, strict=True)
+        ]
+        parts = torch.cat([t.flatten() for t in mine])
+        if all(part is not None for part in found):
+            return torch.cat([t.flatten() for t in found if t is not None]), parts
+        return None
+    return None if parts is None else (whole, parts)
+
+
+def _within(item: Tensor, part: Tensor) -> Tensor | None:
+    """The tokens of an item that a part without its padding has, at the end or at the start."""
+    if item.dim() != part.dim() or any(a < b for a, b in zip(item.shape, part.shape, strict=True)):
+        return None
+    cuts = (
+        [slice(size) for size in part.shape],
+        [slice(whole - size, None) for whole, size in zip(item.shape, part.shape, strict=True)],
+    )
+    first, last = (item[tuple(cut)] for cut in cuts)
+    return last if _close(last, part) else first
 
 
 def _in_words(name: str, operation: Operation) -> str:
@@ -67,23 +134,32 @@ def _in_words(name: str, operation: Operation) -> str:
     return f"{name}: {operation.name} in {short(operation.output.dtype)}{where}"
 
 
+def random_operation(way: Way, inputs: Tensors) -> str:
+    """The first operation that two runs of a way part in, as a clause; ``""`` if none shows."""
+    traces = []
+    for _ in range(2):
+        with torch.no_grad(), traced(way.module) as trace:
+            way.call(way.module, [t.to(way.dtype) if t.is_floating_point() else t for t in inputs])
+        traces.append(trace.operations)
+    for one, other in zip(*traces, strict=False):
+        if not equal(one.output, other.output):
+            return f" ({one.name} at {one.where})" if one.where else f" ({one.name})"
+    return ""
+
+
 def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
     """Where a way loses more than rounding: its first submodule and operation that is off."""
     with torch.no_grad(), traced(way.module) as narrow:
         given = [t.to(way.dtype) if t.is_floating_point() else t for t in inputs]
         way.call(way.module, given)
-    runs = []
-    for mode in (None, RoundedOperations(torch.finfo(way.dtype).eps)):
+    runs, eps = [], torch.finfo(way.dtype).eps
+    for rounded in (False, True):
         module, given = widened(way, inputs)
-        with torch.no_grad(), NormEpsilon(way.dtype), traced(module) as trace:
-            if mode is None:
-                way.call(module, given)
-            else:
-                with mode:
-                    way.call(module, given)
+        mode = RoundedOperations(eps, (*given, *module.parameters())) if rounded else nullcontext()
+        with torch.no_grad(), NormEpsilon(way.dtype), traced(module) as trace, mode:
+            way.call(module, given)
         runs.append(trace)
     wide, moved = runs
-    eps = torch.finfo(way.dtype).eps
 
     def lost(own: Tensor, right: Tensor, near: Tensor) -> bool:
         if not own.shape == right.shape == near.shape or not own.numel():
@@ -99,12 +175,11 @@ def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
             module_name = name
             break
     parted = next((o for o in narrow.operations if torch.finfo(o.output.dtype).eps > eps), None)
-    names = [[o.name for o in trace.operations] for trace in (narrow, wide, moved)]
-    if parted is None and names[0] == names[1] == names[2]:
-        triples = zip(narrow.operations, wide.operations, moved.operations, strict=True)
-        for own, right, near in triples:
-            if lost(own.output, right.output, near.output):
-                parted = own
-                break
+    if parted is None:
+        triples = zip(narrow.operations, wide.operations, moved.operations, strict=False)
+        alike = takewhile(lambda three: len({one.name for one in three}) == 1, triples)
+        parted = next(
+            (o for o, *others in alike if lost(o.output, *(t.output for t in others))), None
+        )
     told = () if parted is None else (_in_words(way.name, parted),)
     return {"parted_in": module_name, "operations": told}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,27 @@ from attnbench.subject.subject import Subject
 
 _CHUNK = 5
 
-Pair = tuple[str, Way, Way, list[Tensor]]
-"""What a call is called, the two ways, and their tensors."""
+
+class Pair(NamedTuple):
+    """Two ways to compute a call.
+
+    Args:
+        words: what the call is called.
+        first, second: the ways.
+        tensors: their inputs.
+        by_convention: whether a convention, and no formula, says what is right here.
+    """
+
+    words: str
+    first: Way
+    second: Way
+    tensors: list[Tensor]
+    by_convention: bool = False
+
+
+def _with_first(words: str, ways: Sequence[Way], tensors: list[Tensor]) -> Iterator[Pair]:
+    for other in ways[1:]:
+        yield Pair(words, ways[0], other, tensors)
 
 
 def _dtypes(
@@ -37,7 +56,7 @@ def _dtypes(
             Way(value, copy.deepcopy(module).to(dtype), call.output(subject), dtype)
             for value, dtype in zip(values, pair, strict=True)
         ]
-        yield call.words, ways[0], ways[1], call.tensors
+        yield from _with_first(call.words, ways, call.tensors)
 
 
 def _batch(
@@ -51,7 +70,7 @@ def _batch(
             Way("in a batch", module, _real_tokens(subject, call, alone=False), dtype),
             Way("each alone", module, _real_tokens(subject, call, alone=True), dtype),
         ]
-        yield call.words, ways[0], ways[1], call.tensors
+        yield from _with_first(call.words, ways, call.tensors)
 
 
 def _real_tokens(
@@ -96,7 +115,7 @@ def _paths(
                 Way(value, module, _in_calls_of(layer, _PATHS[value], padding), dtype)
                 for value in values
             ]
-            yield call.words, ways[0], ways[1], call.tensors
+            yield from _with_first(call.words, ways, call.tensors)
 
 
 def _cached_layer(subject: Subject, question: str) -> LayerSubject:
@@ -142,7 +161,11 @@ def _caches(
         Way(value, module, _in_calls_of(other, 1), dtype)
         for value, other in zip(values, others, strict=True)
     ]
-    yield f"L={call.case.q_len}, a token a call", ways[0], ways[1], call.tensors
+    yield from _with_first(f"L={call.case.q_len}, a token a call", ways, call.tensors)
+
+
+_ATTENTIONS = {"flex": "flex_attention", "flash": "flash_attention_2"}
+"""Names of implementations in transformers, by shorter ones."""
 
 
 def _attentions(
@@ -150,17 +173,19 @@ def _attentions(
 ) -> Iterator[Pair]:
     for call in calls_of([subject], dtype, None):
         first = made(subject, call.case, weights)
-        modules = [first, copy.deepcopy(first)]
+        kept = {id(parameter): parameter for parameter in first.parameters()}
+        modules = [copy.deepcopy(first, dict(kept)) for _ in values]  # one set of weights for all
         for module, value in zip(modules, values, strict=True):
+            own_name = _ATTENTIONS.get(value, value)
             try:
-                _inner(module, subject.name, "attention").set_attn_implementation(value)
+                _inner(module, subject.name, "attention").set_attn_implementation(own_name)
             except (ValueError, ImportError) as error:
                 raise UsageError(f"--attention {value}: {str(error).splitlines()[0]}") from None
         ways = [
             Way(value, module, call.output(subject), dtype)
             for value, module in zip(values, modules, strict=True)
         ]
-        yield call.words, ways[0], ways[1], call.tensors
+        yield from _with_first(call.words, ways, call.tensors)
 
 
 def _inner(module: nn.Module, name: str, question: str) -> Any:

@@ -37,6 +37,11 @@ class Operation:
     where: str
     output: Tensor
 
+    @property
+    def line(self) -> str:
+        """What is the same whenever this line runs again."""
+        return f"{self.name} at {self.where}"
+
 
 @dataclass
 class Trace:
@@ -108,6 +113,13 @@ _COPIES = (
     "zeros_like",
     "full",
     "ones",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "full_like",
+    "ones_like",
+    "scalar_tensor",
     "arange",
     "_unsafe_view",
 )

@@ -6,9 +6,11 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psutil
 import torch
 from torch import Tensor, nn
 
+from attnbench.errors import UsageError
 from attnbench.oracle.references import NormEpsilon
 
 UNITS = 4.0
@@ -47,8 +49,19 @@ def run(way: Way, inputs: Tensors) -> Tensor:
 
 
 def widened(way: Way, inputs: Tensors) -> tuple[nn.Module, list[Tensor]]:
-    """The module and inputs in float64, with the values that the way's dtype holds."""
+    """The module and inputs in float64, with the values that the way's dtype holds.
+
+    Raises:
+        UsageError: the module does not fit into memory a second time.
+    """
     given = [t.to(way.dtype).double() if t.is_floating_point() else t for t in inputs]
+    needed = 8 * sum(parameter.numel() for parameter in way.module.parameters())
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise UsageError(
+            f"{way.name} needs {needed / 2**30:.1f} GiB for its weights in float64, and "
+            f"{free / 2**30:.1f} GiB are free: compare a model with fewer layers."
+        )
     return copy.deepcopy(way.module).double(), given
 
 

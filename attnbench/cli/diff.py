@@ -13,8 +13,6 @@ from attnbench.errors import UsageError
 
 _TIMEOUT_S = 600.0
 
-_PAIR = "two names, such as"
-
 
 def command(
     targets: Annotated[
@@ -23,23 +21,24 @@ def command(
     attention: Annotated[
         str | None,
         typer.Option(
-            "--attention", help=f"Implementations of a model of transformers: {_PAIR} eager,sdpa."
+            "--attention",
+            help="Implementations of a model of transformers, such as eager,sdpa,flex.",
         ),
     ] = None,
     paths: Annotated[
         str | None,
         typer.Option(
             "--paths",
-            help="Ways to give a layer its tokens: two of prefill (one call without a cache), "
+            help="Ways to give a layer its tokens: of prefill (one call without a cache), "
             "cached (one call with it), decode (a token a call) and chunks (5 tokens a call).",
         ),
     ] = None,
     cache: Annotated[
         str | None,
-        typer.Option("--cache", help=f"Caches of a model of transformers: {_PAIR} dynamic,static."),
+        typer.Option("--cache", help="Caches of a model of transformers, such as dynamic,static."),
     ] = None,
     dtype: Annotated[
-        str, typer.Option("--dtype", help="The dtype of both; or two, to compare them.")
+        str, typer.Option("--dtype", help="The dtype of both; or several, to compare them.")
     ] = "float32",
     batch: Annotated[
         bool, typer.Option("--batch", help="Compare items in a batch with each of them alone.")
@@ -69,7 +68,8 @@ def command(
 
     Both ways run on the same inputs, in their dtype and in float64. The difference is given in
     units: what one unit in the last place at every operation changes. If it is a bug, the first
-    submodule and operation at which the ways part are named, and the exit code is 1.
+    submodule and operation at which the ways part are named, and the exit code is 1. Of more than
+    two ways, each is compared with the first.
     """
     from attnbench.cli.plugin_loading import load_plugins
     from attnbench.cli.printing.tables import print_json
@@ -107,33 +107,22 @@ def _question(
         raise UsageError(f"{named} ask two questions; ask one at a time.")
     for name, text in asked.items():
         values = [value.strip() for value in text.split(",") if value.strip()]
-        if name != "batch" and len(values) != 2:
-            raise UsageError(f"--{name} {text}: compares {_PAIR} A,B, but got {len(values)}.")
+        if name != "batch" and len(values) < 2:
+            raise UsageError(f"--{name} {text}: compares two or more, as A,B, but got one.")
         return name, values
     return None, []
 
 
 def _rows(**arguments: Any) -> list[dict[str, Any]]:
-    """The rows, computed in a child process."""
-    from attnbench.processes.pool import Task, Workers
+    """The rows, computed in a child process that may use the memory that is free."""
+    import psutil
 
-    with Workers(jobs=1) as workers:
-        workers.submit(
-            Task(
-                "diff",
-                "attnbench.answers.compared_ways:difference",
-                arguments,
-                timeout_s=_TIMEOUT_S,
-            )
-        )
-        for event in workers.events():
-            if event.kind == "value":
-                return list(event.value)
-            if event.error is not None:
-                raise event.error
-            if event.kind != "done":
-                raise UsageError(event.reason.strip())
-    return []
+    from attnbench.processes.pool import GIB, Task, call
+
+    free = psutil.virtual_memory().available / GIB
+    function = "attnbench.answers.compared_ways:difference"
+    rows: list[dict[str, Any]] = call(Task("diff", function, arguments, _TIMEOUT_S, free))
+    return rows
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
@@ -152,9 +141,9 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     ]
     print_table(table)
     for row in rows:
-        if row["verdict"] == _NOT_COMPARED:
-            print_line(f"{row['call']} is not compared: {row['reason']}.")
-    compared = [row for row in rows if row["verdict"] != _NOT_COMPARED]
+        if row["verdict"] in _BESIDE:
+            print_line(f"{row['call']}: {row['verdict']}: {row['reason']}.")
+    compared = [row for row in rows if row["verdict"] not in _BESIDE]
     worst = max(compared, key=lambda row: (row["verdict"] == "bug", row["units"]))
     print_line(f"{worst['verdict']}: {worst['reason']}.", _STATUS[worst["verdict"]])
     if worst["parted_in"]:
@@ -164,12 +153,13 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    told = row["verdict"] != _NOT_COMPARED
+    told = row["verdict"] not in _BESIDE
     return {
         "difference (units)": row["units"] if told else "",
         "in float64": row["float64_units"] if told else "",
     }
 
 
-_NOT_COMPARED = "not compared"
+_BESIDE = ("not compared", "convention")
+"""Verdicts of calls that say nothing about the others."""
 _STATUS = {"bug": "failed", "rounding": "ok", "same": "ok"}

@@ -66,25 +66,20 @@ def _rows(
     targets: list[Address], *, dtypes: list[str] | None, **arguments: Any
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Rows of all targets, each graded in a process of its own, and why others have none."""
-    from attnbench.processes.pool import Task, Workers
+    from attnbench.errors import PluginError
+    from attnbench.processes.pool import Task, call
 
     if dtypes:
         arguments["dtypes"] = dtypes
-    found: dict[str, list[dict[str, Any]]] = {}
+    rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    with Workers(jobs=1) as workers:
-        for target in targets:
-            options = {"target": target, **arguments}
-            function = "attnbench.answers.reproducibility:drift"
-            workers.submit(Task(str(target), function, options, timeout_s=_TIMEOUT_S))
-        for event in workers.events():
-            if event.kind == "value":
-                found[event.task.name] = event.value
-            elif event.error is not None:
-                raise event.error
-            elif event.kind != "done":
-                failed[event.task.name] = event.reason.strip().splitlines()[-1]
-    return [row for target in targets for row in found.get(str(target), [])], failed
+    function = "attnbench.answers.reproducibility:drift"
+    for target in targets:
+        try:
+            rows += call(Task(str(target), function, {"target": target, **arguments}, _TIMEOUT_S))
+        except PluginError as error:
+            failed[str(target)] = str(error).strip().splitlines()[-1]
+    return rows, failed
 
 
 def _print_json(rows: list[dict[str, Any]], failed: dict[str, str]) -> None:

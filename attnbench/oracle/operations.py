@@ -7,10 +7,12 @@ operations rounded at random; the change that this makes is part of an error bud
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from attnbench.attention.torch_internals import OperationMode
 
@@ -73,13 +75,25 @@ class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch
 
     Args:
         eps: the precision, relative.
+        data: the tensors whose operations are rounded, and those of what is computed from them: a
+            table of constants, such as the angles of positions, can be exact. By default all are.
     """
 
-    def __init__(self, eps: float) -> None:
+    def __init__(self, eps: float, data: Iterable[Tensor] | None = None) -> None:
         super().__init__(eps)
         self.eps = eps
+        self.data = None if data is None else WeakIdKeyDictionary(dict.fromkeys(data, True))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.data is None:
+            return self._moved(func, types, args, kwargs)
+        if not any(given in self.data for given in _tensors((args, kwargs))):
+            return func(*args, **(kwargs or {}))
+        result = self._moved(func, types, args, kwargs)
+        self.data.update(dict.fromkeys(_tensors(result), True))
+        return result
+
+    def _moved(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if isinstance(result, tuple):  # of a normalisation, or a higher-order operator
             return tuple(map(self._rounded, result))
@@ -93,3 +107,11 @@ class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch
         up = torch.randint(2, result.shape, generator=self.generator).to(result.dtype)
         rounded = torch.where(low * unit == result, result, (low + up) * unit)
         return torch.where(rounded.isfinite(), rounded, result)
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple | Mapping):
+        for part in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _tensors(part)

@@ -88,6 +88,26 @@ def in_wider_type(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = No
     return eager(query.to(wide), key.to(wide), value.to(wide), mask).to(query.dtype)
 
 
+def rotary(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *, wide: bool = True
+) -> Tensor:
+    def turned(tensor: Tensor) -> Tensor:
+        count, size = tensor.shape[-2:]
+        dtype = torch.float32 if wide and tensor.dtype.itemsize < 4 else tensor.dtype
+        rates = 100.0 ** -(torch.arange(0, size, 2, dtype=dtype) / size)
+        angles = (torch.arange(count, dtype=dtype)[:, None] * rates).repeat(1, 2)
+        left, right = tensor.chunk(2, -1)
+        other = torch.cat([-right, left], -1)
+        return tensor * angles.cos().to(tensor.dtype) + other * angles.sin().to(tensor.dtype)
+
+    return eager(turned(query), turned(key), value, attn_mask)
+
+
+def rotary_in_half(*given: Any, **more: Any) -> Tensor:
+    """Cosines of angles that bfloat16 holds: at position 100 they are off by 0.2."""
+    return rotary(*given, **more, wide=False)
+
+
 def split_keys(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
     scores = hide(query @ key.mT / math.sqrt(query.shape[-1]), attn_mask)
     peak = scores.amax(-1, keepdim=True).clamp_min(-1e4)
@@ -134,11 +154,13 @@ STRIDE = grouped(lambda t, n: torch.cat([t] * n, -3), "stride")
 class Decoder(nn.Module):
     """A block with rotary positions and a cache, and places for mistakes."""
 
-    def __init__(self, size: int, *, eps: float, start: int, added: bool, half: bool) -> None:
+    def __init__(
+        self, size: int, *, eps: float, start: int, added: bool, half: bool, window: int
+    ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(size, eps)
         self.qkv, self.out = nn.Linear(size, 3 * size), nn.Linear(size, size)
-        self.start, self.added, self.coarse = start, added, half
+        self.start, self.added, self.coarse, self.window = start, added, half, window
 
     def forward(self, hidden: Tensor, padding_mask: Any = None, cache: Any = None) -> Tensor:
         past = cache["seen"] if cache else 0
@@ -154,6 +176,7 @@ class Decoder(nn.Module):
             value = cache["value"] = torch.cat([cache["value"], value], 1)
             cache["seen"] = length
         allowed = torch.ones(hidden.shape[1], length, dtype=torch.bool).tril(past) & real[:, None]
+        allowed = allowed.triu(past + 1 - self.window)
         return hidden + self.out(eager(query, key, value, allowed))
 
     def rotate(self, tensor: Tensor, places: Tensor) -> Tensor:
@@ -174,7 +197,7 @@ def new(module: Any, batch_size: int) -> dict[str, Any]:
 
 
 def decoder(**wrong: Any) -> LayerSpec:
-    right: dict[str, Any] = {"eps": 1e-5, "start": 0, "added": False, "half": False}
+    right: dict[str, Any] = {"eps": 1e-5, "start": 0, "added": False, "half": False, "window": 64}
     return LayerSpec(
         name="_".join(["decoder", *wrong]),
         make=lambda size: Decoder(size, **{**right, **wrong}),
@@ -193,7 +216,8 @@ BUGS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "other scale in half": ([spec(eager), spec(other_scale)], {"dtype": "float16"}),
     "softmax in bfloat16": ([spec(eager), spec(softmax_in_half)], {}),
     "products of 10 bits": ([spec(eager), spec(shorter_mantissa)], {}),
-    "finite mask on empty rows": ([spec(eager), spec(finite_mask)], {}),
+    "positions in half": ([spec(rotary), spec(rotary_in_half)], {"dtype": "bfloat16"}),
+    "a window of 32": ([decoder(window=32), decoder(window=33)], {}),
     "causal corner": (
         [spec(aligned(corner), "is_causal") for corner in ("top_left", "bottom_right")],
         {},
@@ -240,6 +264,33 @@ def test_rounding_is_no_bug(name: str) -> None:
     targets, asked = ROUNDING[name]
     found = {row["verdict"]: row["reason"] for row in difference(targets, **asked)}
     assert found.keys() <= {"rounding", "same"}, found
+
+
+def test_finite_rows_without_keys_are_a_convention_and_nan_is_a_bug() -> None:
+    def hidden_by_inf(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        return hide(query @ key.mT / math.sqrt(query.shape[-1]), attn_mask).softmax(-1) @ value
+
+    for other, verdict in ((finite_mask, "convention"), (hidden_by_inf, "bug")):
+        rows = {row["call"]: row for row in difference([spec(eager), spec(other)])}
+        (empty,) = (row for call, row in rows.items() if call.endswith("without keys"))
+        assert empty["verdict"] == verdict
+        beside = {row["verdict"] for row in rows.values() if row is not empty}
+        assert beside <= {"rounding", "same"}
+
+
+def test_positions_that_start_anew_are_placed_where_they_are_turned() -> None:
+    for row in difference([decoder(start=1)], **CACHE):
+        assert all("angles = places" in operation for operation in row["operations"])
+
+
+def test_three_dtypes_are_compared_with_the_first() -> None:
+    values = ("float64", "float32", "bfloat16")
+    rows = difference([spec(eager)], question="dtype", values=values)
+    assert {(row["first"], row["second"]) for row in rows} == {
+        ("float64", "float32"),
+        ("float64", "bfloat16"),
+    }
+    assert {row["verdict"] for row in rows} <= {"rounding", "same"}
 
 
 def test_a_call_that_one_way_refuses_is_left_out_with_its_error() -> None:
