@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import unusable
+from attnbench.checking.canaries import CHANGED
 from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.coverage import coverage_of, gaps_of
@@ -99,18 +101,22 @@ def check(
         target, style=style, profile=profile, device=device, dtypes=dtypes, invariants=invariants
     )
     check_options(found)
-    reports = [
-        check_subject(
-            subject,
-            chosen,
-            profile=profile,
-            device=device,
-            dtypes=dtypes,
-            seed=seed,
-            guard=guard,
+    reports = []
+    for subject in found:
+        outcomes = with_cause(
+            outcomes_of(
+                subject,
+                chosen,
+                profile=profile,
+                device=device,
+                dtypes=dtypes,
+                seed=seed,
+                guard=guard,
+            )
         )
-        for subject in found
-    ]
+        gaps = coverage_of(gaps_of(subject), {subject.name: subject.laws}, outcomes)
+        notes = notes_of(outcomes)
+        reports.append(CheckReport(outcomes, profile, seed, notes, subject.about, gaps))
     return CheckReport.joined(reports)
 
 
@@ -188,25 +194,6 @@ def _profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-def check_subject(
-    subject: Subject,
-    invariants: Iterable[Invariant],
-    *,
-    profile: str = "default",
-    device: str = "cpu",
-    dtypes: Sequence[str] | None = None,
-    seed: int | None = None,
-    guard: SuiteGuard | None = None,
-) -> CheckReport:
-    """Run invariants on one subject; torch's global generator is restored afterwards."""
-    outcomes = outcomes_of(
-        subject, invariants, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
-    )
-    found = with_cause(outcomes)
-    gaps = coverage_of(gaps_of(subject), {subject.name: subject.laws}, found)
-    return CheckReport(found, profile, seed, notes_of(found), subject.about, gaps)
-
-
 def outcomes_of(
     subject: Subject,
     invariants: Iterable[Invariant],
@@ -220,23 +207,31 @@ def outcomes_of(
 ) -> Iterator[Outcome]:
     """Yield the outcomes of one subject as they come, the first failure with evidence.
 
+    None counts once the subject's code has changed the suite. If the contract fails in a way that
+    spoils every call, no other property is checked, since each would fail without adding
+    information. Torch's global generator is restored after each.
+
     Args:
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
         evidence: whether to look for the smallest counterexample, and for a script that reproduces
             it, which takes many calls.
         guard: what the suite was before the subject's code was imported.
     """
-    invariants = list(invariants)
-    found = _outcomes(
+    invariants, wanted = list(invariants), None if dtypes is None else tuple(dtypes)
+    run = functools.partial(
+        run_invariant,
         subject,
-        invariants,
-        profile=profile,
+        profile=PROFILES[profile],
         device=device,
-        dtypes=dtypes,
+        dtypes=wanted,
         seed=seed,
-        guard=guard or SuiteGuard(),
         shrink=evidence,
     )
+
+    def spoils(outcome: Outcome) -> bool:
+        return spoils_all(subject, outcome, device, wanted or ())
+
+    found = _outcomes(subject, invariants, run, spoils, guard or SuiteGuard())
     return with_evidence(found, subject, invariants) if evidence else found
 
 
@@ -258,42 +253,20 @@ def spoils_all(
 def _outcomes(
     subject: Subject,
     invariants: Iterable[Invariant],
-    *,
-    profile: str,
-    device: str,
-    dtypes: Sequence[str] | None,
-    seed: int | None,
+    run: Callable[[Invariant], Outcome],
+    spoils: Callable[[Outcome], bool],
     guard: SuiteGuard,
-    shrink: bool,
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of one subject; none counts once its code has changed the suite.
-
-    If the contract fails in a way that spoils every call, no other property is checked, since each
-    would fail without adding information.
-    """
-    wanted = tuple(dtypes) if dtypes is not None else None
     not_run: str | None = None
     for invariant in invariants:
         if not_run is not None and skip_reason(subject, invariant) is None:
             yield Outcome(subject.name, invariant.name, "skipped", not_run)
             continue
         with seeded():
-            outcome = run_invariant(
-                subject,
-                invariant,
-                PROFILES[profile],
-                device=device,
-                dtypes=wanted,
-                seed=seed,
-                shrink=shrink,
-            )
+            outcome = run(invariant)
             change = guard.change()
-            first = change is None and invariant.name == CONTRACT
-            if first and spoils_all(subject, outcome, device, wanted or ()):
+            if change is None and invariant.name == CONTRACT and spoils(outcome):
                 not_run = f"not run: {CONTRACT} failed, and so would this"
         if change is not None:
-            reason = (
-                f"code of the subject changed the suite, so that nothing it says counts: {change}"
-            )
-            outcome = Outcome(subject.name, invariant.name, "crashed", reason)
+            outcome = Outcome(subject.name, invariant.name, "crashed", CHANGED.format(change))
         yield outcome

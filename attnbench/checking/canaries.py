@@ -8,7 +8,6 @@ wrong. The parent process, which the code cannot reach, expects that it fails.
 from __future__ import annotations
 
 import secrets
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -27,9 +26,11 @@ _FAILED = (
 )
 """Invariants that a canary of each kind violates, at a cost of some milliseconds."""
 
-_REASON = (
-    "code of the subject changed the suite, so that nothing it says counts: the process that "
-    "checked it did not fail a subject that is known to be wrong"
+CHANGED = "code of the subject changed the suite, so that nothing it says counts: {}"
+"""The reason of what was found in a process whose suite was changed."""
+
+_REASON = CHANGED.format(
+    "the process that checked it did not fail a subject that is known to be wrong"
 )
 
 
@@ -43,27 +44,22 @@ class Canaries:
     """The outcomes of each process, which count only if its canary failed."""
 
     def __init__(self) -> None:
-        self._found: dict[str, list[Outcome]] = defaultdict(list)
-        self._expected: dict[str, str] = {}
-        self._failed = set[str]()
+        self._found: dict[str, list[Outcome]] = {}
+        self._expected: dict[str, str | None] = {}
 
     def expect(self, process: str, invariant: str | None) -> None:
         """Begin a process, whose canary must violate an invariant."""
-        self._found.pop(process, None)
-        self._failed.discard(process)
-        self._expected.pop(process, None)
-        if invariant is not None:
-            self._expected[process] = invariant
+        self._found[process], self._expected[process] = [], invariant
 
     def note(self, process: str, outcome: Outcome) -> None:
         """Keep an outcome of a process, or that of its canary."""
         if outcome.subject != CANARY:
             self._found[process].append(outcome)
-        elif (outcome.invariant, outcome.status) == (self._expected.get(process), "failed"):
-            self._failed.add(process)
+        elif (outcome.invariant, outcome.status) == (self._expected[process], "failed"):
+            self._expected[process] = None
 
     def void(self, process: str) -> Iterator[Outcome]:
         """The outcomes of a process that has ended, as crashed ones if its canary did not fail."""
-        if process in self._expected and process not in self._failed:
+        if self._expected[process] is not None:
             for outcome in self._found[process]:
                 yield replace(outcome, status="crashed", reason=_REASON, note="")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
-from attnbench.cli.options import AsJson, Cluster, Device, Dtypes, Targets, Threads, Workload
+from attnbench.cli.options import AsJson, Cluster, Device, Dtypes, Set, Targets, Threads, Workload
 from attnbench.processes.machines import Machine, MachineLostError
 from attnbench.processes.pool import Task
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def command(
     targets: Targets = None,
-    set_name: Annotated[str, typer.Option("--set", help="Named set of cases.")] = "compare",
+    set_name: Set = "compare",
     workload: Workload = None,
     dtype: Dtypes = None,
     device: Device = "cpu",

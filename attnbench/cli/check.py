@@ -20,6 +20,7 @@ from attnbench.cli.options import (
     Cluster,
     Convention,
     Device,
+    Invariants,
     Jobs,
     Memory,
     Profile,
@@ -67,10 +68,7 @@ def command(
         list[str] | None, typer.Option("--dtype", help="A dtype to check; may be repeated.")
     ] = None,
     device: Device = "cpu",
-    invariant: Annotated[
-        list[str] | None,
-        typer.Option("--invariant", help="An invariant to run; may be repeated."),
-    ] = None,
+    invariant: Invariants = None,
     timeout: Annotated[
         float | None,
         typer.Option(

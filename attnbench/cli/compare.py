@@ -17,6 +17,7 @@ from attnbench.cli.options import (
     Dtypes,
     Inputs,
     Results,
+    Set,
     Threads,
     Workload,
 )
@@ -38,7 +39,7 @@ def command(
             "distributions. Or two recorded runs, files or folders. The verdict is on the second.",
         ),
     ],
-    set_name: Annotated[str, typer.Option("--set", help="Named set of cases.")] = "compare",
+    set_name: Set = "compare",
     workload: Workload = None,
     inputs: Inputs = None,
     dtype: Dtypes = None,

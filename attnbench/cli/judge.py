@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Convention, Profile, Style
+from attnbench.cli.options import AsJson, Convention, Invariants, Profile, Style
 from attnbench.errors import AttnbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ def command(
         str | None,
         typer.Option("--set", help="Named set of cases to time, as of bench.", show_default=False),
     ] = None,
-    invariant: Annotated[
-        list[str] | None,
-        typer.Option("--invariant", help="An invariant to run; may be repeated."),
-    ] = None,
+    invariant: Invariants = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", help="Seed of all that is drawn; by default one that nobody knows."),

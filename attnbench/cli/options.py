@@ -66,6 +66,11 @@ Workload = Annotated[
     list[str] | None,
     typer.Option("--workload", help="Sizes of a real model, such as bert_base; may be repeated."),
 ]
+Set = Annotated[str, typer.Option("--set", help="Named set of cases.")]
+Invariants = Annotated[
+    list[str] | None,
+    typer.Option("--invariant", help="An invariant to run; may be repeated."),
+]
 Inputs = Annotated[
     Path | None,
     typer.Option(

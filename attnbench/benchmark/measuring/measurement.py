@@ -32,6 +32,7 @@ from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, take_blocks
 from attnbench.benchmark.timing.slots import Timer, first_call, settled
+from attnbench.checking.canaries import CHANGED
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.errors import RefusalError
 from attnbench.registry.catalog import registry
@@ -225,10 +226,7 @@ def take_rows(
             found = replace(found, facts={**found.facts, "versions": _distribution(subject)})
         change = guard.change() or ("a comparison was replaced" if is_blind() else None)
         if change is not None:
-            reason = (
-                f"code of the subject changed the suite, so that nothing it says counts: {change}"
-            )
-            yield number, Take("crashed", reason)
+            yield number, Take("crashed", CHANGED.format(change))
             return
         yield number, found
 
