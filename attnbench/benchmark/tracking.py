@@ -218,11 +218,11 @@ def _compile_time(prepared: Prepared) -> dict[str, Any]:
     """Time the first call in a new process, whose compilers start with empty caches."""
     case = prepared.case.case
     direction = prepared.case.direction
-    told = json.dumps([sys.path, prepared.address, case.id, direction, case.device])
+    text = json.dumps([sys.path, prepared.address, case.id, direction, case.device])
     with tempfile.TemporaryDirectory(prefix="attnbench-compiled-") as folder:
         found = subprocess.run(  # noqa: S603 -- this Python, and code of our own
             [sys.executable, "-c", _ALONE],
-            input=told,
+            input=text,
             env={**os.environ, **{name: os.path.join(folder, name) for name in COMPILER_CACHES}},
             stdout=subprocess.PIPE,
             text=True,

@@ -44,8 +44,8 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
         first = subject.output(module, inputs)
         changed = _changed(inputs, before)
         if changed is not None:
-            told = f"{subject.name} changes its input: {changed}"
-            return Fault("changes", told, "inputs_changed")
+            message = f"{subject.name} changes its input: {changed}"
+            return Fault("changes", message, "inputs_changed")
         second = subject.output(module, inputs)
     except RefusalError:
         raise

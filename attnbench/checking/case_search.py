@@ -282,7 +282,7 @@ class CaseSearch:
 
     def ruled_out(self) -> tuple[str, str] | None:
         """Status and reason if no case could run; this is no verdict on the contract."""
-        told = f"it takes none of its cases: {self.refused}" if self.refusals else self._nothing
-        if self.seen or told is None:
+        message = f"it takes none of its cases: {self.refused}" if self.refusals else self._nothing
+        if self.seen or message is None:
             return None
-        return "inconclusive" if self.invariant.name == CONTRACT else "skipped", told
+        return "inconclusive" if self.invariant.name == CONTRACT else "skipped", message

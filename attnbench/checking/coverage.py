@@ -71,8 +71,8 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Found:
     found: _Found = []
     padded, cached = "padding_mask" in spec.accepts, spec.cache is not None
     if spec.same_as is None and spec.reference is None:
-        told = "no reference: a wrong formula that is consistent passes"
-        found.append((2, told, 'reference=, or same_as="..." (a layer with the same outputs)'))
+        text = "no reference: a wrong formula that is consistent passes"
+        found.append((2, text, 'reference=, or same_as="..." (a layer with the same outputs)'))
     if padded and cached and "left_padding_is_inert" not in subject.laws:
         found.append((HEAVY, _PADDED, 'laws=("left_padding_is_inert",)'))
     if not padded:
@@ -80,8 +80,8 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Found:
     if not cached:
         found.append((2, "it has no cache: decoding was not tested", "cache=CacheSpec(new=...)"))
     if not spec.causal:
-        told = "it is not causal: later tokens may reach earlier ones"
-        found.append((2, told, "causal=True"))
+        text = "it is not causal: later tokens may reach earlier ones"
+        found.append((2, text, "causal=True"))
     return found
 
 
@@ -101,5 +101,5 @@ def _unmet(laws: Mapping[str, Sequence[str]], outcomes: Iterable[Outcome]) -> It
     for outcome in outcomes:
         declared = outcome.invariant in laws.get(outcome.subject, ())
         if declared and not outcome.cases and outcome.status in ("skipped", "inconclusive"):
-            told = f"the law {outcome.invariant} is declared, but ran on no case"
-            yield Gap(outcome.subject, 3, told, outcome.reason)
+            text = f"the law {outcome.invariant} is declared, but ran on no case"
+            yield Gap(outcome.subject, 3, text, outcome.reason)

@@ -78,9 +78,9 @@ class Journal:
                 f"--resume {self.path}: it is no journal of a check ({error}); name another file."
             ) from None
         if differ:
-            told = [f"  {name}: {first.get(name)!r} there, {asked[name]!r} now" for name in differ]
+            lines = [f"  {name}: {first.get(name)!r} there, {asked[name]!r} now" for name in differ]
             raise UsageError(
-                f"--resume {self.path}: it is of another check:\n" + "\n".join(told) + "\n"
+                f"--resume {self.path}: it is of another check:\n" + "\n".join(lines) + "\n"
                 "Ask for the same, or name another file."
             )
         if torn:  # the run was killed while writing it

@@ -100,8 +100,10 @@ class Baseline:
     def remarks(self, outcomes: Collection[Outcome], chosen: Collection[str] | None) -> list[str]:
         """A line about the entries that no longer fail."""
         stale = self.stale(outcomes, chosen)
-        told = f"{self.path}: no longer failing: {', '.join(stale)} (--update-baseline removes it)"
-        return [told] if stale else []
+        message = (
+            f"{self.path}: no longer failing: {', '.join(stale)} (--update-baseline removes it)"
+        )
+        return [message] if stale else []
 
 
 def _entry(outcome: Outcome) -> str:

@@ -53,12 +53,12 @@ class Check:
         import pytest
 
         outcome = self.outcome(subject)
-        told = subject in _TOLD
+        reported = subject in _REPORTED
         if outcome.invariant == CONTRACT:
-            _TOLD.add(subject)
+            _REPORTED.add(subject)
         if outcome.status == "skipped":
             pytest.skip(outcome.reason)
-        if outcome.invariant != self.invariant.name and told:
+        if outcome.invariant != self.invariant.name and reported:
             pytest.skip(f"not run: {outcome.reason}")
         if outcome.status != "passed":
             raise CheckFailedError(self.text(outcome), outcome, subject) from None
@@ -78,8 +78,8 @@ class Check:
         return failure_text(outcome, self.invariant.statement if own else "")
 
 
-_TOLD: WeakSet[Subject] = WeakSet()
-"""Subjects of which a test has told that they violate the contract; the others are skipped then.
+_REPORTED: WeakSet[Subject] = WeakSet()
+"""Subjects of which a test reported that they violate the contract; the others are skipped then.
 
 The contract's own test may be deselected, and with nothing but skips a run would be green.
 """

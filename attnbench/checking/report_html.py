@@ -27,7 +27,7 @@ def report_html(report: CheckReport) -> str:
     for name, outcomes in of.items():
         bad = [outcome for outcome in outcomes if not outcome.ok]
         if bad:
-            told = f"<pre>{html.escape(finding_text(bad))}</pre>"
+            text = f"<pre>{html.escape(finding_text(bad))}</pre>"
             head = f"<summary>{html.escape(name)}</summary>"
-            parts.append(f'<details open="">{head}{told}</details>')
+            parts.append(f'<details open="">{head}{text}</details>')
     return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in report.notes)])

@@ -27,8 +27,8 @@ def report_in_short(report: CheckReport) -> str:
     text = f"CheckReport({counts_text(report)}"
     if bad:
         lead = lead_of(bad)
-        told = lead.diagnosis or first_line(lead.reason)
-        text += f"; {lead.status}: {lead.invariant} on {lead.subject}: {told}"
+        message = lead.diagnosis or first_line(lead.reason)
+        text += f"; {lead.status}: {lead.invariant} on {lead.subject}: {message}"
     end = ") str(report) has the rest" if bad else ")"
     return textwrap.shorten(text, _SHORT - len(end), placeholder=" ...") + end
 
@@ -88,7 +88,7 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
         lines.append(filled("property: ", statement))
     lines.append(textwrap.indent(outcome.reason, "  "))
     if outcome.failure is not None:
-        lines += _found(outcome.failure)
+        lines += _lines_of(outcome.failure)
     lines += _also(others)
     lines += _reproducing(outcome, others)
     failure = outcome.failure
@@ -97,7 +97,7 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
     return "\n".join(lines)
 
 
-def _found(failure: Failure) -> list[str]:
+def _lines_of(failure: Failure) -> list[str]:
     """The calls, the case and the error of a failure."""
     lines = [f"  in the calls: {failure.program}"] if failure.program else []
     if failure.case:

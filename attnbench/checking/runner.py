@@ -82,7 +82,7 @@ def run_invariant(
             else:
                 search = _search(subject, invariant, profile, device, dtypes, kept)
                 search.run(seed, shrink=shrink and bool(phases(Phase.shrink)))
-                status, reason, more = _told(search)
+                status, reason, more = _fields_of(search)
     except (NoCaseError, UnjudgedError) as error:
         status, reason = "skipped", str(error)
     except IllegalCaseError as error:
@@ -118,12 +118,12 @@ def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
     return invariant.applies(subject) if invariant.applies else None
 
 
-def _told(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
+def _fields_of(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
     """The status, the reason, and further fields of the outcome."""
     cases = run.seen.total() - run.seen["replayed"] * (run.error is None)
     if run.error is None:
         return *(run.ruled_out() or _verdict(run)), {"cases": cases, "note": _note(run)}
-    status, reason, failure = _found(run, run.error)
+    status, reason, failure = _fields_of_failure(run, run.error)
     return status, reason, {"cases": cases, "note": _note(run), "failure": failure}
 
 
@@ -158,7 +158,7 @@ def _reasons(run: CaseSearch) -> str:
     return f": {'; '.join(reasons)}" if reasons else ""
 
 
-def _found(run: CaseSearch, error: BaseException) -> tuple[str, str, Failure | None]:
+def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str, Failure | None]:
     """The status, the reason and the failure that an exception of a check is."""
     if isinstance(error, InvariantViolation):
         text = str(error)

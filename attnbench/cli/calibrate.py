@@ -63,8 +63,8 @@ def command(
         return MachineLostError.exit_code
     if any(one["interrupted"] for one in found.values()):
         return INTERRUPTED
-    told = all(any(row["pairs"] >= 2 for row in one["rows"]) for one in found.values())
-    return OK if told else INCONCLUSIVE
+    measured = all(any(row["pairs"] >= 2 for row in one["rows"]) for one in found.values())
+    return OK if measured else INCONCLUSIVE
 
 
 def calibrated(

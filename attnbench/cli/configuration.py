@@ -41,10 +41,10 @@ def check_defaults() -> dict[str, Any]:
 
 
 def _check(key: str, value: Any, rule: Mapping[str, Any]) -> None:
-    kind, told = _TYPES[rule["type"]]
+    kind, expected = _TYPES[rule["type"]]
     items = value.values() if isinstance(value, dict) else value
     if not isinstance(value, kind) or not all(isinstance(item, str) for item in items):
-        raise _wrong(f"says {key} = {json.dumps(value, default=str)}, which should be {told}.")
+        raise _wrong(f"says {key} = {json.dumps(value, default=str)}, which should be {expected}.")
     if value not in rule.get("enum", (value,)):
         raise _wrong(f"says {key} = {value!r}. {nearest(str(value), rule['enum'])}")
 
@@ -62,5 +62,5 @@ def _table() -> Mapping[str, Any]:
     return table
 
 
-def _wrong(told: str) -> UsageError:
-    return UsageError(f"{_FILE}: [tool.attnbench] {told}")
+def _wrong(complaint: str) -> UsageError:
+    return UsageError(f"{_FILE}: [tool.attnbench] {complaint}")

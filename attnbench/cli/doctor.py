@@ -90,10 +90,10 @@ def _show(about: dict[str, Any], backends: list[dict[str, Any]], wrong: list[str
     if backends:
         print_line("scaled_dot_product_attention, the fastest backend first:")
     for row in sorted(backends, key=lambda row: row["time_s"] or float("inf")):
-        told = textwrap.shorten(row["reason"], _SHORT, placeholder=" ...")
+        text = textwrap.shorten(row["reason"], _SHORT, placeholder=" ...")
         if row["works"]:
-            told = f"{row['time_s'] * 1e3:8.3g} ms, error {row['error']:.2g} times what is allowed"
-        print_line(f"  {row['device']:4} {row['dtype']:8} {row['backend']:9} {told}")
+            text = f"{row['time_s'] * 1e3:8.3g} ms, error {row['error']:.2g} times what is allowed"
+        print_line(f"  {row['device']:4} {row['dtype']:8} {row['backend']:9} {text}")
     for line in wrong:
         print_line(f"wrong: {line}", "failed")
     if not wrong:

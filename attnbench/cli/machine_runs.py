@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.benchmark.measuring import unfinished
-from attnbench.benchmark.measuring.session import Taken
+from attnbench.benchmark.measuring.session import StoredMeasurement
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.workloads import Selection
@@ -124,7 +124,7 @@ def measure(runs: Sequence[Running], into: list[Record]) -> list[MachineLostErro
     with progress(sum(r.session.processes * len(r.session) for r in runs), "measuring") as advance:
         advance(sum(len(unfinished.read(run.place.path)) for run in runs), "")
         for run, event in _together(runs):
-            if isinstance(event, Taken):
+            if isinstance(event, StoredMeasurement):
                 unfinished.append(run.place.path, event)
                 where = f" on {run.machine}" if run.machine else ""
                 advance(1, f"{event.subject}: {event.case}{where}")
@@ -141,7 +141,7 @@ def measure(runs: Sequence[Running], into: list[Record]) -> list[MachineLostErro
 
 def _together(
     runs: Sequence[Running],
-) -> Iterator[tuple[Running, Taken | Record | MachineLostError | None]]:
+) -> Iterator[tuple[Running, StoredMeasurement | Record | MachineLostError | None]]:
     """Yield the events of all runs as they come; each run ends with ``None`` or a lost machine."""
     if all(run.session.machine is None for run in runs):
         yield from ((run, event) for run in runs for event in itertools.chain(run.events(), [None]))
@@ -163,5 +163,5 @@ def _together(
         run, event = come.get()
         if isinstance(event, BaseException) and not isinstance(event, MachineLostError):
             raise event
-        left -= not isinstance(event, Taken | Record)
+        left -= not isinstance(event, StoredMeasurement | Record)
         yield run, event

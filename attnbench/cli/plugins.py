@@ -22,7 +22,7 @@ def command(
     Without options, only metadata is read and no plugin is imported. With --load, each is imported,
     and tracebacks of failing ones are shown.
     """
-    rows = _loaded() if load else _found()
+    rows = _loaded_rows() if load else _metadata_rows()
     failed = [row for row in rows if row["status"] == "failed"]
     if as_json:
         print_json(rows)
@@ -40,7 +40,7 @@ def command(
     return exit_code((), plugin_failed=bool(failed))
 
 
-def _found() -> list[dict[str, Any]]:
+def _metadata_rows() -> list[dict[str, Any]]:
     from attnbench.registry.discovery import absent_module, discover
 
     rows = []
@@ -58,7 +58,7 @@ def _found() -> list[dict[str, Any]]:
     return rows
 
 
-def _loaded() -> list[dict[str, Any]]:
+def _loaded_rows() -> list[dict[str, Any]]:
     from attnbench.cli.plugin_loading import load_plugins
 
     return load_plugins(warn=False)

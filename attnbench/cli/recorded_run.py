@@ -15,7 +15,7 @@ from filelock import FileLock
 from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.machine.setting import Setting, here
 from attnbench.benchmark.measuring import unfinished
-from attnbench.benchmark.measuring.session import Planned, Session, Taken
+from attnbench.benchmark.measuring.session import Planned, Session, StoredMeasurement
 from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.workloads import LAYER_SIZE, Selection
@@ -60,8 +60,8 @@ class Running:
         """The name of the machine in its cluster; empty for this machine."""
         return "" if self.session.machine is None else self.session.machine.name
 
-    def events(self) -> Iterator[Taken | Record]:
-        """Measure; yields takes and records that the run does not have yet, as they come."""
+    def events(self) -> Iterator[StoredMeasurement | Record]:
+        """Measure; yields measurements and records that the run does not have yet, as they come."""
         return self.session.events(self.place.done, unfinished.read(self.place.path))
 
     def end(self) -> None:

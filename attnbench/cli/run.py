@@ -121,7 +121,7 @@ def command(
     paths = [one.place.path for one in runs]
     checks = paths[0].with_suffix(".checks.json")
     checks.write_text(report.to_json() + "\n", encoding="utf-8")
-    told = content(
+    screen = content(
         records,
         outcomes,
         planned["of_subject"],
@@ -137,9 +137,9 @@ def command(
             "outcomes": [vars(outcome) for outcome in outcomes],
             "records": record_tables.as_rows(records),
         }
-        print_json({**files, **told, **lists})
+        print_json({**files, **screen, **lists})
     else:
-        show(told, records, [planned.name for planned in runs[0].session.subjects])
+        show(screen, records, [planned.name for planned in runs[0].session.subjects])
         typer.echo(f"Recorded in {', '.join(map(str, paths))}, and the checks in {checks.name}.")
     for error in lost:
         typer.echo(f"attnbench: {error}", err=True)

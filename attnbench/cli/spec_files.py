@@ -22,34 +22,34 @@ def write_spec(target: str, style: str | None, into: Path, name: str | None) -> 
         UsageError: the file already exists.
     """
     load_plugins(warn=False)
-    told: dict[str, Any] = ask("adapted_fields", target=parse_address(target), style=style)
-    file = into / f"{name or told['name'].lower() + '_spec'}.py"
+    fields: dict[str, Any] = ask("adapted_fields", target=parse_address(target), style=style)
+    file = into / f"{name or fields['name'].lower() + '_spec'}.py"
     if not file.stem.isidentifier():
         raise UsageError(f"{file.name} could not be imported: use letters, digits and '_'.")
     if file.exists():
         raise UsageError(f"{file} already exists; choose another name, or a folder with --into.")
-    imports = [f"from attnbench.adapters import {told['style']}"]
-    if told["file"] is None:
-        imports.append(f"from {told['module']} import {told['attribute']}")
+    imports = [f"from attnbench.adapters import {fields['style']}"]
+    if fields["file"] is None:
+        imports.append(f"from {fields['module']} import {fields['attribute']}")
     else:
-        imports.append(f"from {Path(told['file']).stem} import {told['attribute']}")
-        folder = Path(told["file"]).resolve().parent
+        imports.append(f"from {Path(fields['file']).stem} import {fields['attribute']}")
+        folder = Path(fields["file"]).resolve().parent
         if folder != into.resolve():
             path = os.path.relpath(folder, into.resolve())
             where = f"sys.path.insert(0, str(Path(__file__).parent / {path!r}))"
             imports = ["import sys", "from pathlib import Path", "", imports[0], "", where]
             imports.append(
-                f"from {Path(told['file']).stem} import {told['attribute']}  # noqa: E402"
+                f"from {Path(fields['file']).stem} import {fields['attribute']}  # noqa: E402"
             )
     values = {
         "target": target,
         "as_style": f" --as {style}" if style else "",
         "file": file.name,
         "imports": "\n".join(imports),
-        "callee": f"None, {told['attribute']}" if told["is_mask_mod"] else told["attribute"],
-        "conventions": "\n".join(_lines(told["conventions"], told["defaults"])),
-        **{key: told[key] for key in ("name", "style", "formula")},
-        **{key: repr(told[key]).replace("'", '"') for key in ("accepts", "laws")},
+        "callee": f"None, {fields['attribute']}" if fields["is_mask_mod"] else fields["attribute"],
+        "conventions": "\n".join(_lines(fields["conventions"], fields["defaults"])),
+        **{key: fields[key] for key in ("name", "style", "formula")},
+        **{key: repr(fields[key]).replace("'", '"') for key in ("accepts", "laws")},
     }
     source = resources.files("attnbench") / "templates" / "spec" / "spec.py.template"
     text = Template(source.read_text(encoding="utf-8")).substitute(values)

@@ -78,7 +78,7 @@ class Machines:
             )
         names = Counter(worker.name for worker in best.values())
         self.all = [
-            Machine(self, worker, worker.name if names[worker.name] == 1 else _told_apart(worker))
+            Machine(self, worker, worker.name if names[worker.name] == 1 else _long_name(worker))
             for worker in sorted(best.values(), key=lambda worker: (worker.name, worker.address))
         ]
 
@@ -105,7 +105,7 @@ class Machines:
         self.stopped.set()
 
 
-def _told_apart(worker: _Worker) -> str:
+def _long_name(worker: _Worker) -> str:
     return f"{worker.name}-{worker.address.partition('://')[2].rpartition(':')[0]}"
 
 

@@ -264,7 +264,7 @@ class _Child:
             how = f"its process was ended by {signal.Signals(-code).name}"
         else:
             how = f"its process ended itself with exit code {code}"
-        return how + self._told()
+        return how + self._log_tail()
 
     def _hanging(self) -> str:
         """The end of the output, with the stack of the process as it is now."""
@@ -274,9 +274,9 @@ class _Child:
         until = time.monotonic() + _STACK_S
         while os.fstat(self.log.fileno()).st_size == before and time.monotonic() < until:
             time.sleep(_STACK_S / 20)
-        return self._told()
+        return self._log_tail()
 
-    def _told(self) -> str:
+    def _log_tail(self) -> str:
         self.log.seek(max(0, os.fstat(self.log.fileno()).st_size - _LOG_BYTES))
         return last_words(self.log.read(_LOG_BYTES).decode(errors="replace"))
 

@@ -41,7 +41,7 @@ def load_outcomes(path: Path) -> list[dict[str, Any]]:
         ) from None
 
 
-def _told(row: Row) -> str:
+def _description(row: Row) -> str:
     """The full text about a cell."""
     record = row.record
     mask = f", mask {record.mask}" if record.mask != "none" else ""
@@ -163,7 +163,7 @@ def render(
         sizes=texts.sizes,
         breakable=texts.breakable,
         fact=texts.fact,
-        told=_told,
+        description=_description,
         ratio=texts.ratio,
         fact_name=texts.fact_name,
     )

@@ -21,7 +21,7 @@ from attnbench.benchmark.agreement.attention_agreement import Agreement
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measuring.jobs import Job
-from attnbench.benchmark.measuring.measurement import measure, take_rows
+from attnbench.benchmark.measuring.measurement import measure, measure_rows
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.timing import clocks
 from attnbench.cases.case import Case
@@ -235,7 +235,7 @@ def test_code_that_patches_a_benchmark_is_not_ranked_nor_is_what_follows(
         "    return torch.zeros_like(query)\n"
     )
     jobs = [Job(parse_address(f"{file}:zeros as sdpa"), CASE)] * 2
-    (_, none), (_, found) = take_rows(jobs, QUICK, seed=0)
+    (_, none), (_, found) = measure_rows(jobs, QUICK, seed=0)
     assert none is None
     assert found is not None
     assert found.status == "crashed"

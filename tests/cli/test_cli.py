@@ -131,7 +131,7 @@ def test_an_error_of_attnbench_in_any_command_is_its_message_alone(
     def complain() -> None:
         raise UsageError("what, where, got and expected")
 
-    monkeypatch.setattr(plugins, "_found", complain)
+    monkeypatch.setattr(plugins, "_metadata_rows", complain)
     result = run("plugins")
     assert (result.code, result.err) == (2, "attnbench: what, where, got and expected\n")
 
@@ -145,7 +145,7 @@ def test_plugins_tells_why_one_failed_before_its_traceback(monkeypatch: pytest.M
         "traceback": "Traceback ...",
         "brings": [],
     }
-    monkeypatch.setattr(plugins, "_loaded", lambda: [{**row, **told}])
+    monkeypatch.setattr(plugins, "_loaded_rows", lambda: [{**row, **told}])
     result = run("plugins", "--load")
     assert result.code == 3
     assert "old (mine 1) failed to load: old.path was renamed to new.path\n" in result.out

@@ -159,8 +159,8 @@ def blocks(
     subject: Subject, inputs: Inputs, wanted: int = ROWS, chance: random.Random | None = None
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield items and the rows to compare in each, few enough to fit into memory at once."""
-    apart, q_len = _apart(subject, inputs.query), inputs.query.shape[-2]
-    items, heads = math.prod(inputs.query.shape[:apart]), math.prod(inputs.query.shape[apart:-2])
+    count, q_len = _item_dimensions(subject, inputs.query), inputs.query.shape[-2]
+    items, heads = math.prod(inputs.query.shape[:count]), math.prod(inputs.query.shape[count:-2])
     size = heads * inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
     if _by_items(subject):
         few = min(_MECHANISM_ITEMS, math.ceil(wanted / q_len), _AT_ONCE // (q_len * size))
@@ -185,7 +185,7 @@ def _chosen(count: int, some: int, chance: random.Random | None) -> list[int]:
     return sorted({round(i * (count - 1) / (some - 1)) for i in range(some)})
 
 
-def _apart(subject: Subject, tensor: Tensor) -> int:
+def _item_dimensions(subject: Subject, tensor: Tensor) -> int:
     """The number of leading sizes that index items: all, or all but the heads'."""
     leading = tensor.dim() - 2
     return max(0, leading - 1) if subject.conventions.per_head else leading
@@ -193,7 +193,7 @@ def _apart(subject: Subject, tensor: Tensor) -> int:
 
 def item_of(subject: Subject, tensor: Tensor, item: int) -> Tensor:
     """One item of ``(*lead, N, E)``: ``(N, E)``, or ``(H, N, E)`` with parameters per head."""
-    inner = tensor.shape[_apart(subject, tensor) :]
+    inner = tensor.shape[_item_dimensions(subject, tensor) :]
     return tensor.reshape(-1, *inner)[item]
 
 
@@ -205,7 +205,7 @@ def cut(subject: Subject, inputs: Inputs, item: int, rows: list[int]) -> Inputs:
     """
     query = inputs.query
     lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], inputs.key.shape[-2]
-    outer, whole = lead[: _apart(subject, query)], (*lead, q_len, kv_len)
+    outer, whole = lead[: _item_dimensions(subject, query)], (*lead, q_len, kv_len)
 
     mask = inputs.mask.as_tensor()
     if mask is not None:

@@ -227,5 +227,5 @@ def _notes(a: Sequence[Record], b: Sequence[Record], times: Sequence[Sides]) -> 
 
 def _differing(name: str, a: set[str | None], b: set[str | None]) -> Iterable[str]:
     if a - {None} != b - {None}:
-        told = [", ".join(sorted(str(v) for v in side - {None})) or "unknown" for side in (a, b)]
-        yield f"{name} differs: {told[0]} in A, {told[1]} in B."
+        values = [", ".join(sorted(str(v) for v in side - {None})) or "unknown" for side in (a, b)]
+        yield f"{name} differs: {values[0]} in A, {values[1]} in B."

@@ -89,7 +89,7 @@ class Server:
         except Late:
             raise UsageError(
                 f"{self.side.name} was not imported within {_START_S:g} s: torch or one of its "
-                f"plugins hangs.{self.told()}"
+                f"plugins hangs.{self.log_tail()}"
             ) from None
         if "error" in found:
             raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
@@ -115,7 +115,7 @@ class Server:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            raise UsageError(f"{self.side.name}: its process is gone.{self.told()}") from None
+            raise UsageError(f"{self.side.name}: its process is gone.{self.log_tail()}") from None
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -126,13 +126,13 @@ class Server:
                 raise Late(f"{self.side.name}: no answer within {timeout_s:g} s")
             piece = os.read(self._process.stdout.fileno(), 65536)
             if not piece:
-                raise UsageError(f"{self.side.name} cannot be run.{self.told()}")
+                raise UsageError(f"{self.side.name} cannot be run.{self.log_tail()}")
             self._unread += piece
         line, _, self._unread = self._unread.partition(b"\n")
         found: dict[str, Any] = json.loads(line)
         return found
 
-    def told(self) -> str:
+    def log_tail(self) -> str:
         """The end of what the process wrote to its standard error."""
         self._log.seek(0)
         lines = self._log.read()[-4000:].decode(errors="replace").strip().splitlines()

@@ -26,8 +26,8 @@ from attnbench.benchmark.measuring.measured_calls import (
 )
 from attnbench.benchmark.measuring.memory import limited, peak_bytes
 from attnbench.benchmark.measuring.roofline import impossible_s, roofline_s
+from attnbench.benchmark.measuring.row_measurements import RowMeasurement, summed_up
 from attnbench.benchmark.measuring.shared_timers import Bench, timer_of
-from attnbench.benchmark.measuring.takes import Take, summed_up
 from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, take_blocks
@@ -53,7 +53,7 @@ def measure(
     """Measure one subject at one case in this process; errors are recorded, not raised."""
     setting = setting or Setting()
     started = time.perf_counter()
-    found = take(subject, case, bench or Bench(contract))
+    found = measure_row(subject, case, bench or Bench(contract))
     fields = fields_of(case, contract, setting, subject=subject.name, kind=subject.kind)
     fields["contract"] = contract.name(case.direction, case.case.device, found.clock)
     total = time.perf_counter() - started
@@ -61,10 +61,10 @@ def measure(
     return Record(**{**fields, **found_fields}, overhead_s=total - found.measuring_s)
 
 
-def take(
+def measure_row(
     subject: Subject, case: BenchCase, bench: Bench, *, look: bool = True, clock: str = ""
-) -> Take:
-    """Measure a row in this process; an exception becomes the status of the take."""
+) -> RowMeasurement:
+    """Measure a row in this process; an exception becomes the status of the measurement."""
     threads = torch.get_num_threads()
     torch.set_num_threads(bench.contract.threads)
     started = time.perf_counter()
@@ -73,27 +73,29 @@ def take(
         facts: dict[str, Any] = {"device_name": device_name(device)}
         reason = case.reason_against(subject)
         if reason is not None:
-            return Take("unsupported", reason, facts)
+            return RowMeasurement("unsupported", reason, facts)
         with torch.random.fork_rng(devices=[]), limited(device):
-            found = _taken(subject, case, bench, look=look, clock=clock)
+            found = _measured_row(subject, case, bench, look=look, clock=clock)
         spec = subject.spec
         if isinstance(spec, KernelSpec) and spec.runs_as is not None:
             facts["runs_as"] = spec.runs_as()
         facts["accelerator"] = accelerator_facts(device)  # clocks right after the load
         return replace(found, facts={**facts, **found.facts})
     except RefusalError as error:
-        return Take("unsupported", _first_line(error))
+        return RowMeasurement("unsupported", _first_line(error))
     except Exception as error:
         if is_out_of_memory(error):
             status, reason = "out_of_memory", _first_line(error)
         else:
             status, reason = "failed", f"{type(error).__name__}: {error}"
-        return Take(status, reason, measuring_s=time.perf_counter() - started)
+        return RowMeasurement(status, reason, measuring_s=time.perf_counter() - started)
     finally:
         torch.set_num_threads(threads)
 
 
-def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock: str) -> Take:
+def _measured_row(
+    subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock: str
+) -> RowMeasurement:
     device, contract = torch.device(case.case.device), bench.contract
     module, inputs = case.build(subject)
     call = measured_call(subject, module, inputs, case.direction)
@@ -136,7 +138,7 @@ def _taken(subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock
                     )
             except Unverified as error:
                 status, reason = "unverified", f"{error}; see: {subject.check_command}"
-    return Take(
+    return RowMeasurement(
         status=status,
         reason=reason,
         facts=facts,
@@ -204,29 +206,29 @@ def device_name(device: torch.device) -> str:
     return str(name(device)) if name else device.type
 
 
-def take_rows(
+def measure_rows(
     jobs: Sequence[Job],
     contract: Contract,
     seed: int,
     baselines: tuple[str, str] = BASELINES,
-) -> Iterator[tuple[int, Take | None]]:
+) -> Iterator[tuple[int, RowMeasurement | None]]:
     """Measure rows one after another; this is the task of a process of a run.
 
     Yields:
-        The index of a job and ``None`` when it begins, then the index and its take. The last one is
-        of a subject whose code changed the suite, if one did.
+        The index of a job and ``None`` when it begins, then the index and its measurement. The
+        last one is of a subject whose code changed the suite, if one did.
     """
     guard = SuiteGuard()
     bench = Bench(contract, seed=seed, baselines=(baselines[0], baselines[1]))
     for number, job in enumerate(jobs):
         yield number, None
         (subject,) = resolve(job.target)
-        found = take(subject, job.case, bench, look=job.look, clock=job.clock)
+        found = measure_row(subject, job.case, bench, look=job.look, clock=job.clock)
         if job.look:
             found = replace(found, facts={**found.facts, "versions": _distribution(subject)})
         change = guard.change() or ("a comparison was replaced" if is_blind() else None)
         if change is not None:
-            yield number, Take("crashed", CHANGED.format(change))
+            yield number, RowMeasurement("crashed", CHANGED.format(change))
             return
         yield number, found
 

@@ -20,13 +20,18 @@ from attnbench.benchmark.grid import scoring_of
 from attnbench.benchmark.machine.memory_limits import available_bytes
 from attnbench.benchmark.machine.setting import Setting, fields_of
 from attnbench.benchmark.measuring.jobs import Job
-from attnbench.benchmark.measuring.takes import Take, gain_of, ratio_of, summed_up
+from attnbench.benchmark.measuring.row_measurements import (
+    RowMeasurement,
+    gain_of,
+    ratio_of,
+    summed_up,
+)
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.processes.machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
 
-_INSIDE = "attnbench.benchmark.measuring.measurement:take_rows"
+_INSIDE = "attnbench.benchmark.measuring.measurement:measure_rows"
 _MEMORY = "attnbench.benchmark.machine.memory_limits:available_bytes"
 _ONCE = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
 _MOST_PASSES = 60
@@ -52,43 +57,43 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A take, as stored until the record of its row is written."""
+class StoredMeasurement:
+    """A measurement of a row, as stored until the record of its row is written."""
 
     subject: str
     case: str
     number: int
-    take: Take
+    measurement: RowMeasurement
 
 
 @dataclass
 class _Row:
-    """A subject at a case, and its takes so far by pass."""
+    """A subject at a case, and its measurements so far by pass."""
 
     planned: Planned
     case: BenchCase
-    by_pass: dict[int, Take] = field(default_factory=dict)
+    by_pass: dict[int, RowMeasurement] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
-    def takes(self) -> list[Take]:
-        """The takes in the order of the passes."""
+    def measurements(self) -> list[RowMeasurement]:
+        """The measurements in the order of the passes."""
         return [self.by_pass[number] for number in sorted(self.by_pass)]
 
     @property
     def clock(self) -> str:
         """The clock that its first process chose."""
-        return next((take.clock for take in self.takes if take.clock), "")
+        return next((each.clock for each in self.measurements if each.clock), "")
 
     @property
     def ended(self) -> bool:
         """Whether further processes cannot add anything."""
-        return bool(self.takes) and self.takes[-1].status in _ONCE
+        return bool(self.measurements) and self.measurements[-1].status in _ONCE
 
     @property
     def width(self) -> float:
         """Half width of the ratio's interval; infinite while it is unknown."""
-        found = ratio_of([take for take in self.takes if take.slots])
+        found = ratio_of([each for each in self.measurements if each.slots])
         return float("inf") if found is None else found.half_width
 
 
@@ -143,15 +148,15 @@ class Session:
         )
 
     def events(
-        self, done: Collection[Record] = (), taken: Collection[Taken] = ()
-    ) -> Iterator[Taken | Record]:
-        """Measure; yields each take, and the record of a row once it is complete.
+        self, done: Collection[Record] = (), stored: Collection[StoredMeasurement] = ()
+    ) -> Iterator[StoredMeasurement | Record]:
+        """Measure; yields each measurement, and the record of a row once it is complete.
 
-        A later record of the same row contains more takes and replaces the earlier one.
+        A later record of the same row includes more measurements and replaces the earlier one.
 
         Args:
             done: records of this run from before; their rows are not measured again.
-            taken: takes of this run from before, of rows without a record.
+            stored: measurements of this run from before, of rows without a record.
         """
         known = {(record.subject, record.case) for record in done}
         rows = [
@@ -160,9 +165,9 @@ class Session:
             if (planned.name, case.id) not in known
         ]
         by_name = {(row.planned.name, row.case.id): row for row in rows}
-        for one in taken:
+        for one in stored:
             if (one.subject, one.case) in by_name:
-                by_name[one.subject, one.case].by_pass[one.number] = one.take
+                by_name[one.subject, one.case].by_pass[one.number] = one.measurement
         started = time.monotonic()
         for number in range(self.processes):
             chosen = [row for row in rows if not row.ended and number not in row.by_pass]
@@ -179,7 +184,7 @@ class Session:
 
     def _more(
         self, rows: Sequence[_Row], until: float, whole_s: float
-    ) -> Generator[Taken, None, list[_Row]]:
+    ) -> Generator[StoredMeasurement, None, list[_Row]]:
         """Make further passes while there is time; returns the rows that were measured again."""
         improved: dict[int, _Row] = {}
         for number in range(self.processes, _MOST_PASSES):
@@ -195,7 +200,7 @@ class Session:
             improved |= {id(row): row for row in chosen}
         return [row for row in rows if id(row) in improved]
 
-    def _passed(self, rows: Sequence[_Row], number: int) -> Iterator[Taken]:
+    def _passed(self, rows: Sequence[_Row], number: int) -> Iterator[StoredMeasurement]:
         """Make one pass in one process; after a row that ends the process, start another."""
         waiting = list(rows)
         random.Random(f"{self.seed} {number}").shuffle(waiting)  # noqa: S311 -- no secret
@@ -207,11 +212,13 @@ class Session:
                 count += 1
                 row.by_pass[number] = found
                 row.seconds = seconds
-                yield Taken(row.planned.name, row.case.id, number, found)
+                yield StoredMeasurement(row.planned.name, row.case.id, number, found)
             del waiting[: max(count, 1)]
 
-    def _process(self, rows: Sequence[_Row], number: int) -> Iterator[tuple[_Row, Take, float]]:
-        jobs = [Job(row.planned.target, row.case, not row.takes, row.clock) for row in rows]
+    def _process(
+        self, rows: Sequence[_Row], number: int
+    ) -> Iterator[tuple[_Row, RowMeasurement, float]]:
+        jobs = [Job(row.planned.target, row.case, not row.measurements, row.clock) for row in rows]
         arguments: dict[str, Any] = {
             "jobs": jobs,
             "contract": self.contract,
@@ -255,9 +262,11 @@ class Session:
         )
         point = row.case
         fields["contract"] = self.contract.name(point.direction, point.case.device, row.clock)
-        found = summed_up(row.takes, baseline_of(row.planned.kind, self.baselines), point.tokens)
+        found = summed_up(
+            row.measurements, baseline_of(row.planned.kind, self.baselines), point.tokens
+        )
         found["versions"] = {**fields["versions"], **found.pop("versions", {})}
-        found["overhead_s"] = max(0.0, row.seconds - row.takes[-1].measuring_s)
+        found["overhead_s"] = max(0.0, row.seconds - row.measurements[-1].measuring_s)
         found["gain"] = self._gain(row, rows)
         return Record(**{**fields, **found})
 
@@ -284,8 +293,8 @@ def _widest(rows: Sequence[_Row], seconds: float) -> list[_Row]:
     return found
 
 
-def _ending(event: Event) -> Take:
-    """The take of a row whose process ended during its measurement."""
+def _ending(event: Event) -> RowMeasurement:
+    """The measurement of a row whose process ended during its measurement."""
     if event.over_memory:
-        return Take("out_of_memory", event.reason)
-    return Take("failed" if event.kind == "raised" else event.kind, event.reason)
+        return RowMeasurement("out_of_memory", event.reason)
+    return RowMeasurement("failed" if event.kind == "raised" else event.kind, event.reason)

@@ -1,4 +1,4 @@
-"""The file of an unfinished run: one line of JSON for each take of a row without a record."""
+"""The file of an unfinished run: a line of JSON for each measurement of a row without a record."""
 
 from __future__ import annotations
 
@@ -6,46 +6,47 @@ import contextlib
 import json
 from pathlib import Path
 
-from attnbench.benchmark.measuring.session import Taken
-from attnbench.benchmark.measuring.takes import Take
+from attnbench.benchmark.measuring.row_measurements import RowMeasurement
+from attnbench.benchmark.measuring.session import StoredMeasurement
 from attnbench.benchmark.records.store import writing
 
 _SUFFIX = ".partial"
 
 
 def exists(path: Path) -> bool:
-    """Whether the run with this file of records has a file of takes."""
+    """Whether the run with this file of records has a file of measurements."""
     return path.with_suffix(_SUFFIX).exists()
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of takes of all runs in a folder."""
+    """The files of measurements of all runs in a folder."""
     return list(folder.glob(f"*{_SUFFIX}"))
 
 
-def append(path: Path, taken: Taken) -> None:
-    """Append a take.
+def append(path: Path, stored: StoredMeasurement) -> None:
+    """Append a measurement.
 
     Raises:
         RecordError: the file cannot be written.
     """
-    line = {**vars(taken), "take": taken.take.as_data()}
+    line = {**vars(stored), "measurement": stored.measurement.as_data()}
     with writing(path), path.with_suffix(_SUFFIX).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def read(path: Path) -> list[Taken]:
-    """Read the takes of an interrupted run; an incomplete line is ignored."""
+def read(path: Path) -> list[StoredMeasurement]:
+    """Read the measurements of an interrupted run; an incomplete line is ignored."""
     if not exists(path):
         return []
     found = []
     for line in path.with_suffix(_SUFFIX).read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             data = json.loads(line)
-            found.append(Taken(**{**data, "take": Take.of_data(data["take"])}))
+            data["measurement"] = RowMeasurement.of_data(data["measurement"])
+            found.append(StoredMeasurement(**data))
     return found
 
 
 def remove(path: Path) -> None:
-    """Remove the file of takes of a complete run."""
+    """Remove the file of measurements of a complete run."""
     path.with_suffix(_SUFFIX).unlink(missing_ok=True)

@@ -84,9 +84,9 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return Clue("says", said, said)
     if CONTRACT in failed:  # any other call fails as the contract's does
         return None
-    told = {name for name, failure in failed.items() if not (failure.raised or failure.named)}
+    violated = {name for name, failure in failed.items() if not (failure.raised or failure.named)}
     for name, cause in _table():
-        if name in told:
+        if name in violated:
             if name in _NUMERIC and _narrow(failed[name]):
                 cause = _NARROW
             wider = [one for one in failed.values() if one.case and not _narrow(one)]

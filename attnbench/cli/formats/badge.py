@@ -11,8 +11,8 @@ def render(findings: Findings) -> str:
     """How many properties hold, or how many fail, with a colour."""
     report = findings.report
     passed, bad = len(report.of("passed")), len(findings.bad)
-    told = f"{passed} properties hold" if report.ok else f"{bad} of {passed + bad} fail"
+    text = f"{passed} properties hold" if report.ok else f"{bad} of {passed + bad} fail"
     if not passed and not bad:
-        told = "nothing checked"
+        text = "nothing checked"
     colour = "brightgreen" if report.ok else "red" if bad else "lightgrey"
-    return json.dumps({"schemaVersion": 1, "label": "attnbench", "message": told, "color": colour})
+    return json.dumps({"schemaVersion": 1, "label": "attnbench", "message": text, "color": colour})

@@ -46,8 +46,8 @@ def _annotation(bad: Sequence[Outcome], place: Place | None) -> str:
     title = f"{bad[0].subject}: {bad[0].invariant}{more}"
     where = {} if place is None else {"file": place.file, "line": str(place.line)}
     given = {**where, "title": title}.items()
-    told = ",".join(f"{key}={_escaped(text, ':,')}" for key, text in given)
-    return f"::{level} {told}::{_escaped(finding_text(bad)[:_SHOWN])}"
+    message = ",".join(f"{key}={_escaped(text, ':,')}" for key, text in given)
+    return f"::{level} {message}::{_escaped(finding_text(bad)[:_SHOWN])}"
 
 
 def _escaped(text: str, also: str = "") -> str:
@@ -67,14 +67,14 @@ def _summary(findings: Findings) -> str:
     for name, outcomes in of.items():
         bad = [o for o in outcomes if not o.ok]
         cause = next((o.diagnosis for o in bad if o.diagnosis), None)
-        told = cause or (f"{bad[0].invariant}: {first_line(bad[0].reason)}" if bad else "")
-        cells = (f"`{name}`", counts_text(CheckReport(tuple(outcomes))), told)
+        message = cause or (f"{bad[0].invariant}: {first_line(bad[0].reason)}" if bad else "")
+        cells = (f"`{name}`", counts_text(CheckReport(tuple(outcomes))), message)
         lines.append("|".join(["", *(cell.replace("|", "\\|") for cell in cells), ""]))
     for name, outcomes in of.items():
         bad = [o for o in outcomes if not o.ok]
         if bad:
-            told = finding_text(bad, findings.statements)
-            lines += ["", f"#### `{name}`", "", "~~~text", told, "~~~"]
+            message = finding_text(bad, findings.statements)
+            lines += ["", f"#### `{name}`", "", "~~~text", message, "~~~"]
             lines += [f"Run it: `{o.command}`" for o in bad[:1] if o.command]
     lines += ["", *(f"- {note}" for note in report.notes)]
     return "\n".join(lines).rstrip() + "\n"

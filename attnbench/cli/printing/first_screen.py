@@ -36,10 +36,10 @@ _SIGNS = {
 }
 
 
-def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[str]) -> None:
+def show(content: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[str]) -> None:
     """Print the screen."""
     out = console()
-    wrong = told["wrong"]
+    wrong = content["wrong"]
     if wrong:
         out.print(f"[bold red]Wrong:[/] {_escaped(wrong[0])}")
         for line in wrong[1:8]:
@@ -53,7 +53,7 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
             print(f"On {machine}, {own[0].machine.get('processor', '')}:")
         for each in grids(own):
             print(_setting(record for line in each.lines for record in line.cells if record))
-            _print_grid(each, told["checks"])
+            _print_grid(each, content["checks"])
             shown |= {line.subject for line in each.lines}
     missing = [name for name in subjects if name not in shown]
     if missing:
@@ -72,10 +72,12 @@ def show(told: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[
     print(_LEGEND.format(**texts))
     if layers:
         print(_LAYER_LEGEND.format(baseline=_baseline(records, layers=True)))
-    if told["busy"]:
-        print(told["busy"])
-    print("Left out: " + "; ".join(f"{row['what']} ({row['command']})" for row in told["left_out"]))
-    print("Next: " + "   ".join(told["next"]))
+    if content["busy"]:
+        print(content["busy"])
+    print(
+        "Left out: " + "; ".join(f"{row['what']} ({row['command']})" for row in content["left_out"])
+    )
+    print("Next: " + "   ".join(content["next"]))
 
 
 def _setting(records: Iterable[Record]) -> str:

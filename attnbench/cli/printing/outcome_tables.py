@@ -55,8 +55,8 @@ class Screen:
         places = [place for place, one in enumerate(found) if one.invariant == outcome.invariant]
         if places:  # what replaces an outcome that was shown
             found[places[0]] = outcome
-            told = outcome.reason.splitlines()[-1].strip()
-            line = f"{outcome.subject}: {outcome.invariant}: {outcome.status}: {told}"
+            message = outcome.reason.splitlines()[-1].strip()
+            line = f"{outcome.subject}: {outcome.invariant}: {outcome.status}: {message}"
             print_line(line, outcome.status)
             return
         found.append(outcome)
@@ -93,12 +93,12 @@ class Screen:
         head = f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant}"
         column = _STATUS_WIDTH + 2 + len(name) + self._width
         cases = "case" if outcome.cases == 1 else "cases"
-        told = f"{outcome.seconds:6.2f} s  {outcome.cases:3} {cases}"
+        message = f"{outcome.seconds:6.2f} s  {outcome.cases:3} {cases}"
         if outcome.status == "passed":
-            told += f": {outcome.reason}"
+            message += f": {outcome.reason}"
         elif outcome.status == "skipped":
-            told = first_line(outcome.reason)
-        print_line(_fitted(head, column, told), outcome.status)
+            message = first_line(outcome.reason)
+        print_line(_fitted(head, column, message), outcome.status)
 
     def _subject(self, subject: str, found: Sequence[Outcome]) -> None:
         bad = [outcome for outcome in with_cause(found) if not outcome.ok]
@@ -107,20 +107,20 @@ class Screen:
             print_line(f"{gap}{finding_text(bad, self._statements)}\n")
         if self._each:
             return
-        told = counts_text(CheckReport(tuple(found)))
+        message = counts_text(CheckReport(tuple(found)))
         seconds = sum(outcome.seconds for outcome in found)
         cases = sum(outcome.cases for outcome in found)
         head, column = f"{'see above' if bad else 'ok':9}  {subject}", 11 + self._subject_width
-        told = f"{seconds:6.1f} s  {cases} cases: {told}"
-        print_line(_fitted(head, column, told), "failed" if bad else "passed")
+        message = f"{seconds:6.1f} s  {cases} cases: {message}"
+        print_line(_fitted(head, column, message), "failed" if bad else "passed")
 
 
-def _fitted(head: str, column: int, told: str) -> str:
+def _fitted(head: str, column: int, rest: str) -> str:
     """A line whose second part starts at a column; wrapped if the terminal is too narrow."""
-    line, width = f"{head:{column}}  {told}".rstrip(), screen_width()
+    line, width = f"{head:{column}}  {rest}".rstrip(), screen_width()
     if width is None or len(line) <= width:
         return line
-    text, indent = f"{head}  {' '.join(told.split())}", " " * 4
+    text, indent = f"{head}  {' '.join(rest.split())}", " " * 4
     return textwrap.fill(
         text,
         max(width, 20),

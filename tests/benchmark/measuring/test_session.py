@@ -12,8 +12,8 @@ import pytest
 
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.machine.setting import Setting
-from attnbench.benchmark.measuring.session import Planned, Session, Taken
-from attnbench.benchmark.measuring.takes import Take
+from attnbench.benchmark.measuring.row_measurements import RowMeasurement
+from attnbench.benchmark.measuring.session import Planned, Session, StoredMeasurement
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.timing.blocks import Block, Slot
 from attnbench.benchmark.workloads import named_set
@@ -39,12 +39,12 @@ class Processes:
             ratio *= 1 + self.spread.get(name, 0.0) * self.chance.uniform(-1, 1)
             a, b = Slot(1e-3), Slot(1e-3 * ratio)
             blocks = (Block("ABBA", (a, b, b, a)),) * 4
-            yield row, Take("ok", blocks=blocks, slots=(b, b)), self.row_s
+            yield row, RowMeasurement("ok", blocks=blocks, slots=(b, b)), self.row_s
 
 
 def run(
     monkeypatch: pytest.MonkeyPatch, names: dict[str, float], *, row_s: float = 0.0, **more: Any
-) -> tuple[Processes, list[Taken | Record]]:
+) -> tuple[Processes, list[StoredMeasurement | Record]]:
     processes = Processes(names, row_s)
     monkeypatch.setattr(Session, "_process", lambda self, r, n: processes(self, r, n))
     monkeypatch.setattr(time, "monotonic", lambda: processes.now)

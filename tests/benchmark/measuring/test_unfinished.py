@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from attnbench.benchmark.measuring import unfinished
-from attnbench.benchmark.measuring.session import Taken
-from attnbench.benchmark.measuring.takes import Take
+from attnbench.benchmark.measuring.row_measurements import RowMeasurement
+from attnbench.benchmark.measuring.session import StoredMeasurement
 from attnbench.errors import RecordError
 
 
-def taken(subject: str) -> Taken:
-    return Taken(subject=subject, case="small", number=0, take=Take("ok"))
+def taken(subject: str) -> StoredMeasurement:
+    return StoredMeasurement(
+        subject=subject, case="small", number=0, measurement=RowMeasurement("ok")
+    )
 
 
 def test_takes_come_back_and_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:

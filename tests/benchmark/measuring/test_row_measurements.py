@@ -7,15 +7,23 @@ import random
 
 import pytest
 
-from attnbench.benchmark.measuring.takes import Take, gain_of, interval, ratio_of, summed_up
+from attnbench.benchmark.measuring.row_measurements import (
+    RowMeasurement,
+    gain_of,
+    interval,
+    ratio_of,
+    summed_up,
+)
 from attnbench.benchmark.timing.blocks import Block, Slot
 
 
-def take(ratio: float, *, blocks: int = 4, seconds: float = 1.0, **more: object) -> Take:
+def measured(
+    ratio: float, *, blocks: int = 4, seconds: float = 1.0, **more: object
+) -> RowMeasurement:
     a, b = Slot(seconds), Slot(seconds * ratio)
     made = tuple(Block("ABBA", (a, b, b, a)) for _ in range(blocks))
     slots = tuple(slot for one in made for slot in one.side("B"))
-    return Take("ok", blocks=made, slots=slots, **more)
+    return RowMeasurement("ok", blocks=made, slots=slots, **more)
 
 
 def test_the_interval_holds_the_truth_in_95_of_100() -> None:
@@ -29,7 +37,7 @@ def test_the_interval_holds_the_truth_in_95_of_100() -> None:
 
 def test_an_interval_over_processes_is_not_one_over_their_blocks() -> None:
     """Each process is off by something of its own, which its blocks do not show."""
-    found = ratio_of([take(1.9), take(2.1), take(2.0)])
+    found = ratio_of([measured(1.9), measured(2.1), measured(2.0)])
     assert found is not None
     assert found.ratio == pytest.approx(2.0, rel=0.01)
     assert found.low < 1.9
@@ -41,20 +49,20 @@ def test_of_one_process_the_interval_is_over_its_blocks() -> None:
     for n in range(8):
         a, b = Slot(1.0), Slot(2.0 + 0.1 * n)
         blocks.append(Block("ABBA", (a, b, b, a)))
-    found = ratio_of([Take("ok", blocks=tuple(blocks))])
+    found = ratio_of([RowMeasurement("ok", blocks=tuple(blocks))])
     assert found is not None
     assert 1.8 < found.low < found.ratio < found.high < 3.0
 
 
 def test_of_one_block_no_interval_is_told() -> None:
-    record = summed_up([take(2.0, blocks=1)])
+    record = summed_up([measured(2.0, blocks=1)])
     assert record["ratio"] == pytest.approx(2.0)
     assert "ratio_low" not in record
 
 
 def test_the_gain_of_a_kernel_is_from_the_ratios_of_both() -> None:
-    kernel = [take(0.5), take(0.6), take(0.55)]
-    scoring = [take(1.0), take(1.2), take(1.1)]
+    kernel = [measured(0.5), measured(0.6), measured(0.55)]
+    scoring = [measured(1.0), measured(1.2), measured(1.1)]
     found = gain_of(kernel, scoring)
     assert found is not None
     assert found.ratio == pytest.approx(2.0)
@@ -62,7 +70,7 @@ def test_the_gain_of_a_kernel_is_from_the_ratios_of_both() -> None:
 
 
 def test_times_are_medians_over_processes_and_all_are_kept() -> None:
-    record = summed_up([take(2.0, seconds=s) for s in (1.0, 3.0, 2.0)])
+    record = summed_up([measured(2.0, seconds=s) for s in (1.0, 3.0, 2.0)])
     assert record["times_s"] == (2.0, 6.0, 4.0)
     assert record["time_s"] == 4.0
     assert record["time_q1_s"] <= record["time_s"] <= record["time_q3_s"]
@@ -70,8 +78,8 @@ def test_times_are_medians_over_processes_and_all_are_kept() -> None:
 
 
 def test_a_process_that_ended_otherwise_gives_the_row_its_status() -> None:
-    ended = Take("crashed", "its process was ended by SIGSEGV")
-    for takes in ([take(2.0), ended], [ended, take(2.0)]):
-        record = summed_up(takes)
+    ended = RowMeasurement("crashed", "its process was ended by SIGSEGV")
+    for measurements in ([measured(2.0), ended], [ended, measured(2.0)]):
+        record = summed_up(measurements)
         assert (record["status"], record["reason"]) == (ended.status, ended.reason)
         assert "ratio" not in record

@@ -1,4 +1,4 @@
-"""Takes: the measurements of a row by single processes, and their summary.
+"""The measurements of a row by single processes, and their summary.
 
 A row is a subject at a case. Blocks of one process share that process's bias (the placement of its
 memory and code), so intervals are computed over processes. This module does not import torch.
@@ -21,7 +21,7 @@ _BATCHES = 4
 
 
 @dataclass(frozen=True)
-class Take:
+class RowMeasurement:
     """The measurement of a row by one process.
 
     Args:
@@ -54,8 +54,8 @@ class Take:
         return asdict(self)
 
     @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> Take:
-        """Create a take from the data that :meth:`as_data` returned."""
+    def of_data(cls, data: Mapping[str, Any]) -> RowMeasurement:
+        """Create a measurement from the data that :meth:`as_data` returned."""
         slots = tuple(Slot(**slot) for slot in data["slots"])
         blocks = tuple(
             Block(block["order"], tuple(Slot(**slot) for slot in block["slots"]))
@@ -121,28 +121,30 @@ def _of_blocks(blocks: Sequence[Block]) -> Interval:
     return Interval(center, min(found.low, center), max(found.high, center))
 
 
-def ratio_of(takes: Sequence[Take]) -> Interval | None:
+def ratio_of(measurements: Sequence[RowMeasurement]) -> Interval | None:
     """The ratio to the baseline, with an interval over processes, or over the blocks of one."""
-    logs = [take.log_ratio for take in takes if take.log_ratio is not None]
+    logs = [each.log_ratio for each in measurements if each.log_ratio is not None]
     if not logs:
         return None
     if len(logs) == 1:
-        (only,) = (take for take in takes if take.blocks)
+        (only,) = (each for each in measurements if each.blocks)
         return _of_blocks(only.blocks)
     return interval(logs)
 
 
-def gain_of(kernel: Sequence[Take], scoring: Sequence[Take]) -> Interval | None:
+def gain_of(kernel: Sequence[RowMeasurement], scoring: Sequence[RowMeasurement]) -> Interval | None:
     """How many times faster a kernel is than its scoring function, from the ratios of both.
 
     Args:
-        kernel, scoring: takes of each, in the same order of processes; a process counts only if
-            both its takes have a ratio.
+        kernel, scoring: measurements of each, in the same order of processes; a process counts
+            only if both its measurements have a ratio.
     """
     logs = [
         ours - theirs
         for theirs, ours in zip(
-            (take.log_ratio for take in kernel), (take.log_ratio for take in scoring), strict=False
+            (each.log_ratio for each in kernel),
+            (each.log_ratio for each in scoring),
+            strict=False,
         )
         if ours is not None and theirs is not None
     ]
@@ -150,22 +152,22 @@ def gain_of(kernel: Sequence[Take], scoring: Sequence[Take]) -> Interval | None:
 
 
 def summed_up(
-    takes: Sequence[Take], baseline: str = BASELINE, tokens: int | None = None
+    measurements: Sequence[RowMeasurement], baseline: str = BASELINE, tokens: int | None = None
 ) -> dict[str, Any]:
-    """Summarise takes as the fields of a record."""
-    timed = [take for take in takes if take.slots]
+    """Summarise measurements as the fields of a record."""
+    timed = [each for each in measurements if each.slots]
     found: dict[str, Any] = {"status": "ok", "reason": ""}
-    for take in takes:
-        found |= take.facts
-    wrong = next((take for take in takes if take.status != "ok"), None)
+    for each in measurements:
+        found |= each.facts
+    wrong = next((each for each in measurements if each.status != "ok"), None)
     if wrong is not None:
         found |= {"status": wrong.status, "reason": wrong.reason}
-    found["measuring_s"] = math.fsum(take.measuring_s for take in takes)
-    found["timing_s"] = math.fsum(take.timing_s for take in takes)
+    found["measuring_s"] = math.fsum(each.measuring_s for each in measurements)
+    found["timing_s"] = math.fsum(each.timing_s for each in measurements)
     if not timed:
         return found
-    times = [low_quantile(take.slots) for take in timed]
-    slots = [slot for take in timed for slot in take.slots]
+    times = [low_quantile(each.slots) for each in timed]
+    slots = [slot for each in timed for slot in each.slots]
     spread = times if len(times) >= 3 else [slot.seconds for slot in slots]
     low, _, high = (
         statistics.quantiles(spread, n=4, method="inclusive") if len(spread) > 1 else spread * 3
@@ -179,11 +181,11 @@ def summed_up(
         "times_s": tuple(times),
         "samples_s": tuple(slot.seconds for slot in slots),
         "calls": timed[-1].calls,
-        "null_s": _median([take.null_s for take in timed]),
+        "null_s": _median([each.null_s for each in timed]),
         "load": _loads(timed, slots),
     }
     if found["status"] == "ok":
-        logs = [take.log_ratio for take in timed if take.log_ratio is not None]
+        logs = [each.log_ratio for each in timed if each.log_ratio is not None]
         ratio = ratio_of(timed)
         found["ratios"] = tuple(math.exp(log) for log in logs)
         if ratio is not None:
@@ -198,8 +200,10 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(there) if there else None
 
 
-def _loads(takes: Sequence[Take], slots: Sequence[Slot]) -> dict[str, float]:
+def _loads(measurements: Sequence[RowMeasurement], slots: Sequence[Slot]) -> dict[str, float]:
     """The load of the machine, averaged over the processes."""
-    names = dict.fromkeys(name for take in takes for name in take.load)
-    load = {n: statistics.fmean(take.load[n] for take in takes if n in take.load) for n in names}
+    names = dict.fromkeys(name for each in measurements for name in each.load)
+    load = {
+        n: statistics.fmean(each.load[n] for each in measurements if n in each.load) for n in names
+    }
     return {**load, "disturbed_share": sum(slot.disturbed for slot in slots) / len(slots)}
