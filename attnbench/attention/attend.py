@@ -12,10 +12,11 @@ from typing import Literal, overload
 import torch
 from torch import Tensor, nn
 
-from attnbench._signing import MADE_FOR, ORIGIN
-from attnbench.attention.arguments import check_inputs, check_lead, expand_heads, heads_are_rows
+from attnbench._signing import ORIGIN
+from attnbench.attention.arguments import check_inputs, expand_heads, heads_are_rows
+from attnbench.attention.calls import call_of, check_features
 from attnbench.attention.dispatch import call_case, choose, rows_stand_alone
-from attnbench.attention.masks import Mask, broadcast_mask, fold
+from attnbench.attention.masks import Mask, broadcast_mask
 from attnbench.attention.softmax import pool, softmax_weights
 from attnbench.errors import (
     DeviceError,
@@ -43,17 +44,6 @@ def _prepare(module_or_name: nn.Module | str, query: Tensor, key: Tensor) -> nn.
         )
     module = spec.make(query.shape[-1], key.shape[-1])
     return module.to(dtype=query.dtype, device=query.device)
-
-
-def _check_features(module: nn.Module, query: Tensor, key: Tensor) -> None:
-    given = query.shape[-1], key.shape[-1]
-    wanted = getattr(module, MADE_FOR, given)
-    if given != tuple(wanted[:2]):
-        name = getattr(module, ORIGIN).partition("@")[0]
-        raise ShapeError(
-            f"{name} was made for query_size={wanted[0]}, key_size={wanted[1]}, but the query has "
-            f"{given[0]} features and the key {given[1]}."
-        )
 
 
 def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
@@ -214,27 +204,12 @@ def attend(
         return output, found[1].reshape(*query.shape[:-1], key.shape[-2])
     if enable_gqa:
         key, value = expand_heads(query, key, value)
-    check_lead(query, key, value)
+    call = call_of(query, key, value, attn_mask, valid_lens, is_causal)
     module = _prepare(module_or_name, query, key)
-    _check_features(module, query, key)
-    lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
-    # causality alone goes to a kernel as a flag, unless it leaves rows without keys
-    flag = is_causal and attn_mask is None and valid_lens is None and q_len <= kv_len
-    mask = fold(
-        attn_mask,
-        valid_lens,
-        is_causal,
-        lead=lead,
-        q_len=q_len,
-        kv_len=kv_len,
-        device=query.device,
-    )
+    check_features(module, query, key)
     if 0 in query.shape or 0 in key.shape or value.shape[-1] == 0:
-        return _attend_to_nothing(query, key, value, return_weights, mask)
-    hidden = None if flag else mask.hidden_keys
-    if hidden is not None:
-        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
-
+        return _attend_to_nothing(query, key, value, return_weights, call.mask)
+    key, value, mask, flag = call.key, call.value, call.mask, call.is_causal
     dropout_p = dropout_p if module.training else 0.0
     plain_only = return_weights or dropout_p > 0.0
     if plain_only and kernel not in ("auto", "plain", None):

@@ -6,7 +6,7 @@ gradient of a weight is 0 at a padded slot, and 0 times a NaN in its key would b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -49,20 +49,46 @@ class Call:
         return output if empty is None else output.masked_fill(empty, 0.0)
 
 
-def check_features(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Compare the numbers of features with those that the module was made for.
+def check_features(module: nn.Module, *tensors: Tensor) -> None:
+    """Compare the features of query, key and perhaps value with those that a module was made for.
 
     Raises:
         ShapeError: one differs.
     """
-    given = (query.shape[-1], key.shape[-1], value.shape[-1])
-    wanted = getattr(module, MADE_FOR, given)
-    if given != tuple(wanted):
+    given = tuple(tensor.shape[-1] for tensor in tensors)
+    wanted = tuple(getattr(module, MADE_FOR, given))[: len(given)]
+    if given != wanted:
         name = getattr(module, ORIGIN).partition("@")[0]
-        raise ShapeError(
-            f"{name} was made for query_size, key_size, value_size = {tuple(wanted)}, but query, "
-            f"key and value have {given} features."
-        )
+        sizes = ", ".join(("query_size", "key_size", "value_size")[: len(given)])
+        raise ShapeError(f"{name} was made for {sizes} = {wanted}, but got {given} features.")
+
+
+def call_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    valid_lens: Tensor | None,
+    is_causal: bool,
+) -> Call:
+    """A call of checked inputs; see :func:`prepare`."""
+    check_lead(query, key, value)
+    lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
+    mask = fold(
+        attn_mask,
+        valid_lens,
+        is_causal,
+        lead=lead,
+        q_len=q_len,
+        kv_len=kv_len,
+        device=query.device,
+    )
+    # causality alone goes to a kernel as a flag, unless it leaves rows without keys
+    flag = is_causal and attn_mask is None and valid_lens is None and q_len <= kv_len
+    hidden = None if flag else mask.hidden_keys
+    if hidden is not None:
+        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+    return Call(query, key, value, mask, flag)
 
 
 def prepare(
@@ -81,23 +107,8 @@ def prepare(
         ShapeError, DtypeError, DeviceError, MaskError, UsageError: one does not fit.
     """
     check_inputs(query, key, value)
-    check_lead(query, key, value)
+    call = call_of(query, key, value, attn_mask, valid_lens, is_causal)
     check_features(module, query, key, value)
     if not 0.0 <= dropout_p < 1.0:
         raise UsageError(f"dropout_p = {dropout_p}, but should be in [0, 1).")
-    lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
-    mask = fold(
-        attn_mask,
-        valid_lens,
-        is_causal,
-        lead=lead,
-        q_len=q_len,
-        kv_len=kv_len,
-        device=query.device,
-    )
-    flag = is_causal and attn_mask is None and valid_lens is None and q_len <= kv_len
-    call = Call(query, key, value, mask, flag)
-    hidden = None if flag else mask.hidden_keys
-    if hidden is None:
-        return call
-    return replace(call, key=key.masked_fill(hidden, 0.0), value=value.masked_fill(hidden, 0.0))
+    return call

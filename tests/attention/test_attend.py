@@ -216,7 +216,7 @@ BAD_CALLS = {
     "sizes of a module": (
         lambda q, k, v: attnbench.attend(attnbench.get("additive").make(5, 4), q, k, v),
         ShapeError,
-        "additive was made for query_size=5, key_size=4, but the query has 4",
+        r"additive was made for query_size, key_size = \(5, 4\), but got \(4, 4\) features",
     ),
     "unequal sizes": (
         lambda q, k, v: attnbench.attend("dot", q, k[..., :3], v),
