@@ -269,6 +269,27 @@ def test_gradients_that_stop_being_right_are_not_ranked() -> None:
     assert "gradient" in record.reason
 
 
+def test_gradients_that_are_wrong_for_a_loss_that_sums_are_not_ranked() -> None:
+    """An upstream gradient of ones, as that of timed calls, gives wrong ones, always the same."""
+
+    class Summed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, output: Tensor) -> Tensor:
+            return output.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 0 if bool((gradient == 1).all()) else gradient
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        found = right(query, key, value)
+        return found if query.dtype == torch.float64 else Summed.apply(found)
+
+    record = row(call, "forward_backward")
+    assert record.status == "unverified"
+    assert "a gradient of a timed call is off" in record.reason
+
+
 def test_what_is_remembered_by_content_is_never_met_again() -> None:
     memo: dict[bytes, Tensor] = {}
 

@@ -6,6 +6,9 @@ those of the queries, of the keys and values that the queries see, and of every 
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -57,16 +60,50 @@ def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float
     slots = kv_item(subject, inputs, item)
     got[0] = item_of(subject, got[0], item)[..., rows, :].unsqueeze(0)
     got[1:3] = (item_of(subject, gradient, slots).unsqueeze(0) for gradient in got[1:3])
-    oracle = Oracle(subject, module, cut(subject, inputs, item, rows))
-    expected = _gradients(subject, oracle.module, oracle.inputs, some, plain=True)
+    return _ratio(subject, module, cut(subject, inputs, item, rows), some, got)
+
+
+def timed_gradient_ratio(
+    subject: Subject,
+    module: nn.Module,
+    inputs: Inputs,
+    timed: Sequence[Tensor],
+    chance: random.Random,
+) -> float:
+    """The same of what a timed call returned, whose upstream gradient is all ones.
+
+    Of one drawn item the gradients of some queries are compared, or of all where the mechanism
+    needs all, and then those of keys and values, too.
+
+    Args:
+        subject, module, inputs: what was called, and with what.
+        timed: the gradients of query, key and value.
+        chance: draws item and rows.
+    """
+    item, rows = next(blocks(subject, inputs, chance=chance))
+    got = [item_of(subject, timed[0], item)[..., rows, :].unsqueeze(0)]
+    if len(rows) == inputs.query.shape[-2] and kv_item(subject, inputs, item) == item:
+        alone = inputs.query.shape[:-2] == inputs.key.shape[:-2]  # no other head adds to them
+        got += [item_of(subject, t, item).unsqueeze(0) for t in timed[1:3] if alone]
+    shape = (*got[0].shape[:-1], inputs.value.shape[-1])
+    ones = torch.ones(shape, dtype=torch.float64)
+    return _ratio(subject, module, cut(subject, inputs, item, rows), ones, got)
+
+
+def _ratio(
+    subject: Subject, module: nn.Module, inputs: Inputs, upstream: Tensor, got: Gradients
+) -> float:
+    """The largest error over the allowed error, of as many gradients as are given."""
+    oracle = Oracle(subject, module, inputs)
+    expected = _gradients(subject, oracle.module, oracle.inputs, upstream, plain=True)
     step = max(oracle.eps, 2.0**-24)
     moves = [
-        _gradients(subject, near, given, some, plain=True)
+        _gradients(subject, near, given, upstream, plain=True)
         for near, given in oracle.moved(step, _MOVES)
     ]
     largest = max(float(true.abs().max()) for true in expected)  # in one, all terms may cancel
     worst = 0.0
-    for n, (ours, true) in enumerate(zip(got, expected, strict=True)):
+    for n, (ours, true) in enumerate(zip(got, expected, strict=False)):
         change = max(float((move[n] - true).abs().max()) for move in moves) * oracle.eps / step
         allowed = _UNITS * (change + oracle.eps * largest) + oracle.tiny
         worst = max(worst, ratio_of_errors((ours.detach().cpu().double() - true).abs(), allowed))
