@@ -40,7 +40,7 @@ def read() -> tuple[list[Finding], dict[str, Outcome]]:
         finding["name"] = script or slug(f"{finding['library']} {finding['subject']}")
         if script:
             finding["code"] = (FOLDER / "scripts" / f"{script}.py").read_text("utf-8")
-            finding |= outcomes[script]
+            finding |= outcomes.get(script, {"got": "", "want": ""})  # a script not run yet
             finding["effect"] = "error" if is_error(finding["got"]) else "wrong result"
     return findings, outcomes
 

@@ -1,0 +1,8 @@
+import torch
+from neuralforecast.common._modules import FullAttention
+
+torch.manual_seed(0)
+q, k, v = torch.randn(3, 1, 5, 2, 8)
+fused, plain = (FullAttention(mask_flag=True, output_attention=a).eval() for a in (False, True))
+print("got ", fused(q, k, v, None)[0][0, 0, 0, :4].tolist())
+print("want", plain(q, k, v, None)[0][0, 0, 0, :4].tolist())
