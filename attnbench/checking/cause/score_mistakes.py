@@ -80,6 +80,29 @@ def _merges(call: Call) -> Named:
                 yield "parts_merged_in_another_base", call.pooled(weights)
 
 
+def _rescaling(call: Call) -> Named:
+    """Blocks of keys whose sums are not rescaled where a later block moves the largest score."""
+    stages = call.stages
+    scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
+    for block in (16, 32, 64, 128):
+        if call.lengths[1] <= block:
+            continue
+        parts = scores.split(block, -1)
+        tops = torch.stack([part.amax(-1, keepdim=True) for part in parts]).cummax(0).values
+        tops = tops.masked_fill(tops == -math.inf, 0.0)
+        factors = (tops - tops[-1]).exp()
+        powers = [(part - top).exp() for part, top in zip(parts, tops, strict=True)]
+        sums = torch.stack([power.sum(-1, keepdim=True) for power in powers])
+        scaled = [power * factor for power, factor in zip(powers, factors, strict=True)]
+        for shares, total in (
+            (powers, (sums * factors).sum(0)),
+            (scaled, sums.sum(0)),
+            (powers, sums.sum(0)),
+        ):
+            weights = torch.cat(shares, -1) / total.masked_fill(total == 0, 1.0)
+            yield "block_sums_not_rescaled", call.pooled(weights)
+
+
 def _scores(call: Call) -> Named:
     right, (q_len, kv_len) = call.stages.scores, call.lengths
     size = call.inputs.query.shape[-1]
@@ -150,6 +173,7 @@ TOPICS: tuple[Topic, ...] = (
     _axes,
     _softmax,
     _merges,
+    _rescaling,
     _scores,
     _scale,
     _values,

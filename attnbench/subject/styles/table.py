@@ -20,6 +20,7 @@ from attnbench.subject.styles.interfaces import interface
 from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.packing import paged, varlen
+from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.styles.textbook_classes import is_textbook, textbook
 
 _FLEX = "torch.nn.attention.flex_attention"
@@ -73,6 +74,25 @@ def known_style(target: object) -> str | None:
     return "textbook" if is_textbook(target) else None
 
 
+_POOLED = """
+{name} takes {query} and {key} alone. If it gives scores (..., L, S), write a ScoringSpec. If it
+pools {key}, write beside it a class that hands out its weights, and check that as textbook:
+  class Pooled({name}):
+      def forward(self, query, key, value):
+          rows = [super(Pooled, self).forward(row, key)[1] for row in query.split(1, 1)]
+          weights = torch.cat(rows, 1)  # (B, L, S)
+          return weights @ value, weights"""
+
+
+def _without_values(target: Any) -> str:
+    """What to write beside a class that takes a query and what it attends to, and no values."""
+    keywords = keywords_of(target.forward) if hasattr(target, "forward") else None
+    names = [name for name in keywords.names if name != "self"] if keywords else []
+    if not inspect.isclass(target) or len(names) != 2:
+        return ""
+    return _POOLED.format(name=name_of(target), query=names[0], key=names[1])
+
+
 def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSpec:
     """The spec of what is no spec itself.
 
@@ -96,7 +116,8 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
                 f"{name_of(target)} is no spec, and none of the styles of call fits it "
                 f"({', '.join(STYLES)}). Write a spec beside it, and name that: "
                 "attnbench.MechanismSpec(name=..., make=...) for a module of query, key and value, "
-                "or attnbench.adapters.layer(...) for one of hidden states."
+                f"or attnbench.adapters.layer(...) for one of hidden states."
+                f"{_without_values(target)}"
             )
         raise StyleError(
             f"{name_of(target)} is no spec, and how it is called is not known: name the style with "

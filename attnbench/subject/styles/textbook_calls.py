@@ -29,6 +29,7 @@ class Form:
         mask: name of the argument for a mask.
         single: whether it takes one query at a time, and one key vector for all slots.
         alone: whether it takes a batch of one only.
+        flat: whether it takes one number a query, key and value: ``(n,)``, ``(n, S)``, ``(n, S)``.
         edits: whether it changes its inputs, so that it gets copies.
     """
 
@@ -36,7 +37,7 @@ class Form:
         names = keywords.names
         self.lengths = next((name for name in names if name in LENGTHS), None)
         self.mask = keywords.named.get("attn_mask")
-        self.single = self.alone = self.edits = False
+        self.single = self.alone = self.flat = self.edits = False
 
 
 class TextbookMaker:
@@ -122,6 +123,10 @@ class _Textbook(nn.Module):
         return calls
 
     def _call(self, tensors: list[Tensor], more: dict[str, Any]) -> tuple[Any, Any]:
+        count = tensors[0].shape[1]
+        if self.form.flat:
+            rows = [tensor[..., 0].repeat_interleave(count, 0) for tensor in tensors[1:]]
+            tensors = [tensors[0].reshape(-1), *rows]
         if self.form.edits:
             tensors = [tensor.clone() for tensor in tensors]
         names = {"lengths": self.form.lengths, "mask": self.form.mask}
@@ -133,6 +138,9 @@ class _Textbook(nn.Module):
         with refusals(name_of(self.callee), masked=bool(more)):
             output, weights = output_and_more(self.callee(*tensors, **given))
         weights = getattr(self.callee, "attention_weights", None) if weights is None else weights
+        if self.form.flat:
+            output = output.reshape(-1, count, 1)
+            weights = None if weights is None else weights.reshape(-1, count, weights.shape[-1])
         self._forget()
         return output, weights
 

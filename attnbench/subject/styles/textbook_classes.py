@@ -70,7 +70,10 @@ _ONE_KEY = ("every_attendable_key_matters", "equal_keys_get_equal_weight")
 
 
 def is_textbook(target: Any) -> bool:
-    """Whether argument names show the style: plural or capital ones, or ``valid_lens``."""
+    """Whether argument names show the style: plural or capital ones, ``valid_lens`` or ``mask``.
+
+    ``mask`` alone shows it of a class whose constructor asks for sizes by their usual names.
+    """
     called = target.forward if inspect.isclass(target) and hasattr(target, "forward") else target
     keywords = keywords_of(called) if callable(called) else None
     if keywords is None:
@@ -79,7 +82,10 @@ def is_textbook(target: Any) -> bool:
     if len(names) < 3 or any(n not in k for n, k in zip(names, FIRST.values(), strict=False)):
         return False
     plural = all(name in known[1::2] for name, known in zip(names, FIRST.values(), strict=False))
-    return plural or any(name in LENGTHS for name in names)
+    if plural or any(name in LENGTHS for name in names):
+        return True
+    sized = inspect.isclass(target) and names[3:] == ["mask"]
+    return sized and not isinstance(constructor_arguments(target, 8, 8, 8, SLOTS), str)
 
 
 class _Probe:
@@ -104,6 +110,7 @@ class _Probe:
                 f"{self._complaint()}.{better(make)}"
             ) from self.raised
         self.equal_sizes = self.call(sizes=(8, 4, 8)) is None
+        self.one_size = self.equal_sizes and self.call(sizes=(8, 8, 4)) is None
         self.form.edits, self.takes_lengths = self._edits(), False
 
     def _made(self, *sizes: int) -> Any:
@@ -111,8 +118,9 @@ class _Probe:
             torch.manual_seed(0)
             return self.maker(*sizes).eval()
 
-    def inputs(self, sizes: tuple[int, int, int] = (8, 8, 8), lead: int = 2) -> list[Tensor]:
+    def inputs(self, sizes: tuple[int, int, int] | None = None, lead: int = 2) -> list[Tensor]:
         """Query, key and value with 3 queries and 5 keys."""
+        sizes = sizes or ((1, 1, 1) if self.form.flat else (8, 8, 8))
         generator = torch.Generator().manual_seed(1)
         lengths = (3, SLOTS, SLOTS)
         return [
@@ -124,14 +132,14 @@ class _Probe:
         self,
         tensors: list[Tensor] | None = None,
         *,
-        sizes: tuple[int, int, int] = (8, 8, 8),
+        sizes: tuple[int, int, int] | None = None,
         **given: Any,
     ) -> Any:
         """What a call gives; ``None`` where it raises or the output has another shape."""
         tensors = self.inputs(sizes) if tensors is None else tensors
         try:
             with torch.no_grad():
-                found = self._made(*sizes)(*tensors, **given)
+                found = self._made(*(tensor.shape[-1] for tensor in tensors))(*tensors, **given)
         except Exception as error:  # whatever it raises, it does not take this
             self.raised = error
             return None
@@ -143,7 +151,11 @@ class _Probe:
         for self.form.single, self.form.alone in ((False, False), (False, True), (True, True)):
             if self.call() is not None:
                 return True
-        return False
+        self.form.single, self.form.alone = False, False
+        raised, self.form.flat = self.raised, True
+        found = self.call() is not None
+        self.raised, self.form.flat = raised, found
+        return found
 
     def _complaint(self) -> str:
         if self.raised is None:
@@ -160,6 +172,10 @@ class _Probe:
         """The nearest sizes that it takes."""
         if self.form.single:
             sizes = sizes.replace(kv_len=SLOTS)
+        if self.form.flat:
+            sizes = sizes.replace(query_size=1, key_size=1, value_size=1)
+        if self.one_size and not self.heads:
+            return sizes.replace(query_size=sizes.value_size, key_size=sizes.value_size)
         if not self.heads:
             return sizes
         width = -(-sizes.value_size // HEADS) * HEADS
@@ -174,6 +190,9 @@ class _Probe:
         boolean = bool(self.form.mask) and self._takes(attn_mask=mask)
         bias = torch.zeros(3, SLOTS).masked_fill(~mask, -math.inf)
         floating = boolean and self._takes(attn_mask=bias)
+        if floating:  # some masks of numbers are 1 where a key is left, and are not added
+            one, two = (_first(self.call(attn_mask=given)) for given in (mask, bias))
+            floating = _close(one, two)
         self.takes_lengths = lengths
         taken = {"boolean": boolean, "floating": floating, "lengths": lengths}
         forms = [form for form, takes in taken.items() if takes]
@@ -269,6 +288,8 @@ class _Probe:
             found += [f"made with {', '.join(given)}"] if given else []
         if form.single:
             found.append(f"one query at a time, with one key vector and {SLOTS} values")
+        elif form.flat:
+            found.append("one number a query, key and value: (n,), (n, S) and (n, S)")
         elif form.alone:
             found.append("a batch of one at a time")
         if form.edits:
