@@ -70,10 +70,7 @@ _ONE_KEY = ("every_attendable_key_matters", "equal_keys_get_equal_weight")
 
 
 def is_textbook(target: Any) -> bool:
-    """Whether argument names show the style: plural or capital ones, ``valid_lens`` or ``mask``.
-
-    ``mask`` alone shows it of a class whose constructor asks for sizes by their usual names.
-    """
+    """Whether names show the style: plural or capital ones, lengths, or ``mask`` beside sizes."""
     called = target.forward if inspect.isclass(target) and hasattr(target, "forward") else target
     keywords = keywords_of(called) if callable(called) else None
     if keywords is None:
@@ -148,13 +145,13 @@ class _Probe:
         return found if tuple(output.shape) == wanted else None
 
     def _find_form(self) -> bool:
-        for self.form.single, self.form.alone in ((False, False), (False, True), (True, True)):
+        form, yes, no = self.form, True, False
+        for form.single, form.alone, form.flat in ((no, no, no), (no, yes, no), (yes, yes, no)):
             if self.call() is not None:
                 return True
-        self.form.single, self.form.alone = False, False
-        raised, self.form.flat = self.raised, True
+        raised, form.single, form.alone, form.flat = self.raised, no, no, yes
         found = self.call() is not None
-        self.raised, self.form.flat = raised, found
+        self.raised, form.flat = raised, found
         return found
 
     def _complaint(self) -> str:
@@ -174,12 +171,9 @@ class _Probe:
             sizes = sizes.replace(kv_len=SLOTS)
         if self.form.flat:
             sizes = sizes.replace(query_size=1, key_size=1, value_size=1)
-        if self.one_size and not self.heads:
-            return sizes.replace(query_size=sizes.value_size, key_size=sizes.value_size)
-        if not self.heads:
-            return sizes
-        width = -(-sizes.value_size // HEADS) * HEADS
-        same = {"query_size": width, "key_size": width} if self.equal_sizes else {}
+        width = -(-sizes.value_size // HEADS) * HEADS if self.heads else sizes.value_size
+        one = self.one_size or (self.heads and self.equal_sizes)
+        same = {"query_size": width, "key_size": width} if one else {}
         return sizes.replace(value_size=width, **same)
 
     def conventions(self) -> dict[str, Any]:

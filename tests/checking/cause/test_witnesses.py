@@ -32,6 +32,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
         ("grouped_heads_tiled", "groups_tiled"),
         ("softmax_over_queries", "softmax_over_the_queries"),
         ("streaming_causal_top_left", "causality_top_left"),
+        ("output_not_rescaled", "block_sums_not_rescaled"),
     ],
 )
 def test_a_known_mistake_is_named_by_what_it_makes(mutant: str, mistake: str) -> None:

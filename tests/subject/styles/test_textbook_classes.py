@@ -162,3 +162,79 @@ def test_a_function_of_query_key_and_value_is_no_textbooks() -> None:
 
     assert known_style(attention) is None
     assert known_style(DotProduct) == "textbook"
+
+
+class Regression(nn.Module):
+    """Kernel regression of numbers: each query has keys and values of its own."""
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        self.attention_weights = (-((queries[:, None] - keys) ** 2) / 2).softmax(1)
+        return (self.attention_weights * values).sum(1)
+
+
+class MixedRegression(Regression):
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return super().forward(queries, keys, values.flip(0))
+
+
+def test_numbers_are_queries_keys_and_values_of_one_feature() -> None:
+    assert "one number a query, key and value" in ", ".join(adapted(Regression).notes)
+    found = [
+        attnbench.check(make, profile="quick", invariants=["item_alone_equals_item_in_batch"])
+        for make in (Regression, MixedRegression)
+    ]
+    assert [report.counts for report in found] == [{"passed": 1}, {"failed": 1}]
+
+
+class Heads(nn.Module):
+    """Of a mask, 0 hides, whatever its dtype; d_model is the size of everything."""
+
+    def __init__(self, h: int, d_model: int) -> None:
+        super().__init__()
+        self.h, self.maps = h, nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        query, key, value = (
+            turn(x).unflatten(-1, (self.h, -1)).transpose(1, 2)
+            for turn, x in zip(self.maps, (query, key, value), strict=False)
+        )
+        scores = query @ key.mT / math.sqrt(query.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(mask.unsqueeze(1) == 0, -1e9)
+        return self.maps[-1]((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+def test_a_class_of_one_size_and_a_mask_of_ones_is_recognised() -> None:
+    spec = adapted(Heads)
+    assert spec.conventions["masks"] == ("boolean",)
+    names = [*LOOKED_AT, "mask_forms_agree", "masked_slots_are_inert"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert report.ok, report
+
+
+class Pooling(nn.Module):
+    """A decoder's attention: its values are its keys."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, query: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (self.score(query) @ keys.mT).softmax(-1)
+        return weights @ keys, weights
+
+
+class Pooled(Pooling):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Any:  # type: ignore[override]
+        rows = [super(Pooled, self).forward(row, key)[1] for row in query.split(1, 1)]
+        weights = torch.cat(rows, 1)
+        return weights @ value, weights
+
+
+def test_a_class_without_values_is_told_the_class_to_write_which_works() -> None:
+    with pytest.raises(StyleError, match=r"takes query and keys alone[^$]*class Pooled\(Pooling\)"):
+        adapted(Pooling)
+    report = attnbench.check(Pooled, style="textbook", profile="quick", invariants=LOOKED_AT)
+    assert report.ok, report
