@@ -87,7 +87,7 @@ def _rescaling(call: Call) -> Named:
     for block in (16, 32, 64, 128):
         if call.lengths[1] <= block:
             continue
-        parts = scores.split(block, -1)
+        parts = torch.split(scores, block, -1)
         tops = torch.stack([part.amax(-1, keepdim=True) for part in parts]).cummax(0).values
         tops = tops.masked_fill(tops == -math.inf, 0.0)
         factors = (tops - tops[-1]).exp()
