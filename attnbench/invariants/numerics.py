@@ -16,9 +16,9 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import compared_with_reference
-from attnbench.errors import DtypeError, InvariantViolation
+from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
-from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
+from attnbench.invariants.toolkit.comparisons import agree_within, needs, reject
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.oracle.budget import Oracle
 from attnbench.specs import KINDS, Invariant
@@ -204,34 +204,6 @@ def _has_reference(subject: Subject) -> str | None:
     return None if subject.maker.reference else "declares no reference in Python floats"
 
 
-def _form(subject: Subject, case: Case) -> None:
-    module, inputs = subject.build(case)
-    output = subject.output(module, inputs)
-    if not isinstance(output, Tensor):
-        raise InvariantViolation(f"output is a {type(output).__name__}, but should be a tensor")
-    wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
-    for name, got, should, why in (
-        ("shape", tuple(output.shape), wanted, "(..., L, Ev) of query and value"),
-        ("dtype", output.dtype, inputs.query.dtype, "the query's"),
-        ("device", output.device, inputs.query.device, "the query's"),
-    ):
-        if got != should:
-            raise InvariantViolation(f"output.{name} = {got}, but should be {should}, {why}")
-    mask = inputs.attn_mask
-    if mask is None or mask.dtype in (torch.bool, torch.float32, torch.float64):
-        return
-    try:
-        subject.output(module, inputs.replace(attn_mask=mask.float()))
-    except DtypeError as error:
-        raise InvariantViolation(f"with a floating mask in float32, {error}") from None
-    except Exception:  # a mask of another dtype need not be taken
-        return
-
-
-def _projects(subject: Subject, module: nn.Module) -> bool:
-    return subject.scoring is None and any(True for _ in module.parameters())
-
-
 _LATE = 500
 """Number of keys of which a half type cannot represent all positions."""
 
@@ -240,32 +212,6 @@ _SPREAD = 6.0
 
 _HALF = 1e-4
 """The unit in the last place of float16 is larger, and that of float32 smaller."""
-
-_EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}
-"""How much further than the regimes the wider ranges are tried; float16 has no room.
-
-Not to the end of float32: torch's fused attention, norms and cosine end at 1e19 themselves.
-"""
-
-
-def _finite(subject: Subject, case: Case) -> None:
-    module, inputs = subject.build(case)
-    if case.dtype == "float16" and case.regime == "huge" and _projects(subject, module):
-        reject("what a projection makes of numbers so large may be more than the dtype holds")
-    factor, own = 1.0, subject.conventions.internal_dtype
-    if case.regime in ("huge", "near_overflow") and case.variant("range", "usual") == "wide":
-        factor = min(_EXTREME.get(name, 1.0) for name in (case.dtype, own or case.dtype))
-        inputs = inputs.replace(query=inputs.query * factor, key=inputs.key * factor)
-    if case.dtype == "float16":
-        representable(Oracle(subject, module, inputs), case)
-    output = subject.output(module, inputs)
-    sizes = (float(t.abs().max()) for t in (inputs.query, inputs.key))
-    what = "finite: query and key hold numbers up to {:.3g} and {:.3g}".format(*sizes)
-    holds(output.isfinite(), "output", output, what)
-    if subject.gives_weights and "return_weights" in subject.accepts:
-        weights = needs(subject.weights(module, inputs))
-        holds(weights.isfinite(), "weights", weights, what)
-
 
 _SHARE = 0.25
 """A right run's error is a tenth of its budget, as a root mean square, with or without mask."""
@@ -318,24 +264,6 @@ def attnbench_invariants() -> Iterable[Invariant]:
             subject,
             masks=FREE_MASKS,
             beyond=(Case((1,), 2, 2 * _LATE, 16, 16, 64, "bfloat16"),),
-        ),
-    )
-    yield Invariant(
-        name="output_has_shape_and_dtype",
-        statement="The output is (..., L, Ev), in the dtype and on the device of the query.",
-        check=_form,
-        cases=lambda subject: cases(subject, max_len=33),  # every invariant holds longer ones to it
-    )
-    yield Invariant(
-        name="finite_at_extremes",
-        statement="The output is finite at every magnitude whose scores the dtype can hold.",
-        check=_finite,
-        cases=lambda subject: cases(
-            subject,
-            masks=FREE_MASKS,
-            regimes=("near_overflow", "huge", "opposed", "far", "tiny", "zero_keys"),
-            max_len=33,
-            variants={"range": ("usual", "wide")},
         ),
     )
     yield Invariant(

@@ -1,4 +1,4 @@
-"""The invariant on rounding in half types: over many items its errors cancel, and are small.
+"""Invariants on the range and the rounding of a dtype: finite outputs, and errors that cancel.
 
 A bias too small for the largest error of one element adds up over layers and steps of training.
 """
@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.spaces import cases, listed
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.numerics import representable
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.comparisons import differentiate, holds, needs, reject
+from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import widened
@@ -134,9 +136,51 @@ def _has_both(subject: Subject) -> str | None:
     return None if _half(subject) else "no half type is supported"
 
 
+def _projects(subject: Subject, module: nn.Module) -> bool:
+    return subject.scoring is None and any(True for _ in module.parameters())
+
+
+_EXTREME = {"float64": 1e60, "float32": 1e6, "bfloat16": 1e6}
+"""How much further than the regimes the wider ranges are tried; float16 has no room.
+
+Not to the end of float32: torch's fused attention, norms and cosine end at 1e19 themselves.
+"""
+
+
+def _finite(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    if case.dtype == "float16" and case.regime == "huge" and _projects(subject, module):
+        reject("what a projection makes of numbers so large may be more than the dtype holds")
+    factor, own = 1.0, subject.conventions.internal_dtype
+    if case.regime in ("huge", "near_overflow") and case.variant("range", "usual") == "wide":
+        factor = min(_EXTREME.get(name, 1.0) for name in (case.dtype, own or case.dtype))
+        inputs = inputs.replace(query=inputs.query * factor, key=inputs.key * factor)
+    if case.dtype == "float16":
+        representable(Oracle(subject, module, inputs), case)
+    output = subject.output(module, inputs)
+    sizes = (float(t.abs().max()) for t in (inputs.query, inputs.key))
+    what = "finite: query and key hold numbers up to {:.3g} and {:.3g}".format(*sizes)
+    holds(output.isfinite(), "output", output, what)
+    if subject.gives_weights and "return_weights" in subject.accepts:
+        weights = needs(subject.weights(module, inputs))
+        holds(weights.isfinite(), "weights", weights, what)
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariant on rounding."""
+    yield Invariant(
+        name="finite_at_extremes",
+        statement="The output is finite at every magnitude whose scores the dtype can hold.",
+        check=_finite,
+        cases=lambda subject: cases(
+            subject,
+            masks=FREE_MASKS,
+            regimes=("near_overflow", "huge", "opposed", "far", "tiny", "zero_keys"),
+            max_len=33,
+            variants={"range": ("usual", "wide")},
+        ),
+    )
     yield Invariant(
         name="rounding_has_no_bias",
         statement="Over many items, the errors of output and gradients in half types have a mean "

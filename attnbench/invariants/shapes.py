@@ -1,4 +1,4 @@
-"""Invariants on shapes: leading sizes, sizes of 1, grouped heads, and masks that broadcast."""
+"""Invariants on shapes: the output's, leading sizes, sizes of 1, grouped heads, and masks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import changed
-from attnbench.errors import InvariantViolation
+from attnbench.cases.spaces import cases, changed
+from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -204,9 +204,39 @@ def _broadcasts(subject: Subject) -> SearchStrategy[Case]:
     return changed(space, *[lambda case: case] * 2, equal, functools.partial(equal, one_query=True))
 
 
+def _form(subject: Subject, case: Case) -> None:
+    module, inputs = subject.build(case)
+    output = subject.output(module, inputs)
+    if not isinstance(output, Tensor):
+        raise InvariantViolation(f"output is a {type(output).__name__}, but should be a tensor")
+    wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
+    for name, got, should, why in (
+        ("shape", tuple(output.shape), wanted, "(..., L, Ev) of query and value"),
+        ("dtype", output.dtype, inputs.query.dtype, "the query's"),
+        ("device", output.device, inputs.query.device, "the query's"),
+    ):
+        if got != should:
+            raise InvariantViolation(f"output.{name} = {got}, but should be {should}, {why}")
+    mask = inputs.attn_mask
+    if mask is None or mask.dtype in (torch.bool, torch.float32, torch.float64):
+        return
+    try:
+        subject.output(module, inputs.replace(attn_mask=mask.float()))
+    except DtypeError as error:
+        raise InvariantViolation(f"with a floating mask in float32, {error}") from None
+    except Exception:  # a mask of another dtype need not be taken
+        return
+
+
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on shapes."""
+    yield Invariant(
+        name="output_has_shape_and_dtype",
+        statement="The output is (..., L, Ev), in the dtype and on the device of the query.",
+        check=_form,
+        cases=lambda subject: cases(subject, max_len=33),  # every invariant holds longer ones to it
+    )
     yield Invariant(
         name="leading_sizes_fold",
         statement="The same items in other leading sizes give the same output.",

@@ -18,14 +18,13 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.judging.decision import RefusedError
-from attnbench.judging.entry import THREADS, Limits, Nursery
+from attnbench.judging.entry import THREADS, Answer, Limits, Nursery
 from attnbench.judging.process_account import (
     ComputingClock,
     Patience,
@@ -39,25 +38,6 @@ from attnbench.judging.shared_bytes import SharedBytes, dtype_named
 _MESSAGE = 1 << 18
 _LOOK_S = 0.25
 _STOP_S = 5.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer to a request.
-
-    Args:
-        output: a copy of the output, not to be changed before the next call; ``None`` if the
-            candidate raised an error.
-        seconds: that all its threads and processes computed, from the moment it went on until it
-            had stopped; see :class:`ComputingClock`.
-        wall_s: between these moments; more than that where the core is shared.
-        raised: name and text of the error that was raised.
-    """
-
-    output: Tensor | None
-    seconds: float
-    wall_s: float
-    raised: tuple[str, str] | None = None
 
 
 class Confined:

@@ -1,4 +1,4 @@
-"""How a candidate's process begins: in a cell, with limits, and with what is passed on to it."""
+"""How a candidate's process begins, in a cell with limits, and what it answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from torch import Tensor
 
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.shared_bytes import SharedBytes
@@ -33,6 +35,25 @@ class Limits:
     call_s: float = 60.0
     load_s: float = 120.0
     shared_mib: int = 512
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a request.
+
+    Args:
+        output: a copy of the output, not to be changed before the next call; ``None`` if the
+            candidate raised an error.
+        seconds: that all its threads and processes computed, from the moment it went on until it
+            had stopped; see :class:`~attnbench.judging.process_account.ComputingClock`.
+        wall_s: between these moments; more than that where the core is shared.
+        raised: name and text of the error that was raised.
+    """
+
+    output: Tensor | None
+    seconds: float
+    wall_s: float
+    raised: tuple[str, str] | None = None
 
 
 class Nursery:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.judging.confined import Answer, Confined
+from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError
+from attnbench.judging.entry import Answer
 from attnbench.judging.right_answers import error_of_all, error_of_rows
 from attnbench.subject.tensors import Inputs, make_inputs
 

@@ -10,11 +10,15 @@ from torch import Tensor, nn
 
 from attnbench import Case, KernelSpec, ScoringSpec, check
 from attnbench.checking.api import select_invariants
-from attnbench.invariants import numerics
+from attnbench.invariants import numerics, rounding, shapes
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, case_of, mutant, run
 
-INVARIANTS = by_name(numerics)
+INVARIANTS = {
+    **by_name(numerics),
+    "output_has_shape_and_dtype": by_name(shapes)["output_has_shape_and_dtype"],
+    "finite_at_extremes": by_name(rounding)["finite_at_extremes"],
+}
 
 
 class ScaleMissing(Attention):

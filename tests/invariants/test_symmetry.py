@@ -90,7 +90,8 @@ def test_an_invariant_passes_the_right_attention_and_fails_its_mutant(name: str)
 
 
 def test_every_invariant_on_symmetry_has_a_mutant_here() -> None:
-    assert set(INVARIANTS) == set(MUTANTS)
+    elsewhere = "output_has_shape_and_dtype"  # in test_numerics, with a mutant of its own
+    assert set(INVARIANTS) == {*MUTANTS, elsewhere}
 
 
 @pytest.mark.parametrize("name", sorted(set(INVARIANTS) - {"grouped_heads_equal_expanded_heads"}))

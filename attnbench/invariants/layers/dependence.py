@@ -236,9 +236,8 @@ def _promises_no_move(subject: Subject) -> str | None:
 def _moving_cases(subject: Subject) -> SearchStrategy[Case]:
     assert isinstance(subject, LayerSubject)
     least = 1 + (subject.width or 1)
-    return layer_cases(
-        subject, regimes=("normal",), min_q_len=least, max_len=max(17, 2 * least + 1)
-    )
+    longest = max(17, 2 * least + 1)
+    return layer_cases(subject, regimes=("normal",), min_q_len=least, max_len=longest)
 
 
 @hookimpl
