@@ -169,9 +169,10 @@ def _names_inside(root: str) -> dict[str, Any]:
     """The subjects whose code is in a folder, except layers, which are not compared."""
     inside = []
     for name in attnbench.subjects():
-        if "(" not in name:
+        with contextlib.suppress(Exception):  # what cannot be looked up is not compared
             (subject,) = resolve(name)
-            if subject.kind != "layer" and Path(_origin_of(subject.spec)).is_relative_to(root):
+            code = Path(_origin_of(subject.spec))
+            if not subject.options and subject.kind != "layer" and code.is_relative_to(root):
                 inside.append(name)
     return {"names": inside}
 
