@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Convention, Invariants, Profile, Style
+from attnbench.cli.options import AsJson, Convention, Invariants, Profile
 from attnbench.errors import AttnbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ def command(
             show_default=False,
         ),
     ] = None,
-    style: Style = None,
+    style: Annotated[
+        str | None,
+        typer.Option(
+            "--as", help="Style of call of the functions: sdpa or flash.", metavar="STYLE"
+        ),
+    ] = None,
     convention: Convention = None,
     candidates: Annotated[
         Path | None,

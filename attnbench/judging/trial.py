@@ -14,11 +14,13 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.cases.case import Case
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
+from attnbench.errors import StyleError
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import Judgement, RefusedError, Row
 from attnbench.judging.fresh_calls import Caller, Stream, Tally, keywords_of_case
 from attnbench.judging.proxy import Proxy, style_of, subject_of
 from attnbench.judging.turns import timed
+from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
     from attnbench.judging.court import Court
@@ -85,8 +87,7 @@ class Trial:
             self.cell = self.cell_of()
             described = self.cell.callees[0]
             style = style_of(described, style)
-            proxy = Proxy(self.cell, style, described)
-            subject = subject_of(proxy, self.target, conventions)
+            proxy, subject = self._subject(style, described, conventions)
             self.caller = Caller(self.cell, self.cell_of, proxy.names, self.chance)
             streams = list(self._streams(proxy))  # drawn only now that the candidate is loaded
             wrong = self._calls(streams, _CALLS)
@@ -108,6 +109,20 @@ class Trial:
             return "refused", refused
         enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
         return ("accepted" if enough else "inconclusive"), None
+
+    def _subject(
+        self, style: str, described: Mapping[str, Any], conventions: Mapping[str, Any]
+    ) -> tuple[Proxy, Subject]:
+        """What the invariants see; a callee that they cannot call ends its own trial only."""
+        assert self.cell is not None
+        if described.get("class"):
+            name = described.get("name")
+            raise RefusedError("not_loaded", f"{name} is a class; name a function or a module")
+        try:
+            proxy = Proxy(self.cell, style, described)
+            return proxy, subject_of(proxy, self.target, conventions)
+        except (StyleError, TypeError) as error:
+            raise RefusedError("not_loaded", str(error)) from error
 
     def _calls(self, streams: list[Stream], count: int) -> RefusedError | None:
         """Calls of several shapes; returns a wrong answer that the invariants may explain.

@@ -46,6 +46,12 @@ def online(query, key, value, attn_mask=None, is_causal=False, scale=None):
     return (out / total.masked_fill(total == 0, 1.0).unsqueeze(-1)).to(query.dtype)
 
 
+def with_log_sums(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    scores = _scores(query, key, attn_mask, is_causal, scale)
+    output = scores.softmax(-1).nan_to_num(0.0) @ value.float()
+    return output.to(query.dtype), scores.logsumexp(-1)
+
+
 def chunked(query, key, value, attn_mask=None, is_causal=False, scale=None):
     """Blocks of queries."""
     scores = _scores(query, key, attn_mask, is_causal, scale)

@@ -184,6 +184,7 @@ def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
         ("textbook", "sdpa"),
         ("online", "sdpa"),
         ("chunked", "sdpa"),
+        ("with_log_sums", "sdpa"),
         ("without_masks", "sdpa"),
         ("module", "sdpa"),
         ("flash", "flash"),
@@ -235,6 +236,12 @@ def test_a_seed_repeats_what_is_drawn(court: Court) -> None:
     assert first == second
 
 
+def test_a_class_is_refused_and_told(court: Court) -> None:
+    found = court.judge(f"{HERE / 'right.py'}:_Module", style="sdpa")
+    assert found.refusal == "not_loaded"
+    assert "_Module is a class" in found.sentence
+
+
 def test_candidates_of_a_folder_are_ranked(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(
         "from torch.nn.functional import scaled_dot_product_attention as right\n"
@@ -245,13 +252,15 @@ def test_candidates_of_a_folder_are_ranked(tmp_path: Path) -> None:
         "def bad(query, key, value, attn_mask=None, is_causal=False):\n    return query * 0\n"
     )
     (tmp_path / "broken.py").write_text("def broken(:\n")
+    (tmp_path / "another.py").write_text("def another(pages):\n    return pages\n")
     options = ["--as", "sdpa", "--invariant", "keeps_the_contract", "--length", "256", "--json"]
     found = run("judge", "--candidates", str(tmp_path), *options)
-    assert found.code == 3  # one could not be loaded
+    assert found.code == 3  # some could not be loaded
     told = found.json["judgements"]
     assert Path(told[0]["target"]).name == "good.py"
     assert {Path(one["target"]).name: one["verdict"] for one in told} == {
         "good.py": "accepted",
         "bad.py": "refused",
         "broken.py": "refused",
+        "another.py": "refused",
     }
