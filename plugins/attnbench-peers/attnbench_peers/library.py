@@ -43,6 +43,7 @@ class Library:
 LIBRARIES = {
     library.name: library
     for library in (
+        Library("bidirectional-cross-attention", "0.1.0", "bidirectional-cross-attention"),
         Library("complex-valued-transformer", "0.0.14", "complex-valued-transformer"),
         Library("compressive-transformer-pytorch", "0.4.0", "compressive-transformer-pytorch"),
         Library("conformer", "0.3.2", "conformer"),
@@ -51,6 +52,7 @@ LIBRARIES = {
         Library("fair-esm", "2.0.0", "fair-esm"),
         Library("fast-transformer-pytorch", "0.0.4", "fast-transformer-pytorch"),
         Library("feedback-transformer-pytorch", "0.0.11", "feedback-transformer-pytorch"),
+        Library("flash-pytorch", "0.1.9", "flash-pytorch"),
         Library("flax", "0.12.8", "jax"),
         Library("h-transformer-1d", "0.1.9", "h-transformer-1d"),
         Library("hourglass-transformer-pytorch", "0.0.6", "hourglass-transformer-pytorch"),
@@ -80,6 +82,7 @@ LIBRARIES = {
         Library("sinkhorn-transformer", "0.11.4", "sinkhorn-transformer"),
         Library("torch", "2.13.0", None),
         Library("torch-geometric", "2.8.1", "torch-geometric"),
+        Library("torchscale", "0.3.0", "torchscale"),
         Library("transformers", "5.23.0", "transformers"),
         Library("x-transformers", "2.31.10", "x-transformers"),
     )

@@ -1,16 +1,17 @@
-"""What a caller has to pass to see each mistake: ``python -m attnbench_zoo.needs``.
+"""What a caller has to pass to see each mistake: ``python -m attnbench_zoo.needs FILE``.
 
 Calls each mutant beside its right twin, with the same parameters and inputs, from the plainest call
-to the rarest, and keeps the first that tells them apart. Writes ``needs.json``, which
-:attr:`attnbench_zoo.Entry.shown_by` reads.
+to the rarest, and keeps the first that tells them apart. Writes FILE; the package's own is
+``needs.json``, which :attr:`attnbench_zoo.Entry.shown_by` reads.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,15 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
+    parser = argparse.ArgumentParser(prog="python -m attnbench_zoo.needs")
+    parser.add_argument("file", type=Path, help="what is written")
+    path: Path = parser.parse_args(arguments).file
+    if not path.parent.is_dir():
+        parser.error(f"{path}: there is no folder {path.parent}.")
     found = {entry.name: shown_by(entry) for entry in entries() if not entry.right}
     kept = {name: words for name, words in found.items() if words is not None}
-    path = Path(__file__).with_name("needs.json")
     path.write_text(json.dumps({"shown_by": kept}, indent=1) + "\n", "utf-8")
     print(f"{len(kept)} of {len(found)} mutants differ from their twin in one of these calls")
 

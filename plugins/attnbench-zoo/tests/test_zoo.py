@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from attnbench_zoo import Entry, entries, score
+from attnbench_zoo.needs import main as measure_needs
 from attnbench_zoo.needs import shown_by
 from attnbench_zoo.sources import link
 
@@ -84,3 +87,11 @@ def test_a_score_leaves_the_global_generator_as_it_was() -> None:
     before = torch.get_rng_state()
     score(lambda entry: bool(torch.rand(()) < 2), FEW)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_file_in_no_folder_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        measure_needs([str(tmp_path / "nowhere" / "needs.json")])
+    assert "there is no folder" in capsys.readouterr().err
