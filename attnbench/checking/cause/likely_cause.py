@@ -30,6 +30,8 @@ _FIRST = "inputs_changed"
 _APART = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
 """Only NaN in padding violates these, so that other failures have another cause."""
 
+_INERT = "padded_tokens_are_inert"
+
 _NARROW = "half_precision"
 _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 """What points at half precision if it fails with half types only."""
@@ -107,6 +109,9 @@ def _said(failed: Mapping[str, Failure]) -> str | None:
     own = failed.get(CONTRACT)
     if own is not None and own.named is not None:
         return own.named
+    inert = failed.get(_INERT)
+    if inert is not None and inert.named == "mask_inverted":  # as real tokens alone are inert
+        return inert.named
     named = [failure.named for failure in failed.values() if failure.named is not None]
     for cause in dict.fromkeys(named):
         if named.count(cause) >= _SAID * len(failed):

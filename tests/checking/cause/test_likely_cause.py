@@ -84,6 +84,12 @@ def test_a_cause_that_few_failures_name_is_not_that_of_all() -> None:
     assert clue_of(found) == Clue("fails", "layouts_agree", "layout")
 
 
+def test_a_layers_inverted_mask_counts_whatever_else_fails() -> None:
+    others = failed("padded_outputs_are_finite", "copies_agree", "autocast_agrees", "layouts_agree")
+    found = [*others, *failed("padded_tokens_are_inert", named="mask_inverted")]
+    assert clue_of(found) == Clue("says", "mask_inverted", "mask_inverted")
+
+
 def test_what_the_contract_names_counts_alone() -> None:
     others = failed(*[invariant.name for invariant in select_invariants(None)][:20])
     found = [*failed(CONTRACT, named="not_deterministic"), *others]
