@@ -41,7 +41,7 @@ LAYERS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         "mega-pytorch",
         "mega_pytorch:MegaLayer",
         {"ema_heads": 2, "attn_dim_qk": 8, "attn_dim_value": 16, "norm_mhesa_heads": True},
-        {"mask": None, "causal": True},
+        {"mask": None, "causal": True, "dtypes": ("float32", "float64")},  # Fourier transforms
     ),
     "memory_efficient": (
         "memory-efficient-attention-pytorch",
