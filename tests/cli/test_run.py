@@ -167,10 +167,12 @@ def test_a_run_killed_at_any_moment_keeps_what_it_took_and_can_be_resumed(tmp_pa
     assert len(whole) == len({record.key for record in whole}) == 6
     for record in whole:
         own = [
-            t["take"] for t in kept if (t["subject"], t["case"]) == (record.subject, record.case)
+            row["measurement"]
+            for row in kept
+            if (row["subject"], row["case"]) == (record.subject, record.case)
         ]
         assert len(record.ratios) == 4
-        assert set(record.samples_s) >= {slot["seconds"] for take in own for slot in take["slots"]}
+        assert set(record.samples_s) >= {slot["seconds"] for one in own for slot in one["slots"]}
 
 
 LIMITS = ("--check-seconds", "1", "--seconds", "2")
