@@ -212,6 +212,10 @@
     panel("scores", "Scores", scores, Math.min(...flat), Math.max(...flat));
     panel("weights", "Weights", weights, 0, 1);
     panel("outputs", "Outputs (x, y)", outputs, Math.min(...reach), Math.max(...reach));
+    const alike = scores.length > 1 && weights.every((row) => row.every((w, j) => Math.abs(w - weights[0][j]) < 1e-9));
+    $("alike").textContent = alike
+      ? "All queries get the same weights: where what a score says of its query is the same for each key, softmax cancels it."
+      : "";
     drawPlane(outputs);
     drawAll(results);
     drawEmpty(scores);

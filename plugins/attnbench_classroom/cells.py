@@ -20,12 +20,12 @@ try:
     import attnbench_classroom.lesson
 except ModuleNotFoundError as missing:
     raise SystemExit(
-        f"{missing.name} is missing: install it with `pip install attnbench`. "
+        f"{missing.name} is missing in this kernel: install attnbench as its README says. "
         "The pictures below were drawn before."
     ) from None"""
 _NEEDS = (
-    "*Needs a Python kernel with attnbench (`pip install attnbench ipykernel`). Without it, what "
-    "is below still shows the pictures and answers of an earlier run.*"
+    "*Needs a Python kernel with attnbench, installed as its README says, and with ipykernel. "
+    "Without it, what is below still shows the pictures and answers of an earlier run.*"
 )
 
 

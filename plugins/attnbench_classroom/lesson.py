@@ -61,10 +61,11 @@ def heat_maps(
     """Weights side by side on one scale, with their numbers where there are few."""
     across = min(across, len(panels))
     down = -(-len(panels) // across)
-    figure, axes = plt.subplots(
-        down, across, figsize=(3.2 * across, 2.6 * down), layout="constrained", squeeze=False
-    )
     tables = {name: torch.as_tensor(values).double() for name, values in panels.items()}
+    wide = max(3.2, 0.45 * max(table.shape[-1] for table in tables.values()))
+    figure, axes = plt.subplots(
+        down, across, figsize=(wide * across, 2.6 * down), layout="constrained", squeeze=False
+    )
     top = max(float(table.max()) for table in tables.values()) or 1.0
     image: Any = None
     for axis in axes.flat[len(panels) :]:
@@ -72,8 +73,10 @@ def heat_maps(
     for axis, (name, table) in zip(axes.flat, tables.items(), strict=False):
         image = axis.imshow(table.numpy(), vmin=0.0, vmax=top, cmap="viridis", aspect="auto")
         axis.set_title(name, size=9)
-        for side in (axis.xaxis, axis.yaxis):
+        for side, count in ((axis.yaxis, table.shape[0]), (axis.xaxis, table.shape[1])):
             side.set_major_locator(MaxNLocator(integer=True))
+            if count == 1:
+                side.set_ticks([0])
         axis.set(xlabel=columns, ylabel=rows)
         if table.numel() <= 40:
             for i, row in enumerate(table.tolist()):

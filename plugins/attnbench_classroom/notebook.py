@@ -28,14 +28,15 @@ def command(
     """Write a notebook, with its pictures and answers, for Jupyter.
 
     Each question of a textbook has one cell, which draws a picture and prints its answer with an
-    interval. The cells are run once, in a few seconds, so that the notebook shows pictures where
-    no kernel runs.
+    interval. The cells are run once, so that the notebook shows pictures where no kernel runs.
+    Without a name, the questions of all notebooks are listed.
     """
     known = cells.names()
     if name is None:
         rows = [
-            {"notebook": one, "topic": topic, "questions": len(cells.questions(one))}
-            for one, topic in known.items()
+            {"notebook": one, "question": question}
+            for one in known
+            for question, _ in cells.questions(one)
         ]
         print_table(rows)
         return 0

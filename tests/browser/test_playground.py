@@ -183,6 +183,12 @@ def test_a_function_is_chosen_by_its_picture(page: Any) -> None:
     page.find_element(By.ID, "all-additive").click()
     WebDriverWait(page, 5).until(lambda b: text(b, "#chosen-title").startswith("additive: w_v"))
     assert page.find_element(By.ID, "all-additive").get_attribute("aria-pressed") == "true"
+    assert not text(page, "#alike")
+
+
+def test_it_is_said_where_all_queries_get_the_same_weights(page: Any) -> None:
+    page.find_element(By.ID, "all-vector_sum").click()
+    WebDriverWait(page, 5).until(lambda b: text(b, "#alike").startswith("All queries get the same"))
 
 
 def test_variance_of_dot_grows_with_d_and_of_scaled_dot_does_not(page: Any) -> None:

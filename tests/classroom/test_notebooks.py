@@ -86,7 +86,7 @@ def test_the_first_cell_says_what_is_missing_in_one_line(monkeypatch: pytest.Mon
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(SystemExit) as stopped:
         exec(source, {})
-    assert str(stopped.value).startswith("matplotlib is missing: install it with `pip install")
+    assert str(stopped.value).startswith("matplotlib is missing in this kernel: install")
     assert "\n" not in str(stopped.value)
 
 
@@ -94,6 +94,7 @@ def test_without_a_name_all_are_listed() -> None:
     result = run("notebook")
     assert result.code == 0
     assert all(name in result.out for name in TOPICS)
+    assert "Why divide by the root of d?" in result.out
 
 
 def test_a_wrong_name_is_one_line_with_the_nearest() -> None:

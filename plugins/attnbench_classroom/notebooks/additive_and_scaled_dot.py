@@ -89,8 +89,8 @@ assert abs(found["scaled_dot"][-1][0] - 1) < 0.1
 # %% [markdown]
 # ## What is a large variance bad for? (exercise: the gradient of the softmax)
 #
-# One weight is then near 1, and the Jacobian of the softmax, diag(w) − w wᵀ, near 0: nothing is
-# learned there.
+# One weight is then near 1, and the Jacobian of the softmax, diag(w) − w wᵀ, near 0: a gradient
+# that passes through it is small, and learning is slow.
 
 
 # %%
@@ -116,8 +116,8 @@ assert without + half < scaled - other
 # %% [markdown]
 # ## What does additive attention cost? (exercise: count its parameters)
 #
-# h(1 + 2d) parameters, where the dot product has none; at small d they differ little in what they
-# can do. `attnbench learn` measures what each learns, at which cost.
+# h(1 + 2d) parameters, where the dot product has none. `attnbench learn` measures what each learns,
+# and at which cost: with 16 hidden units, additive attention is ahead at small d.
 
 # %%
 counts = {

@@ -76,15 +76,15 @@ def filled(scores, allowed):
 
 lost, half = over_seeds(lambda seed: filled(normals(seed, (4,))[0] - 2e6, visible)[2:].sum().item())
 print(f"Weight on masked keys when scores are near −2e6: {lost:.2f} ± {half:.2f}.")
-heat_maps(
-    {
-        "two keys left": filled(row, visible).unsqueeze(0),
-        "none left": filled(row, visible & False).unsqueeze(0),
-        "scores near −2e6": filled(row - 2e6, visible).unsqueeze(0),
-        "a true mask, none left": masked(row.expand(1, 1, 4), torch.tensor([0]))[0],
-    },
-    across=2,
-)
+rows = {
+    "two keys left": filled(row, visible).unsqueeze(0),
+    "none left": filled(row, visible & False).unsqueeze(0),
+    "scores near −2e6": filled(row - 2e6, visible).unsqueeze(0),
+    "a true mask, none left": masked(row.expand(1, 1, 4), torch.tensor([0]))[0],
+}
+for name, found in rows.items():
+    print(f"{name}: weights {[round(value, 2) for value in found[0].tolist()]}")
+heat_maps(rows, across=2)
 assert lost - half > 0.99
 
 # %% [markdown]
