@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.errors import DtypeError, ShapeError
+from attnbench.errors import DtypeError, RefusalError, ShapeError
 from attnbench.specs import LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS
 from attnbench.subject.result_form import held
@@ -27,6 +27,9 @@ LONGEST = 64
 
 SOURCE = 5
 """Length of the second sequence of a layer that accepts ``source``."""
+
+_ONE_VALUE = "Expected more than 1 value per channel when training"
+"""The error with which torch's batch norms refuse to take the variance of one value."""
 
 _REGIMES = ("normal", "equal_keys")
 """Regimes in which all intermediate values stay finite; in ``equal_keys`` all tokens are equal.
@@ -186,7 +189,12 @@ class LayerSubject(Subject):
         if cache is not None:
             keywords["cache"] = cache
         given = self._on_grid(hidden)
-        result = module(given, **keywords)
+        try:
+            result = module(given, **keywords)
+        except ValueError as error:
+            if _ONE_VALUE in str(error):
+                raise RefusalError(f"a batch norm takes no single value: {error}") from error
+            raise
         if isinstance(result, tuple):
             if len(result) != 2:
                 raise DtypeError(

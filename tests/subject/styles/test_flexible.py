@@ -69,7 +69,10 @@ def test_the_counting_mode_sees_a_higher_order_operator_as_one_product() -> None
     module, inputs = subject.build(CASE.replace(mask="none"))
     with torch.no_grad():
         counts = count(lambda: subject.output(module, inputs))
-    assert counts.matmul_operations >= 2 * 2 * 2 * 3 * 5 * (8 + 8)
+    if torch.__version__ < "2.13":  # which shows a mode no higher-order operator
+        assert counts.opaque
+    else:
+        assert counts.matmul_operations >= 2 * 2 * 2 * 3 * 5 * (8 + 8)
 
 
 def test_the_rounding_mode_of_the_budget_runs_a_higher_order_operator() -> None:
