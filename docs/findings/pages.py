@@ -26,8 +26,8 @@ def overview(findings: list[Finding]) -> str:
     return "\n".join(
         [
             f"With its checks, and by reading, this project found {len(defects)} defects in "
-            f"releases of {len(libraries)} public libraries. {len(defects) - errors} give a wrong result, and "
-            f"{errors} raise an error where there should be a result.\n",
+            f"releases of {len(libraries)} public libraries. {len(defects) - errors} give a wrong "
+            f"result, and {errors} raise an error where there should be a result.\n",
             '<div class="filters" hidden></div>\n',
             table(findings),
         ]
