@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnbench.answers.tracing import Operation, Trace, joined, traced
 from attnbench.answers.way import UNITS, Tensors, Way, equal, short, widened
@@ -29,7 +30,9 @@ def parting_of_both(pair: tuple[Way, Way], inputs: Tensors) -> dict[str, Any]:
     traces = []
     for way in pair:
         module, given = widened(way, inputs)
-        with torch.no_grad(), NormEpsilon(way.dtype), traced(module) as trace:
+        # a fused kernel is one operation, into which nobody can look
+        plain = sdpa_kernel(SDPBackend.MATH)
+        with torch.no_grad(), NormEpsilon(way.dtype), plain, traced(module) as trace:
             way.call(module, given)
         traces.append(trace)
     module_name = None
@@ -54,12 +57,17 @@ def _whole(one: list[Tensor], other: list[Tensor]) -> torch.Size:
 
 
 def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
-    """The first operation of a known line whose result the other side does not have."""
+    """The first operation of a known line after which the other side has none of the results.
+
+    A line that both sides run is compared with itself. Any other result is looked for among all
+    those of its shape, and what comes before one that is found computes the same in another way.
+    """
     known: dict[torch.Size, list[Tensor]] = {}
     for operation in theirs.operations:
         known.setdefault(operation.output.shape, []).append(operation.output)
     own, others = _by_line(mine), _by_line(theirs)
     counts: Counter[str] = Counter()
+    first: Operation | None = None
     for operation in mine.operations:
         output, line = operation.output, operation.line
         place, counts[line] = counts[line], counts[line] + 1
@@ -68,12 +76,19 @@ def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
         if line in others:
             pair = _counterparts(own[line], others[line], place)
             if pair is not None and not _close(*pair) and not _close(*map(_sorted, pair)):
-                return _in_words(name, operation)
+                return _in_words(name, first or operation)
             continue
         same = known.get(output.shape, [])
-        if same and not any(_close(output, other) for other in same):
-            return _in_words(name, operation)
-    return ""
+        if any(_close(output, other) for other in same):
+            first = None if _varies(output) else first
+        elif same:
+            first = first or operation
+    return _in_words(name, first) if first else ""
+
+
+def _varies(tensor: Tensor) -> bool:
+    """Whether a result has more than two values, so that it is no mask, and equals none by luck."""
+    return len(tensor.unique()) > 2
 
 
 def _sorted(tensor: Tensor) -> Tensor:
