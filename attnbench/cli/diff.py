@@ -149,14 +149,14 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     if worst["parted_in"]:
         print_line(f"  first submodule whose outputs part: {worst['parted_in']}")
     for operation in worst["operations"]:
-        print_line(f"  first operation that parts in {operation}")
+        print_line(f"  first operation that parts, {operation}")
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
     told = row["verdict"] not in _BESIDE
     return {
         "difference (units)": row["units"] if told else "",
-        "in float64": row["float64_units"] if told else "",
+        "of it in float64": row["float64_units"] if told else "",
     }
 
 

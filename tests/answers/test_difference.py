@@ -84,6 +84,19 @@ def coarse_scale(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return sdpa(query, key, value, scale=round(query.shape[-1] ** -0.5, 3))
 
 
+def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT  # the scale is forgotten
+    return scores.softmax(-1) @ value
+
+
+def enlarged(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ key.mT
+    scores = scores * query.shape[-1] ** -0.5
+    weights = scores.softmax(-1)
+    weights = weights * 1.5
+    return weights @ value
+
+
 def _way(attend: Any, dtype: torch.dtype = torch.float32) -> Way:
     module = Block(attend).to(dtype).eval()
     return Way(attend.__name__, module, lambda module, given: module(given[0]), dtype)
@@ -132,6 +145,15 @@ def test_each_side_names_its_own_line() -> None:
     assert found.operations == ()
     found = compare_ways(_way(eager), _way(last_key_lost), [X])
     assert "eager" in found.operations[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [(unscaled, "# the scale is forgotten"), (enlarged, "weights = weights * 1.5")],
+)
+def test_the_wrong_line_is_named_beside_fused_attention(wrong: Any, line: str) -> None:
+    found = compare_ways(_way(wrong), _way(sdpa), [X])
+    assert line in found.operations[0]
 
 
 def test_nan_on_one_side_is_a_bug_with_its_place() -> None:
