@@ -88,7 +88,7 @@ def _first_own(mine: Trace, theirs: Trace, name: str) -> str:
 
 def _varies(tensor: Tensor) -> bool:
     """Whether a result has more than two values, so that it is no mask, and equals none by luck."""
-    return len(tensor.unique()) > 2
+    return len(torch.unique(tensor)) > 2
 
 
 def _sorted(tensor: Tensor) -> Tensor:
