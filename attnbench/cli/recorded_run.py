@@ -20,7 +20,7 @@ from attnbench.benchmark.records import store
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.benchmark.workloads import LAYER_SIZE, Selection
 from attnbench.cli.plugin_loading import ask, warm_up_children
-from attnbench.errors import UnknownNameError, UsageError
+from attnbench.errors import PluginError, UnknownNameError, UsageError
 from attnbench.processes.machines import Machine
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import Address, parse_address
@@ -164,9 +164,26 @@ def _baselines(chosen: str | None) -> tuple[str, str]:
     return (attention, chosen) if rows[0]["kind"] == "layer" else (chosen, layers)
 
 
+def _rows(targets: Sequence[Address] | None) -> list[dict[str, Any]]:
+    """Rows of subjects, found in one process, or each in its own where one disturbs the others."""
+    try:
+        found: list[dict[str, Any]] = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
+        return found
+    except PluginError:
+        if not targets or len(targets) == 1:
+            raise
+    rows = []
+    for target in targets:
+        try:
+            rows += ask("subject_rows", targets=[target], size=LAYER_SIZE)
+        except PluginError as error:
+            raise PluginError(f"{target} cannot be looked up: {error}") from None
+    return rows
+
+
 def _subjects(targets: Sequence[Address] | None, baselines: tuple[str, str]) -> list[Planned]:
     """The requested subjects, their baselines, and the scoring functions of kernels."""
-    rows = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
+    rows = _rows(targets)
     names = {row["subject"] for row in rows}
     kernels = [
         row for row in rows if row["kind"] == "kernel" and str(row["target"]) == row["subject"]
