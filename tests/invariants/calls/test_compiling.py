@@ -11,11 +11,11 @@ from torch.nn.attention.flex_attention import flex_attention
 import attnbench
 from attnbench.checking.profiles import PROFILES, current_profile
 from attnbench.checking.runner import run_invariant, seeded
-from attnbench.invariants.calls import compiling
+from attnbench.invariants.calls import autocast, compiling
 from attnbench.subject.lookup import resolve
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
 
-INVARIANTS = by_name(compiling)
+INVARIANTS = {**by_name(autocast), **by_name(compiling)}
 
 
 class WrongWhenCompiled(Attention):

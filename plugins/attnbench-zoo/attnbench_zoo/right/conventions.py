@@ -184,8 +184,8 @@ class AddsPositions(Attention):
     """A sinusoid of its place is added to each key."""
 
     def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        place = torch.arange(key.shape[-2], dtype=key.dtype).sin().unsqueeze(-1)
-        return super().scores(query, key + place, scale)
+        place = torch.arange(key.shape[-2], dtype=torch.float64).sin().unsqueeze(-1)
+        return super().scores(query, key + place.to(key.dtype), scale)
 
 
 class AddsAKeyOfZeros(Attention):
