@@ -65,7 +65,8 @@ def command(
     A candidate runs in a process of its own, confined as far as the system allows. Inputs are drawn
     after it is loaded, every timed call is a checked call, and clocks and verdict are out of its
     reach. A verdict is accepted, refused (with the name of the trick), failed (with the violated
-    properties) or inconclusive.
+    properties) or inconclusive. Calls that take no longer than the judge's messages are not scored;
+    choose a greater --length. The report names what was not tried.
     """
     from attnbench.cli.plugin_loading import load_plugins_here
     from attnbench.cli.printing.tables import print_json, print_line
@@ -148,11 +149,13 @@ def _text(one: Judgement) -> str:
         if row.ratio is None or row.time_s is None:
             lines.append(f"  {row.case}: {row.status}, {row.reason}")
             continue
+        if row.status != "ok":
+            lines.append(f"  {row.case}: {row.time_s * 1e3:.3g} ms, not scored: {row.reason}")
+            continue
         lines.append(
             f"  {row.case}: {row.time_s * 1e3:.3g} ms, {row.ratio:.2f} "
             f"({row.ratio_low:.2f} to {row.ratio_high:.2f}) times as fast as torch's fused "
             f"attention, {row.textbook_ratio:.2f} times as fast as the textbook form"
-            + ("; too short a call to be ranked" if row.status == "too_short" else "")
         )
     ran = sum(outcome.status != "skipped" for outcome in one.outcomes)
     held = sum(outcome.status == "passed" for outcome in one.outcomes)
@@ -160,6 +163,9 @@ def _text(one: Judgement) -> str:
         f"  {held} of {ran} properties held, {one.calls_right} of {one.calls} calls were right; "
         f"{one.seconds:.0f} s, seed {one.seed}"
     )
+    if one.ok:
+        largest = ", ".join(f"{name} = {size}" for name, size in one.largest.items())
+        lines.append(f"  not tried: {', '.join(one.untried)}; more than {largest}")
     for name, reason in (one.missing or {}).items():
         lines.append(f"  not confined: {name}: {reason}")
     return "\n".join(lines)

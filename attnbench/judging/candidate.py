@@ -20,8 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_KEPT = 4
-
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:
     channel.send(json.dumps(message).encode())
@@ -30,7 +28,6 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
 def _found(path: str, attribute: str) -> Any:
     """The callee of a file or module; without an attribute, the one that the file defines."""
     if path.endswith(".py"):
-        sys.path.insert(0, str(Path(path).parent))
         name = Path(path).stem
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
@@ -84,36 +81,44 @@ def _described(callee: Any) -> dict[str, Any]:
 class _Desk:
     """Answers requests: makes tensors of shared bytes, calls, and writes the output's bytes."""
 
-    def __init__(self, callee: Any, memory: mmap.mmap) -> None:
-        self.callee, self.memory = callee, memory
-        self.own = torch.frombuffer(memory, dtype=torch.uint8)
-        self.kept: list[Tensor] = []
+    def __init__(self, callees: list[Any], memory: mmap.mmap) -> None:
+        self.callees, self.memory = callees, memory
+        self.own = _span(torch.frombuffer(memory, dtype=torch.uint8))
+        self.kept: list[tuple[tuple[int, int], Tensor]] = []
 
     def tensor(self, told: list[Any]) -> Tensor:
-        """The tensor at an offset, with the dtype, shape and strides that a request names."""
-        dtype, shape, strides, offset, count = told
+        """The tensor whose dtype, shape, strides and place a request names.
+
+        The place is where its storage begins, in bytes, and how many elements of the storage there
+        are in all, and before the first of the tensor.
+        """
+        dtype, shape, strides, offset, count, before = told
         if not count:
             return torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
         flat = torch.frombuffer(
             self.memory, dtype=getattr(torch, dtype), count=count, offset=offset
         )
-        return flat.as_strided(shape, strides)
+        return flat.as_strided(shape, strides, before)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Call with what a request names; the answer tells shape, dtype and faults."""
-        if request.get("again"):
-            output = self.kept[-1]
+        """Call with what a request names; the answer tells shape, dtype and faults.
+
+        A request for an earlier output names how many came after it.
+        """
+        if "again" in request:
+            output = self.kept[-1 - request["again"]][1]
         else:
+            self.kept = self.kept[len(self.kept) - request["hold"] :]
             tensors = [self.tensor(told) for told in request["tensors"]]
             keywords = {
                 name: tensors[value["tensor"]] if isinstance(value, dict) else value
                 for name, value in request["keywords"].items()
             }
-            found = self.callee(*tensors[: request["count"]], **keywords)
+            found = self.callees[request["callee"]](*tensors[: request["count"]], **keywords)
             output = found[0] if isinstance(found, tuple | list) and found else found
         if not isinstance(output, Tensor):
             return {"fault": "not_plain", "text": f"it is a {type(output).__name__}"}
-        if not request.get("again") and (fault := self.fault(output)):
+        if "again" not in request and (fault := self.fault(output)):
             return fault
         dtype = str(output.dtype).removeprefix("torch.")
         told = {"shape": list(output.shape), "dtype": dtype}
@@ -121,9 +126,10 @@ class _Desk:
             return {**told, "fault": "not_plain", "text": f"it is {list(output.shape)}"}
         if output.numel():
             self.tensor(
-                [dtype, output.shape, _dense(output.shape), request["out"], output.numel()]
+                [dtype, output.shape, _dense(output.shape), request["out"], output.numel(), 0]
             )[...].copy_(output.detach())
-        self.kept = [*self.kept[1 - _KEPT :], output]
+        if "again" not in request:
+            self.kept.append((_span(output), output))
         return told
 
     def fault(self, output: Tensor) -> dict[str, str]:
@@ -132,22 +138,18 @@ class _Desk:
             return {"fault": "not_plain", "text": f"it is a {type(output).__name__}"}
         if output.layout != torch.strided or output.device.type != "cpu":
             return {"fault": "not_plain", "text": f"it is {output.layout} on {output.device}"}
-        if _overlap(output, self.own):
+        first, last = _span(output)
+        if first < self.own[1] and self.own[0] < last:
             return {"fault": "alias_of_input", "text": "it lies in the memory of the inputs"}
-        if any(_overlap(output, kept) for kept in self.kept):
+        if any(first < end and start < last for (start, end), _ in self.kept):
             return {"fault": "alias_of_output", "text": "it lies in the memory of an earlier one"}
         return {}
 
 
-def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether the memory that two tensors span overlaps."""
-    if not one.numel() or not other.numel():
-        return False
-    (first, last), (start, end) = _span(one), _span(other)
-    return first < end and start < last
-
-
 def _span(tensor: Tensor) -> tuple[int, int]:
+    """The first address of a tensor and the one after its last; none overlaps an empty one."""
+    if not tensor.numel():
+        return sys.maxsize, 0
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     count = 1 + sum((size - 1) * stride for size, stride in pairs)
     return tensor.data_ptr(), tensor.data_ptr() + count * tensor.element_size()
@@ -189,11 +191,12 @@ def main(file: int, shared: int) -> None:
     except BaseException as error:
         _send(channel, _short(error))
         return
-    desks = [_Desk(c.eval() if isinstance(c, torch.nn.Module) else c, memory) for c in callees]
+    callees = [c.eval() if isinstance(c, torch.nn.Module) else c for c in callees]
+    desk = _Desk(callees, memory)
     while message := channel.recv(1 << 16):
         request = json.loads(message)
         try:
-            answer = desks[request["callee"]].answer(request)
+            answer = desk.answer(request)
         except Exception as error:
             answer = _short(error)
         _send(channel, {**answer, "id": request["id"]})

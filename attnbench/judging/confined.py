@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import THREADS, Answer, Limits, Nursery
+from attnbench.judging.old_outputs import OldOutputs
 from attnbench.judging.process_account import (
     ComputingClock,
     Patience,
@@ -32,8 +34,9 @@ from attnbench.judging.process_account import (
     ending,
     resident_bytes,
     tree,
+    waited_for_core_s,
 )
-from attnbench.judging.shared_bytes import SharedBytes, dtype_named
+from attnbench.judging.shared_bytes import SharedBytes, dtype_named, same_bytes
 
 _MESSAGE = 1 << 18
 _LOOK_S = 0.25
@@ -47,7 +50,8 @@ class Confined:
         nursery: starts it.
         callees: file or module, and attribute or ``""``, of each callee.
         limits: what it may use.
-        paths: folders to import from, besides a file's own.
+        paths: folders to import from.
+        seed: draws which outputs are asked for again.
 
     Raises:
         RefusedError: it could not be started.
@@ -59,6 +63,7 @@ class Confined:
         callees: Sequence[tuple[str, str]],
         limits: Limits,
         paths: Sequence[str] = (),
+        seed: int | None = None,
     ) -> None:
         self.limits, self.pid = limits, 0
         self.shared = SharedBytes(limits.shared_mib << 20)
@@ -67,6 +72,7 @@ class Confined:
         self.refused: RefusedError | None = None
         self._clock: ComputingClock | None = None
         self._turn, self._last = 0, (torch.empty(0), torch.empty(0))
+        self._old = OldOutputs(random.Random(seed))  # noqa: S311  # to be repeated by seed
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
@@ -76,12 +82,8 @@ class Confined:
             raise
         self.pid, self.held, self.missing = entered
         self._clock = ComputingClock(self.pid)
-        self._told = {
-            "size": self.shared.size,
-            "threads": THREADS,
-            "callees": list(callees),
-            "paths": list(paths),
-        }
+        places = {"callees": list(callees), "paths": list(paths)}
+        self._told = {"size": self.shared.size, "threads": THREADS, **places}
 
     def load(self) -> list[dict[str, Any]]:
         """Wait until the callees are loaded; what each is called and which arguments it takes."""
@@ -97,11 +99,7 @@ class Confined:
         return self.callees
 
     def call(
-        self,
-        tensors: Sequence[Tensor],
-        keywords: Mapping[str, Any],
-        *,
-        callee: int = 0,
+        self, tensors: Sequence[Tensor], keywords: Mapping[str, Any], *, callee: int = 0
     ) -> Answer:
         """Write tensors, call, and copy the output.
 
@@ -128,12 +126,21 @@ class Confined:
         self, told: list[Any], keywords: Mapping[str, Any], *, count: int = 3, callee: int = 0
     ) -> Answer:
         """Call with tensors that are already in the shared memory."""
-        turn = 1 - self._turn
-        place = self.shared.places[turn]
         request = {"callee": callee, "tensors": told, "count": count, "keywords": dict(keywords)}
-        answer = self._answered({**request, "out": place, "room": self.shared.room}, place)
-        if answer.output is not None:  # else the last output stays where it is, to be read again
-            self._turn = turn
+        request["hold"] = self._old.held
+        answer, view = self._answered(request, 1 - self._turn)
+        if view is None or answer.output is None:
+            return answer  # the last output stays where it is, to be read again
+        if not same_bytes(*self._last):
+            self.refused = RefusedError("changed_later", "others after the next call")
+            raise self.refused
+        self._turn, self._last = 1 - self._turn, (view, answer.output)
+        self._old.add(answer.output)
+        for later, copy in self._old.due():
+            found = self._answered({"again": later}, 1 - self._turn)[0].output
+            if found is None or not same_bytes(found, copy):
+                self.refused = RefusedError("changed_later", f"{later} outputs after it")
+                raise self.refused
         return answer
 
     def again(self, wait_s: float = 0.05) -> Tensor | None:
@@ -144,31 +151,33 @@ class Confined:
             os.kill(self.pid, signal.SIGCONT)
             while patience.spent() < wait_s:
                 time.sleep(wait_s / 10)
-        place = self.shared.places[self._turn]
-        request = {"callee": 0, "again": True, "out": place, "room": self.shared.room}
-        return self._answered(request, place, fresh=False).output
+        answer, view = self._answered({"again": 0}, self._turn)
+        if view is not None and answer.output is not None:
+            self._last = (view, answer.output)
+        return answer.output
 
-    def _answered(self, request: dict[str, Any], place: int, *, fresh: bool = True) -> Answer:
+    def _answered(self, request: dict[str, Any], turn: int) -> tuple[Answer, Tensor | None]:
+        """The answer to a request, and a view of the output in the place whose turn it is."""
         if self.refused is not None:
             raise self.refused
+        place = self.shared.places[turn]
         try:
-            return self._exchange(request, place, fresh=fresh)
+            return self._exchange({**request, "out": place, "room": self.shared.room}, place)
         except RefusedError as refused:
             self.refused = refused
             raise
 
-    def _exchange(self, request: dict[str, Any], place: int, *, fresh: bool) -> Answer:
+    def _exchange(self, request: dict[str, Any], place: int) -> tuple[Answer, Tensor | None]:
         self._check_silent()
         number = secrets.token_hex(8)
         self._channel.send(json.dumps({**request, "id": number}).encode())
         assert self._clock is not None
-        used = self._clock.seconds()
-        started = time.perf_counter()
+        before = self._spent()
         os.kill(self.pid, signal.SIGCONT)
         answer = self._received(self.limits.call_s)
         self._freeze()
-        wall_s = time.perf_counter() - started
-        seconds = self._clock.seconds() - used
+        seconds, passed = (b - a for a, b in zip(before, self._spent(), strict=True))
+        idle_s = max(0.0, passed - seconds)
         if answer.get("id") != number:
             raise RefusedError("broke_protocol", "an answer has the number of another request")
         if "fault" in answer:
@@ -179,15 +188,16 @@ class Confined:
         if answer.get("raised") == "MemoryError":
             raise RefusedError("too_much_memory", f"more than {self.limits.memory_gib:g} GiB")
         if "raised" in answer:
-            return Answer(
-                None, seconds, wall_s, (_plain(answer["raised"]), _plain(answer.get("text")))
-            )
+            raised = _plain(answer["raised"]), _plain(answer.get("text"))
+            return Answer(None, seconds, idle_s, raised), None
         view = self._view(answer, place)
-        copy, (earlier, before) = view.clone(), self._last
-        if fresh and not torch.equal(_bits(earlier), _bits(before)):
-            raise RefusedError("changed_later", "its bytes were others after the next call")
-        self._last = (view, copy)
-        return Answer(copy, seconds, wall_s)
+        return Answer(view.clone(), seconds, idle_s), view
+
+    def _spent(self) -> tuple[float, float]:
+        """Readings: what it computed, and time in which neither it nor the judge waited to run."""
+        assert self._clock is not None
+        waited = waited_for_core_s(self.pid) + waited_for_core_s(os.getpid())
+        return self._clock.seconds(), time.perf_counter() - waited
 
     def _view(self, answer: Mapping[str, Any], place: int) -> Tensor:
         dtype, shape = dtype_named(answer.get("dtype")), answer.get("shape")
@@ -287,7 +297,3 @@ def _plain(thing: object) -> str:
     """What a candidate says, without anything that a terminal or a file would act on."""
     text = str(thing)[:4000].encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0)

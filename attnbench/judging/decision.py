@@ -48,6 +48,15 @@ REFUSALS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """The status, as of an outcome of a check, and the sentence of each refusal, by its name."""
 
 
+NEVER_TRIED = (
+    "dropout",
+    "NaN and infinity in slots that a query sees",
+    "float64",
+    "gradients",
+)
+"""What no judgement tries."""
+
+
 class RefusedError(AttnbenchError):
     """A candidate is refused.
 
@@ -71,8 +80,10 @@ class Row:
 
     Args:
         case: id of the case.
-        status: ``ok``, ``unsupported`` or ``too_short``: no longer than messages take.
+        status: ``ok``, ``unsupported``, ``too_short`` (no longer than messages take) or ``waits``
+            (longer than it computes). Only ``ok`` is scored.
         time_s: of a call of the candidate.
+        wait_s: in which it neither computed nor waited for a core, above that of fused attention.
         fused_s: of torch's fused attention.
         textbook_s: of the textbook form.
         overhead_s: of an empty call, already taken off.
@@ -82,12 +93,13 @@ class Row:
         roofline_share: the least time that the machine's matrix product allows, over the
             candidate's.
         blocks: number of blocks.
-        reason: why there are no times.
+        reason: why it is not scored.
     """
 
     case: str
     status: str
     time_s: float | None = None
+    wait_s: float | None = None
     fused_s: float | None = None
     textbook_s: float | None = None
     overhead_s: float | None = None
@@ -112,6 +124,8 @@ class Judgement:
         outcomes: of the invariants.
         rows: times, one a case.
         calls, calls_right: calls with the judge's own inputs that gave an output, and those right.
+        untried: what was not tried, by name.
+        largest: the largest sizes that were tried, by ``L``, ``S`` and ``E``.
         held, missing: which restrictions of the system held, and which did not, with the reason.
         seed: seed of everything that was drawn.
         seconds: that judging took.
@@ -124,6 +138,8 @@ class Judgement:
     rows: tuple[Row, ...] = ()
     calls: int = 0
     calls_right: int = 0
+    untried: tuple[str, ...] = ()
+    largest: Mapping[str, int] = field(default_factory=dict)
     held: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
@@ -180,6 +196,8 @@ class Judgement:
             "score": self.score,
             "rows": [asdict(row) for row in self.rows],
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
+            "untried": list(self.untried),
+            "largest": dict(self.largest),
             "sandbox": {"held": list(self.held), "missing": dict(self.missing)},
             "seed": self.seed,
             "seconds": round(self.seconds, 3),

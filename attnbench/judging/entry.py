@@ -46,13 +46,13 @@ class Answer:
             candidate raised an error.
         seconds: that all its threads and processes computed, from the moment it went on until it
             had stopped; see :class:`~attnbench.judging.process_account.ComputingClock`.
-        wall_s: between these moments; more than that where the core is shared.
+        idle_s: between these moments, without that and without waiting for a core.
         raised: name and text of the error that was raised.
     """
 
     output: Tensor | None
     seconds: float
-    wall_s: float
+    idle_s: float
     raised: tuple[str, str] | None = None
 
 

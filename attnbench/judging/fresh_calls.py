@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,11 +16,14 @@ from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Answer
 from attnbench.judging.right_answers import error_of_all, error_of_rows
+from attnbench.judging.shared_bytes import copy_of
 from attnbench.subject.tensors import Inputs, make_inputs
 
 _REGIMES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 32.0, 1 / 32)
 """Sizes of queries that a call draws from: softmax saturates at one and is flat at the other."""
 _POOL = 3
+LOST = -1e30
+"""Where a floating mask in float32 is below it for all keys of a query, all have equal weights."""
 
 
 def keywords_of_case(case: Case, taken: Mapping[str, str], style: str) -> dict[str, Any] | None:
@@ -47,10 +50,17 @@ def keywords_of_case(case: Case, taken: Mapping[str, str], style: str) -> dict[s
 
 @dataclass
 class Tally:
-    """How many calls were made, and how many of them were looked at and right."""
+    """How many calls were made, how many of them were right, and the largest sizes of those."""
 
     calls: int = 0
     right: int = 0
+    largest: dict[str, int] = field(default_factory=lambda: dict.fromkeys("LSE", 0))
+
+    def add(self, case: Case) -> None:
+        """Count a right answer."""
+        self.right += 1
+        sizes = zip("LSE", (case.q_len, case.kv_len, case.query_size), strict=True)
+        self.largest = {name: max(self.largest[name], size) for name, size in sizes}
 
 
 class Stream:
@@ -64,8 +74,12 @@ class Stream:
         keywords: of the call, by meaning.
         style: style of call.
         generator: draws everything.
+        causal: where causality ends: ``"bottom_right"`` or ``"top_left"``.
+        layout: ``"packed"`` for views of one tensor (B, L, 3, H, E), with L = S, ``"misaligned"``
+            for tensors one element behind the start of their storage, or ``"plain"``.
         kv_heads: number of heads of key and value, if grouped.
         alone: whether one tensor is query, key and value.
+        name: what is special about it.
     """
 
     def __init__(
@@ -76,9 +90,13 @@ class Stream:
         generator: torch.Generator,
         kv_heads: int | None = None,
         *,
+        causal: str = "bottom_right",
+        layout: str = "plain",
         alone: bool = False,
+        name: str = "",
     ) -> None:
         self.case, self.keywords, self.alone = case, keywords, alone
+        self.causal, self.layout, self.name = causal, layout, name
         self.generator, self.grouped = generator, kv_heads is not None
         self.turned = style == "flash"
         lead = (*(1,) * (2 - len(case.lead)), *case.lead)
@@ -112,16 +130,34 @@ class Stream:
     def tensors(self) -> list[Tensor]:
         """The drawn inputs, as they are stored."""
         made = [base * factors for base, factors in self.drawn[: 1 if self.alone else 3]]
+        if self.layout == "packed":
+            parts = made if self.turned else [t.transpose(1, 2) for t in made]
+            parts = list(torch.stack(parts, 2).unbind(2))
+            return parts if self.turned else [t.transpose(1, 2) for t in parts]
+        if self.layout == "misaligned":
+            return [_misaligned(tensor) for tensor in made]
         return made * 3 if self.alone else made
 
     def inputs(self) -> Inputs:
-        """The drawn inputs as ``(B, H, L, E)``, with causality at the bottom right."""
+        """The drawn inputs as ``(B, H, L, E)``, with causality as a mask."""
         query, key, value = (t.transpose(1, 2) if self.turned else t for t in self.tensors())
         if self.grouped:
             groups = query.shape[1] // key.shape[1]
             key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        given = {n: v for n, v in self.keywords.items() if n != "enable_gqa"}
-        return Inputs(query, key, value, **given)
+        mask = self.keywords.get("attn_mask")
+        if self.keywords.get("is_causal"):
+            pair = query.shape[-2], key.shape[-2]
+            last = 0 if self.causal == "top_left" else pair[1] - pair[0]
+            mask = torch.ones(pair, dtype=torch.bool).tril(last)
+        if mask is not None and mask.dtype == torch.float32:
+            lost = (mask.lt(LOST) & mask.isfinite()).all(-1, keepdim=True)  # rounds scores away
+            query, mask = query.masked_fill(lost, 0.0), mask.masked_fill(lost, 0.0)
+        return Inputs(query, key, value, attn_mask=mask, scale=self.keywords.get("scale"))
+
+
+def _misaligned(tensor: Tensor) -> Tensor:
+    wide = tensor.new_empty(tensor.numel() + 1)
+    return wide[1:].view(tensor.shape).copy_(tensor)
 
 
 class Caller:
@@ -163,12 +199,12 @@ class Caller:
         places = self._places(stream, whole=whole)
         if self.error(stream, answer.output, places, whole=whole) > 1.0:
             self._refuse(stream, places)
-        self.tally.right += 1
+        self.tally.add(stream.case)
         return answer
 
     def _ask(self, cell: Confined, stream: Stream) -> Answer:
         keywords = {
-            self.names[name]: value.clone() if isinstance(value, Tensor) else value
+            self.names[name]: copy_of(value) if isinstance(value, Tensor) else value
             for name, value in stream.keywords.items()  # which the candidate must not change
         }
         return cell.call(stream.tensors(), keywords)
@@ -222,6 +258,6 @@ class Caller:
             name = "differs_when_timed" if self.timing else "unsteady"
         elif right_alone:
             name = "depends_on_history"
-        seen = f"call {self.tally.calls} at {case}"
+        seen = f"call {self.tally.calls} at {case}" + (f" ({stream.name})" if stream.name else "")
         alike = "a new process gives the right answer" if right_alone else "so is a new process's"
         raise RefusedError(name, f"{seen}; {alike}")

@@ -6,6 +6,7 @@ three files: the candidate's channel, the shared memory, and the pipe of reports
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -23,6 +24,7 @@ sys.path.pop()
 def main() -> None:
     """Answer requests until the channel, whose number is the argument, closes."""
     requests = socket.socket(fileno=int(sys.argv[1]))
+    gc.freeze()  # so that collecting in a candidate's process does not look at all of torch
     while True:
         message, files, _, _ = socket.recv_fds(requests, 1 << 16, 3)
         if not message:

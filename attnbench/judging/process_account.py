@@ -57,6 +57,14 @@ def _fields(place: int | str) -> list[str]:
     return Path(f"/proc/{place}/stat").read_text().rpartition(")")[2].split()
 
 
+def waited_for_core_s(pid: int) -> float:
+    """The seconds that the first thread of a process was ready and waited for a core, in all."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
 def resident_bytes(pid: int) -> int:
     """The memory that a process holds."""
     try:

@@ -40,6 +40,20 @@ def span_of(tensor: Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in pairs)
 
 
+def copy_of(tensor: Tensor) -> Tensor:
+    """A copy with the same strides, also where they are 0, and the same offset in its storage."""
+    before = tensor.storage_offset()
+    whole = tensor.as_strided((before + span_of(tensor),), (1,), 0).clone()
+    return whole.as_strided(tensor.shape, tensor.stride(), before)
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Whether two contiguous tensors hold the same bytes."""
+    if not one.numel() or not other.numel():
+        return one.numel() == other.numel()
+    return torch.equal(*(t.reshape(-1).view(torch.uint8) for t in (one, other)))
+
+
 def elements_of(tensor: Tensor) -> Tensor:
     """A view of the elements of a tensor as integers of their width, each of them once.
 
@@ -86,7 +100,7 @@ class SharedBytes:
 
     def laid_out(self, tensors: Sequence[Tensor]) -> list[tuple[list[Any], Tensor, Tensor]]:
         """Places for tensors, from the start: what to tell of each, its
-        elements as integers, and theirs there.
+        elements as integers, and theirs there. A tensor within a storage keeps its offset in it.
 
         A tensor that is given twice has one place.
 
@@ -99,7 +113,8 @@ class SharedBytes:
             if id(tensor) in known:  # such as query and key of self-attention
                 placed.append(known[id(tensor)])
                 continue
-            count, width = span_of(tensor), tensor.element_size()
+            before = tensor.storage_offset() if tensor.numel() else 0
+            count, width = before + span_of(tensor), tensor.element_size()
             end = offset + count * width
             if end > self.places[0]:
                 raise ShapeError(
@@ -107,9 +122,11 @@ class SharedBytes:
                     f"{self.places[0]}; use smaller cases."
                 )
             dtype = str(tensor.dtype).removeprefix("torch.")
-            told = [dtype, list(tensor.shape), list(tensor.stride()), offset, count]
+            told = [dtype, list(tensor.shape), list(tensor.stride()), offset, count, before]
             own = elements_of(tensor)
-            there = self._integers[width].as_strided(own.shape, own.stride(), offset // width)
+            there = self._integers[width].as_strided(
+                own.shape, own.stride(), offset // width + before
+            )
             known[id(tensor)] = (told, own, there)
             placed.append(known[id(tensor)])
             offset = -(-end // _ALIGNED) * _ALIGNED

@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from attnbench.benchmark.bench_case import BenchCase
-from attnbench.cases.case import Case
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
 from attnbench.errors import StyleError
 from attnbench.judging.confined import Confined
-from attnbench.judging.decision import Judgement, RefusedError, Row
+from attnbench.judging.decision import NEVER_TRIED, Judgement, RefusedError, Row
 from attnbench.judging.fresh_calls import Caller, Stream, Tally, keywords_of_case
 from attnbench.judging.proxy import Proxy, style_of, subject_of
-from attnbench.judging.turns import timed
+from attnbench.judging.strata import streams_of
+from attnbench.judging.turns import FUSED_PLACE, timed
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
     from attnbench.judging.court import Court
 
-_KINDS = (  # lengths, mask
-    ("free", "none"),
-    ("free", "boolean"),
-    ("square", "none"),
-    ("square", "causal"),
-    ("square", "key_padding"),
-    ("one", "none"),
-    ("free", "none"),
-    ("self", "none"),
-)
-_SIZES = (8, 16, 24, 32, 40, 64, 80, 96, 128)
-_LONGEST, _PAIRS = 10.0, 2**20
-"""Most of log2 of a length, and of pairs of a query and a key in a call."""
 _CALLS, _CALLS_AFTER = 120, 28
 """Calls before and after all that is timed."""
 _MOST_S = 30.0
@@ -54,6 +41,7 @@ class Trial:
         self.court, self.target, self.place, self.seed = court, target, place, seed
         self.outcomes: list[Outcome] = []
         self.rows: list[Row] = []
+        self.untried: list[str] = []
         self.cell: Confined | None = None
         self.caller: Caller | None = None
         self.chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
@@ -61,8 +49,10 @@ class Trial:
 
     def cell_of(self) -> Confined:
         """A new process of the candidate."""
-        paths = () if self.place[0].endswith(".py") else (str(Path.cwd()),)
-        cell = Confined(self.court.nursery, [self.place], self.court.limits, paths)
+        file = self.place[0].endswith(".py")
+        paths = (str(Path(self.place[0]).parent if file else Path.cwd()),)
+        callees = [self.place, FUSED_PLACE]
+        cell = Confined(self.court.nursery, callees, self.court.limits, paths, self.seed)
         try:
             cell.load()
         except BaseException:
@@ -89,7 +79,7 @@ class Trial:
             style = style_of(described, style)
             proxy, subject = self._subject(style, described, conventions)
             self.caller = Caller(self.cell, self.cell_of, proxy.names, self.chance)
-            streams = list(self._streams(proxy))  # drawn only now that the candidate is loaded
+            streams = self._streams(proxy, subject)  # drawn only now that the candidate is loaded
             wrong = self._calls(streams, _CALLS)
             self._check(subject, profile, invariants)
             if self.cell.refused is not None:
@@ -125,22 +115,26 @@ class Trial:
             raise RefusedError("not_loaded", str(error)) from error
 
     def _calls(self, streams: list[Stream], count: int) -> RefusedError | None:
-        """Calls of several shapes; returns a wrong answer that the invariants may explain.
+        """Calls of all shapes; returns a wrong answer that the invariants may explain.
 
         A shape for which an error was raised is dropped; many before anything was right end it.
         """
         assert self.caller is not None
         dropped = 0
+        first = [stream for stream in streams if not stream.drawn]
+        self.chance.shuffle(first)
         until = time.monotonic() + _MOST_S
         for number in range(count):
-            if not streams or (number >= 2 * len(streams) and time.monotonic() > until):
+            if not streams or (not first and time.monotonic() > until):
                 break
-            stream = self.chance.choice(streams)
+            new = first.pop() if first else None
+            stream = new or self.chance.choice(streams)
             if not stream.drawn or self.chance.random() > _REPEATED:
                 stream.draw()
             try:
-                if self.caller.call(stream, whole=number % 8 == 0).raised:
+                if self.caller.call(stream, whole=new is not None or number % 8 == 0).raised:
                     streams.remove(stream)
+                    self.untried.append(f"{stream.name} in {stream.case.dtype}")
                     dropped += 1
                     if dropped == _REFUSED and not self.caller.tally.right:
                         break
@@ -150,26 +144,17 @@ class Trial:
                 return refused
         return None
 
-    def _streams(self, proxy: Proxy) -> Iterator[Stream]:
-        for lengths, mask in _KINDS:
-            for dtype in ("float32", self.chance.choice(("bfloat16", "float16"))):
-                case = self._case(lengths, mask, dtype)
-                keywords = keywords_of_case(case, proxy.names, proxy.style)
-                if keywords is None:
-                    continue
-                if "scale" in proxy.names and mask == "none":
-                    keywords["scale"] = self.chance.random() + 0.05
-                alone = lengths == "self"
-                yield Stream(case, keywords, proxy.style, self.generator, alone=alone)
-
-    def _case(self, lengths: str, mask: str, dtype: str) -> Case:
-        """A case of sizes that nobody could know."""
-        chance = self.chance
-        q_len, kv_len = (round(2 ** chance.uniform(1.0, _LONGEST)) for _ in range(2))
-        q_len = {"square": kv_len, "self": kv_len, "one": 1}.get(lengths, q_len)
-        heads = chance.randint(1, max(1, min(4, _PAIRS // (q_len * kv_len))))
-        size, seed = chance.choice(_SIZES), chance.getrandbits(31)
-        return Case((1, heads), q_len, kv_len, size, size, size, dtype, mask=mask, seed=seed)
+    def _streams(self, proxy: Proxy, subject: Subject) -> list[Stream]:
+        found = streams_of(
+            proxy.names, proxy.style, subject.conventions, self.chance, self.generator
+        )
+        streams = []
+        for name, stream in found:
+            if stream is None:
+                self.untried.append(name)
+            else:
+                streams.append(stream)
+        return streams
 
     def _check(self, subject: Any, profile: str, invariants: Sequence[Any]) -> None:
         found = outcomes_of(
@@ -215,6 +200,8 @@ class Trial:
             tuple(self.rows),
             tally.calls,
             tally.right,
+            tuple(dict.fromkeys((*self.untried, *NEVER_TRIED))),
+            tally.largest,
             () if self.cell is None else tuple(self.cell.held),
             {} if self.cell is None else self.cell.missing,
             self.seed,

@@ -6,7 +6,10 @@ shared core it scatters less than the time that passes, and nothing computes wit
 A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. Then the textbook form
 and an empty call are timed. The empty call's time, of messages and of copying the output,
 is taken off all others. A block's value is half the log of the ratio of products; the ratio is the
-median over blocks, with the interval of order statistics.
+median over blocks, with the interval of order statistics. Where the ratio of the total times is
+less, beyond both intervals, it takes the place of the median: rare calls that take long count.
+Where fused attention is faster in the candidate's process than in its own, beyond the interval,
+the ratio is to that: a faster way of answering requests is no gain.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import math
 import random
 import statistics
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -24,8 +29,16 @@ from attnbench.judging.decision import RefusedError, Row
 from attnbench.judging.fresh_calls import Caller, Stream
 
 FUSED, TEXTBOOK, EMPTY, PRODUCT = range(4)  # callees of the honest process
+FUSED_PLACE = (str(Path(__file__).with_name("honest.py")), "fused")
+"""The second callee of a candidate's process, which has the same desk as the first."""
+_INSIDE = 1
 _LEAST, _MOST = 12, 200
 _SIDE, _PRODUCTS = 768, 4
+_RESAMPLES = 400
+_REASONS = {
+    "too_short": "it takes no longer than the judge's messages; choose a greater length",
+    "waits": "it waits for longer than it computes",
+}
 _IMPOSSIBLE = 2.0
 """Times faster than the machine's matrix product that is taken for impossible."""
 
@@ -36,9 +49,11 @@ class _Table:
     def __init__(self, caller: Caller, honest: Confined, stream: Stream) -> None:
         self.caller, self.honest, self.stream = caller, honest, stream
         self.theirs: list[list[float]] = []
+        self.idle: tuple[list[float], list[float]] = [], []
         self.fused: list[list[float]] = []
         self.textbook: list[float] = []
         self.empty: list[float] = []
+        self.inside: list[float] = []
 
     def candidate(self, *, whole: bool = False) -> float:
         self.stream.draw()
@@ -46,6 +61,7 @@ class _Table:
         if answer.raised is not None:
             name, text = answer.raised
             raise RefusedError("refused_when_timed", f"{name}: {text} at {self.stream.case.id}")
+        self.idle[0].append(answer.idle_s)
         return answer.seconds
 
     def known(self, callee: int) -> float:
@@ -53,6 +69,7 @@ class _Table:
         given = {**self.stream.keywords, "turned": self.stream.turned}
         answer = self.honest.call(self.stream.tensors(), given, callee=callee)
         assert answer.raised is None, answer.raised
+        self.idle[1].append(answer.idle_s)
         return answer.seconds
 
     def block(self, chance: random.Random) -> None:
@@ -72,6 +89,17 @@ class _Table:
         self.empty.append(self.known(EMPTY))
         self.candidate()
         self.textbook.append(self.known(TEXTBOOK))
+        self.candidate()
+        self.inside.append(self.fused_inside())
+
+    def fused_inside(self) -> float:
+        """The time of fused attention in the candidate's process, for what its desk saves."""
+        self.stream.draw()
+        given = {**self.stream.keywords, "turned": self.stream.turned}
+        answer = self.caller.cell.call(self.stream.tensors(), given, callee=_INSIDE)
+        if answer.raised is not None:
+            raise RefusedError("broke_protocol", f"torch's own function raised {answer.raised[0]}")
+        return answer.seconds
 
 
 def timed(
@@ -105,10 +133,10 @@ def timed(
     for _ in range(_LEAST):
         table.beside()
     table.candidate(whole=True)
-    return _row(table)
+    return _row(table, chance)
 
 
-def _row(table: _Table) -> Row:
+def _row(table: _Table, chance: random.Random) -> Row:
     case = table.stream.case
     overhead = statistics.median(table.empty)
     least = overhead / 4
@@ -116,33 +144,69 @@ def _row(table: _Table) -> Row:
     def net(seconds: float) -> float:
         return max(seconds - overhead, least)
 
-    mine = statistics.median(net(s) for block in table.theirs for s in block)
-    fused = statistics.median(net(s) for block in table.fused for s in block)
-    textbook = statistics.median(map(net, table.textbook))
-    logs = sorted(
-        sum(math.log(net(s)) for s in theirs) / -2 + sum(math.log(net(s)) for s in known) / 2
+    pairs = [
+        ([net(s) for s in theirs], [net(s) for s in known])
         for theirs, known in zip(table.theirs, table.fused, strict=True)
+    ]
+    logs = sorted(
+        sum(map(math.log, known)) / 2 - sum(map(math.log, theirs)) / 2 for theirs, known in pairs
     )
+    low, high = interval(logs)
+    found = (low, statistics.median(logs), high)
+    middle: Callable[[list[float]], float] = statistics.median
+    of_totals = total_ratio([(sum(theirs), sum(known)) for theirs, known in pairs], chance)
+    if of_totals[2] < low:
+        found, middle = of_totals, statistics.fmean
+    inside = sorted(math.log(net(s)) for s in table.inside)
+    fused = statistics.median(s for pair in pairs for s in pair[1])
+    if interval(inside)[1] < math.log(fused):  # calls there are faster, whatever is called
+        saved = statistics.median(inside) - math.log(fused)
+        found = (found[0] + saved, found[1] + saved, found[2] + saved)
+    mine, fused = (middle([s for pair in pairs for s in pair[i]]) for i in (0, 1))
+    textbook = middle([net(s) for s in table.textbook])
     bound = _bound_s(case, table.honest)
     if bound > 2 * overhead and mine < bound / _IMPOSSIBLE:
         raise RefusedError(
             "too_fast", f"{mine:.2e} s, and its products alone take {bound:.2e} s, at {case.id}"
         )
-    low, high = interval(logs)
+    theirs, known = map(statistics.fmean, table.idle)
+    wait = max(0.0, theirs - known)
+    status = "waits" if wait > max(mine, overhead) else "ok"
+    if status == "ok" and min(mine, fused) <= overhead:
+        status = "too_short"
     return Row(
         case.id,
-        "too_short" if min(mine, fused) <= overhead else "ok",
+        status,
         mine,
+        wait,
         fused,
         textbook,
         overhead,
-        math.exp(statistics.median(logs)),
-        math.exp(low),
-        math.exp(high),
+        math.exp(found[1]),
+        math.exp(found[0]),
+        math.exp(found[2]),
         textbook / mine,
         bound / mine,
         len(logs),
+        _REASONS.get(status, ""),
     )
+
+
+def total_ratio(
+    totals: list[tuple[float, float]], chance: random.Random
+) -> tuple[float, float, float]:
+    """Log of the ratio of total times, second over first, between the ends of its 95 % interval.
+
+    Args:
+        totals: two times of each block.
+        chance: draws blocks with replacement.
+    """
+
+    def log(chosen: list[tuple[float, float]]) -> float:
+        return math.log(sum(pair[1] for pair in chosen) / sum(pair[0] for pair in chosen))
+
+    drawn = sorted(log(chance.choices(totals, k=len(totals))) for _ in range(_RESAMPLES))
+    return drawn[_RESAMPLES // 40], log(totals), drawn[-1 - _RESAMPLES // 40]
 
 
 def interval(logs: list[float]) -> tuple[float, float]:

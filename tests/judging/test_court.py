@@ -24,7 +24,10 @@ GAIN = 1.1
 WRONG = {"wrong", "failed"}
 """Always wrong for some inputs: either the judge's own calls or an invariant meets them first."""
 
-CHANGING = {*WRONG, "unsteady", "depends_on_history", "differs_when_timed", "arrived_late"}
+CHANGING = {
+    *WRONG,
+    *("unsteady", "depends_on_history", "differs_when_timed", "arrived_late", "changed_later"),
+}
 """Wrong at times: what it is called depends on which of the calls that are made again are right."""
 
 OUTCOMES = {
@@ -33,6 +36,7 @@ OUTCOMES = {
     "memory.py:by_fingerprint": {"depends_on_history"},
     "memory.py:by_content": {"accepted"},
     "memory.py:one_buffer": {"alias_of_output"},
+    "memory.py:ring_of_buffers": {"alias_of_output"},
     "memory.py:one_late": {"depends_on_history", "unsteady"},
     "memory.py:uninitialised": CHANGING,
     "memory.py:into_query": {"alias_of_input"},
@@ -52,6 +56,8 @@ OUTCOMES = {
     "clocks.py:changes_masks": {"failed"},
     "clocks.py:deletes_its_own_time": {"accepted"},
     "clocks.py:refuses_to_stop": CHANGING,
+    "clocks.py:sleeps": {"accepted"},
+    "clocks.py:slow_now_and_then": {"accepted"},
     "less_work.py:zeros": {"wrong"},
     "less_work.py:nan": {"wrong"},
     "less_work.py:mean_of_values": WRONG,
@@ -85,6 +91,8 @@ OUTCOMES = {
     "protocol.py:patches_objects": {"wrong"},
     "protocol.py:writes_after_answering": {"changed_later", "accepted", *CHANGING},
     "protocol.py:cuts_the_memory": {"wrong"},
+    "protocol.py:one_buffer_that_nobody_finds": {"changed_later"},
+    "protocol.py:saves_at_the_desk": {"accepted"},
     "protocol.py:looks_into_the_judge": {"accepted"},
     "destruction.py:exits": {"ended"},
     "destruction.py:raises_system_exit": {"ended"},
@@ -133,6 +141,23 @@ OUTCOMES = {
     "less_work.py:even_sizes_only": WRONG,
     "less_work.py:right_where_small": CHANGING,
     "less_work.py:largest_scores_only": WRONG,
+    "narrow_paths.py:clamps_the_scale": {"wrong"},
+    "narrow_paths.py:takes_the_size_of_the_scale": {"wrong"},
+    "narrow_paths.py:causal_with_more_queries": {"wrong"},
+    "narrow_paths.py:causal_with_more_keys": {"wrong"},
+    "narrow_paths.py:views_of_a_storage": {"wrong"},
+    "narrow_paths.py:pointers_not_aligned": {"wrong"},
+    "narrow_paths.py:expanded_masks": {"wrong"},
+    "narrow_paths.py:masks_of_two_dimensions": {"wrong"},
+    "narrow_paths.py:masks_of_three_dimensions": {"wrong"},
+    "narrow_paths.py:far_below_is_hidden": {"wrong"},
+    "narrow_paths.py:least_number_is_hidden": {"wrong"},
+    "narrow_paths.py:many_queries": {"wrong"},
+    "narrow_paths.py:many_keys": {"wrong"},
+    "narrow_paths.py:many_features": {"wrong"},
+    "narrow_paths.py:many_heads": {"wrong"},
+    "narrow_paths.py:batches_of_long_heads": {"wrong"},
+    "narrow_paths.py:in_eight_bits": {"wrong"},
     "import_hooks.py": {"ended", "wrong", "not_loaded"},
     "import_serves.py": {"left_processes"},
     "import_raises.py": {"not_loaded"},
@@ -172,7 +197,7 @@ def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW)
     assert (found.refusal or found.verdict) in OUTCOMES[cheat], found.sentence
-    assert all((row.ratio_low or 0.0) < GAIN for row in found.rows)
+    assert all((row.ratio_low or 0.0) < GAIN for row in found.rows if row.status == "ok")
     after = {child.pid for child in psutil.Process().children(recursive=True)}
     assert after - before == set()
 
@@ -197,6 +222,25 @@ def test_right_implementation_is_accepted(court: Court, name: str, style: str) -
     )
     assert found.ok, (found.sentence, [o for o in found.outcomes if o.status == "failed"])
     assert found.calls == found.calls_right > 0
+
+
+def test_what_was_not_tried_is_told(court: Court) -> None:
+    found = court.judge(f"{HERE / 'right.py'}:without_masks", style="sdpa", invariants=FEW)
+    assert {"dropout", "float64", "scale above 2", "mask (H, L, S)"} <= set(found.untried)
+    assert found.largest["L"] > 1024 < found.largest["S"]
+    assert found.largest["E"] > 128
+    assert found.as_data()["untried"] == list(found.untried)
+
+
+def test_waiting_is_seen_apart_from_computing(court: Court) -> None:
+    cell = Confined(court.nursery, [(str(HERE / "cheats/clocks.py"), "sleeps")], court.limits)
+    try:
+        cell.load()
+        answers = [cell.call([torch.zeros(1, 1, 2, 8)] * 3, {}) for _ in range(20)]
+        assert max(answer.idle_s for answer in answers) > 0.009
+        assert min(answer.seconds for answer in answers) < 0.009
+    finally:
+        cell.close()
 
 
 def test_error_between_two_answers_accuses_nobody(court: Court) -> None:

@@ -11,7 +11,7 @@ from attnbench.judging.court import Court
 from attnbench.judging.decision import REFUSALS, Judgement, RefusedError, Row
 from attnbench.judging.entry import Limits
 from attnbench.judging.proxy import Proxy
-from attnbench.judging.turns import interval
+from attnbench.judging.turns import interval, total_ratio
 
 
 def test_interval_holds_the_median_as_often_as_it_says() -> None:
@@ -25,6 +25,16 @@ def test_interval_holds_the_median_as_often_as_it_says() -> None:
 
 def test_interval_of_few_is_their_range() -> None:
     assert interval([0.1, 0.2, 0.4]) == (0.1, 0.4)
+
+
+def test_rare_calls_that_take_long_are_in_the_ratio_of_totals() -> None:
+    chance = random.Random(0)
+    steady = [(2.0 + chance.random() / 50, 2.0) for _ in range(40)]
+    spiky = [(10.0 if place % 3 == 0 else 2.0, 2.0) for place in range(40)]
+    low, ratio, high = total_ratio(steady, chance)
+    assert low < ratio < high < 0.0
+    assert low > -0.1
+    assert total_ratio(spiky, chance)[2] < -0.5
 
 
 def test_every_refusal_has_a_sentence_and_an_exit_code() -> None:

@@ -153,3 +153,18 @@ def deletes_its_own_time(query, key, value, attn_mask=None, is_causal=False):
     thread.start()
     thread.join()
     return found[0]
+
+
+def sleeps(query, key, value, attn_mask=None, is_causal=False):
+    """Takes time in which nothing computes."""
+    time.sleep(0.01)
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def slow_now_and_then(query, key, value, attn_mask=None, is_causal=False):
+    """Computes for 20 ms more in every sixth call."""
+    _state["calls"] = _state.get("calls", 0) + 1
+    until = time.thread_time() + 0.02 * (_state["calls"] % 6 == 0)
+    while time.thread_time() < until:
+        pass
+    return right(query, key, value, attn_mask, is_causal=is_causal)

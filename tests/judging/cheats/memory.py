@@ -49,6 +49,17 @@ def one_buffer(query, key, value, attn_mask=None, is_causal=False):
     return _buffer[place].copy_(right(query, key, value, attn_mask, is_causal=is_causal))
 
 
+def ring_of_buffers(query, key, value, attn_mask=None, is_causal=False):
+    """Six buffers of each shape in turn, more than the last outputs that a harness looks at."""
+    found = right(query, key, value, attn_mask, is_causal=is_causal)
+    buffers = _buffer.setdefault(("ring", found.shape, found.dtype), [])
+    if len(buffers) == 6:
+        buffers.append(buffers.pop(0))
+    else:
+        buffers.append(torch.empty_like(found))
+    return buffers[-1].copy_(found)
+
+
 def one_late(query, key, value, attn_mask=None, is_causal=False):
     place = ("late", _shape(query, value), query.dtype)
     found = right(query, key, value, attn_mask, is_causal=is_causal)

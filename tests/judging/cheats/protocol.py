@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as right
 
 _once: list = []
+_buffers: dict = {}
 
 
 def _shape(query, value):
@@ -179,4 +180,29 @@ def looks_into_the_judge(query, key, value, attn_mask=None, is_causal=False):
         reached.append("cores")
     if reached:
         raise RuntimeError(f"reached {reached}")
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def one_buffer_that_nobody_finds(query, key, value, attn_mask=None, is_causal=False):
+    """The comparison with earlier outputs is patched away."""
+    sys.modules["candidate"]._Desk.fault = lambda desk, output: {}
+    found = right(query, key, value, attn_mask, is_causal=is_causal)
+    place = (found.shape, found.dtype)
+    return _buffers.setdefault(place, torch.empty_like(found)).copy_(found)
+
+
+def saves_at_the_desk(query, key, value, attn_mask=None, is_causal=False):
+    """No collection of garbage, no looking for faults, and tensors that are made once."""
+    desk = sys.modules["candidate"]._Desk
+    if not hasattr(desk, "slow"):
+        gc.disable()
+        desk.slow, made = desk.tensor, {}
+
+        def tensor(self, told):
+            place = str(told)
+            if place not in made:
+                made[place] = self.slow(told)
+            return made[place]
+
+        desk.tensor, desk.fault = tensor, lambda self, output: {}
     return right(query, key, value, attn_mask, is_causal=is_causal)
