@@ -7,7 +7,7 @@ A block is four calls, ABBA or BAAB, each with fresh inputs and each checked. Th
 and an empty call are timed. The empty call's time, of messages and of copying the output,
 is taken off all others. A block's value is half the log of the ratio of products; the ratio is the
 median over blocks, with the interval of order statistics. Where the ratio of the total times is
-less, beyond both intervals, it takes the place of the median: rare calls that take long count.
+less, beyond its interval, it takes the place of the median: rare calls that take long count.
 Where fused attention is faster in the candidate's process than in its own, beyond the interval,
 the ratio is to that: a faster way of answering requests is no gain.
 """
@@ -53,7 +53,7 @@ class _Table:
         self.fused: list[list[float]] = []
         self.textbook: list[float] = []
         self.empty: list[float] = []
-        self.inside: list[float] = []
+        self.inside: list[tuple[float, float]] = []
 
     def candidate(self, *, whole: bool = False) -> float:
         self.stream.draw()
@@ -89,8 +89,9 @@ class _Table:
         self.empty.append(self.known(EMPTY))
         self.candidate()
         self.textbook.append(self.known(TEXTBOOK))
-        self.candidate()
-        self.inside.append(self.fused_inside())
+        self.candidate()  # each of these two follows a call of the other process
+        outside = self.known(FUSED)
+        self.inside.append((self.fused_inside(), outside))
 
     def fused_inside(self) -> float:
         """The time of fused attention in the candidate's process, for what its desk saves."""
@@ -155,13 +156,12 @@ def _row(table: _Table, chance: random.Random) -> Row:
     found = (low, statistics.median(logs), high)
     middle: Callable[[list[float]], float] = statistics.median
     of_totals = total_ratio([(sum(theirs), sum(known)) for theirs, known in pairs], chance)
-    if of_totals[2] < low:
+    if of_totals[2] < found[1]:
         found, middle = of_totals, statistics.fmean
-    inside = sorted(math.log(net(s)) for s in table.inside)
-    fused = statistics.median(s for pair in pairs for s in pair[1])
-    if interval(inside)[1] < math.log(fused):  # calls there are faster, whatever is called
-        saved = statistics.median(inside) - math.log(fused)
-        found = (found[0] + saved, found[1] + saved, found[2] + saved)
+    saved = sorted(math.log(net(inside) / net(outside)) for inside, outside in table.inside)
+    if interval(saved)[1] < 0.0:  # calls there are faster, whatever is called
+        low, middle_log, high = (one + statistics.median(saved) for one in found)
+        found = (low, middle_log, high)
     mine, fused = (middle([s for pair in pairs for s in pair[i]]) for i in (0, 1))
     textbook = middle([net(s) for s in table.textbook])
     bound = _bound_s(case, table.honest)

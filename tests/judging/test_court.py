@@ -244,6 +244,11 @@ def test_waiting_is_seen_apart_from_computing(court: Court) -> None:
         cell.close()
 
 
+def test_calls_that_take_long_now_and_then_count(court: Court) -> None:
+    found = court.judge(f"{CHEATS / 'clocks.py'}:slow_now_and_then", style="sdpa", invariants=FEW)
+    assert found.rows[0].ratio < 0.7
+
+
 def test_error_between_two_answers_accuses_nobody(court: Court) -> None:
     cell = Confined(court.nursery, [(str(HERE / "right.py"), "without_masks")], court.limits)
     try:
