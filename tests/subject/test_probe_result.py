@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from attnbench_zoo.right.conventions import FOLLOWING, Following
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from attnbench.adapters import multihead
 from attnbench.cases.case import Case
 from attnbench.errors import StyleError
 from attnbench.registry.address import Address
@@ -262,3 +263,64 @@ def test_the_spec_of_a_probe_calls_the_function_as_it_was_probed() -> None:
     module, inputs = subject.build(Case((2, 3), 3, 5, mask="causal"))
     expected = sdpa(inputs.query, inputs.key, inputs.value, is_causal=True)
     assert torch.allclose(subject.output(module, inputs), expected, 1e-4, 1e-5)
+
+
+class Textbook(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        scores = torch.bmm(queries, keys.mT) / queries.shape[-1] ** 0.5
+        return torch.bmm(self.dropout(scores.softmax(-1)), values)
+
+
+class OfHeads(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.scale = dim**-0.5
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        assert query.dim() == 4
+        return (query @ key.mT * self.scale).softmax(-1) @ value
+
+
+class OfConfig(nn.Module):
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+
+
+def test_a_class_is_made_with_the_sizes_that_it_asks_for() -> None:
+    found = probe(Textbook)
+    assert found.options == "--as textbook"
+    assert (found.answers["layout"].value, found.answers["scale"].value) == (
+        "(B, L, E)",
+        "1/sqrt(E)",
+    )
+    assert probe(nn.MultiheadAttention).options == "--as multihead"
+    assert "SPEC = sdpa(OfHeads(dim=8), name='OfHeads')" in probe(OfHeads).proposal
+    with pytest.raises(StyleError, match="constructor asks for 'config'"):
+        probe(OfConfig)
+
+
+def test_keys_that_it_adds_are_counted() -> None:
+    for options, extra in (({}, 0), ({"add_zero_attn": True}, 1), ({"add_bias_kv": True}, 1)):
+        made = nn.MultiheadAttention(8, 2, batch_first=True, **options)
+        assert probe(multihead(made)).answers["extra_keys"].value == extra
+
+
+def test_a_call_that_refuses_gradients_gives_none() -> None:
+    def forward_only(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if query.requires_grad:
+            raise RuntimeError("no backward")
+        return sdpa(query, key, value)
+
+    assert probe(forward_only).conventions["gradients"] is False
+
+
+def test_a_boolean_mask_that_hides_nothing_is_no_mask() -> None:
+    def adds(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        return (scores if attn_mask is None else scores + attn_mask).softmax(-1) @ value
+
+    assert probe(adds).conventions["masks"] == ("floating",)

@@ -31,6 +31,8 @@ def boolean_masks(calls: Calls) -> Answer:
             if same(found, form(ALLOWED) & base):
                 calls.hide = partial(_shaped, form, shape)
                 return Answer.inferred(name, value, "the values that a mask (L, S) lets through")
+        if same(found, base):
+            return Answer.not_taken(name, "a mask (L, S) is taken, but hides nothing")
         if found is not None:
             return Answer.ambiguous(name, "it is taken, but what it hides is neither of the two")
     raised = calls.raised
@@ -156,14 +158,14 @@ def hidden_slots(calls: Calls) -> Answer:
     allowed = torch.ones(3, 5, dtype=torch.bool)
     allowed[:, 3:] = False
     mask = calls.hide(allowed)
-    if mask["attn_mask"].dtype != torch.bool:
-        return Answer.not_taken(name, "a floating mask promises nothing about NaN")
     query, key, value = calls.tensors()
     for tensor, told in ((value, "value"), (key, "key")):
         tensor[..., 3:, :] = math.nan
         found = calls.output([query, key, value], **mask)
         if found is None or not bool(found.isfinite().all()):
             return Answer.inferred(name, "finite", f"NaN in a hidden {told} reaches the output")
+    if mask["attn_mask"].dtype != torch.bool:
+        return Answer.not_taken(name, "a floating mask promises nothing about NaN")
     return Answer.inferred(name, "any", "NaN in hidden keys and values reaches no output")
 
 

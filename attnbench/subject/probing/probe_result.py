@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,13 +15,20 @@ from attnbench.specs.conventions import Conventions, format_conventions
 from attnbench.subject.probing.probed_calls import Answer, Calls
 from attnbench.subject.probing.questions import QUESTIONS, find_layout
 from attnbench.subject.styles.callee import name_of
+from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import fits
 from attnbench.subject.styles.functions import flash, sdpa
+from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.renaming import renamed
 from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
+from attnbench.subject.styles.textbook_calls import SLOTS
+from attnbench.subject.styles.textbook_classes import is_textbook, textbook
 
 _STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
     {"sdpa": sdpa, "flash": flash}
+)
+_OF_CLASSES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
+    {"textbook": textbook, "multihead": multihead}
 )
 _SCALE = "1/sqrt(E)"
 _STYLE_OF = MappingProxyType({"(B, H, L, E)": "sdpa", "(B, L, H, E)": "flash"})
@@ -32,6 +40,7 @@ _KEPT = MappingProxyType(
         "mask_value": "mask_value",
         "internal_dtype": "internal_dtype",
         "gradients": "gradients",
+        "extra_keys": "extra_keys",
     }
 )
 """Conventions, and the questions that answer them."""
@@ -70,6 +79,8 @@ class Probe:
         """The options of ``attnbench check``; ``None`` where no style fits."""
         if self.style is None:
             return None
+        if self.style not in _STYLES:  # the style finds the conventions out itself
+            return f"--as {self.style}"
         known = _STYLES[self.style](self.callee, call=self.call).conventions
         usual = {**vars(Conventions()), **known}
         given = [
@@ -87,6 +98,15 @@ class Probe:
             scale = self.answers["scale"].value
             other = "" if scale in (None, _SCALE) else f" (its scale is {scale}, not {_SCALE})"
             return f"Small calls show how it is called: {self.options}{other}"
+        layout = self.answers["layout"].value
+        if inspect.isclass(self.callee) and layout in _STYLE_OF:
+            style, given = _STYLE_OF[layout], _filled(self.callee, 8)
+            made = ", ".join(f"{name}={value}" for name, value in given.items())
+            return (
+                f"A class is not called as {style}, and an instance is: write beside it\n"
+                f"  from attnbench.adapters import {style}\n"
+                f"  SPEC = {style}({self.name}({made}), name={self.name!r})"
+            )
         found = self.answers["layout"], self.answers.get("boolean")
         said = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found if a)
         return f"No style calls {self.name} as small calls show it ({said}): wrap it in a function."
@@ -102,6 +122,8 @@ class Probe:
             raise StyleError(f"{self.name} is a spec already: give it the conventions.")
         if self.style is None:
             raise StyleError(self.proposal)
+        if self.style not in _STYLES:
+            return _OF_CLASSES[self.style](self.callee)
         fields: dict[str, Any] = {"conventions": dict(self.conventions)}
         if self.answers["scale"].value != _SCALE:
             fields["reference"] = None
@@ -120,7 +142,8 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
     """Infer by small calls which conventions a function of query, key and value follows.
 
     Args:
-        function: a function, a module, or a spec of a mechanism.
+        function: a function, a module, a spec of a mechanism, or a class, which is made with the
+            sizes that its constructor asks for by their usual names.
         call: what its arguments are called, as ``"f(queries=query, keys=key, values=value)"``.
 
     Raises:
@@ -130,6 +153,12 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
         named = {name: name for name in ("attn_mask", *function.accepts)}
         calls = Calls(lambda size: function.make(size, size, size), named, tuple(named))
         name = function.name
+    elif inspect.isclass(function):
+        sample, name = _instance(function, 8), name_of(function)
+        keywords = keywords_of(sample)
+        if keywords is None:
+            raise StyleError(f"nothing tells the arguments of {name}; wrap it in a function.")
+        calls = Calls(lambda size: _instance(function, size), keywords.named, keywords.names)
     else:
         called = function if call is None else renamed(function, call)
         keywords = keywords_of(called) if callable(called) else None
@@ -141,14 +170,47 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
     if answers["layout"].status == "inferred":
         answers |= {key: ask(calls) for key, ask in QUESTIONS.items()}
     conventions = _conventions(answers, takes_lengths="valid_lens" in calls.named)
-    hides = answers.get("boolean", answers["layout"]).value == "True = hides"
-    unfit = hides or isinstance(function, MechanismSpec)
-    style = None if unfit else _STYLE_OF.get(str(answers["layout"].value))
-    if style is not None and call is None and fits(function, style) is not None:
-        call = _own_call(keywords_of(function))
-        if call is None or fits(renamed(function, call), style) is not None:
-            style = None
+    if inspect.isclass(function):
+        style = _style_of_class(function)
+    else:
+        hides = answers.get("boolean", answers["layout"]).value == "True = hides"
+        unfit = hides or isinstance(function, MechanismSpec)
+        style = None if unfit else _STYLE_OF.get(str(answers["layout"].value))
+        if style is not None and call is None and fits(function, style) is not None:
+            call = _own_call(keywords_of(function))
+            if call is None or fits(renamed(function, call), style) is not None:
+                style = None
     return Probe(name, answers, conventions, style, function, call)
+
+
+def _filled(made: Any, size: int) -> dict[str, Any]:
+    """The arguments with which a class is made."""
+    given = constructor_arguments(made, size, size, size, SLOTS)
+    if isinstance(given, str):
+        raise StyleError(
+            f"{name_of(made)} is a class whose constructor asks for {given!r}, which is no usual "
+            "name of a size: make an instance beside it, and name that."
+        )
+    return given
+
+
+def _instance(made: Any, size: int) -> Any:
+    given = _filled(made, size)
+    try:
+        return made(**given)
+    except Exception as error:
+        told = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise StyleError(
+            f"{name_of(made)}({told}) raises {type(error).__name__}: {error}; make an instance "
+            "beside it, and name that."
+        ) from error
+
+
+def _style_of_class(made: Any) -> str | None:
+    if is_textbook(made):
+        return "textbook"
+    masked = "attn_mask" in (keywords_of(made.forward) or ()) if hasattr(made, "forward") else False
+    return "multihead" if masked and fits(made, "multihead") is None else None
 
 
 def _own_call(keywords: Keywords | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -100,12 +101,34 @@ def _internal_dtype(calls: Calls) -> Answer:
     return Answer.inferred(name, None, "1e-11 of a float64 key changes the weights")
 
 
+def _extra_keys(calls: Calls) -> Answer:
+    """How many keys of its own it adds, where all scores are equal, as of a query of zeros."""
+    name, moves = "extra keys", []
+    for count in (1, 5):
+        query, key, value = calls.tensors(3, count)
+        before = calls.output([query * 0, key, value])
+        after = calls.output([query * 0, key, value + 1])
+        if before is None or after is None:
+            return Answer.ambiguous(name, f"raises {calls.raised}")
+        moves.append(float((after - before).norm()))
+    if not 0 < moves[0] <= moves[1] * (1 + 1e-4):
+        return Answer.ambiguous(name, "what moves all values does not move the output alike")
+    ratio = moves[1] / moves[0]  # 5/(5 + n) to 1/(1 + n)
+    number = 5 * (ratio - 1) / (5 - ratio) if ratio < 4.9 else math.inf
+    if abs(number - round(number, 0) if number < 9 else 1.0) > 1e-2:
+        return Answer.ambiguous(name, "values of 1 and of 5 keys weigh as with no whole number")
+    return Answer.inferred(name, round(number), "the weight of 1 key, and of 5, for a query of 0")
+
+
 def _gradients(calls: Calls) -> Answer:
     name = "gradients"
     tensors = [tensor.requires_grad_() for tensor in calls.tensors()]
     found, _ = output_and_more(calls.result(tensors))
     if not isinstance(found, Tensor):
-        return Answer.ambiguous(name, f"raises {calls.raised}")
+        raised, plain = calls.raised, calls.output(calls.tensors())
+        if plain is not None:
+            return Answer.inferred(name, False, f"raises {raised}")
+        return Answer.ambiguous(name, f"raises {raised}")
     return Answer.inferred(name, found.requires_grad, "whether an output requires grad")
 
 
@@ -115,6 +138,7 @@ QUESTIONS: Mapping[str, Callable[[Calls], Answer]] = MappingProxyType(
         "floating": floating_masks,
         "key_padding": key_padding_masks,
         "causal": causal_corner,
+        "extra_keys": _extra_keys,
         "empty_rows": empty_rows,
         "hidden_slots": hidden_slots,
         "mask_value": mask_value,
