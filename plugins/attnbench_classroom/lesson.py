@@ -16,6 +16,8 @@ from attnbench_classroom.intervals import interval
 __all__ = ["curves", "fresh", "heat_maps", "interval", "normals", "over_seeds", "share", "weights"]
 
 SEEDS = 10
+_NUMBERED = 40
+"""Most weights of a heat map that are written into it."""
 
 
 def normals(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
@@ -62,7 +64,8 @@ def heat_maps(
     across = min(across, len(panels))
     down = -(-len(panels) // across)
     tables = {name: torch.as_tensor(values).double() for name, values in panels.items()}
-    wide = max(3.2, 0.45 * max(table.shape[-1] for table in tables.values()))
+    numbered = [table.shape[-1] for table in tables.values() if table.numel() <= _NUMBERED]
+    wide = max([3.2, *(0.45 * columns for columns in numbered)])
     figure, axes = plt.subplots(
         down, across, figsize=(wide * across, 2.6 * down), layout="constrained", squeeze=False
     )
@@ -78,7 +81,7 @@ def heat_maps(
             if count == 1:
                 side.set_ticks([0])
         axis.set(xlabel=columns, ylabel=rows)
-        if table.numel() <= 40:
+        if table.numel() <= _NUMBERED:
             for i, row in enumerate(table.tolist()):
                 for j, value in enumerate(row):
                     shade = "black" if value > 0.6 * top else "white"
