@@ -95,14 +95,6 @@ def load_plugins(
     return list(plugins)
 
 
-def load_plugins_here() -> None:
-    """Load every plugin in this process, and warn on standard error of those that fail."""
-    from attnbench.checking import tasks
-
-    failures = [row for row in tasks.loaded_plugins() if row["status"] == "failed"]
-    _warn_of(failures, tasks.shadowed_names())
-
-
 def _deadly() -> dict[str, dict[str, Any]]:
     """Find the plugins that kill the process that imports them, and block them."""
     variable = discovery.DISABLED_VARIABLE

@@ -168,7 +168,7 @@ def _finite(subject: Subject, case: Case) -> None:
 
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on rounding."""
+    """The invariants on the range and the rounding of a dtype."""
     yield Invariant(
         name="finite_at_extremes",
         statement="The output is finite at every magnitude whose scores the dtype can hold.",

@@ -30,6 +30,43 @@ def test_a_right_function_of_pages_is_not_accused() -> None:
     assert [o.status for o in report.outcomes] == ["passed"], str(report)
 
 
+def whole_pages(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor,
+    block_table: Tensor,
+    causal: bool = False,
+) -> Tensor:
+    """All slots of the pages of each row, of which those that were not written weigh 0."""
+    rows = []
+    for query, length, pages in zip(q, cache_seqlens.tolist(), block_table.long(), strict=True):
+        key, value = (cache[pages].flatten(0, 1) for cache in (k_cache, v_cache))
+        slots, last = (
+            torch.arange(len(key)),
+            length - len(query) + torch.arange(len(query))[:, None],
+        )
+        seen = slots <= (last if causal else length - 1)
+        scores = torch.einsum("qhe,khe->hqk", query, key) / q.shape[-1] ** 0.5
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        rows.append(torch.einsum("hqk,khe->qhe", weights, value))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("slots", ["finite", "any"])
+def test_nan_in_slots_that_were_not_written_reaches_nothing_where_that_is_promised(
+    slots: str,
+) -> None:
+    reports = [
+        attnbench.check(
+            paged(function, conventions={"hidden_slots": slots}), profile="quick", invariants=PAGES
+        )
+        for function in (gathered_pages, whole_pages)
+    ]
+    assert [report.ok for report in reports] == [True, slots == "finite"], str(reports[1])
+    assert reports[1].ok or "with NaN where nothing was written" in str(reports[1])
+
+
 def test_a_failure_tells_the_lengths_of_the_documents() -> None:
     (spec,) = [m.spec for m in MUTANTS if m.name == "segments_cast_to_bool"]
     report = attnbench.check(spec, profile="quick", invariants=LAWS[:1])

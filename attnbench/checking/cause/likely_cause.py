@@ -86,13 +86,13 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return Clue("says", said, said)
     if CONTRACT in failed:  # any other call fails as the contract's does
         return None
+    wider = sum(bool(one.case) and not _narrow(one) for one in failed.values())
     violated = {name for name, failure in failed.items() if not (failure.raised or failure.named)}
     for name, cause in _table():
         if name in violated:
             if name in _NUMERIC and _narrow(failed[name]):
                 cause = _NARROW
-            wider = [one for one in failed.values() if one.case and not _narrow(one)]
-            if cause == _NARROW and len(wider) > _FEW:
+            if cause == _NARROW and wider > _FEW:
                 continue
             silent = cause is None or (name in _general() and len(failed) > _FEW)
             return None if silent else Clue("fails", name, cause or "")

@@ -166,11 +166,10 @@ def _own_token(subject: Subject, case: Case) -> None:
         others = look.other(look.hidden[:1].repeat(items, 1, 1))
         others[:, token] = look.hidden[:1, token]
         mixed = bool((look.run(others)[0, token] != expected[0, token]).any())
+        beside = "; it does depend on the other tokens" if mixed else ""
         raise InvariantViolation(
             f"of {length} tokens, output {token} = {expected[0, token, 0].item():.6g}, ... is the "
-            f"same for four values of token {token}, but should depend on its own token"
-            + mixed
-            * "; it does depend on the other tokens",
+            f"same for four values of token {token}, but should depend on its own token{beside}",
             cause="layer_tokens_mixed" if mixed else None,
         )
 

@@ -209,7 +209,8 @@ def _instance(made: Any, size: int) -> Any:
 def _style_of_class(made: Any) -> str | None:
     if is_textbook(made):
         return "textbook"
-    masked = "attn_mask" in (keywords_of(made.forward) or ()) if hasattr(made, "forward") else False
+    keywords = keywords_of(made.forward) if hasattr(made, "forward") else None
+    masked = keywords is not None and "attn_mask" in keywords
     return "multihead" if masked and fits(made, "multihead") is None else None
 
 

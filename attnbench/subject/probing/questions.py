@@ -101,6 +101,10 @@ def _internal_dtype(calls: Calls) -> Answer:
     return Answer.inferred(name, None, "1e-11 of a float64 key changes the weights")
 
 
+_MOST_EXTRA = 9
+"""Own keys beyond which two counts of keys do not tell how many there are."""
+
+
 def _extra_keys(calls: Calls) -> Answer:
     """How many keys of its own it adds, where all scores are equal, as of a query of zeros."""
     name, moves = "extra keys", []
@@ -114,8 +118,8 @@ def _extra_keys(calls: Calls) -> Answer:
     if not 0 < moves[0] <= moves[1] * (1 + 1e-4):
         return Answer.ambiguous(name, "what moves all values does not move the output alike")
     ratio = moves[1] / moves[0]  # 5/(5 + n) to 1/(1 + n)
-    number = 5 * (ratio - 1) / (5 - ratio) if ratio < 4.9 else math.inf
-    if abs(number - round(number, 0) if number < 9 else 1.0) > 1e-2:
+    number = 5 * (ratio - 1) / (5 - ratio) if ratio < 5 else math.inf
+    if number > _MOST_EXTRA or abs(number - round(number)) > 1e-2:
         return Answer.ambiguous(name, "values of 1 and of 5 keys weigh as with no whole number")
     return Answer.inferred(name, round(number), "the weight of 1 key, and of 5, for a query of 0")
 

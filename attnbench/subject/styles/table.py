@@ -116,7 +116,7 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
                 f"{name_of(target)} is no spec, and none of the styles of call fits it "
                 f"({', '.join(STYLES)}). Write a spec beside it, and name that: "
                 "attnbench.MechanismSpec(name=..., make=...) for a module of query, key and value, "
-                f"or attnbench.adapters.layer(...) for one of hidden states."
+                "or attnbench.adapters.layer(...) for one of hidden states."
                 f"{_without_values(target)}"
             )
         raise StyleError(

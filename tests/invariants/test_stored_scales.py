@@ -1,0 +1,33 @@
+"""Scales of stored keys and values, among them those of blocks of zeros."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from attnbench_zoo.mutants.storage import STORED, Stored
+from torch import Tensor
+
+import attnbench
+
+
+class ZeroIsNoScale(Stored):
+    """A scale of 0 is taken for none."""
+
+    def restore(self, stored: Tensor, scale: Tensor | None) -> Tensor:
+        """Keys or values as they were, unless they were zeros."""
+        if scale is None:
+            return stored
+        return super().restore(stored, torch.where(scale == 0, 1.0, scale))
+
+
+def test_a_scale_of_zero_restores_zeros() -> None:
+    wrong = dataclasses.replace(STORED.spec, name="zero_is_no_scale", make=ZeroIsNoScale)
+    right, found = (
+        attnbench.check(spec, profile="quick", invariants=["scales_restore_keys_and_values"])
+        for spec in (STORED.spec, wrong)
+    )
+    assert right.ok
+    (outcome,) = found.outcomes
+    assert outcome.status == "failed"
+    assert "with a scale of 0 by" in outcome.reason
