@@ -39,8 +39,8 @@ def _restores(subject: Subject, case: Case) -> None:
             given = given.replace(**{tensor: stored, name: scale})
             restored = restored.replace(**{tensor: whole})
     dtype = case.dtype if kind in ("own", "zero") else kind
-    scale = "scale of 0" if kind == "zero" else "scale"
-    told = f"keys and values stored in {dtype} with a {scale} by {by}, output"
+    what = "scale of 0" if kind == "zero" else "scale"
+    told = f"keys and values stored in {dtype} with a {what} by {by}, output"
     base.on(restored).expect(base.run(given), told, "the call on their products with the scales")
 
 
