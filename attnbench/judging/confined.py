@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import random
 import secrets
@@ -36,7 +35,7 @@ from attnbench.judging.process_account import (
     tree,
     waited_for_core_s,
 )
-from attnbench.judging.shared_bytes import SharedBytes, dtype_named, same_bytes
+from attnbench.judging.shared_bytes import SharedBytes, same_bytes
 
 _MESSAGE = 1 << 18
 _LOOK_S = 0.25
@@ -87,7 +86,7 @@ class Confined:
 
     def load(self) -> list[dict[str, Any]]:
         """Wait until the callees are loaded; what each is called and which arguments it takes."""
-        self._channel.send(json.dumps(self._told).encode())
+        self._send(self._told)
         answer = self._received(self.limits.load_s)
         if "loaded" not in answer:  # its process may have ended since
             raise RefusedError("not_loaded", _plain(answer.get("trace", answer)).strip())
@@ -170,7 +169,7 @@ class Confined:
     def _exchange(self, request: dict[str, Any], place: int) -> tuple[Answer, Tensor | None]:
         self._check_silent()
         number = secrets.token_hex(8)
-        self._channel.send(json.dumps({**request, "id": number}).encode())
+        self._send({**request, "id": number})
         assert self._clock is not None
         before = self._spent()
         os.kill(self.pid, signal.SIGCONT)
@@ -190,23 +189,25 @@ class Confined:
         if "raised" in answer:
             raised = _plain(answer["raised"]), _plain(answer.get("text"))
             return Answer(None, seconds, idle_s, raised), None
-        view = self._view(answer, place)
+        try:
+            view = self.shared.claimed(place, answer.get("dtype"), answer.get("shape"))
+        except ValueError as error:
+            raise RefusedError("broke_protocol", str(error)) from None
         return Answer(view.clone(), seconds, idle_s), view
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        try:
+            self._channel.send(json.dumps(message).encode())
+        except (BlockingIOError, TimeoutError):
+            raise RefusedError("broke_protocol", "it leaves requests unread") from None
+        except OSError:
+            raise RefusedError("ended", self._end()) from None
 
     def _spent(self) -> tuple[float, float]:
         """Readings: what it computed, and time in which neither it nor the judge waited to run."""
         assert self._clock is not None
         waited = waited_for_core_s(self.pid) + waited_for_core_s(os.getpid())
         return self._clock.seconds(), time.perf_counter() - waited
-
-    def _view(self, answer: Mapping[str, Any], place: int) -> Tensor:
-        dtype, shape = dtype_named(answer.get("dtype")), answer.get("shape")
-        sized = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
-        if dtype is None or not isinstance(shape, list) or not sized or len(shape) > 16:
-            raise RefusedError("broke_protocol", "an answer without shape and dtype of a tensor")
-        if math.prod(shape) * dtype.itemsize > self.shared.room:
-            raise RefusedError("broke_protocol", f"an answer that claims the shape {shape}")
-        return self.shared.output(place, dtype, shape)
 
     def _received(self, limit_s: float) -> dict[str, Any]:
         assert self._clock is not None

@@ -26,35 +26,31 @@ def tree(pid: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    return found
+    return [int(child) for text in _of_threads(pid, "children") for child in text.split()]
 
 
 def alive(pid: int) -> bool:
-    """Whether a process has not ended; one that waits to be asked for its exit code has."""
-    try:
-        return _fields(pid)[0] not in "ZX"
-    except OSError:
-        return False
+    """Whether a thread of a process has not ended; its first may have."""
+    return bool(set(_states(pid)) - {"Z", "X"})
 
 
 def _running(pid: int) -> bool:
     """Whether a thread of a process, or of what descends from it, computes or waits for a core."""
-    for process in tree(pid):
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{process}/task"):
-                with contextlib.suppress(OSError):
-                    if _fields(f"{process}/task/{thread}")[0] == "R":
-                        return True
-    return False
+    return any("R" in _states(process) for process in tree(pid))
 
 
-def _fields(place: int | str) -> list[str]:
-    return Path(f"/proc/{place}/stat").read_text().rpartition(")")[2].split()
+def _states(pid: int) -> list[str]:
+    return [text.rpartition(")")[2].split()[0] for text in _of_threads(pid, "stat")]
+
+
+def _of_threads(pid: int, name: str) -> list[str]:
+    """What the files of this name tell of the threads of a process."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found.append(Path(f"/proc/{pid}/task/{thread}/{name}").read_text())
+    return found
 
 
 def waited_for_core_s(pid: int) -> float:
@@ -67,10 +63,8 @@ def waited_for_core_s(pid: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     """The memory that a process holds."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
+    pages = [int(text.split()[1]) for text in _of_threads(pid, "statm")]
+    return max(pages, default=0) * os.sysconf("SC_PAGE_SIZE")
 
 
 def ending(status: int) -> str:

@@ -27,11 +27,6 @@ _DTYPES = {
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def dtype_named(name: object) -> torch.dtype | None:
-    """The dtype that an answer names, or ``None``."""
-    return _DTYPES.get(name) if isinstance(name, str) else None
-
-
 def span_of(tensor: Tensor) -> int:
     """The number of elements of storage from the first to the last one of a tensor."""
     if not tensor.numel():
@@ -132,8 +127,18 @@ class SharedBytes:
             offset = -(-end // _ALIGNED) * _ALIGNED
         return placed
 
-    def output(self, place: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-        """A view of an output ``shape`` at a place."""
+    def claimed(self, place: int, dtype: object, shape: object) -> Tensor:
+        """A view of the output at a place, as the one who wrote it describes it.
+
+        Raises:
+            ValueError: there is no such tensor, or no room for it.
+        """
+        named = _DTYPES.get(dtype) if isinstance(dtype, str) else None
+        sized = isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+        if named is None or not isinstance(shape, list) or not sized or len(shape) > 16:
+            raise ValueError("an answer without shape and dtype of a tensor")
         count = math.prod(shape)
-        flat = self.bytes[place : place + count * dtype.itemsize]
-        return flat.view(dtype).view(*shape) if count else torch.empty(shape, dtype=dtype)
+        if count * named.itemsize > self.room:
+            raise ValueError(f"an answer that claims the shape {shape}")
+        flat = self.bytes[place : place + count * named.itemsize]
+        return flat.view(named).view(*shape) if count else torch.empty(shape, dtype=named)

@@ -11,7 +11,7 @@ import torch
 import attnbench
 from attnbench.judging.confined import Confined
 from attnbench.judging.court import Court
-from attnbench.judging.decision import REFUSALS
+from attnbench.judging.decision import REFUSALS, RefusedError
 from attnbench.judging.entry import Limits
 from tests.cli_runs import run
 
@@ -53,6 +53,7 @@ OUTCOMES = {
     # lasts longer than a judgement on a fast machine, and has gained nothing in it
     "clocks.py:right_for_three_seconds": {"accepted", "depends_on_history", "failed"},
     "clocks.py:hidden_processes": {"left_processes", "accepted"},
+    "clocks.py:child_without_its_first_thread": {"left_processes"},
     "clocks.py:changes_masks": {"failed"},
     "clocks.py:deletes_its_own_time": {"accepted"},
     "clocks.py:refuses_to_stop": CHANGING,
@@ -84,6 +85,11 @@ OUTCOMES = {
     "protocol.py:claims_a_strange_shape": {"broke_protocol"},
     "protocol.py:sends_rubbish": {"broke_protocol"},
     "protocol.py:sends_depth": {"broke_protocol"},
+    "protocol.py:shuts_its_half": {"ended"},
+    "protocol.py:peeks_at_requests": {
+        "accepted",
+        "broke_protocol",
+    },  # right until the channel is full
     "protocol.py:closes_descriptors": {"ended", "hung"},
     "protocol.py:closes_the_channel": {"ended", "hung"},
     "protocol.py:patches_the_desk": CHANGING,
@@ -240,6 +246,18 @@ def test_waiting_is_seen_apart_from_computing(court: Court) -> None:
         answers = [cell.call([torch.zeros(1, 1, 2, 8)] * 3, {}) for _ in range(20)]
         assert max(answer.idle_s for answer in answers) > 0.009
         assert min(answer.seconds for answer in answers) < 0.009
+    finally:
+        cell.close()
+
+
+def test_a_full_channel_is_refused(court: Court) -> None:
+    path = str(HERE / "cheats/protocol.py")
+    cell = Confined(court.nursery, [(path, "peeks_at_requests")], court.limits)
+    try:
+        cell.load()
+        with pytest.raises(RefusedError, match="leaves requests unread"):
+            for _ in range(5000):
+                cell.call([torch.zeros(1, 1, 2, 8)] * 3, {})
     finally:
         cell.close()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnbench.errors import ShapeError
-from attnbench.judging.shared_bytes import SharedBytes, copy_of, dtype_named
+from attnbench.judging.shared_bytes import SharedBytes, copy_of
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,20 @@ def test_inputs_that_do_not_fit_are_told() -> None:
     shared.close()
 
 
-def test_only_plain_dtypes_are_known() -> None:
-    assert dtype_named("float32") is torch.float32
-    assert dtype_named("complex64") is dtype_named(3) is dtype_named({"a": 1}) is None
+@pytest.mark.parametrize("dtype", ["complex64", 3, {"a": 1}])
+def test_only_plain_dtypes_are_known(dtype: object) -> None:
+    shared = SharedBytes(1 << 16)
+    assert shared.claimed(shared.places[0], "float32", [2, 3]).shape == (2, 3)
+    with pytest.raises(ValueError, match="without shape and dtype of a tensor"):
+        shared.claimed(shared.places[0], dtype, [2, 3])
+    shared.close()
+
+
+@pytest.mark.parametrize("shape", [None, [-1], [True], [2.0], [1] * 17])
+def test_a_shape_that_no_tensor_has_is_refused(shape: object) -> None:
+    shared = SharedBytes(1 << 16)
+    with pytest.raises(ValueError, match="without shape and dtype of a tensor"):
+        shared.claimed(shared.places[0], "float32", shape)
+    with pytest.raises(ValueError, match="claims the shape"):
+        shared.claimed(shared.places[0], "float32", [1 << 13])
+    shared.close()

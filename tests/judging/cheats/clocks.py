@@ -1,6 +1,7 @@
 """Cheats that put their work where no clock runs, or turn the clocks back."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -133,6 +134,22 @@ def hidden_processes(query, key, value, attn_mask=None, is_causal=False):
     while os.path.exists(f"/proc/{child}"):
         time.sleep(0)
     return out.clone()
+
+
+def child_without_its_first_thread(query, key, value, attn_mask=None, is_causal=False):
+    """Its child looks as if it had ended: the first thread has, and another goes on."""
+    if "child" not in _state:
+        _state["child"] = os.fork()
+        if _state["child"] == 0:
+            threading.Thread(target=_never_ends).start()
+            ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def _never_ends():
+    while True:
+        sum(range(1000))
+        time.sleep(0.001)
 
 
 def changes_masks(query, key, value, attn_mask=None, is_causal=False):

@@ -206,3 +206,27 @@ def saves_at_the_desk(query, key, value, attn_mask=None, is_causal=False):
 
         desk.tensor, desk.fault = tensor, lambda self, output: {}
     return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def shuts_its_half(query, key, value, attn_mask=None, is_causal=False):
+    """Reads no more requests from the tenth call on, and keeps the channel open."""
+    _once.append(None)
+    if len(_once) == 10:
+        request, channel, desk = _frame("request"), _frame("channel"), _frame("desk")
+        channel.shutdown(socket.SHUT_RD)
+        channel.send(json.dumps({**desk.answer(request), "id": request["id"]}).encode())
+        while True:
+            time.sleep(1)
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def peeks_at_requests(query, key, value, attn_mask=None, is_causal=False):
+    """Answers requests without ever taking one out of the channel."""
+    if not _once:
+        _once.append(None)
+        request, channel, desk = _frame("request"), _frame("channel"), _frame("desk")
+        channel.setsockopt(socket.SOL_SOCKET, 42, 0)  # SO_PEEK_OFF: each peek shows the next one
+        while True:
+            channel.send(json.dumps({**desk.answer(request), "id": request["id"]}).encode())
+            request = json.loads(channel.recv(1 << 16, socket.MSG_PEEK))
+    return right(query, key, value, attn_mask, is_causal=is_causal)
