@@ -1,9 +1,11 @@
 """The committed account of what right implementations passed."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+from attnbench_zoo import blind_entries
 from tests.meta.mutants.accounts import (
     accounts_of,
     add_accounts,
@@ -87,3 +89,19 @@ def test_a_mistaken_argument_is_told_in_one_line() -> None:
     assert run.returncode == 2
     assert run.stderr.startswith("error: no invariant is called 'wheights_sum_to_one'.")
     assert run.stderr.count("\n") == 1
+
+
+def test_the_manual_says_what_the_committed_verdicts_say_of_the_blind_part() -> None:
+    root = Path(__file__).parents[2]
+    verdicts = [json.loads(line) for line in (root / "results/blind.jsonl").open(encoding="utf-8")]
+    assert sorted(one["entry"] for one in verdicts) == sorted(e.name for e in blind_entries())
+    survivors = {one["entry"] for one in verdicts if one["accepted"]}
+    page = (
+        (root / "docs/explanation/zoo.md")
+        .read_text(encoding="utf-8")
+        .partition("## The blind part")
+    )
+    told = {line.split("`")[1] for line in page[2].splitlines() if line.startswith("| `")}
+    assert told == survivors
+    killed, of = len(verdicts) - len(survivors), len(verdicts)
+    assert f"{killed} of {of} ({killed / of:.1%})" in page[2]
