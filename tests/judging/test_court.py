@@ -255,9 +255,9 @@ def test_a_full_channel_is_refused(court: Court) -> None:
     cell = Confined(court.nursery, [(path, "peeks_at_requests")], court.limits)
     try:
         cell.load()
+        calls = (cell.call([torch.zeros(1, 1, 2, 8)] * 3, {}) for _ in range(5000))
         with pytest.raises(RefusedError, match="leaves requests unread"):
-            for _ in range(5000):
-                cell.call([torch.zeros(1, 1, 2, 8)] * 3, {})
+            list(calls)
     finally:
         cell.close()
 

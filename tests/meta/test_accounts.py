@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from attnbench_zoo import blind_entries
+
 from tests.meta.mutants.accounts import (
     accounts_of,
     add_accounts,
