@@ -94,7 +94,8 @@ def test_a_mistaken_argument_is_told_in_one_line() -> None:
 
 def test_the_manual_says_what_the_committed_verdicts_say_of_the_blind_part() -> None:
     root = Path(__file__).parents[2]
-    verdicts = [json.loads(line) for line in (root / "results/blind.jsonl").open(encoding="utf-8")]
+    lines = (root / "results/blind.jsonl").read_text(encoding="utf-8").splitlines()
+    verdicts = [json.loads(line) for line in lines]
     assert sorted(one["entry"] for one in verdicts) == sorted(e.name for e in blind_entries())
     survivors = {one["entry"] for one in verdicts if one["accepted"]}
     page = (
