@@ -23,10 +23,10 @@ import sys
 calls = []
 
 
-def patch():
+def patch(invariants=True):
     for thing in gc.get_objects():
         kind = type(thing).__name__
-        if kind == "Invariant":
+        if kind == "Invariant" and invariants:
             object.__setattr__(thing, "check", lambda *arguments, **keywords: None)
         if kind == "type" and thing.__name__ == "SuiteGuard":
             thing.change = lambda self: None
@@ -52,6 +52,7 @@ CHEATS = {
     "invariants and guard at a call": {"early": "", "late": "patch()", "more": ""},
     "invariants and guard at import": {"early": "patch()", "late": "pass", "more": ""},
     "the runner as well": {"early": "", "late": "patch()", "more": RUNNER.strip()},
+    "runner and guard": {"early": "", "late": "patch(invariants=False)", "more": RUNNER.strip()},
 }
 
 
