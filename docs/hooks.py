@@ -209,12 +209,23 @@ def _properties_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     yield str(key.value), str(name.value)
 
 
+def _decorators_of(function: ast.FunctionDef) -> list[ast.Call]:
+    """The decorators that make an invariant, or a law, of a check."""
+    calls = [each for each in function.decorator_list if isinstance(each, ast.Call)]
+    return [each for each in calls if getattr(each.func, "id", "") in ("invariant", "_law")]
+
+
 def _invariants_of(tree: ast.Module, a_law: str) -> Iterator[tuple[str, str, str]]:
     """Name, statement and a mark for a law, of each invariant that a module makes.
 
-    A module makes them by calls with keywords, or by rows that begin with a name and a sentence.
+    A module makes them by a decorator of a check, by calls with keywords, or by rows that begin
+    with a name and a sentence.
     """
     for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and (made := _decorators_of(node)):
+            declared = any("law=True" in ast.unparse(each) for each in made)
+            words = (ast.get_docstring(node) or "").partition("\n\n")[0]
+            yield node.name, " ".join(words.split()), " *A law.*" if declared else a_law
         given: dict[str | None, ast.expr] = {}
         if isinstance(node, ast.Call):
             given = {word.arg: word.value for word in node.keywords}

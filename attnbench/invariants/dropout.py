@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
@@ -19,11 +16,43 @@ from attnbench.invariants.toolkit.comparisons import (
     reject,
     same_gradients,
 )
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import has_gradients, leaves_of, ordinary
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
+
+_WEIGHT_CASES = (
+    Case((2, 3), 4, 6, 8, 6, 5, mask="boolean"),
+    Case((2,), 3, 5, mask="none", seed=1),
+    Case((2,), 3, 5, mask="causal", seed=2),
+    Case((1,), 40, 40, mask="floating", seed=3),
+)
+
+_SLOPE_CASES = (
+    Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),
+    Case((2,), 3, 5, dtype="float64", mask="causal", seed=1),
+    Case((2,), 3, 5, dtype="float64", mask="padding", seed=2),
+    Case((1,), 70, 140, dtype="float64", seed=3),
+)
+
+_EVERY_CASES = (
+    Case((2, 4), 4, 6, 8, 6, 5),
+    Case((2,), 5, 5, mask="causal", seed=1),
+    Case((2, 2), 3, 5, mask="floating", seed=2),
+    Case((2,), 3, 5, mask="boolean", seed=3),
+    Case((2, 2), 3, 5, mask="padding", seed=4),
+    Case((2,), 3, 5, mask="lengths_2d", seed=5),
+    Case((2, 2), 3, 5, mask="causal_padding", seed=6),
+    Case((4,), 1, 9, seed=7),
+    Case((), 3, 5, seed=8),
+    Case((2, 2), 3, 5, dtype="bfloat16", seed=9),
+    Case((2,), 3, 5, dtype="float16", seed=10),
+    Case((2,), 3, 5, dtype="float64", seed=11),
+    Case((1,), 3, 150, seed=12),
+    Case((1,), 150, 3, seed=13),
+    Case((1,), 140, 140, mask="causal", seed=14),
+)
 
 
 def takes_dropout(subject: Subject) -> str | None:
@@ -31,7 +60,9 @@ def takes_dropout(subject: Subject) -> str | None:
     return None if "dropout_p" in subject.accepts else "does not accept dropout_p"
 
 
-def _no_dropout_in_evaluation(subject: Subject, case: Case) -> None:
+@invariant(cases=ordinary, applies=takes_dropout)
+def no_dropout_in_evaluation(subject: Subject, case: Case) -> None:
+    """Dropout is active in training only."""
     base = Baseline(subject, case)
     for share in (0.5, 0.9):
         got = base.run(base.inputs.replace(dropout_p=share))
@@ -40,7 +71,15 @@ def _no_dropout_in_evaluation(subject: Subject, case: Case) -> None:
         )
 
 
-def _weights_before_dropout(subject: Subject, case: Case) -> None:
+def _takes_dropout_and_gives_weights(subject: Subject) -> str | None:
+    if "return_weights" not in subject.accepts:
+        return "hands back no weights"
+    return takes_dropout(subject)
+
+
+@invariant(cases=ordinary, applies=_takes_dropout_and_gives_weights)
+def weights_are_those_before_dropout(subject: Subject, case: Case) -> None:
+    """The weights handed back are those before dropout."""
     base = _SameDropout(subject, case)  # of what is inside the scores, too
     expected, got = (
         needs(subject.weights(base.seeded(), base.inputs.replace(dropout_p=share)))
@@ -51,7 +90,16 @@ def _weights_before_dropout(subject: Subject, case: Case) -> None:
     agree_within(got, expected, tolerance, what, "the call with dropout_p=0")
 
 
-def _asked_for_weights(subject: Subject, case: Case) -> None:
+def _gives_weights(subject: Subject) -> str | None:
+    return None if "return_weights" in subject.accepts else "hands back no weights"
+
+
+@invariant(
+    cases=lambda subject: listed(*map(subject.legal, _WEIGHT_CASES), enough=1),
+    applies=_gives_weights,
+)
+def asking_for_weights_changes_nothing(subject: Subject, case: Case) -> None:
+    """Asking for the weights changes nothing about the output, nor about its dropout."""
     base = Baseline(subject, case)
     got, _ = subject.output_and_weights(base.module, base.inputs)
     base.expect(got, "with return_weights=True, output", "the call without")
@@ -107,7 +155,16 @@ class _SameDropout(Baseline):
         return super().run(inputs)
 
 
-def _slopes_with_dropout(subject: Subject, case: Case) -> None:
+def _slopes_of_dropped(subject: Subject) -> str | None:
+    return takes_dropout(subject) or has_slopes(subject)
+
+
+@invariant(
+    cases=lambda subject: listed(*map(subject.legal, _SLOPE_CASES), enough=1),
+    applies=_slopes_of_dropped,
+)
+def gradients_are_right_with_dropout(subject: Subject, case: Case) -> None:
+    """Gradients are the slopes of the output with the very weights that were dropped."""
     plain = _SameDropout(subject, case)
     base = plain.on(plain.inputs.replace(dropout_p=0.3))
     given, named = leaves_of(base.module, base.inputs)
@@ -117,7 +174,11 @@ def _slopes_with_dropout(subject: Subject, case: Case) -> None:
     compare_slopes(base, given, named, "in training mode with dropout_p=0.3, ")
 
 
-def _every_call_drops(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: listed(*map(subject.legal, _EVERY_CASES), enough=1), applies=takes_dropout
+)
+def every_call_drops_weights(subject: Subject, case: Case) -> None:
+    """In training, dropout acts whatever the mask, the sizes and the dtype are."""
     if case.kv_len < 2:
         reject("a state that sees only earlier ones sees none")
     base = Baseline(subject, case)
@@ -150,90 +211,8 @@ def _has_groups(subject: Subject, case: Case) -> bool:
     return "enable_gqa" in subject.accepts and bool(case.lead) and case.lead[-1] % 2 == 0
 
 
-def _gives_weights(subject: Subject) -> str | None:
-    return None if "return_weights" in subject.accepts else "hands back no weights"
-
-
-def _takes_dropout_and_gives_weights(subject: Subject) -> str | None:
-    if "return_weights" not in subject.accepts:
-        return "hands back no weights"
-    return takes_dropout(subject)
-
-
-_WEIGHT_CASES = (
-    Case((2, 3), 4, 6, 8, 6, 5, mask="boolean"),
-    Case((2,), 3, 5, mask="none", seed=1),
-    Case((2,), 3, 5, mask="causal", seed=2),
-    Case((1,), 40, 40, mask="floating", seed=3),
-)
-
-
 _WIDE = ("float64", "float32")
 _SOME = 64
-_SLOPE_CASES = (
-    Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),
-    Case((2,), 3, 5, dtype="float64", mask="causal", seed=1),
-    Case((2,), 3, 5, dtype="float64", mask="padding", seed=2),
-    Case((1,), 70, 140, dtype="float64", seed=3),
-)
-_EVERY_CASES = (
-    Case((2, 4), 4, 6, 8, 6, 5),
-    Case((2,), 5, 5, mask="causal", seed=1),
-    Case((2, 2), 3, 5, mask="floating", seed=2),
-    Case((2,), 3, 5, mask="boolean", seed=3),
-    Case((2, 2), 3, 5, mask="padding", seed=4),
-    Case((2,), 3, 5, mask="lengths_2d", seed=5),
-    Case((2, 2), 3, 5, mask="causal_padding", seed=6),
-    Case((4,), 1, 9, seed=7),
-    Case((), 3, 5, seed=8),
-    Case((2, 2), 3, 5, dtype="bfloat16", seed=9),
-    Case((2,), 3, 5, dtype="float16", seed=10),
-    Case((2,), 3, 5, dtype="float64", seed=11),
-    Case((1,), 3, 150, seed=12),
-    Case((1,), 150, 3, seed=13),
-    Case((1,), 140, 140, mask="causal", seed=14),
-)
 
 
-def _slopes_of_dropped(subject: Subject) -> str | None:
-    return takes_dropout(subject) or has_slopes(subject)
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on dropout."""
-    yield Invariant(
-        name="no_dropout_in_evaluation",
-        statement="Dropout is active in training only.",
-        check=_no_dropout_in_evaluation,
-        cases=ordinary,
-        applies=takes_dropout,
-    )
-    yield Invariant(
-        name="weights_are_those_before_dropout",
-        statement="The weights handed back are those before dropout.",
-        check=_weights_before_dropout,
-        cases=ordinary,
-        applies=_takes_dropout_and_gives_weights,
-    )
-    yield Invariant(
-        name="asking_for_weights_changes_nothing",
-        statement="Asking for the weights changes nothing about the output, nor about its dropout.",
-        check=_asked_for_weights,
-        cases=lambda subject: listed(*map(subject.legal, _WEIGHT_CASES), enough=1),
-        applies=_gives_weights,
-    )
-    yield Invariant(
-        name="gradients_are_right_with_dropout",
-        statement="Gradients are the slopes of the output with the very weights that were dropped.",
-        check=_slopes_with_dropout,
-        cases=lambda subject: listed(*map(subject.legal, _SLOPE_CASES), enough=1),
-        applies=_slopes_of_dropped,
-    )
-    yield Invariant(
-        name="every_call_drops_weights",
-        statement="In training, dropout acts whatever the mask, the sizes and the dtype are.",
-        check=_every_call_drops,
-        cases=lambda subject: listed(*map(subject.legal, _EVERY_CASES), enough=1),
-        applies=takes_dropout,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,11 +10,10 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.dropout import takes_dropout
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.variance import STANDARD_ERRORS
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
@@ -24,8 +22,10 @@ if TYPE_CHECKING:
 _CALLS = 4096
 _SHARE = 0.3
 """Told from the share of the weights kept."""
+
 _RARE = 0.002
 """So few that a share in steps of 1/256 is far off, or nothing."""
+
 _MANY = 64
 """Keys, of which some are dropped even so."""
 
@@ -42,8 +42,18 @@ def _in_training(subject: Subject, case: Case, dropout_p: float, times: int = 1)
         return [subject.output(module.train(), given).double() for _ in range(times)]
 
 
-def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
-    """Power: a mean off by 12 standard errors, a fifth of one output's spread, is always found."""
+def _rare_too(subject: Subject) -> SearchStrategy[Case]:
+    usual = _dropout_cases_of(subject)
+    rare = subject.legal(usual[0].replace(q_len=1, kv_len=_MANY, regime="equal_keys", seed=3))
+    return listed(*usual, rare, enough=len(set(usual)))
+
+
+@invariant(cases=_rare_too, applies=takes_dropout)
+def dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
+    """The mean of the output over dropouts is the output without dropout.
+
+    Power: a mean off by 12 standard errors, a fifth of one output's spread, is always found.
+    """
     share = _RARE if case.kv_len >= _MANY else _SHARE
     if share == _RARE:
         weights = subject.weights(*subject.build(case))
@@ -75,7 +85,19 @@ def _dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
     )
 
 
-def _dropout_acts_on_weights(subject: Subject, case: Case) -> None:
+def _dropout_cases(subject: Subject) -> SearchStrategy[Case]:
+    return listed(*_dropout_cases_of(subject))
+
+
+def _shows_dropped_weights(subject: Subject) -> str | None:
+    if "dropout_p" in subject.accepts and "pools_values" not in subject.laws:
+        return "does not declare pools_values, so values do not show its weights"
+    return takes_dropout(subject)
+
+
+@invariant(cases=_dropout_cases, applies=_shows_dropped_weights)
+def dropout_acts_on_weights(subject: Subject, case: Case) -> None:
+    """Dropout sets its share of the weights to 0 and rescales the others."""
     case = case.replace(lead=(), value_size=2 * case.kv_len)
     _, inputs = subject.build(case)
     eye = torch.eye(case.kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
@@ -112,8 +134,17 @@ def _dropout_acts_on_weights(subject: Subject, case: Case) -> None:
         )
 
 
-def _dropout_is_independent(subject: Subject, case: Case) -> None:
-    """Power: rows of one item that lose the same weights are correlated by a half and more."""
+@invariant(
+    cases=lambda subject: listed(
+        *_dropout_cases_of(subject), enough=1, variants={"heads": ("grouped", "own")}
+    ),
+    applies=takes_dropout,
+)
+def dropout_is_independent(subject: Subject, case: Case) -> None:
+    """What dropout takes from one query and head is independent of what it takes from another.
+
+    Power: rows of one item that lose the same weights are correlated by a half and more.
+    """
     module, inputs = subject.build(case.replace(lead=()))
     count = _CALLS // 4
     many = inputs.map(lambda tensor: tensor.expand(count, 2, *tensor.shape))
@@ -160,17 +191,24 @@ def _dropout_cases_of(subject: Subject) -> list[Case]:
     return [subject.legal(case) for case in cases]
 
 
-def _dropout_cases(subject: Subject) -> SearchStrategy[Case]:
-    return listed(*_dropout_cases_of(subject))
+def _drops_many_weights(subject: Subject) -> str | None:
+    reason = _shows_dropped_weights(subject)
+    if reason is not None:
+        return reason
+    if "all_rows_are_equal" in subject.laws:
+        return "all rows are equal, also in what they lose"
+    try:
+        weights = subject.weights(*subject.build(_long_case(subject)))
+    except Exception:  # the check will meet it, and tell of it
+        return None
+    if weights is not None and bool((weights == 0).any()):
+        return "some keys that no mask hides have no weight"
+    return None
 
 
-def _rare_too(subject: Subject) -> SearchStrategy[Case]:
-    usual = _dropout_cases_of(subject)
-    rare = subject.legal(usual[0].replace(q_len=1, kv_len=_MANY, regime="equal_keys", seed=3))
-    return listed(*usual, rare, enough=len(set(usual)))
-
-
-def _blocks_differ(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: listed(_long_case(subject)), applies=_drops_many_weights)
+def dropout_differs_between_blocks(subject: Subject, case: Case) -> None:
+    """Dropout does not take the same weights from two queries, nor from two keys."""
     module, inputs = subject.build(case)
     eye = torch.eye(case.kv_len, dtype=inputs.query.dtype, device=inputs.query.device)
     torch.manual_seed(case.seed)
@@ -194,58 +232,4 @@ def _long_case(subject: Subject) -> Case:
     return subject.legal(case.replace(value_size=case.kv_len))
 
 
-def _drops_many_weights(subject: Subject) -> str | None:
-    reason = _shows_dropped_weights(subject)
-    if reason is not None:
-        return reason
-    if "all_rows_are_equal" in subject.laws:
-        return "all rows are equal, also in what they lose"
-    try:
-        weights = subject.weights(*subject.build(_long_case(subject)))
-    except Exception:  # the check will meet it, and tell of it
-        return None
-    if weights is not None and bool((weights == 0).any()):
-        return "some keys that no mask hides have no weight"
-    return None
-
-
-def _shows_dropped_weights(subject: Subject) -> str | None:
-    if "dropout_p" in subject.accepts and "pools_values" not in subject.laws:
-        return "does not declare pools_values, so values do not show its weights"
-    return takes_dropout(subject)
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on many dropouts."""
-    yield Invariant(
-        name="dropout_keeps_the_mean",
-        statement="The mean of the output over dropouts is the output without dropout.",
-        check=_dropout_keeps_the_mean,
-        cases=_rare_too,
-        applies=takes_dropout,
-    )
-    yield Invariant(
-        name="dropout_is_independent",
-        statement="What dropout takes from one query and head is independent of what it "
-        "takes from another.",
-        check=_dropout_is_independent,
-        cases=lambda subject: listed(
-            *_dropout_cases_of(subject), enough=1, variants={"heads": ("grouped", "own")}
-        ),
-        applies=takes_dropout,
-    )
-    yield Invariant(
-        name="dropout_acts_on_weights",
-        statement="Dropout sets its share of the weights to 0 and rescales the others.",
-        check=_dropout_acts_on_weights,
-        cases=_dropout_cases,
-        applies=_shows_dropped_weights,
-    )
-    yield Invariant(
-        name="dropout_differs_between_blocks",
-        statement="Dropout does not take the same weights from two queries, nor from two keys.",
-        check=_blocks_differ,
-        cases=lambda subject: listed(_long_case(subject)),
-        applies=_drops_many_weights,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, grouped, select_items
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
-def _split(subject: Subject, case: Case) -> None:
+def _applies(subject: Subject) -> str | None:
+    if subject.conventions.per_head and "head_offset" not in subject.accepts:
+        return "its parameters go by head, and it does not accept head_offset"
+    return None
+
+
+def _cases(subject: Subject) -> SearchStrategy[Case]:
+    masks = ("none", "boolean", "boolean_shared", "padding", "causal", "bias")
+    variants: dict[str, Any] = {
+        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",)
+    }
+    return benign(
+        subject,
+        masks=tuple(mask for mask in masks if subject.takes_mask(mask)),
+        leads=(2, 3),
+        regimes=("normal",),
+        drawn_len=17,
+        variants=variants,
+        beyond=(Case((2, 4), 5, 5), Case((1, 3), 3, 6)),
+    )
+
+
+@invariant(kinds=("mechanism",), cases=_cases, applies=_applies, law=True)
+def heads_may_be_split(subject: Subject, case: Case) -> None:
+    """A call on some neighbouring heads, with head_offset where it is accepted, gives the outputs
+    of these heads among all.
+    """
     base = Baseline(subject, case)
     whole, group = base.inputs, 1
     kv_heads = whole.key.shape[-3]
@@ -49,38 +73,4 @@ def _split(subject: Subject, case: Case) -> None:
     )
 
 
-def _applies(subject: Subject) -> str | None:
-    if subject.conventions.per_head and "head_offset" not in subject.accepts:
-        return "its parameters go by head, and it does not accept head_offset"
-    return None
-
-
-def _cases(subject: Subject) -> SearchStrategy[Case]:
-    masks = ("none", "boolean", "boolean_shared", "padding", "causal", "bias")
-    variants: dict[str, Any] = {
-        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",)
-    }
-    return benign(
-        subject,
-        masks=tuple(mask for mask in masks if subject.takes_mask(mask)),
-        leads=(2, 3),
-        regimes=("normal",),
-        drawn_len=17,
-        variants=variants,
-        beyond=(Case((2, 4), 5, 5), Case((1, 3), 3, 6)),
-    )
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The law on slices of heads."""
-    yield Invariant(
-        name="heads_may_be_split",
-        statement="A call on some neighbouring heads, with head_offset where it is accepted, gives "
-        "the outputs of these heads among all.",
-        check=_split,
-        kinds=("mechanism",),
-        cases=_cases,
-        applies=_applies,
-        law=True,
-    )
+attnbench_invariants = hook_of(__name__)

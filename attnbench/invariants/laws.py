@@ -6,7 +6,8 @@ represents exactly, so that moving them costs no rounding: what then changes is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,12 +15,11 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign
 from attnbench.oracle.budget import Oracle
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -98,13 +98,36 @@ class _Law:
         agree_within(got, expected, budget, f"{self.where}{told} scores", other)
 
 
-def _translation(subject: Subject, case: Case) -> None:
+_law = functools.partial(
+    invariant,
+    cases=lambda subject: benign(
+        subject,
+        masks=("none", "boolean"),
+        regimes=("normal",),
+        max_features=65,
+        variants={"place": ("near", "far")},
+    ),
+    law=True,
+)
+
+
+def _has_scores(subject: Subject) -> str | None:
+    if subject.kind == "kernel":
+        return "the scores are its scoring function's, which is held to it"
+    return None if subject.scoring is not None else "it shows no scores"
+
+
+@_law()
+def translation_invariant(subject: Subject, case: Case) -> None:
+    """Scores are the same if query and key are moved together, however far."""
     law = _Law(subject, case, far=False)
     told = f"query and key both moved by {law.offset:g},"
     law.same(law.moved(law.inputs), told, "the call at the origin")
 
 
-def _rotation(subject: Subject, case: Case) -> None:
+@_law()
+def rotation_invariant(subject: Subject, case: Case) -> None:
+    """Scores are the same if query and key are rotated together."""
     law = _Law(subject, case)
     inputs, size = law.base.inputs, case.query_size
     order = torch.randperm(size, generator=law.base.generator)
@@ -124,7 +147,9 @@ def _rotation(subject: Subject, case: Case) -> None:
     law.same(rotated, told, "the call without that", units=64.0, rounded=True)
 
 
-def _query_independent(subject: Subject, case: Case) -> None:
+@_law()
+def query_independent(subject: Subject, case: Case) -> None:
+    """The output is the same for any query."""
     law = _Law(subject, case)
     base = law.base
     noise = torch.randn(base.inputs.query.shape, generator=base.generator, dtype=torch.float64)
@@ -133,7 +158,9 @@ def _query_independent(subject: Subject, case: Case) -> None:
     base.expect(base.run(base.inputs.replace(query=query)), told, "the call with the first ones")
 
 
-def _bilinear(subject: Subject, case: Case) -> None:
+@_law(applies=_has_scores)
+def bilinear(subject: Subject, case: Case) -> None:
+    """Scores are linear in the query and in the key."""
     law = _Law(subject, case)
     query, key = law.base.inputs.query, law.base.inputs.key
     for name, sides in (("query", (query, key)), ("key", (key, query))):
@@ -159,14 +186,20 @@ def _bilinear(subject: Subject, case: Case) -> None:
         )
 
 
-def _bounded(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: cases(subject, masks=("none",), max_len=17), applies=_has_scores, law=True
+)
+def bounded_by_one(subject: Subject, case: Case) -> None:
+    """Scores lie between -1 and 1."""
     module, inputs = subject.build(case)
     scores = needs(subject.scores(module, inputs))
     bound = 1.0 + 4 * torch.finfo(scores.dtype).eps
     holds(scores.abs() <= bound, "scores", scores, "between -1 and 1")
 
 
-def _monotone(subject: Subject, case: Case) -> None:
+@_law(applies=_has_scores)
+def monotone_in_distance(subject: Subject, case: Case) -> None:
+    """A key nearer to the query scores no less than one further away."""
     law = _Law(subject, case)
     query, key = law.base.inputs.query, law.base.inputs.key
     scores = law.scores(query, key).cpu().double()
@@ -191,61 +224,4 @@ def _monotone(subject: Subject, case: Case) -> None:
         )
 
 
-def _has_scores(subject: Subject) -> str | None:
-    if subject.kind == "kernel":
-        return "the scores are its scoring function's, which is held to it"
-    return None if subject.scoring is not None else "it shows no scores"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The laws on scores."""
-    plain = {"regimes": ("normal",), "max_features": 65, "variants": {"place": ("near", "far")}}
-    for name, statement, check, applies in (
-        (
-            "translation_invariant",
-            "Scores are the same if query and key are moved together, however far.",
-            _translation,
-            None,
-        ),
-        (
-            "rotation_invariant",
-            "Scores are the same if query and key are rotated together.",
-            _rotation,
-            None,
-        ),
-        (
-            "query_independent",
-            "The output is the same for any query.",
-            _query_independent,
-            None,
-        ),
-        (
-            "bilinear",
-            "Scores are linear in the query and in the key.",
-            _bilinear,
-            _has_scores,
-        ),
-        (
-            "monotone_in_distance",
-            "A key nearer to the query scores no less than one further away.",
-            _monotone,
-            _has_scores,
-        ),
-    ):
-        yield Invariant(
-            name=name,
-            statement=statement,
-            check=check,
-            cases=lambda subject: benign(subject, masks=("none", "boolean"), **plain),
-            applies=applies,
-            law=True,
-        )
-    yield Invariant(
-        name="bounded_by_one",
-        statement="Scores lie between -1 and 1.",
-        check=_bounded,
-        cases=lambda subject: cases(subject, masks=("none",), max_len=17),
-        applies=_has_scores,
-        law=True,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -6,7 +6,7 @@ Whoever splits the keys, over blocks, devices or a cached prefix, merges the par
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,14 +14,13 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, select_keys
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.oracle.textbook import is_textbook, stages_of
-from attnbench.specs import Invariant
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -60,7 +59,22 @@ class _Sums:
         return _UNITS * eps * (1.0 + sizes)
 
 
-def _right(subject: Subject, case: Case) -> None:
+def _returns_textbook(subject: Subject) -> str | None:
+    reason = _returns(subject)
+    if reason is None and not is_textbook(subject):
+        return "its scores are not known: it is not scaled dot-product attention"
+    return reason
+
+
+@invariant(
+    kinds=("mechanism",),
+    cases=lambda subject: _cases(subject, "none", "boolean", "causal", "bias", "empty_row"),
+    applies=_returns_textbook,
+)
+def log_sums_are_those_of_the_scores(subject: Subject, case: Case) -> None:
+    """The log-sum-exp that comes with the output is that of the scores that masks leave, in the
+    base that is declared.
+    """
     sums = _Sums(subject, case)
     inputs = sums.base.inputs
     with torch.no_grad():
@@ -117,7 +131,28 @@ def _empty(lse: Tensor, seen: Tensor, expected: float) -> None:
     )
 
 
-def _merges(subject: Subject, case: Case) -> None:
+def _returns(subject: Subject) -> str | None:
+    assert isinstance(subject, MechanismSubject)
+    told = 'returns no log-sum-exp: declare returns=("output", "lse")'
+    return None if "lse" in subject.spec.returns else told
+
+
+def _split_cases(subject: Subject) -> SearchStrategy[Case]:
+    masks = ("none", "boolean", "padding") if subject.takes_mask("boolean") else ("none",)
+    wide = tuple(d for d in ("float32", "float64") if d in subject.dtypes)
+    variants: dict[str, tuple[str | bool, ...]] = {"split": ("halves", "mixed", "single")}
+    if subject.conventions.gradients:
+        variants["gradients"] = (False, True)
+    return _cases(subject, *masks, variants=variants, dtypes=wide or subject.dtypes)
+
+
+@invariant(
+    kinds=("mechanism",), cases=_split_cases, applies=any_of(_returns, knows_positions), law=True
+)
+def splits_merge(subject: Subject, case: Case) -> None:
+    """Outputs and log-sums of the parts of any split of the keys merge to those of all keys, and so
+    do gradients.
+    """
     sums = _Sums(subject, case)
     base, gradients = sums.base, case.variant("gradients", False)
     leaves = base.inputs.map(lambda tensor: tensor.detach().clone().requires_grad_(bool(gradients)))
@@ -189,7 +224,19 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return output, torch.where(seen, torch.where(seen, total, 1.0).log() + top, -math.inf)
 
 
-def _takes_gradients(subject: Subject, case: Case) -> None:
+def _is_narrow(subject: Subject) -> str | None:
+    return None if {*_WIDE} & {*subject.dtypes} else "neither float32 nor float64 is supported"
+
+
+@invariant(
+    kinds=("mechanism",),
+    cases=lambda subject: _cases(
+        subject, "none", "causal", dtypes=tuple(d for d in _WIDE if d in subject.dtypes)
+    ),
+    applies=any_of(_returns_textbook, has_no_gradients, _is_narrow),
+)
+def log_sums_take_gradients(subject: Subject, case: Case) -> None:
+    """The gradient of the log-sum-exp by query and key is right, or it is refused."""
     sums = _Sums(subject, case)
     leaves = sums.base.inputs.map(lambda tensor: tensor.detach().clone().requires_grad_())
     named = {name: getattr(leaves, name) for name in ("query", "key")}
@@ -213,19 +260,6 @@ def _takes_gradients(subject: Subject, case: Case) -> None:
         same_gradient(got[name], expected, what, "that of the scores", eps=sums.base.eps)
 
 
-def _returns(subject: Subject) -> str | None:
-    assert isinstance(subject, MechanismSubject)
-    told = 'returns no log-sum-exp: declare returns=("output", "lse")'
-    return None if "lse" in subject.spec.returns else told
-
-
-def _returns_textbook(subject: Subject) -> str | None:
-    reason = _returns(subject)
-    if reason is None and not is_textbook(subject):
-        return "its scores are not known: it is not scaled dot-product attention"
-    return reason
-
-
 def _cases(subject: Subject, *masks: str, **given: object) -> SearchStrategy[Case]:
     return benign(
         subject,
@@ -236,48 +270,4 @@ def _cases(subject: Subject, *masks: str, **given: object) -> SearchStrategy[Cas
     )
 
 
-def _split_cases(subject: Subject) -> SearchStrategy[Case]:
-    masks = ("none", "boolean", "padding") if subject.takes_mask("boolean") else ("none",)
-    wide = tuple(d for d in ("float32", "float64") if d in subject.dtypes)
-    variants: dict[str, tuple[str | bool, ...]] = {"split": ("halves", "mixed", "single")}
-    if subject.conventions.gradients:
-        variants["gradients"] = (False, True)
-    return _cases(subject, *masks, variants=variants, dtypes=wide or subject.dtypes)
-
-
-def _is_narrow(subject: Subject) -> str | None:
-    return None if {*_WIDE} & {*subject.dtypes} else "neither float32 nor float64 is supported"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on log-sums."""
-    yield Invariant(
-        name="log_sums_are_those_of_the_scores",
-        statement="The log-sum-exp that comes with the output is that of the scores that masks "
-        "leave, in the base that is declared.",
-        check=_right,
-        kinds=("mechanism",),
-        cases=lambda subject: _cases(subject, "none", "boolean", "causal", "bias", "empty_row"),
-        applies=_returns_textbook,
-    )
-    yield Invariant(
-        name="log_sums_take_gradients",
-        statement="The gradient of the log-sum-exp by query and key is right, or it is refused.",
-        check=_takes_gradients,
-        kinds=("mechanism",),
-        cases=lambda subject: _cases(
-            subject, "none", "causal", dtypes=tuple(d for d in _WIDE if d in subject.dtypes)
-        ),
-        applies=any_of(_returns_textbook, has_no_gradients, _is_narrow),
-    )
-    yield Invariant(
-        name="splits_merge",
-        statement="Outputs and log-sums of the parts of any split of the keys merge to those of "
-        "all keys, and so do gradients.",
-        check=_merges,
-        kinds=("mechanism",),
-        cases=_split_cases,
-        applies=any_of(_returns, knows_positions),
-        law=True,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -6,7 +6,7 @@ run. They are compared with each other before either judges a subject.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,11 +17,11 @@ from attnbench.cases.spaces import cases
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import compared_with_reference
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.comparisons import agree_within, needs, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.oracle.budget import Oracle
-from attnbench.specs import KINDS, Invariant
+from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -120,7 +120,18 @@ def representable(oracle: Oracle, case: Case, *, room: float = 1.0) -> None:
         reject("a true score is larger than the dtype's largest number")
 
 
-def _agrees_with_scalar(subject: Subject, case: Case) -> None:
+_MASKED = tuple(mask for mask in FREE_MASKS if mask != "none")
+
+
+def _has_reference(subject: Subject) -> str | None:
+    return None if subject.maker.reference else "declares no reference in Python floats"
+
+
+@invariant(cases=lambda subject: cases(subject, masks=FREE_MASKS), applies=_has_reference)
+def agrees_with_scalar_reference(subject: Subject, case: Case) -> None:
+    """The output is what the spec's reference computes in Python floats, within 4 times what one
+    unit in the last place of inputs and parameters changes.
+    """
     module, inputs = subject.build(case)
     most = _ITEM_PAIRS.get(current_profile().name, 1024)
     if subject.scoring is None and case.q_len * case.kv_len > most:
@@ -152,7 +163,18 @@ def _with_few_keys(inputs: Inputs, count: int, seed: int) -> Inputs:
     return inputs.replace(attn_mask=mask.masked_fill(~few, float("-inf")))
 
 
-def _agrees_with_float64(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=KINDS,
+    cases=lambda subject: cases(
+        subject,
+        masks=FREE_MASKS,
+        beyond=(Case((1,), 2, 2 * _LATE, 16, 16, 64, "bfloat16"),),
+    ),
+)
+def agrees_with_float64(subject: Subject, case: Case) -> None:
+    """The output is that of a run in float64, within 4 times what one unit in the last place of
+    inputs and parameters changes.
+    """
     module, inputs = subject.build(case)
     oracle = Oracle(subject, module, inputs)
     representable(oracle, case)
@@ -200,10 +222,6 @@ def _scores(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
         return needs(subject.weights(module, inputs)).cpu().double().log()
 
 
-def _has_reference(subject: Subject) -> str | None:
-    return None if subject.maker.reference else "declares no reference in Python floats"
-
-
 _LATE = 500
 """Number of keys of which a half type cannot represent all positions."""
 
@@ -217,7 +235,13 @@ _SHARE = 0.25
 """A right run's error is a tenth of its budget, as a root mean square, with or without mask."""
 
 
-def _accurate_when_masked(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: cases(
+        subject, masks=_MASKED, regimes=("normal",), layouts=("contiguous",), max_len=17
+    ),
+)
+def masked_runs_are_as_accurate(subject: Subject, case: Case) -> None:
+    """With a mask, the error takes no larger share of its budget than without."""
     module, inputs = subject.build(case)
     oracle = Oracle(subject, module, inputs)
     error = subject.output(module, inputs).detach().cpu().double() - oracle.output
@@ -242,35 +266,4 @@ def _share(error: Tensor, budget: Tensor) -> float:
     return float((error / budget).square().mean().sqrt())
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on numbers."""
-    masked = tuple(mask for mask in FREE_MASKS if mask != "none")
-    yield Invariant(
-        name="agrees_with_scalar_reference",
-        statement="The output is what the spec's reference computes in Python floats, within 4 "
-        "times what one unit in the last place of inputs and parameters changes.",
-        check=_agrees_with_scalar,
-        cases=lambda subject: cases(subject, masks=FREE_MASKS),
-        applies=_has_reference,
-    )
-    yield Invariant(
-        name="agrees_with_float64",
-        statement="The output is that of a run in float64, within 4 times what one unit in the "
-        "last place of inputs and parameters changes.",
-        check=_agrees_with_float64,
-        kinds=KINDS,
-        cases=lambda subject: cases(
-            subject,
-            masks=FREE_MASKS,
-            beyond=(Case((1,), 2, 2 * _LATE, 16, 16, 64, "bfloat16"),),
-        ),
-    )
-    yield Invariant(
-        name="masked_runs_are_as_accurate",
-        statement="With a mask, the error takes no larger share of its budget than without.",
-        check=_accurate_when_masked,
-        cases=lambda subject: cases(
-            subject, masks=masked, regimes=("normal",), layouts=("contiguous",), max_len=17
-        ),
-    )
+attnbench_invariants = hook_of(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,13 +11,12 @@ from torch import nn
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import AttnbenchError, JudgementError, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_calls import has_gradients as layer_has_gradients
-from attnbench.specs import Invariant
 from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS
 from attnbench.subject.lookup import resolve
@@ -62,7 +61,28 @@ def _loaded(subject: Subject, module: nn.Module, case: Case) -> nn.Module:
     return made
 
 
-def _same(subject: Subject, case: Case) -> None:
+def _names_another(subject: Subject) -> str | None:
+    return None if subject.same_as else "names no other subject that it is the same as"
+
+
+def _cases(subject: Subject) -> SearchStrategy[Case]:
+    if subject.kind == "layer":
+        return layer_cases(subject, masks=("none", "padding"), dtypes=DTYPES, max_len=40)
+    return cases(
+        subject,
+        masks=FREE_MASKS,
+        dtypes=DTYPES,
+        max_len=300,
+        regimes=_REGIMES,
+        variants={"graph": (True, False)},
+    )
+
+
+@invariant(cases=_cases, applies=_names_another, kinds=KINDS)
+def agrees_with_same_as(subject: Subject, case: Case) -> None:
+    """The output, and its gradients, are those of the subject that same_as names, with the same
+    state_dict, wherever both take a case.
+    """
     other = _other(subject)
     if case.dtype not in other.dtypes or other.legal(case) != case:
         reject(f"{other.name} takes no such sizes or dtype")
@@ -143,32 +163,4 @@ def _same_gradients(base: Baseline, there: Baseline) -> None:
         same_gradient(got, expected, told, base.subject.name, eps=max(base.eps, there.eps))
 
 
-def _names_another(subject: Subject) -> str | None:
-    return None if subject.same_as else "names no other subject that it is the same as"
-
-
-def _cases(subject: Subject) -> SearchStrategy[Case]:
-    if subject.kind == "layer":
-        return layer_cases(subject, masks=("none", "padding"), dtypes=DTYPES, max_len=40)
-    return cases(
-        subject,
-        masks=FREE_MASKS,
-        dtypes=DTYPES,
-        max_len=300,
-        regimes=_REGIMES,
-        variants={"graph": (True, False)},
-    )
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on ``same_as``."""
-    yield Invariant(
-        name="agrees_with_same_as",
-        statement="The output, and its gradients, are those of the subject that same_as names, "
-        "with the same state_dict, wherever both take a case.",
-        check=_same,
-        cases=_cases,
-        applies=_names_another,
-        kinds=KINDS,
-    )
+attnbench_invariants = hook_of(__name__)

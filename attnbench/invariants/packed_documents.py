@@ -11,8 +11,9 @@ the options that ``accepts`` names under the same names; grouped heads show in t
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,10 +22,9 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
@@ -38,6 +38,34 @@ _PAGES = (
     (256, "of 256"),
 )
 _UNWRITTEN = "in another order, with NaN where nothing was written"
+
+
+def _cases(subject: Subject, *documents: str) -> SearchStrategy[Case]:
+    orders = ("plain", "causal") if "is_causal" in subject.accepts else ("plain",)
+    options = set(OPTIONS) & set(subject.accepts)
+    variants = {
+        "order": orders,
+        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",),
+        "beside": ("nothing", "others") if options else ("nothing",),
+        **({"documents": documents} if documents else {}),
+    }
+    return cases(
+        subject,
+        masks=("none",),
+        layouts=("contiguous",),
+        regimes=("normal",),
+        max_len=17,
+        max_features=17,
+        variants=variants,
+    )
+
+
+_law = functools.partial(
+    invariant,
+    cases=lambda subject: _cases(subject, "equal", "one_empty", "longer_keys"),
+    kinds=("mechanism",),
+    law=True,
+)
 
 
 def _equals(subject: Subject, case: Case) -> None:
@@ -65,7 +93,9 @@ def _equals(subject: Subject, case: Case) -> None:
         agree_within(one, two, documents.allowed(two), what, other)
 
 
-def _equals_or_why(subject: Subject, case: Case) -> None:
+@_law()
+def packed_equals_separate(subject: Subject, case: Case) -> None:
+    """Documents that are packed into one call give outputs and gradients as each by itself."""
     try:
         _equals(subject, case)
     except InvariantViolation as violation:
@@ -86,7 +116,9 @@ def _fails(subject: Subject, case: Case) -> bool:
     return False
 
 
-def _independent(subject: Subject, case: Case) -> None:
+@_law()
+def packed_documents_are_independent(subject: Subject, case: Case) -> None:
+    """Other tokens in one packed document leave the outputs of the others bitwise alone."""
     documents = Documents(subject, case, "packed")
     with torch.no_grad():
         expected = documents.packed(documents.joined(documents.parts))
@@ -111,7 +143,9 @@ def _independent(subject: Subject, case: Case) -> None:
             start += count
 
 
-def _slack(subject: Subject, case: Case) -> None:
+@_law()
+def packed_slack_is_inert(subject: Subject, case: Case) -> None:
+    """Rows behind the last packed document change nothing, and have gradients of 0."""
     documents = Documents(subject, case, "packed")
     gradients = subject.conventions.gradients
     expected = documents.packed(documents.joined(documents.parts)).detach()
@@ -135,7 +169,9 @@ def _slack(subject: Subject, case: Case) -> None:
             )
 
 
-def _pages(subject: Subject, case: Case) -> None:
+@invariant(cases=_cases, kinds=("mechanism",), law=True)
+def pages_are_invisible(subject: Subject, case: Case) -> None:
+    """The order, the size and the number of pages change nothing, nor do other rows."""
     documents = Documents(subject, case, "paged")
     lengths = [max(1, keys) for _, keys in documents.lengths]
     new = min(lengths) if documents.causal else 2
@@ -205,62 +241,4 @@ def _over_pages(
     return output
 
 
-def _cases(subject: Subject, *documents: str) -> SearchStrategy[Case]:
-    orders = ("plain", "causal") if "is_causal" in subject.accepts else ("plain",)
-    options = set(OPTIONS) & set(subject.accepts)
-    variants = {
-        "order": orders,
-        "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",),
-        "beside": ("nothing", "others") if options else ("nothing",),
-        **({"documents": documents} if documents else {}),
-    }
-    return cases(
-        subject,
-        masks=("none",),
-        layouts=("contiguous",),
-        regimes=("normal",),
-        max_len=17,
-        max_features=17,
-        variants=variants,
-    )
-
-
-_KINDS = ("equal", "one_empty", "longer_keys")
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The laws on packed documents and on pages."""
-    for name, statement, check in (
-        (
-            "packed_equals_separate",
-            "Documents that are packed into one call give outputs and gradients as each by itself.",
-            _equals_or_why,
-        ),
-        (
-            "packed_documents_are_independent",
-            "Other tokens in one packed document leave the outputs of the others bitwise alone.",
-            _independent,
-        ),
-        (
-            "packed_slack_is_inert",
-            "Rows behind the last packed document change nothing, and have gradients of 0.",
-            _slack,
-        ),
-    ):
-        yield Invariant(
-            name=name,
-            statement=statement,
-            check=check,
-            cases=lambda subject: _cases(subject, *_KINDS),
-            kinds=("mechanism",),
-            law=True,
-        )
-    yield Invariant(
-        name="pages_are_invisible",
-        statement="The order, the size and the number of pages change nothing, nor do other rows.",
-        check=_pages,
-        cases=_cases,
-        kinds=("mechanism",),
-        law=True,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, score_rounding
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _NEAR = 4.0
@@ -27,7 +25,9 @@ def _pools(subject: Subject) -> str | None:
     return "does not declare pools_values"
 
 
-def _pools_values(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject, regimes=("normal", "tiny")), law=True)
+def pools_values(subject: Subject, case: Case) -> None:
+    """The output is weights times value."""
     base = Baseline(subject, case)
     weights = needs(subject.weights(base.module, base.inputs)).double()
     value = base.inputs.value.double()
@@ -44,7 +44,9 @@ def _pools_values(subject: Subject, case: Case) -> None:
     return agree_within(base.output, weights @ value, tolerance, *names)
 
 
-def _linear(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject), applies=any_of(_pools, adds_keys))
+def output_is_linear_in_values(subject: Subject, case: Case) -> None:
+    """The output for a sum of values is the sum of their outputs."""
     base = Baseline(subject, case)
     first = base.inputs.value
     second = first.flip(-2) + first.roll(1, -1) / 2
@@ -62,7 +64,9 @@ def _linear(subject: Subject, case: Case) -> None:
     )
 
 
-def _hull(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject), applies=any_of(_pools, adds_keys))
+def output_lies_within_values(subject: Subject, case: Case) -> None:
+    """The output lies between the least and the largest value of the keys left."""
     base = Baseline(subject, case)
     value = base.inputs.value.double().unsqueeze(-3)
     hidden = ~base.allowed.unsqueeze(-1)
@@ -76,7 +80,9 @@ def _hull(subject: Subject, case: Case) -> None:
     agree_within(got, nearest, slack * float(size), "output", None, why=why)
 
 
-def _constant(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject), applies=any_of(_pools, adds_keys))
+def constant_values_come_back(subject: Subject, case: Case) -> None:
+    """Where all values are equal, the output is that value."""
     base = Baseline(subject, case)
     constant = base.inputs.value[..., :1, :]
     got = base.run(base.inputs.replace(value=constant.expand_as(base.inputs.value).contiguous()))
@@ -86,35 +92,4 @@ def _constant(subject: Subject, case: Case) -> None:
     agree_within(got, expected, share * expected.double().abs(), "output", None, why=why)
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on pooling."""
-    yield Invariant(
-        name="pools_values",
-        statement="The output is weights times value.",
-        check=_pools_values,
-        # weights may come from another path than the output, whose scores are rounded otherwise
-        cases=lambda subject: benign(subject, regimes=("normal", "tiny")),
-        law=True,
-    )
-    yield Invariant(
-        name="output_is_linear_in_values",
-        statement="The output for a sum of values is the sum of their outputs.",
-        check=_linear,
-        cases=lambda subject: benign(subject),
-        applies=any_of(_pools, adds_keys),
-    )
-    yield Invariant(
-        name="output_lies_within_values",
-        statement="The output lies between the least and the largest value of the keys left.",
-        check=_hull,
-        cases=lambda subject: benign(subject),
-        applies=any_of(_pools, adds_keys),
-    )
-    yield Invariant(
-        name="constant_values_come_back",
-        statement="Where all values are equal, the output is that value.",
-        check=_constant,
-        cases=lambda subject: benign(subject),
-        applies=any_of(_pools, adds_keys),
-    )
+attnbench_invariants = hook_of(__name__)

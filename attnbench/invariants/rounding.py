@@ -14,15 +14,14 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases, listed
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.numerics import representable
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, holds, needs, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS
 from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import widened
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -47,7 +46,23 @@ _CASES = (
 """Many items each: what is rounded before rows meet it is rounded alike for a whole item."""
 
 
-def _unbiased(subject: Subject, case: Case) -> None:
+def _has_both(subject: Subject) -> str | None:
+    if "float64" not in subject.dtypes:
+        return "float64 is not supported, and no run in it tells the errors"
+    return None if _half(subject) else "no half type is supported"
+
+
+@invariant(
+    kinds=("kernel", "mechanism"),
+    cases=lambda subject: listed(
+        *_cases_of(subject), enough=1, variants={"maxima": ("alone", "tied")}
+    ),
+    applies=_has_both,
+)
+def rounding_has_no_bias(subject: Subject, case: Case) -> None:
+    """Over many items, the errors of output and gradients in half types have a mean of 0 within its
+    standard error, and on average are a quarter of what one may be.
+    """
     base = Baseline(subject, case)
     key = base.inputs.key
     if case.variant("maxima", "alone") == "tied":  # each key is given twice
@@ -130,12 +145,6 @@ def _half(subject: Subject) -> list[str]:
     return [name for name in ("bfloat16", "float16") if name in subject.dtypes]
 
 
-def _has_both(subject: Subject) -> str | None:
-    if "float64" not in subject.dtypes:
-        return "float64 is not supported, and no run in it tells the errors"
-    return None if _half(subject) else "no half type is supported"
-
-
 def _projects(subject: Subject, module: nn.Module) -> bool:
     return subject.scoring is None and any(True for _ in module.parameters())
 
@@ -147,7 +156,17 @@ Not to the end of float32: torch's fused attention, norms and cosine end at 1e19
 """
 
 
-def _finite(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: cases(
+        subject,
+        masks=FREE_MASKS,
+        regimes=("near_overflow", "huge", "opposed", "far", "tiny", "zero_keys"),
+        max_len=33,
+        variants={"range": ("usual", "wide")},
+    ),
+)
+def finite_at_extremes(subject: Subject, case: Case) -> None:
+    """The output is finite at every magnitude whose scores the dtype can hold."""
     module, inputs = subject.build(case)
     if case.dtype == "float16" and case.regime == "huge" and _projects(subject, module):
         reject("what a projection makes of numbers so large may be more than the dtype holds")
@@ -166,29 +185,4 @@ def _finite(subject: Subject, case: Case) -> None:
         holds(weights.isfinite(), "weights", weights, what)
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on the range and the rounding of a dtype."""
-    yield Invariant(
-        name="finite_at_extremes",
-        statement="The output is finite at every magnitude whose scores the dtype can hold.",
-        check=_finite,
-        cases=lambda subject: cases(
-            subject,
-            masks=FREE_MASKS,
-            regimes=("near_overflow", "huge", "opposed", "far", "tiny", "zero_keys"),
-            max_len=33,
-            variants={"range": ("usual", "wide")},
-        ),
-    )
-    yield Invariant(
-        name="rounding_has_no_bias",
-        statement="Over many items, the errors of output and gradients in half types have a mean "
-        "of 0 within its standard error, and on average are a quarter of what one may be.",
-        check=_unbiased,
-        kinds=("kernel", "mechanism"),
-        cases=lambda subject: listed(
-            *_cases_of(subject), enough=1, variants={"maxima": ("alone", "tied")}
-        ),
-        applies=_has_both,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import same_gradients
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, has_gradients, leaves_of
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
 
-def _scale(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        regimes=("normal", "tiny"),
+        variants={"gradients": (False, True)},
+        beyond=(Case((1,), 3, 150), Case((1,), 2, 520), Case((1,), 2, 3, 257, 257)),
+    ),
+    applies=lambda subject: None if "scale" in subject.accepts else "does not accept scale",
+)
+def scale_multiplies_scores(subject: Subject, case: Case) -> None:
+    """scale, of either sign or 0, multiplies the scores, and is 1/√Eq where none is given."""
     base = Baseline(subject, case)
     usual = case.query_size**-0.5
     base.expect(
@@ -51,19 +58,4 @@ def _scale(subject: Subject, case: Case) -> None:
     )
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on ``scale``."""
-    yield Invariant(
-        name="scale_multiplies_scores",
-        statement="scale, of either sign or 0, multiplies the scores, and is 1/√Eq where none is "
-        "given.",
-        check=_scale,
-        cases=lambda subject: benign(
-            subject,
-            regimes=("normal", "tiny"),
-            variants={"gradients": (False, True)},
-            beyond=(Case((1,), 3, 150), Case((1,), 2, 520), Case((1,), 2, 3, 257, 257)),
-        ),
-        applies=lambda subject: None if "scale" in subject.accepts else "does not accept scale",
-    )
+attnbench_invariants = hook_of(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases, changed
 from attnbench.errors import DtypeError, InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, same_gradients
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
     explicit,
@@ -25,7 +25,6 @@ from attnbench.invariants.toolkit.derivations import (
     leaves_of,
     with_mask,
 )
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -47,7 +46,11 @@ _GROUPED_MASKS = (
 )
 
 
-def _fold_leads(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(subject, beyond=(Case((2, 34), 40, 5),)), applies=knows_heads
+)
+def leading_sizes_fold(subject: Subject, case: Case) -> None:
+    """The same items in other leading sizes give the same output."""
     base = Baseline(subject, case)
     inputs = explicit(base.inputs)
     count = math.prod(case.lead)
@@ -70,7 +73,24 @@ def _fold_leads(subject: Subject, case: Case) -> None:
         )
 
 
-def _grouped(subject: Subject, case: Case) -> None:
+def _sees_groups(subject: Subject) -> str | None:
+    if subject.kind == "kernel":
+        return "keys are repeated for grouped heads before a kernel is called: it never sees one"
+    return None if "enable_gqa" in subject.accepts else "does not accept enable_gqa"
+
+
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=_GROUPED_MASKS,
+        leads=(1, 2, 3),
+        beyond=(Case((1, 2), 3, 150, mask="floating"), Case((1, 2), 70, 75)),
+        variants={"group": (2, 3), "scale": ("own", "given")},
+    ),
+    applies=_sees_groups,
+)
+def grouped_heads_equal_expanded_heads(subject: Subject, case: Case) -> None:
+    """With enable_gqa a head of key and value serves a group of queries' heads."""
     heads, group = case.lead[-1], case.variant("group", 2)
     base = Baseline(subject, case.replace(lead=(*case.lead[:-1], heads * group)))
     given = base.inputs.replace(
@@ -102,13 +122,16 @@ def _grouped(subject: Subject, case: Case) -> None:
             agree_within(one, two, tolerance, f"{what}, weights handed back", other)
 
 
-def _sees_groups(subject: Subject) -> str | None:
-    if subject.kind == "kernel":
-        return "keys are repeated for grouped heads before a kernel is called: it never sees one"
-    return None if "enable_gqa" in subject.accepts else "does not accept enable_gqa"
+def _sizes_of_one(subject: Subject) -> SearchStrategy[Case]:
+    few = [set(chosen) for count in range(3) for chosen in itertools.combinations(range(8), count)]
+    choices = [tuple(place in ones for place in range(8)) for ones in [*few, set(range(8))]]
+    ways = [functools.partial(_with_ones, subject, which=which) for which in choices]
+    return changed(benign(subject, regimes=("normal",)), *ways)
 
 
-def _ones(subject: Subject, case: Case) -> None:
+@invariant(cases=_sizes_of_one)
+def size_one_dimensions_are_kept(subject: Subject, case: Case) -> None:
+    """A dimension of size 1 stays a dimension, whichever it is."""
     base = Baseline(subject, case)
     inputs = base.inputs
     given = f"query {tuple(inputs.query.shape)}, key {tuple(inputs.key.shape)}, "
@@ -149,7 +172,21 @@ def _masks(base: Baseline) -> Iterator[Tensor]:
             yield mask
 
 
-def _broadcast(subject: Subject, case: Case) -> None:
+def _broadcasts(subject: Subject) -> SearchStrategy[Case]:
+    equal = functools.partial(_with_equal_sizes, subject)
+    space = benign(
+        subject,
+        masks=("none",),
+        regimes=("normal", "tiny"),
+        beyond=(Case((1,), 2 * _BLOCK + 3, 12),),
+        variants={"shape": range(7), "form": ("boolean", "floating")},
+    )
+    return changed(space, *[lambda case: case] * 2, equal, functools.partial(equal, one_query=True))
+
+
+@invariant(cases=_broadcasts)
+def masks_broadcast(subject: Subject, case: Case) -> None:
+    """A mask with dimensions of size 1 means the same as that mask expanded."""
     base = Baseline(subject, case)
     for mask in _masks(base):
         shape = (*case.lead, case.q_len, case.kv_len)
@@ -177,13 +214,6 @@ def _with_ones(subject: Subject, case: Case, *, which: tuple[bool, ...]) -> Case
     return subject.legal(case.with_sizes(case.sizes.replace(lead=lead, **ones)))
 
 
-def _sizes_of_one(subject: Subject) -> SearchStrategy[Case]:
-    few = [set(chosen) for count in range(3) for chosen in itertools.combinations(range(8), count)]
-    choices = [tuple(place in ones for place in range(8)) for ones in [*few, set(range(8))]]
-    ways = [functools.partial(_with_ones, subject, which=which) for which in choices]
-    return changed(benign(subject, regimes=("normal",)), *ways)
-
-
 def _with_equal_sizes(subject: Subject, case: Case, *, one_query: bool = False) -> Case:
     """The case with B == L == S, or one query: no shape tells a mask on a wrong axis."""
     size = max(2, min(case.q_len, 4))
@@ -192,19 +222,9 @@ def _with_equal_sizes(subject: Subject, case: Case, *, one_query: bool = False) 
     return equal if subject.legal(equal) == equal else case
 
 
-def _broadcasts(subject: Subject) -> SearchStrategy[Case]:
-    equal = functools.partial(_with_equal_sizes, subject)
-    space = benign(
-        subject,
-        masks=("none",),
-        regimes=("normal", "tiny"),
-        beyond=(Case((1,), 2 * _BLOCK + 3, 12),),
-        variants={"shape": range(7), "form": ("boolean", "floating")},
-    )
-    return changed(space, *[lambda case: case] * 2, equal, functools.partial(equal, one_query=True))
-
-
-def _form(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: cases(subject, max_len=33))
+def output_has_shape_and_dtype(subject: Subject, case: Case) -> None:
+    """The output is (..., L, Ev), in the dtype and on the device of the query."""
     module, inputs = subject.build(case)
     output = subject.output(module, inputs)
     if not isinstance(output, Tensor):
@@ -228,44 +248,4 @@ def _form(subject: Subject, case: Case) -> None:
         return
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on shapes."""
-    yield Invariant(
-        name="output_has_shape_and_dtype",
-        statement="The output is (..., L, Ev), in the dtype and on the device of the query.",
-        check=_form,
-        cases=lambda subject: cases(subject, max_len=33),  # every invariant holds longer ones to it
-    )
-    yield Invariant(
-        name="leading_sizes_fold",
-        statement="The same items in other leading sizes give the same output.",
-        check=_fold_leads,
-        cases=lambda subject: benign(subject, beyond=(Case((2, 34), 40, 5),)),
-        applies=knows_heads,
-    )
-    yield Invariant(
-        name="grouped_heads_equal_expanded_heads",
-        statement="With enable_gqa a head of key and value serves a group of queries' heads.",
-        check=_grouped,
-        cases=lambda subject: benign(
-            subject,
-            masks=_GROUPED_MASKS,
-            leads=(1, 2, 3),
-            beyond=(Case((1, 2), 3, 150, mask="floating"), Case((1, 2), 70, 75)),
-            variants={"group": (2, 3), "scale": ("own", "given")},
-        ),
-        applies=_sees_groups,
-    )
-    yield Invariant(
-        name="size_one_dimensions_are_kept",
-        statement="A dimension of size 1 stays a dimension, whichever it is.",
-        check=_ones,
-        cases=_sizes_of_one,
-    )
-    yield Invariant(
-        name="masks_broadcast",
-        statement="A mask with dimensions of size 1 means the same as that mask expanded.",
-        check=_broadcast,
-        cases=_broadcasts,
-    )
+attnbench_invariants = hook_of(__name__)

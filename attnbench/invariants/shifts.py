@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.oracle.textbook import is_textbook
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -43,7 +42,26 @@ def _shifted(inputs: Inputs, shift: float) -> Inputs:
     return inputs.replace(query=query, key=key)
 
 
-def _no_shift_counts(subject: Subject, case: Case) -> None:
+def _is_no_dot_product(subject: Subject) -> str | None:
+    known = "bilinear" in subject.laws if subject.kind == "kernel" else is_textbook(subject)
+    return None if known else "its scores are not known to be dot products"
+
+
+def _hides_far_below(subject: Subject) -> str | None:
+    low = subject.conventions.mask_value
+    told = f"{low:g} stands for -inf: scores may lie below it (convention mask_value)"
+    return told if low > -_LEAST else None
+
+
+@invariant(
+    kinds=("kernel", "mechanism"),
+    cases=lambda subject: listed(*_cases_of(subject), enough=1),
+    applies=any_of(adds_keys, _hides_far_below, _is_no_dot_product),
+)
+def common_shift_of_scores_changes_nothing(subject: Subject, case: Case) -> None:
+    """Where a feature moves all dot products of a query together, however far below or above zero,
+    the output stays the same.
+    """
     base = Baseline(subject, case)
     base = base.on(_shifted(base.inputs, 0.0))
     try:
@@ -63,17 +81,6 @@ def _compare(base: Baseline, shift: float) -> None:
     agree_within(shifted.output, base.output, tolerance, told, other)
 
 
-def _is_no_dot_product(subject: Subject) -> str | None:
-    known = "bilinear" in subject.laws if subject.kind == "kernel" else is_textbook(subject)
-    return None if known else "its scores are not known to be dot products"
-
-
-def _hides_far_below(subject: Subject) -> str | None:
-    low = subject.conventions.mask_value
-    told = f"{low:g} stands for -inf: scores may lie below it (convention mask_value)"
-    return told if low > -_LEAST else None
-
-
 def _cases_of(subject: Subject) -> Iterable[Case]:
     dtypes = [name for name in ("float32", "float64") if name in subject.dtypes]
     for number, case in enumerate(_CASES):
@@ -82,15 +89,4 @@ def _cases_of(subject: Subject) -> Iterable[Case]:
             yield subject.legal(case.replace(dtype=dtype, seed=number))
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on scores far from zero."""
-    yield Invariant(
-        name="common_shift_of_scores_changes_nothing",
-        statement="Where a feature moves all dot products of a query together, however far below "
-        "or above zero, the output stays the same.",
-        check=_no_shift_counts,
-        kinds=("kernel", "mechanism"),
-        cases=lambda subject: listed(*_cases_of(subject), enough=1),
-        applies=any_of(adds_keys, _hides_far_below, _is_no_dot_product),
-    )
+attnbench_invariants = hook_of(__name__)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import any_of, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
     resizes,
@@ -18,7 +16,6 @@ from attnbench.invariants.toolkit.derivations import (
     select_keys,
     select_queries,
 )
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _WIDE = ("float64", "float32")
@@ -32,7 +29,9 @@ def _order(base: Baseline, count: int) -> torch.Tensor:
     return order.roll(1) if bool((order == torch.arange(count)).all()) else order
 
 
-def _keys_permute(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject, min_kv_len=2), applies=knows_positions)
+def keys_permute_freely(subject: Subject, case: Case) -> None:
+    """Keys, values and mask in another order together give the same output."""
     base = Baseline(subject, case)
     order = _order(base, case.kv_len)
     base.expect(
@@ -42,7 +41,9 @@ def _keys_permute(subject: Subject, case: Case) -> None:
     )
 
 
-def _queries_permute(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject, min_q_len=2), applies=knows_positions)
+def queries_permute_freely(subject: Subject, case: Case) -> None:
+    """Queries and mask in another order give the output in that order."""
     base = Baseline(subject, case)
     order = _order(base, case.q_len).to(base.inputs.query.device)
     base.expect(
@@ -53,7 +54,17 @@ def _queries_permute(subject: Subject, case: Case) -> None:
     )
 
 
-def _query_alone(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        min_q_len=2,
+        beyond=(Case((1,), 530, 12, mask="boolean_shared"), Case((), 150, 150)),
+        variants=_OTHERS,
+    ),
+    applies=any_of(knows_positions, lambda subject: resizes(subject, "q_len")),
+)
+def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
+    """What a query gets does not depend on the other queries."""
     base = Baseline(subject, case)
     row = base.choose(case.q_len) if case.q_len <= 256 else case.q_len - 1
     only = torch.tensor([row], device=base.inputs.query.device)
@@ -71,7 +82,9 @@ def _query_alone(subject: Subject, case: Case) -> None:
     )
 
 
-def _item_alone(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject, leads=(1, 2, 3), variants=_OTHERS))
+def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
+    """What an item gets does not depend on the other items of its batch."""
     if max(case.lead) < 2:
         reject("the only item is always alone")
     base = Baseline(subject, case)
@@ -95,7 +108,9 @@ def _item_alone(subject: Subject, case: Case) -> None:
     )
 
 
-def _heads_independent(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject, leads=(1, 2, 3)))
+def heads_are_independent(subject: Subject, case: Case) -> None:
+    """What one head holds does not change what another one gets."""
     heads = case.lead[-1]
     if heads < 2:
         reject("the only head is always independent")
@@ -111,44 +126,4 @@ def _heads_independent(subject: Subject, case: Case) -> None:
     )
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on symmetry."""
-    yield Invariant(
-        name="keys_permute_freely",
-        statement="Keys, values and mask in another order together give the same output.",
-        check=_keys_permute,
-        cases=lambda subject: benign(subject, min_kv_len=2),
-        applies=knows_positions,
-    )
-    yield Invariant(
-        name="queries_permute_freely",
-        statement="Queries and mask in another order give the output in that order.",
-        check=_queries_permute,
-        cases=lambda subject: benign(subject, min_q_len=2),
-        applies=knows_positions,
-    )
-    yield Invariant(
-        name="query_alone_equals_query_among_others",
-        statement="What a query gets does not depend on the other queries.",
-        check=_query_alone,
-        cases=lambda subject: benign(
-            subject,
-            min_q_len=2,
-            beyond=(Case((1,), 530, 12, mask="boolean_shared"), Case((), 150, 150)),
-            variants=_OTHERS,
-        ),
-        applies=any_of(knows_positions, lambda subject: resizes(subject, "q_len")),
-    )
-    yield Invariant(
-        name="item_alone_equals_item_in_batch",
-        statement="What an item gets does not depend on the other items of its batch.",
-        check=_item_alone,
-        cases=lambda subject: benign(subject, leads=(1, 2, 3), variants=_OTHERS),
-    )
-    yield Invariant(
-        name="heads_are_independent",
-        statement="What one head holds does not change what another one gets.",
-        check=_heads_independent,
-        cases=lambda subject: benign(subject, leads=(1, 2, 3)),
-    )
+attnbench_invariants = hook_of(__name__)

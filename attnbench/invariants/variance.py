@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,9 +11,8 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.comparisons import reject
-from attnbench.specs import Invariant
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
@@ -46,8 +44,18 @@ def _variance_cases(subject: Subject) -> SearchStrategy[Case]:
     )
 
 
-def _unit_variance(subject: Subject, case: Case) -> None:
-    """Power: at sizes from 16 on, a variance of 1.5 or of 2/3 is found with 99.9 %."""
+def _has_scores(subject: Subject) -> str | None:
+    if subject.kind == "kernel":
+        return "a kernel's scores are those of its scoring function"
+    return "a mechanism shows no scores" if subject.scoring is None else None
+
+
+@invariant(cases=_variance_cases, applies=_has_scores, law=True)
+def unit_variance(subject: Subject, case: Case) -> None:
+    """For standard normal query and key, and fresh parameters, the scores' variance is 1.
+
+    Power: at sizes from 16 on, a variance of 1.5 or of 2/3 is found with 99.9 %.
+    """
     torch.manual_seed(case.seed)
     firsts: list[Tensor] = []
     squares: list[Tensor] = []
@@ -104,21 +112,4 @@ def _fresh_scores(subject: Subject, case: Case) -> Tensor:
     return scores.double()
 
 
-def _has_scores(subject: Subject) -> str | None:
-    if subject.kind == "kernel":
-        return "a kernel's scores are those of its scoring function"
-    return "a mechanism shows no scores" if subject.scoring is None else None
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on variance."""
-    yield Invariant(
-        name="unit_variance",
-        statement="For standard normal query and key, and fresh parameters, the scores' variance "
-        "is 1.",
-        check=_unit_variance,
-        cases=_variance_cases,
-        applies=_has_scores,
-        law=True,
-    )
+attnbench_invariants = hook_of(__name__)

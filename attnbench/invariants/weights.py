@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +10,11 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.numerics import representable
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of, is_always_causal
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
     HIDING_MASKS,
@@ -25,7 +24,6 @@ from attnbench.invariants.toolkit.derivations import (
 )
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import allowed_and_bias
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -41,7 +39,9 @@ def _weights(subject: Subject, module: nn.Module, inputs: Inputs, case: Case) ->
     return weights
 
 
-def _sum_to_one(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: cases(subject, masks=FREE_MASKS), applies=has_weights)
+def weights_sum_to_one(subject: Subject, case: Case) -> None:
+    """Each row of weights sums to 1, or to less if the subject adds keys of its own."""
     module, inputs = subject.build(case)
     total = _weights(subject, module, inputs, case).double().sum(-1)
     # each weight is rounded to half a unit of its own size, and the sizes sum to 1
@@ -53,7 +53,9 @@ def _sum_to_one(subject: Subject, case: Case) -> None:
     agree_within(total, most, tolerance, "weights.sum(-1)", None)
 
 
-def _masked_zero(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: cases(subject, masks=HIDING_MASKS), applies=has_weights)
+def masked_weights_are_zero(subject: Subject, case: Case) -> None:
+    """The weight of a key that a mask hides from a query is exactly 0."""
     module, inputs = subject.build(case)
     allowed = allowed_and_bias(inputs)[0].to(inputs.query.device)
     weights = needs(subject.weights(module, inputs))
@@ -65,13 +67,31 @@ def _masked_zero(subject: Subject, case: Case) -> None:
     )
 
 
-def _not_negative(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject), applies=has_weights)
+def weights_are_not_negative(subject: Subject, case: Case) -> None:
+    """No weight is negative."""
     module, inputs = subject.build(case)
     weights = _weights(subject, module, inputs, case)
     holds(weights >= 0, "weights", weights, "at least 0")
 
 
-def _keys_matter(subject: Subject, case: Case) -> None:
+def _scores_differ(subject: Subject) -> str | None:
+    """Equal keys score alike, but not where positions count."""
+    positions = subject.conventions.positions
+    return None if positions == "none" else f"positions are {positions} (convention positions)"
+
+
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        dtypes=_WIDE,
+        regimes=("tiny", "equal_keys", "zero_keys"),
+        variants={"key": ("last", "first", "any")},
+    ),
+    applies=_scores_differ,
+)
+def every_attendable_key_matters(subject: Subject, case: Case) -> None:
+    """The value of each key that a query may attend to changes its output."""
     base = Baseline(subject, case)
     slots = {"last": case.kv_len - 1, "first": 0, "any": base.choose(case.kv_len)}
     slot = slots[case.variant("key", "last")]
@@ -98,7 +118,12 @@ def _keys_matter(subject: Subject, case: Case) -> None:
     )
 
 
-def _single_key(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(subject, masks=("none",), regimes=("normal", "huge")),
+    applies=any_of(has_weights, adds_keys, is_always_causal),
+)
+def single_key_gets_weight_one(subject: Subject, case: Case) -> None:
+    """Where a mask leaves a query one key, that key's weight is 1."""
     base = Baseline(subject, case)
     rows = (*case.lead, case.q_len)
     only = torch.randint(case.kv_len, rows, generator=base.generator).unsqueeze(-1)
@@ -110,7 +135,17 @@ def _single_key(subject: Subject, case: Case) -> None:
     agree_within(weights, allowed.to(weights), 4 * eps, "weights", None, why=why)
 
 
-def _equal_keys(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=tuple(m for m in FREE_MASKS if m not in ("bias", "floating")),
+        regimes=("equal_keys", "zero_keys"),
+        max_features=8,
+    ),
+    applies=any_of(has_weights, _scores_differ),
+)
+def equal_keys_get_equal_weight(subject: Subject, case: Case) -> None:
+    """Keys that are equal share the weight equally."""
     module, inputs = subject.build(case)
     allowed = allowed_and_bias(inputs)[0].to(inputs.query.device)
     weights = needs(subject.weights(module, inputs)).double()
@@ -123,7 +158,12 @@ def _equal_keys(subject: Subject, case: Case) -> None:
     agree_within(weights, share, tolerance, "weights", None, why=why)
 
 
-def _follow_scores(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(subject, dtypes=_WIDE, regimes=("normal", "tiny")),
+    applies=lambda subject: None if subject.scoring is not None else "a mechanism shows no scores",
+)
+def weights_follow_scores(subject: Subject, case: Case) -> None:
+    """Two weights of a row differ, as logarithms, by what their scores differ by."""
     base = Baseline(subject, case)
     inputs = base.inputs
     scores = subject.scores(base.module, inputs)
@@ -153,73 +193,4 @@ def _follow_scores(subject: Subject, case: Case) -> None:
     )
 
 
-def _scores_differ(subject: Subject) -> str | None:
-    """Equal keys score alike, but not where positions count."""
-    positions = subject.conventions.positions
-    return None if positions == "none" else f"positions are {positions} (convention positions)"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on weights."""
-    yield Invariant(
-        name="weights_sum_to_one",
-        statement="Each row of weights sums to 1, or to less if the subject adds keys of its own.",
-        check=_sum_to_one,
-        cases=lambda subject: cases(subject, masks=FREE_MASKS),
-        applies=has_weights,
-    )
-    yield Invariant(
-        name="masked_weights_are_zero",
-        statement="The weight of a key that a mask hides from a query is exactly 0.",
-        check=_masked_zero,
-        cases=lambda subject: cases(subject, masks=HIDING_MASKS),
-        applies=has_weights,
-    )
-    yield Invariant(
-        name="weights_are_not_negative",
-        statement="No weight is negative.",
-        check=_not_negative,
-        cases=lambda subject: benign(subject),
-        applies=has_weights,
-    )
-    yield Invariant(
-        name="every_attendable_key_matters",
-        statement="The value of each key that a query may attend to changes its output.",
-        check=_keys_matter,
-        cases=lambda subject: benign(
-            subject,
-            dtypes=_WIDE,
-            regimes=("tiny", "equal_keys", "zero_keys"),
-            variants={"key": ("last", "first", "any")},
-        ),
-        applies=_scores_differ,
-    )
-    yield Invariant(
-        name="single_key_gets_weight_one",
-        statement="Where a mask leaves a query one key, that key's weight is 1.",
-        check=_single_key,
-        cases=lambda subject: benign(subject, masks=("none",), regimes=("normal", "huge")),
-        applies=any_of(has_weights, adds_keys, is_always_causal),
-    )
-    yield Invariant(
-        name="equal_keys_get_equal_weight",
-        statement="Keys that are equal share the weight equally.",
-        check=_equal_keys,
-        cases=lambda subject: benign(
-            subject,
-            masks=tuple(m for m in FREE_MASKS if m not in ("bias", "floating")),
-            regimes=("equal_keys", "zero_keys"),
-            max_features=8,
-        ),
-        applies=any_of(has_weights, _scores_differ),
-    )
-    yield Invariant(
-        name="weights_follow_scores",
-        statement="Two weights of a row differ, as logarithms, by what their scores differ by.",
-        check=_follow_scores,
-        cases=lambda subject: benign(subject, dtypes=_WIDE, regimes=("normal", "tiny")),
-        applies=lambda subject: (
-            None if subject.scoring is not None else "a mechanism shows no scores"
-        ),
-    )
+attnbench_invariants = hook_of(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,15 +10,15 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.calls.compiling import in_one_sentence
 from attnbench.invariants.numerics import bounds, within
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
 from attnbench.oracle.budget import Oracle
-from attnbench.specs import KINDS, Invariant
+from attnbench.specs import KINDS
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
@@ -29,8 +29,19 @@ def under_autocast(call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         return call(*tensors)
 
 
+@invariant(
+    kinds=KINDS,
+    cases=lambda subject: benign(
+        subject,
+        masks=("none", "boolean", "floating", "padding"),
+        regimes=("normal",),
+        dtypes=("float32",),
+    ),
+    applies=lambda subject: None if "float32" in subject.dtypes else "float32 is not supported",
+)
 @transformed("autocast", lambda: sourced(under_autocast))
-def _autocast(subject: Subject, case: Case) -> None:
+def autocast_agrees(subject: Subject, case: Case) -> None:
+    """Under autocast the output is right within the narrower dtype's rounding."""
     base = Baseline(subject, case)
     narrow = torch.bfloat16
     with in_one_sentence("a call under autocast"):
@@ -54,19 +65,4 @@ def _autocast(subject: Subject, case: Case) -> None:
         agree_within(got, base.output, allowed, what, "the call without it")
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on autocast."""
-    yield Invariant(
-        name="autocast_agrees",
-        statement="Under autocast the output is right within the narrower dtype's rounding.",
-        check=_autocast,
-        kinds=KINDS,
-        cases=lambda subject: benign(
-            subject,
-            masks=("none", "boolean", "floating", "padding"),
-            regimes=("normal",),
-            dtypes=("float32",),
-        ),
-        applies=lambda subject: None if "float32" in subject.dtypes else "float32 is not supported",
-    )
+attnbench_invariants = hook_of(__name__)

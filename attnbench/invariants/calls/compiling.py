@@ -11,7 +11,7 @@ import itertools
 import logging
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,12 @@ from attnbench.cases.spaces import listed
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign
-from attnbench.specs import KINDS, Invariant
+from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -108,12 +108,24 @@ def _backend() -> str:
     return "aot_eager" if current_profile().name == "quick" else "inductor"
 
 
+def _some(count: int) -> Callable[[Subject], SearchStrategy[Case]]:
+    """The first cases; more of them in the thorough profile."""
+
+    def chosen(subject: Subject) -> SearchStrategy[Case]:
+        number = {"quick": count, "thorough": len(_CASES)}.get(current_profile().name, count + 1)
+        return listed(*(subject.legal(case) for case in _CASES[:number]), enough=1)
+
+    return chosen
+
+
+@invariant(kinds=KINDS, cases=_some(1))
 @transformed(
     "torch.compile",
     lambda: [f"got = torch.compile(call, backend={_backend()!r})(query, key, value)"],
     gradients=True,
 )
-def _compiled(subject: Subject, case: Case) -> None:
+def compiled_equals_eager(subject: Subject, case: Case) -> None:
+    """torch.compile changes neither output nor gradients."""
     backend = _backend()
     try:
         _compiled_by(backend, subject, case)
@@ -173,8 +185,10 @@ def exported(call: nn.Module, *tensors: Tensor) -> Tensor:
     return output
 
 
+@invariant(kinds=KINDS, cases=_some(1))
 @transformed("torch.export.export", lambda: sourced(exported))
-def _exported(subject: Subject, case: Case) -> None:
+def exported_equals_eager(subject: Subject, case: Case) -> None:
+    """torch.export gives a program of the same output."""
     base = Baseline(subject, case)
     with in_one_sentence("torch.export.export"):
         got = exported(_Call(base), *_tensors(base))
@@ -192,8 +206,19 @@ def mapped(call: nn.Module, *tensors: Tensor, dims: Any = -3, axis: int = -3) ->
     return output
 
 
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=("none", "boolean", "boolean_shared", "causal", "floating", "padding"),
+        regimes=("normal",),
+        leads=(1, 2),
+        max_features=17,
+    ),
+    applies=knows_heads,
+)
 @transformed("torch.func.vmap", lambda: sourced(mapped))
-def _vmapped(subject: Subject, case: Case) -> None:
+def vmap_equals_batch(subject: Subject, case: Case) -> None:
+    """torch.func.vmap over items or heads gives what a batch of them gives."""
     base = Baseline(subject, case)
     call = _Call(base)
     shape = (*base.inputs.query.shape[:-1], case.kv_len)
@@ -211,8 +236,10 @@ def _vmapped(subject: Subject, case: Case) -> None:
     base.expect(got.detach(), "under vmap over items or heads, output", "the call as it is")
 
 
+@invariant(kinds=KINDS, cases=_some(4))
 @transformed("a call with fake tensors", lambda: sourced(faked))
-def _faked(subject: Subject, case: Case) -> None:
+def fake_tensors_tell_the_shape(subject: Subject, case: Case) -> None:
+    """A call with fake tensors gives the shape, dtype and device of the real one."""
     base = Baseline(subject, case)
     expected = base.output
     with in_one_sentence("a call with fake tensors"):
@@ -225,50 +252,4 @@ def _faked(subject: Subject, case: Case) -> None:
             )
 
 
-def _some(count: int) -> Callable[[Subject], SearchStrategy[Case]]:
-    """The first cases; more of them in the thorough profile."""
-
-    def chosen(subject: Subject) -> SearchStrategy[Case]:
-        number = {"quick": count, "thorough": len(_CASES)}.get(current_profile().name, count + 1)
-        return listed(*(subject.legal(case) for case in _CASES[:number]), enough=1)
-
-    return chosen
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on torch's transformations."""
-    yield Invariant(
-        name="compiled_equals_eager",
-        statement="torch.compile changes neither output nor gradients.",
-        check=_compiled,
-        kinds=KINDS,
-        cases=_some(1),
-    )
-    yield Invariant(
-        name="exported_equals_eager",
-        statement="torch.export gives a program of the same output.",
-        check=_exported,
-        kinds=KINDS,
-        cases=_some(1),
-    )
-    yield Invariant(
-        name="vmap_equals_batch",
-        statement="torch.func.vmap over items or heads gives what a batch of them gives.",
-        check=_vmapped,
-        cases=lambda subject: benign(
-            subject,
-            masks=("none", "boolean", "boolean_shared", "causal", "floating", "padding"),
-            regimes=("normal",),
-            leads=(1, 2),
-            max_features=17,
-        ),
-        applies=knows_heads,
-    )
-    yield Invariant(
-        name="fake_tensors_tell_the_shape",
-        statement="A call with fake tensors gives the shape, dtype and device of the real one.",
-        check=_faked,
-        kinds=KINDS,
-        cases=_some(4),
-    )
+attnbench_invariants = hook_of(__name__)

@@ -6,21 +6,31 @@ import copy
 import io
 import pickle
 import traceback
-from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import ordinary
-from attnbench.specs import KINDS, Invariant
+from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 
 
-def _copies_agree(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=KINDS,
+    cases=lambda subject: ordinary(
+        subject,
+        max_len=5,
+        max_features=8,
+        drawn_len=5,
+        variants={"through": ("file", "memory", "memory", "memory")},
+    ),
+)
+def copies_agree(subject: Subject, case: Case) -> None:
+    """state_dict, deepcopy and pickle keep all that determines the output."""
     base = Baseline(subject, case)
     for way, copied in (
         ("deepcopy", copy.deepcopy),
@@ -79,19 +89,4 @@ def _reloaded(base: Baseline) -> nn.Module:
     return module
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on copies."""
-    yield Invariant(
-        name="copies_agree",
-        statement="state_dict, deepcopy and pickle keep all that determines the output.",
-        check=_copies_agree,
-        kinds=KINDS,
-        cases=lambda subject: ordinary(
-            subject,
-            max_len=5,
-            max_features=8,
-            drawn_len=5,
-            variants={"through": ("file", "memory", "memory", "memory")},
-        ),
-    )
+attnbench_invariants = hook_of(__name__)

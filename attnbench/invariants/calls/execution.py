@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,11 +10,11 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary, placed_at
-from attnbench.specs import KINDS, Invariant
+from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -25,7 +24,19 @@ def _memory(tensor: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
-def _inputs_are_unchanged(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=KINDS,
+    cases=lambda subject: cases(
+        subject,
+        max_len=65,
+        masks=ORDINARY_MASKS,
+        variants={"scale": ("own", "given"), "gradients": (True, False)},
+    ),
+)
+def inputs_are_unchanged(subject: Subject, case: Case) -> None:
+    """A call changes neither its inputs nor the memory that they are views of, and gives no part of
+    them back.
+    """
     module, inputs = subject.build(case)
     before = {name: (tensor.clone(), _memory(tensor).clone()) for name, tensor in inputs.tensors()}
     if "scale" in subject.accepts and case.variant("scale", "own") == "given":
@@ -64,7 +75,13 @@ def _inputs_are_unchanged(subject: Subject, case: Case) -> None:
             )
 
 
-def _calls_leave_no_trace(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: ordinary(
+        subject, variants={"other": ("equal", "turned", "longer", "shorter", "square")}
+    ),
+)
+def calls_leave_no_trace(subject: Subject, case: Case) -> None:
+    """The same inputs give the same output after any other calls."""
     base = Baseline(subject, case)
     state = {name: tensor.clone() for name, tensor in base.module.state_dict().items()}
     drawn = torch.default_generator.get_state()
@@ -151,7 +168,16 @@ def _unlike(subject: Subject, case: Case) -> Case:
     return other if subject.legal(other) == other else case.replace(mask="none")
 
 
-def _gradient_modes_agree(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=KINDS,
+    cases=lambda subject: ordinary(
+        subject,
+        masks=(*ORDINARY_MASKS, "lengths_2d"),
+        beyond=(Case((1,), 37, 1100, mask="causal"),),  # longer than what was kept before
+    ),
+)
+def gradient_modes_agree(subject: Subject, case: Case) -> None:
+    """With gradients, under no_grad and under inference_mode the output is the same."""
     base = Baseline(subject, case)
     with torch.inference_mode():  # first of all: what is kept of it could have no gradient
         got = base.run(base.inputs)
@@ -178,7 +204,11 @@ def _other_modes_agree(base: Baseline, got: Tensor) -> None:
     base.expect(got, "with inputs that require gradients, output", "the same call without")
 
 
-def _training_agrees(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=KINDS, cases=lambda subject: ordinary(subject, variants={"scale": ("own", "given")})
+)
+def training_equals_evaluation(subject: Subject, case: Case) -> None:
+    """Without dropout, training and evaluation give the same output."""
     base = Baseline(subject, case)
     told = ""
     if "scale" in subject.accepts and case.variant("scale", "own") == "given":
@@ -200,45 +230,4 @@ def _training_agrees(subject: Subject, case: Case) -> None:
     base.repeat("in evaluation mode after calls in training mode, output", "that before")
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on ways to run a subject."""
-    yield Invariant(
-        name="inputs_are_unchanged",
-        statement="A call changes neither its inputs nor the memory that they are views of, and "
-        "gives no part of them back.",
-        check=_inputs_are_unchanged,
-        kinds=KINDS,
-        cases=lambda subject: cases(
-            subject,
-            max_len=65,
-            masks=ORDINARY_MASKS,
-            variants={"scale": ("own", "given"), "gradients": (True, False)},
-        ),
-    )
-    yield Invariant(
-        name="calls_leave_no_trace",
-        statement="The same inputs give the same output after any other calls.",
-        check=_calls_leave_no_trace,
-        cases=lambda subject: ordinary(
-            subject, variants={"other": ("equal", "turned", "longer", "shorter", "square")}
-        ),
-    )
-    yield Invariant(
-        name="gradient_modes_agree",
-        statement="With gradients, under no_grad and under inference_mode the output is the same.",
-        check=_gradient_modes_agree,
-        kinds=KINDS,
-        cases=lambda subject: ordinary(
-            subject,
-            masks=(*ORDINARY_MASKS, "lengths_2d"),
-            beyond=(Case((1,), 37, 1100, mask="causal"),),  # longer than what was kept before
-        ),
-    )
-    yield Invariant(
-        name="training_equals_evaluation",
-        statement="Without dropout, training and evaluation give the same output.",
-        check=_training_agrees,
-        kinds=KINDS,
-        cases=lambda subject: ordinary(subject, variants={"scale": ("own", "given")}),
-    )
+attnbench_invariants = hook_of(__name__)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from attnbench.cases.case import LAYOUTS, Case
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, same_gradient
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import ordinary
-from attnbench.specs import KINDS, Invariant
+from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, lay_out
 
@@ -27,7 +27,14 @@ backward pass that reads its gradient in a wrong order is off by as much as the 
 """
 
 
-def _layouts_agree(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=KINDS,
+    cases=lambda subject: ordinary(
+        subject, layouts=tuple(name for name in LAYOUTS if name != "contiguous")
+    ),
+)
+def layouts_agree(subject: Subject, case: Case) -> None:
+    """Strides and offsets of the inputs do not change the output."""
     base = Baseline(subject, case)
     plain = base.on(base.inputs.map(lambda tensor: tensor.contiguous()))
     plain.expect(
@@ -64,7 +71,20 @@ def _scores(base: Baseline, inputs: Inputs) -> Tensor:
     return scores
 
 
-def _gradient_layouts_agree(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: ordinary(
+        subject,
+        layouts=tuple(LAYOUTS),
+        dtypes=("float64", "float32"),
+        variants={
+            "gradient": ("expanded", "transposed", "offset"),
+            "of": ("output", "scores"),
+        },
+    ),
+    applies=has_no_gradients,
+)
+def gradient_layouts_agree(subject: Subject, case: Case) -> None:
+    """Strides of the inputs and of the gradient handed in do not change gradients."""
     base = Baseline(subject, case)
     names = ["query", "key", "value"]
     names += [f"parameter {n}" for n, p in base.module.named_parameters() if p.requires_grad]
@@ -117,30 +137,4 @@ def _last_bits(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return tensor + tensor.abs() * ways * torch.finfo(tensor.dtype).eps
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on memory layouts."""
-    yield Invariant(
-        name="layouts_agree",
-        statement="Strides and offsets of the inputs do not change the output.",
-        check=_layouts_agree,
-        kinds=KINDS,
-        cases=lambda subject: ordinary(
-            subject, layouts=tuple(name for name in LAYOUTS if name != "contiguous")
-        ),
-    )
-    yield Invariant(
-        name="gradient_layouts_agree",
-        statement="Strides of the inputs and of the gradient handed in do not change gradients.",
-        check=_gradient_layouts_agree,
-        cases=lambda subject: ordinary(
-            subject,
-            layouts=tuple(LAYOUTS),
-            dtypes=("float64", "float32"),
-            variants={
-                "gradient": ("expanded", "transposed", "offset"),
-                "of": ("output", "scores"),
-            },
-        ),
-        applies=has_no_gradients,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 import timeit
-from collections.abc import Iterable
 
 import torch
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.checking.call_cost import calls_at
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import placed_at
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _CASES = (
@@ -42,7 +40,11 @@ _CONTENTS = 3
 _LATER_S = 0.02
 
 
-def _many_calls_agree(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: listed(*map(subject.legal, _CASES), enough=1))
+def many_calls_agree(subject: Subject, case: Case) -> None:
+    """However often calls at one shape come, and in whatever order, with changing contents at the
+    same addresses, the output is that of the contents.
+    """
     base = Baseline(subject, case)
     contents = [base]
     contents += [base.on(subject.inputs(case.replace(seed=case.seed + n))) for n in (1, 2)]
@@ -64,7 +66,13 @@ def _many_calls_agree(subject: Subject, case: Case) -> None:
         )
 
 
-def _outputs_are_final(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: listed(
+        *map(subject.legal, _LARGE), enough=1, variants={"gradients": (False, True)}
+    ),
+)
+def outputs_are_final(subject: Subject, case: Case) -> None:
+    """An output is complete when the call returns, and stays as it is."""
     if case.q_len >= _LONG and _seconds(subject, case) > _BRIEF_S:
         reject("its calls take long enough at fewer tokens")
     base = Baseline(subject, case)
@@ -92,21 +100,4 @@ def _seconds(subject: Subject, case: Case) -> float:
     return min(timeit.repeat(lambda: base.run(base.inputs), number=1, repeat=2))
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on repeated calls."""
-    yield Invariant(
-        name="many_calls_agree",
-        statement="However often calls at one shape come, and in whatever order, with changing "
-        "contents at the same addresses, the output is that of the contents.",
-        check=_many_calls_agree,
-        cases=lambda subject: listed(*map(subject.legal, _CASES), enough=1),
-    )
-    yield Invariant(
-        name="outputs_are_final",
-        statement="An output is complete when the call returns, and stays as it is.",
-        check=_outputs_are_final,
-        cases=lambda subject: listed(
-            *map(subject.legal, _LARGE), enough=1, variants={"gradients": (False, True)}
-        ),
-    )
+attnbench_invariants = hook_of(__name__)

@@ -11,16 +11,19 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, leaves_of
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
+
+_CASES = Case((2, 3), 4, 6, 8, 6, 5), Case((1,), 33, 40, 16, 16, 16), Case((2,), 1, 5)
+
+_SQUARE = Case((2,), 5, 5), Case((1, 2), 12, 12, 8, 8, 8), Case((1,), 33, 33, 16, 16, 16)
 
 _WIDE = ("float64", "float32")
 _REUSES_MEMORY = "requires create_graph=False and retain_graph=False"
@@ -73,7 +76,11 @@ def _weight(base: Baseline) -> Tensor:
     return torch.randn(base.output.shape, generator=base.generator).to(base.output)
 
 
-def _alone(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: _some(subject, _CASES, 16, which=range(16)), applies=has_no_gradients
+)
+def gradients_alone_equal_gradients_together(subject: Subject, case: Case) -> None:
+    """Output and gradients are the same whether or not other tensors require a gradient."""
     base = Baseline(subject, case)
     weight, names = _weight(base), _names(base)
     _, (together,) = _gradients(base, names, weight)
@@ -91,7 +98,9 @@ def _alone(subject: Subject, case: Case) -> None:
     )
 
 
-def _twice(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: _some(subject, _CASES, 8), applies=has_no_gradients)
+def backward_leaves_no_trace(subject: Subject, case: Case) -> None:
+    """A backward pass changes neither the output nor what a second one gives."""
     base = Baseline(subject, case)
     names = _names(base)
     weight = _weight(base)
@@ -128,7 +137,18 @@ def _twice(subject: Subject, case: Case) -> None:
             same_gradient(gradient, first[name], told, "that without", eps=base.eps)
 
 
-def _one_tensor(subject: Subject, case: Case) -> None:
+def _takes_one_shape(subject: Subject) -> str | None:
+    sizes = subject.legal(_SQUARE[0]).sizes
+    same = sizes.q_len == sizes.kv_len and sizes.query_size == sizes.key_size == sizes.value_size
+    return None if same else "query, key and value are never of one shape"
+
+
+@invariant(
+    cases=lambda subject: _some(subject, _SQUARE, 8),
+    applies=any_of(has_no_gradients, _takes_one_shape),
+)
+def one_tensor_equals_three_copies(subject: Subject, case: Case) -> None:
+    """One tensor, or views of it, as query, key and value gives what copies of it give."""
     base = Baseline(subject, case)
     shapes = {getattr(base.inputs, name).shape for name in ("query", "key", "value")}
     if len(shapes) > 1:
@@ -160,10 +180,6 @@ def _one_tensor(subject: Subject, case: Case) -> None:
         )
 
 
-_CASES = Case((2, 3), 4, 6, 8, 6, 5), Case((1,), 33, 40, 16, 16, 16), Case((2,), 1, 5)
-_SQUARE = Case((2,), 5, 5), Case((1, 2), 12, 12, 8, 8, 8), Case((1,), 33, 33, 16, 16, 16)
-
-
 def _some(
     subject: Subject, cases: Sequence[Case], count: int, **variants: Sequence[int]
 ) -> SearchStrategy[Case]:
@@ -177,35 +193,4 @@ def _some(
     return listed(*map(subject.legal, made), enough=1, variants=variants)
 
 
-def _takes_one_shape(subject: Subject) -> str | None:
-    sizes = subject.legal(_SQUARE[0]).sizes
-    same = sizes.q_len == sizes.kv_len and sizes.query_size == sizes.key_size == sizes.value_size
-    return None if same else "query, key and value are never of one shape"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on the backward pass."""
-    yield Invariant(
-        name="gradients_alone_equal_gradients_together",
-        statement="Output and gradients are the same whether or not other tensors require a "
-        "gradient.",
-        check=_alone,
-        cases=lambda subject: _some(subject, _CASES, 16, which=range(16)),
-        applies=has_no_gradients,
-    )
-    yield Invariant(
-        name="backward_leaves_no_trace",
-        statement="A backward pass changes neither the output nor what a second one gives.",
-        check=_twice,
-        cases=lambda subject: _some(subject, _CASES, 8),
-        applies=has_no_gradients,
-    )
-    yield Invariant(
-        name="one_tensor_equals_three_copies",
-        statement="One tensor, or views of it, as query, key and value gives what copies of "
-        "it give.",
-        check=_one_tensor,
-        cases=lambda subject: _some(subject, _SQUARE, 8),
-        applies=any_of(has_no_gradients, _takes_one_shape),
-    )
+attnbench_invariants = hook_of(__name__)

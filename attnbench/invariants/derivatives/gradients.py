@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -11,25 +11,65 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases, listed
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, holds, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
 from attnbench.oracle.references import widened
-from attnbench.specs import KINDS, Invariant
+from attnbench.specs import KINDS
 from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
+_LONG_CASES = (
+    Case((1,), 1, 1025, dtype="float64"),
+    Case((1,), 131, 130, dtype="float64", seed=1),
+    Case((1,), 130, 131, dtype="float64", mask="causal", seed=2),
+    Case((1,), 40, 140, dtype="float64", mask="causal", seed=3),
+    Case((1,), 140, 140, dtype="float64", mask="causal", seed=4),
+    Case((1,), 48, 240, dtype="float64", seed=5),  # whole blocks of 24, 40, 48 or 80
+)
+_BIAS_CASES = (
+    Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),
+    Case((2,), 3, 5, dtype="float64", mask="floating", seed=1),
+    Case((), 1, 7, dtype="float64", mask="bias", seed=2),
+    Case((1,), 35, 140, dtype="float64", mask="bias", seed=3),
+)
+_PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
 
-def _right(subject: Subject, case: Case) -> None:
+
+@invariant(
+    kinds=KINDS,
+    cases=lambda subject: benign(
+        subject,
+        dtypes=("float64",),
+        regimes=("normal", "equal_keys"),
+        max_len=9,
+        max_features=9,
+    ),
+    applies=has_slopes,
+)
+def gradients_are_right(subject: Subject, case: Case) -> None:
+    """Gradients are the slopes that finite differences in float64 show."""
     base = Baseline(subject, case)
     compare_slopes(base, *leaves_of(base.module, base.inputs))
 
 
-def _bias_right(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: listed(*map(subject.legal, _LONG_CASES), enough=1), applies=has_slopes
+)
+def long_gradients_are_right(subject: Subject, case: Case) -> None:
+    """Gradients are right for sequences longer than a kernel's blocks, too."""
+    gradients_are_right.check(subject, case)
+
+
+@invariant(
+    cases=lambda subject: listed(*map(subject.legal, _BIAS_CASES), enough=1), applies=has_slopes
+)
+def bias_gets_its_gradient(subject: Subject, case: Case) -> None:
+    """A floating mask is added to the scores, and gets their gradient."""
     base = Baseline(subject, case)
     assert base.inputs.attn_mask is not None
     # value too, so that an output without a graph is told from a mask without a gradient
@@ -56,7 +96,6 @@ def _shared(bias: Tensor, case: Case) -> Iterator[Tensor]:
 _TRIES = 4
 """Number of seeds tried before a gradient of 0 counts as a failure."""
 
-
 _ROUNDING = 1e-5
 """A gradient below it is a sum that cancels: those here are of random numbers of order 1."""
 
@@ -78,7 +117,22 @@ def _unregistered(module: nn.Module) -> Iterator[str]:
                 yield f"{place}.{name}".lstrip(".")
 
 
-def _reached(subject: Subject, case: Case) -> None:
+def _has_parameters(subject: Subject) -> str | None:
+    if subject.kind == "kernel":
+        return "kernel_gradients_equal_plain_ones looks at those of a kernel"
+    case = subject.legal(Case(dtype=subject.dtypes[0]))
+    module = subject.make(case.query_size, case.key_size, case.value_size)
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        return None
+    return None if any(_unregistered(module)) else "it has no parameters"
+
+
+@invariant(
+    cases=lambda subject: listed(*map(subject.legal, _PARAMETER_CASES), enough=1),
+    applies=any_of(has_no_gradients, _has_parameters),
+)
+def gradients_reach_every_parameter(subject: Subject, case: Case) -> None:
+    """Every parameter is reached by a gradient from the scores, or from the output."""
     for name in _unregistered(Baseline(subject, case).module):
         raise InvariantViolation(
             f"the module holds {name}, a tensor that requires a gradient, but should hold it as a "
@@ -112,7 +166,19 @@ def _reached(subject: Subject, case: Case) -> None:
     )
 
 
-def _finite(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: cases(
+        subject,
+        regimes=("huge", "near_overflow", "opposed", "far", "tiny", "equal_keys", "zero_keys"),
+        masks=FREE_MASKS,
+        layouts=("contiguous",),
+        max_len=17,
+        variants={"scores": ("own", "lowered", "own", "own")},
+    ),
+    applies=has_no_gradients,
+)
+def gradients_are_finite_at_extremes(subject: Subject, case: Case) -> None:
+    """Gradients are finite wherever the output and the gradients in float64 are."""
     module, inputs = subject.build(case)
     if (
         case.mask == "none" and case.variant("scores", "own") == "lowered"
@@ -157,7 +223,12 @@ def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: st
     return largest < torch.finfo(inputs.query.dtype).max / 64
 
 
-def _as_on_plain_path(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(subject, dtypes=("float32", "float64"), regimes=("normal",)),
+    applies=lambda subject: None if subject.kind == "kernel" else "not a kernel",
+)
+def kernel_gradients_equal_plain_ones(subject: Subject, case: Case) -> None:
+    """A kernel's gradients are those of its scoring function."""
     base = Baseline(subject, case)
     assert subject.scoring is not None
     plain = ScoringSubject(subject.name, subject.scoring, subject.address)
@@ -178,93 +249,4 @@ def _as_on_plain_path(subject: Subject, case: Case) -> None:
         agree_within(one, other, tolerance, f"gradient by {name}", f"{subject.maker.name} itself")
 
 
-_LONG_CASES = (
-    Case((1,), 1, 1025, dtype="float64"),
-    Case((1,), 131, 130, dtype="float64", seed=1),
-    Case((1,), 130, 131, dtype="float64", mask="causal", seed=2),
-    Case((1,), 40, 140, dtype="float64", mask="causal", seed=3),
-    Case((1,), 140, 140, dtype="float64", mask="causal", seed=4),
-    Case((1,), 48, 240, dtype="float64", seed=5),  # whole blocks of 24, 40, 48 or 80
-)
-_BIAS_CASES = (
-    Case((2, 3), 4, 6, 8, 6, 5, dtype="float64", mask="bias"),
-    Case((2,), 3, 5, dtype="float64", mask="floating", seed=1),
-    Case((), 1, 7, dtype="float64", mask="bias", seed=2),
-    Case((1,), 35, 140, dtype="float64", mask="bias", seed=3),
-)
-_PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=8))
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on gradients."""
-    yield Invariant(
-        name="gradients_are_right",
-        statement="Gradients are the slopes that finite differences in float64 show.",
-        check=_right,
-        kinds=KINDS,
-        cases=lambda subject: benign(
-            subject,
-            dtypes=("float64",),
-            regimes=("normal", "equal_keys"),
-            max_len=9,
-            max_features=9,
-        ),
-        applies=any_of(has_no_gradients, _has_float64),
-    )
-    yield Invariant(
-        name="long_gradients_are_right",
-        statement="Gradients are right for sequences longer than a kernel's blocks, too.",
-        check=_right,
-        cases=lambda subject: listed(*map(subject.legal, _LONG_CASES), enough=1),
-        applies=has_slopes,
-    )
-    yield Invariant(
-        name="bias_gets_its_gradient",
-        statement="A floating mask is added to the scores, and gets their gradient.",
-        check=_bias_right,
-        cases=lambda subject: listed(*map(subject.legal, _BIAS_CASES), enough=1),
-        applies=has_slopes,
-    )
-    yield Invariant(
-        name="gradients_reach_every_parameter",
-        statement="Every parameter is reached by a gradient from the scores, or from the output.",
-        check=_reached,
-        cases=lambda subject: listed(*map(subject.legal, _PARAMETER_CASES), enough=1),
-        applies=any_of(has_no_gradients, _has_parameters),
-    )
-    yield Invariant(
-        name="gradients_are_finite_at_extremes",
-        statement="Gradients are finite wherever the output and the gradients in float64 are.",
-        check=_finite,
-        cases=lambda subject: cases(
-            subject,
-            regimes=("huge", "near_overflow", "opposed", "far", "tiny", "equal_keys", "zero_keys"),
-            masks=FREE_MASKS,
-            layouts=("contiguous",),
-            max_len=17,
-            variants={"scores": ("own", "lowered", "own", "own")},
-        ),
-        applies=has_no_gradients,
-    )
-    yield Invariant(
-        name="kernel_gradients_equal_plain_ones",
-        statement="A kernel's gradients are those of its scoring function.",
-        check=_as_on_plain_path,
-        cases=lambda subject: benign(subject, dtypes=("float32", "float64"), regimes=("normal",)),
-        applies=lambda subject: None if subject.kind == "kernel" else "not a kernel",
-    )
-
-
-def _has_float64(subject: Subject) -> str | None:
-    return None if "float64" in subject.dtypes else "float64 is not supported"
-
-
-def _has_parameters(subject: Subject) -> str | None:
-    if subject.kind == "kernel":
-        return "kernel_gradients_equal_plain_ones looks at those of a kernel"
-    case = subject.legal(Case(dtype=subject.dtypes[0]))
-    module = subject.make(case.query_size, case.key_size, case.value_size)
-    if any(parameter.requires_grad for parameter in module.parameters()):
-        return None
-    return None if any(_unregistered(module)) else "it has no parameters"
+attnbench_invariants = hook_of(__name__)

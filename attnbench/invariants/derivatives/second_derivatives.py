@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -41,7 +38,9 @@ class _Gradients(Baseline):
         return torch.cat([g.flatten() for g in found if g is not None])
 
 
-def _second(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: listed(*map(subject.legal, _CASES), enough=1), applies=has_slopes)
+def second_derivatives_are_right_or_refused(subject: Subject, case: Case) -> None:
+    """A gradient's own gradient is its slope, or asking for it raises."""
     base = _Gradients(subject, case)
     inputs, named = leaves_of(base.module, base.inputs)
     Baseline.run(base, base.inputs)  # what it raises is no refusal
@@ -62,13 +61,4 @@ def _second(subject: Subject, case: Case) -> None:
         ) from None
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on second derivatives."""
-    yield Invariant(
-        name="second_derivatives_are_right_or_refused",
-        statement="A gradient's own gradient is its slope, or asking for it raises.",
-        check=_second,
-        cases=lambda subject: listed(*map(subject.legal, _CASES), enough=1),
-        applies=has_slopes,
-    )
+attnbench_invariants = hook_of(__name__)

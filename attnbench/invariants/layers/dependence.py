@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,21 +9,24 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.stage import TOKENS
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import Look, has_gradients, layer_cases
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor, rounding_of
-from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+_MASKS = ("none", "padding", "left_padding")
 
-def _independent(subject: Subject, case: Case) -> None:
+
+@invariant(kinds=("layer",), cases=layer_cases)
+def items_are_independent(subject: Subject, case: Case) -> None:
+    """What an item gets depends neither on the order of the batch nor on the other items."""
     look, batch = Look(subject, case), case.lead[0]
     if batch < 2:
         reject("the only item is always alone")
@@ -64,7 +66,18 @@ def _independent(subject: Subject, case: Case) -> None:
             look.accuse(found, got, want, told, other)
 
 
-def _no_future(subject: Subject, case: Case) -> None:
+def _is_causal(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    return None if subject.spec.causal else "it is not causal"
+
+
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, masks=_MASKS, regimes=("normal",), min_q_len=2),
+    applies=_is_causal,
+)
+def later_tokens_are_invisible(subject: Subject, case: Case) -> None:
+    """An output of a causal layer does not change with later tokens."""
     look = Look(subject, case)
     length = case.q_len
     if length < 2:
@@ -81,7 +94,19 @@ def _no_future(subject: Subject, case: Case) -> None:
         look.accuse(found, got, expected, what, "the output before they were changed")
 
 
-def _no_future_gradient(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(
+        subject,
+        masks=_MASKS,
+        regimes=("normal",),
+        min_q_len=2,
+        dtypes=("float32", "float64"),
+    ),
+    applies=lambda subject: _is_causal(subject) or has_gradients(subject),
+)
+def later_tokens_take_no_gradient(subject: Subject, case: Case) -> None:
+    """An output of a causal layer has no gradient with respect to a later token."""
     look = Look(subject, case)
     length = case.q_len
     if length < 2:
@@ -108,7 +133,18 @@ def _no_future_gradient(subject: Subject, case: Case) -> None:
         )
 
 
-def _within_window(subject: Subject, case: Case) -> None:
+def _has_window(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    return None if subject.width is not None else "it declares no window"
+
+
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2),
+    applies=_has_window,
+)
+def outputs_see_no_more_than_the_window(subject: Subject, case: Case) -> None:
+    """An output depends on no tokens outside the declared window, at several lengths."""
     look = Look(subject, case)
     window, width = look.subject.spec.window, look.subject.width
     assert width is not None
@@ -149,7 +185,12 @@ def _moved_outputs(look: Look, case: Case) -> Tensor:
     return ((look.run(changed) - look.run(hidden)).double().abs().cpu() > limits).any(-1)
 
 
-def _own_token(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, regimes=("normal",), dtypes=("float32",)),
+)
+def outputs_depend_on_their_token(subject: Subject, case: Case) -> None:
+    """Each output changes with its own token, however long the sequence is."""
     look = Look(subject, case)
     length = case.q_len
     items = max(2, length)  # two also where one token is all: a layer may mix its items
@@ -174,20 +215,30 @@ def _own_token(subject: Subject, case: Case) -> None:
         )
 
 
-def _has_window(subject: Subject) -> str | None:
+def _promises_no_move(subject: Subject) -> str | None:
     assert isinstance(subject, LayerSubject)
-    return None if subject.width is not None else "it declares no window"
+    positions, window = subject.conventions.positions, subject.width
+    if positions == "absolute":
+        return "positions are absolute (convention positions)"
+    if _reorders(subject):
+        return None
+    if window is None or not subject.spec.causal:
+        return "only beyond the window of a causal layer does a shift show by itself"
+    return None if window < subject.capacity else f"its window of {window} holds every case"
 
 
-def _is_causal(subject: Subject) -> str | None:
+def _moving_cases(subject: Subject) -> SearchStrategy[Case]:
     assert isinstance(subject, LayerSubject)
-    return None if subject.spec.causal else "it is not causal"
+    least = 1 + (subject.width or 1)
+    longest = max(17, 2 * least + 1)
+    return layer_cases(subject, regimes=("normal",), min_q_len=least, max_len=longest)
 
 
-_MASKS = ("none", "padding", "left_padding")
-
-
-def _moved(subject: Subject, case: Case) -> None:
+@invariant(kinds=("layer",), cases=_moving_cases, applies=_promises_no_move)
+def moved_tokens_keep_their_outputs(subject: Subject, case: Case) -> None:
+    """Where a layer's positions are none, reordering the tokens reorders the outputs; where they
+    are relative, outputs whose window does not reach the first tokens do not change without these.
+    """
     look = Look(subject, case)
     whole, window = look.run(look.hidden), look.subject.width
 
@@ -220,80 +271,4 @@ def _reorders(subject: LayerSubject) -> bool:
     return free and not subject.spec.causal
 
 
-def _promises_no_move(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
-    positions, window = subject.conventions.positions, subject.width
-    if positions == "absolute":
-        return "positions are absolute (convention positions)"
-    if _reorders(subject):
-        return None
-    if window is None or not subject.spec.causal:
-        return "only beyond the window of a causal layer does a shift show by itself"
-    return None if window < subject.capacity else f"its window of {window} holds every case"
-
-
-def _moving_cases(subject: Subject) -> SearchStrategy[Case]:
-    assert isinstance(subject, LayerSubject)
-    least = 1 + (subject.width or 1)
-    longest = max(17, 2 * least + 1)
-    return layer_cases(subject, regimes=("normal",), min_q_len=least, max_len=longest)
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on the tokens that an output may depend on."""
-    yield Invariant(
-        name="items_are_independent",
-        statement="What an item gets depends neither on the order of the batch nor on the "
-        "other items.",
-        check=_independent,
-        kinds=("layer",),
-        cases=layer_cases,
-    )
-    yield Invariant(
-        name="later_tokens_are_invisible",
-        statement="An output of a causal layer does not change with later tokens.",
-        check=_no_future,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, masks=_MASKS, regimes=("normal",), min_q_len=2),
-        applies=_is_causal,
-    )
-    yield Invariant(
-        name="later_tokens_take_no_gradient",
-        statement="An output of a causal layer has no gradient with respect to a later token.",
-        check=_no_future_gradient,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject,
-            masks=_MASKS,
-            regimes=("normal",),
-            min_q_len=2,
-            dtypes=("float32", "float64"),
-        ),
-        applies=lambda subject: _is_causal(subject) or has_gradients(subject),
-    )
-    yield Invariant(
-        name="outputs_depend_on_their_token",
-        statement="Each output changes with its own token, however long the sequence is.",
-        check=_own_token,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, regimes=("normal",), dtypes=("float32",)),
-    )
-    yield Invariant(
-        name="outputs_see_no_more_than_the_window",
-        statement="An output depends on no tokens outside the declared window, at several lengths.",
-        check=_within_window,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2),
-        applies=_has_window,
-    )
-    yield Invariant(
-        name="moved_tokens_keep_their_outputs",
-        statement="Where a layer's positions are none, reordering the tokens reorders the outputs; "
-        "where they are relative, outputs whose window does not reach the first tokens do not "
-        "change without these.",
-        check=_moved,
-        kinds=("layer",),
-        cases=_moving_cases,
-        applies=_promises_no_move,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
-from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 
-def _transposes(subject: Subject, case: Case) -> None:
+def _has_grid(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    return None if subject.spec.grid else "its tokens are no grid: declare grid=True"
+
+
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, regimes=("normal",), dtypes=("float64", "float32")),
+    applies=_has_grid,
+    law=True,
+)
+def transposes_with_the_grid(subject: Subject, case: Case) -> None:
+    """Transposing a grid of tokens transposes the output."""
     look = Look(subject, case)
     rows, columns = 1 + look.choose(5), 1 + look.choose(5)
     shape = (case.lead[0], rows, columns, case.query_size)
@@ -28,22 +37,4 @@ def _transposes(subject: Subject, case: Case) -> None:
         look.accuse(found, got, expected, told, "that of the grid")
 
 
-def _has_grid(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
-    return None if subject.spec.grid else "its tokens are no grid: declare grid=True"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The law on grids."""
-    yield Invariant(
-        name="transposes_with_the_grid",
-        statement="Transposing a grid of tokens transposes the output.",
-        check=_transposes,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, regimes=("normal",), dtypes=("float64", "float32")
-        ),
-        applies=_has_grid,
-        law=True,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.errors import RefusalError
-from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
-from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 
-def _grouped(subject: Subject, case: Case) -> None:
+def _has_groups(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    heads, groups = subject.spec.heads, subject.spec.kv_heads
+    if heads is None or groups is None:
+        return "declares no grouped heads (heads=, kv_heads=)"
+    return None if 1 < groups < heads else "it has a single group of heads, or groups of one head"
+
+
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(
+        subject, regimes=("normal",), dtypes=("float32", "float64"), min_q_len=2
+    ),
+    applies=_has_groups,
+)
+def heads_of_a_group_are_alike(subject: Subject, case: Case) -> None:
+    """Two query heads that share keys and values may change places, with their projections, without
+    any effect.
+    """
     look = Look(subject, case)
     heads, groups = look.subject.spec.heads, look.subject.spec.kv_heads
     assert heads is not None
@@ -71,25 +88,4 @@ def _swapped(look: Look, first: str, last: str, heads: int, other: int) -> Tenso
         return look.subject.call(module, look.hidden)[0]
 
 
-def _has_groups(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
-    heads, groups = subject.spec.heads, subject.spec.kv_heads
-    if heads is None or groups is None:
-        return "declares no grouped heads (heads=, kv_heads=)"
-    return None if 1 < groups < heads else "it has a single group of heads, or groups of one head"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on grouped heads."""
-    yield Invariant(
-        name="heads_of_a_group_are_alike",
-        statement="Two query heads that share keys and values may change places, with their "
-        "projections, without any effect.",
-        check=_grouped,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, regimes=("normal",), dtypes=("float32", "float64"), min_q_len=2
-        ),
-        applies=_has_groups,
-    )
+attnbench_invariants = hook_of(__name__)

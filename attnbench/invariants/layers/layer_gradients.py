@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
@@ -18,15 +15,23 @@ from attnbench.invariants.toolkit.comparisons import (
     reject,
     same_gradient,
 )
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import Look, has_gradients, layer_cases
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding")
 
 
-def _checkpointed(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(
+        subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
+    ),
+    applies=has_gradients,
+)
+def checkpointing_changes_nothing(subject: Subject, case: Case) -> None:
+    """Under torch.utils.checkpoint, output and gradients are the same."""
     look = Look(subject, case)
     look.module.train()
     gradients, outputs = [], []
@@ -58,7 +63,20 @@ _STEPS = (1e-4, 1e-5)
 """Moves of finite differences."""
 
 
-def _dropped_alike(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(
+        subject, masks=_MASKS, regimes=("normal",), dtypes=("float64",)
+    ),
+    applies=lambda subject: (
+        has_gradients(subject)
+        or (None if "float64" in subject.dtypes else "float64 is not supported")
+    ),
+)
+def dropout_is_drawn_once(subject: Subject, case: Case) -> None:
+    """In training, after the same seed, a layer gives the same output, and its gradients are its
+    finite differences: nothing is drawn anew in the backward pass.
+    """
     look = Look(subject, case)
     still = look.run(look.hidden, look.mask)
     if not bool(still.isfinite().all()):
@@ -110,7 +128,17 @@ def _dropped_alike(subject: Subject, case: Case) -> None:
     )
 
 
-def _through_cache(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(
+        subject, regimes=("normal",), dtypes=("float32",), min_q_len=3
+    ),
+    applies=lambda subject: has_gradients(subject) or has_cache(subject),
+)
+def cached_gradients_are_right_or_stopped(subject: Subject, case: Case) -> None:
+    """Gradients through a cache equal those of one call, or a cache stops them all or makes
+    autograd raise.
+    """
     look = Look(subject, case)
     if case.q_len < 3:
         reject("one token has no past")
@@ -147,41 +175,4 @@ def _through_cache(subject: Subject, case: Case) -> None:
         agree_within(got[:, cut:], want[:, cut:], tolerance, f"{told} new hidden", "one call")
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on a layer's backward pass."""
-    yield Invariant(
-        name="checkpointing_changes_nothing",
-        statement="Under torch.utils.checkpoint, output and gradients are the same.",
-        check=_checkpointed,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
-        ),
-        applies=has_gradients,
-    )
-    yield Invariant(
-        name="dropout_is_drawn_once",
-        statement="In training, after the same seed, a layer gives the same output, and its "
-        "gradients are its finite differences: nothing is drawn anew in the backward pass.",
-        check=_dropped_alike,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, masks=_MASKS, regimes=("normal",), dtypes=("float64",)
-        ),
-        applies=lambda subject: (
-            has_gradients(subject)
-            or (None if "float64" in subject.dtypes else "float64 is not supported")
-        ),
-    )
-    yield Invariant(
-        name="cached_gradients_are_right_or_stopped",
-        statement="Gradients through a cache equal those of one call, or a cache stops them all or "
-        "makes autograd raise.",
-        check=_through_cache,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, regimes=("normal",), dtypes=("float32",), min_q_len=3
-        ),
-        applies=lambda subject: has_gradients(subject) or has_cache(subject),
-    )
+attnbench_invariants = hook_of(__name__)

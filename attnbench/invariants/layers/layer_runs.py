@@ -17,6 +17,7 @@ from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
 )
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.oracle.references import NormEpsilon
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 _MASKS = ("none", "padding")
 
 
-def _empty(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",), cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2)
+)
+def empty_calls_are_harmless(subject: Subject, case: Case) -> None:
+    """A call on no tokens gives none and leaves a cache as it was, or is refused."""
     look = Look(subject, case)
     nothing = look.hidden[:, :0]
     refusals: list[str] = []
@@ -71,19 +76,6 @@ def _refused(subject: Subject, told: str, refusals: list[str]) -> Iterator[None]
         refusals.append(f"it refuses {told} ({type(error).__name__})")
 
 
-def _half(subject: Subject, case: Case) -> None:
-    look = Look(subject, case)
-    wide = "float64" if "float64" in subject.dtypes else "float32"
-    dtype = getattr(torch, wide)
-    with torch.no_grad(), NormEpsilon(look.hidden.dtype):
-        module = copy.deepcopy(look.module).to(dtype)
-        expected, _ = look.subject.call(module, look.hidden.to(dtype), look.mask)
-    got = look.run(look.hidden, look.mask)
-    found = look.differs(got, expected, look.real(look.hidden, look.mask))
-    if found is not None:
-        look.accuse(found, got, expected, f"in {case.dtype}, output", f"the same call in {wide}")
-
-
 def _has_half(subject: Subject) -> str | None:
     if not {"float16", "bfloat16"} & set(subject.dtypes):
         return "it supports no half type"
@@ -101,6 +93,23 @@ def _half_cases(subject: Subject) -> SearchStrategy[Case]:
         dtypes=("bfloat16", "float16"),
         beyond=(longest.replace(dtype="bfloat16"), longest.replace(dtype="float16")),
     )
+
+
+@invariant(kinds=("layer",), cases=_half_cases, applies=_has_half)
+def half_types_agree(subject: Subject, case: Case) -> None:
+    """In a half type the output is that of a wide one, within 4 times what one unit in the last
+    place at every submodule's output changes.
+    """
+    look = Look(subject, case)
+    wide = "float64" if "float64" in subject.dtypes else "float32"
+    dtype = getattr(torch, wide)
+    with torch.no_grad(), NormEpsilon(look.hidden.dtype):
+        module = copy.deepcopy(look.module).to(dtype)
+        expected, _ = look.subject.call(module, look.hidden.to(dtype), look.mask)
+    got = look.run(look.hidden, look.mask)
+    found = look.differs(got, expected, look.real(look.hidden, look.mask))
+    if found is not None:
+        look.accuse(found, got, expected, f"in {case.dtype}, output", f"the same call in {wide}")
 
 
 def _paths_agree(law: str) -> Callable[[Subject, Case], None]:
@@ -147,7 +156,20 @@ def _names_paths(law: str) -> Callable[[Subject], str | None]:
     return applies
 
 
-def _by_reference(subject: Subject, case: Case) -> None:
+def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
+    return layer_cases(subject, masks=_MASKS, regimes=("normal",), dtypes=("float32", "float64"))
+
+
+def _has_reference(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    if subject.spec.reference is None:
+        return "declares no reference in Python floats: a wrong formula that is consistent passes"
+    return None if "float64" in subject.dtypes else "float64 is not supported"
+
+
+@invariant(kinds=("layer",), cases=_wide_cases, applies=_has_reference)
+def layer_agrees_with_reference(subject: Subject, case: Case) -> None:
+    """In float64 the output is that of the layer's reference in Python floats."""
     look = Look(subject, case)
     reference = look.subject.spec.reference
     assert reference is not None
@@ -170,44 +192,10 @@ def _by_reference(subject: Subject, case: Case) -> None:
         look.accuse(found, got, expected, "output", "the reference in Python floats")
 
 
-def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
-    return layer_cases(subject, masks=_MASKS, regimes=("normal",), dtypes=("float32", "float64"))
-
-
-def _has_reference(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
-    if subject.spec.reference is None:
-        return "declares no reference in Python floats: a wrong formula that is consistent passes"
-    return None if "float64" in subject.dtypes else "float64 is not supported"
-
-
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on ways to run a layer."""
-    yield Invariant(
-        name="empty_calls_are_harmless",
-        statement="A call on no tokens gives none and leaves a cache as it was, or is refused.",
-        check=_empty,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2),
-    )
-    yield Invariant(
-        name="half_types_agree",
-        statement="In a half type the output is that of a wide one, within 4 times what one unit "
-        "in the last place at every submodule's output changes.",
-        check=_half,
-        kinds=("layer",),
-        cases=_half_cases,
-        applies=_has_half,
-    )
-    yield Invariant(
-        name="layer_agrees_with_reference",
-        statement="In float64 the output is that of the layer's reference in Python floats.",
-        check=_by_reference,
-        kinds=("layer",),
-        cases=_wide_cases,
-        applies=_has_reference,
-    )
+    yield from hook_of(__name__)()
     yield Invariant(
         name="chunked_equals_recurrent",
         statement="In chunks and step by step, all is the same: by each of two methods, and where "

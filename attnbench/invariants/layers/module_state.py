@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,17 +9,17 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.calls.kept_state import (
     called_before_a_step,
     called_beside_others,
     has_no_parameters,
     kept_state_cases,
 )
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_faults import mixes_items
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
-from attnbench.specs import KINDS, Invariant
+from attnbench.specs import KINDS
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
@@ -32,7 +31,11 @@ __all__: list[str] = []
 _MASKS = ("none", "padding")
 
 
-def _no_trace(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",), cases=lambda subject: layer_cases(subject, masks=_MASKS, regimes=("normal",))
+)
+def layer_calls_leave_no_trace(subject: Subject, case: Case) -> None:
+    """A module that was called on other inputs and masks gives what a new one gives."""
     look = Look(subject, case)
     state = {name: tensor.clone() for name, tensor in look.module.state_dict().items()}
     told = "called after other inputs of the same shapes, output"
@@ -93,7 +96,15 @@ def _other_weights(look: Look) -> None:
         look.accuse(found, got, expected, told, "the same items in a larger batch")
 
 
-def _beside_others(subject: Subject, case: Case) -> None:
+def _few_cases(subject: Subject) -> SearchStrategy[Case]:
+    if subject.kind != "layer":
+        return kept_state_cases(subject)
+    return layer_cases(subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",))
+
+
+@invariant(kinds=KINDS, cases=_few_cases)
+def other_modules_change_nothing(subject: Subject, case: Case) -> None:
+    """Making and calling another module of another size changes no output."""
     if subject.kind != "layer":
         called_beside_others(subject, case)
         return
@@ -121,7 +132,13 @@ def _other_sizes(subject: LayerSubject, own: int) -> list[int]:
     return [size for size in dict.fromkeys(legal) if size != own]
 
 
-def _after_a_step(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=KINDS,
+    cases=_few_cases,
+    applies=lambda subject: None if subject.kind == "layer" else has_no_parameters(subject),
+)
+def changed_parameters_are_used(subject: Subject, case: Case) -> None:
+    """After a step of its parameters a module gives what one that had them from the start gives."""
     if subject.kind != "layer":
         called_before_a_step(subject, case)
         return
@@ -140,35 +157,4 @@ def _after_a_step(subject: Subject, case: Case) -> None:
         look.accuse(found, got, expected, told, "a module with these parameters from the start")
 
 
-def _few_cases(subject: Subject) -> SearchStrategy[Case]:
-    if subject.kind != "layer":
-        return kept_state_cases(subject)
-    return layer_cases(subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",))
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on what a module keeps."""
-    yield Invariant(
-        name="layer_calls_leave_no_trace",
-        statement="A module that was called on other inputs and masks gives what a new one gives.",
-        check=_no_trace,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, masks=_MASKS, regimes=("normal",)),
-    )
-    yield Invariant(
-        name="other_modules_change_nothing",
-        statement="Making and calling another module of another size changes no output.",
-        check=_beside_others,
-        kinds=KINDS,
-        cases=_few_cases,
-    )
-    yield Invariant(
-        name="changed_parameters_are_used",
-        statement="After a step of its parameters a module gives what one that had them from the "
-        "start gives.",
-        check=_after_a_step,
-        kinds=KINDS,
-        cases=_few_cases,
-        applies=lambda subject: None if subject.kind == "layer" else has_no_parameters(subject),
-    )
+attnbench_invariants = hook_of(__name__)

@@ -12,6 +12,7 @@ from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import (
     Look,
     has_gradients,
@@ -33,7 +34,13 @@ from attnbench.subject.subject import Subject
 _SIDES = ("padding", "left_padding")
 
 
-def _inert(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, masks=("padding",)),
+    applies=takes_padding,
+)
+def padded_tokens_are_inert(subject: Subject, case: Case) -> None:
+    """The outputs of real tokens do not depend on the finite numbers that padded tokens hold."""
     look = Look(subject, case)
     mask = look.padded()
     violation = leak(look, mask)
@@ -53,7 +60,13 @@ def _inert(subject: Subject, case: Case) -> None:
     raise violation
 
 
-def _finite(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, masks=_SIDES),
+    applies=takes_padding,
+)
+def padded_outputs_are_finite(subject: Subject, case: Case) -> None:
+    """Outputs at padded slots are finite, also of an item without a real token."""
     look = Look(subject, case)
     mask = look.padded()
     output = look.run(look.hidden, mask)
@@ -68,7 +81,13 @@ def _finite(subject: Subject, case: Case) -> None:
         )
 
 
-def _no_gradient(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, masks=_SIDES, dtypes=("float32", "float64")),
+    applies=lambda subject: takes_padding(subject) or has_gradients(subject),
+)
+def padded_tokens_take_no_gradient(subject: Subject, case: Case) -> None:
+    """Outputs of real tokens have finite gradients, and none with respect to padded tokens."""
     look = Look(subject, case)
     mask = look.padded()
     hidden = look.hidden.detach().clone().requires_grad_()
@@ -123,7 +142,16 @@ def _alone(subject: Subject, case: Case) -> None:
             look.accuse(found, got, expected, what, "the item alone without padding")
 
 
-def _left_inert(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, masks=("left_padding",)),
+    applies=takes_padding,
+    law=True,
+)
+def left_padding_is_inert(subject: Subject, case: Case) -> None:
+    """An item padded at the left, in a batch or alone, gives what it gives without padding,
+    whatever finite numbers the padded tokens hold.
+    """
     look = Look(subject, case)
     violation = leak(look, look.padded())
     if violation is not None and not _told_elsewhere(look, "padding"):
@@ -156,32 +184,7 @@ def _decodes_padded(subject: Subject) -> str | None:
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on padding."""
-    yield Invariant(
-        name="padded_tokens_are_inert",
-        statement="The outputs of real tokens do not depend on the finite numbers that "
-        "padded tokens hold.",
-        check=_inert,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, masks=("padding",)),
-        applies=takes_padding,
-    )
-    yield Invariant(
-        name="padded_outputs_are_finite",
-        statement="Outputs at padded slots are finite, also of an item without a real token.",
-        check=_finite,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, masks=_SIDES),
-        applies=takes_padding,
-    )
-    yield Invariant(
-        name="padded_tokens_take_no_gradient",
-        statement="Outputs of real tokens have finite gradients, and none with respect to "
-        "padded tokens.",
-        check=_no_gradient,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, masks=_SIDES, dtypes=("float32", "float64")),
-        applies=lambda subject: takes_padding(subject) or has_gradients(subject),
-    )
+    yield from hook_of(__name__)()
     yield Invariant(
         name="padded_item_equals_item_alone",
         statement="An item padded at the right, in a batch or alone, gives what it gives "
@@ -190,16 +193,6 @@ def attnbench_invariants() -> Iterable[Invariant]:
         kinds=("layer",),
         cases=lambda subject: layer_cases(subject, masks=("padding",)),
         applies=takes_padding,
-    )
-    yield Invariant(
-        name="left_padding_is_inert",
-        statement="An item padded at the left, in a batch or alone, gives what it gives without "
-        "padding, whatever finite numbers the padded tokens hold.",
-        check=_left_inert,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, masks=("left_padding",)),
-        applies=takes_padding,
-        law=True,
     )
     yield cache_invariant(
         "alone",

@@ -12,12 +12,21 @@ from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import cache_cases, cache_invariant, has_cache
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 
-def _contract(subject: Subject, case: Case) -> None:
+def _accepts_cache(subject: Subject) -> str | None:
+    return None if "cache" in subject.accepts else "it has no cache"
+
+
+@invariant(kinds=("layer",), cases=cache_cases, applies=_accepts_cache)
+def cached_calls_keep_the_contract(subject: Subject, case: Case) -> None:
+    """A call with a new cache gives finite outputs (B, L, E) of the new tokens, the same each time,
+    and changes nothing but the cache.
+    """
     assert isinstance(subject, LayerSubject)
     if subject.spec.cache is None:
         raise InvariantViolation(
@@ -71,22 +80,10 @@ def _outputs(subject: LayerSubject, module: nn.Module, hidden: Tensor) -> list[T
     return outputs
 
 
-def _accepts_cache(subject: Subject) -> str | None:
-    return None if "cache" in subject.accepts else "it has no cache"
-
-
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """The invariants on cached calls."""
-    yield Invariant(
-        name="cached_calls_keep_the_contract",
-        statement="A call with a new cache gives finite outputs (B, L, E) of the new tokens, the "
-        "same each time, and changes nothing but the cache.",
-        check=_contract,
-        kinds=("layer",),
-        cases=cache_cases,
-        applies=_accepts_cache,
-    )
+    yield from hook_of(__name__)()
     yield cache_invariant(
         "split",
         "However a sequence is cut into calls with a cache, the outputs equal those of one call.",

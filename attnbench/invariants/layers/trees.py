@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,11 +9,10 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_rounding import rounding_of
-from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
@@ -22,7 +20,26 @@ _PATH, _MORE = 3, 3
 """Tokens of the first path, which can be kept by a crop, and of the branches behind it."""
 
 
-def _paths(subject: Subject, case: Case) -> None:
+def _takes_trees(subject: Subject) -> str | None:
+    assert isinstance(subject, LayerSubject)
+    if (reason := has_cache(subject)) is not None:
+        return reason
+    cache = subject.spec.cache
+    if cache is None or cache.append_tree is None:
+        return "its cache takes no trees: declare CacheSpec(append_tree=...)"
+    room = subject.capacity > _PATH + _MORE + 3
+    return None if room else "its cache has no room for a tree"
+
+
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, regimes=("normal",), dtypes=("float64", "float32")),
+    applies=_takes_trees,
+)
+def tree_paths_equal_their_sequences(subject: Subject, case: Case) -> None:
+    """Each token of a tree that is appended to a cache gets what it gets at the end of its own
+    path, and a path that is kept goes on as its sequence.
+    """
     look = Look(subject, case)
     parents = _tree(look)
     told = f"of the tree of parents {parents}"
@@ -91,28 +108,4 @@ def _judge(
         look.accuse(found, got, expected, what, other)
 
 
-def _takes_trees(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
-    if (reason := has_cache(subject)) is not None:
-        return reason
-    cache = subject.spec.cache
-    if cache is None or cache.append_tree is None:
-        return "its cache takes no trees: declare CacheSpec(append_tree=...)"
-    room = subject.capacity > _PATH + _MORE + 3
-    return None if room else "its cache has no room for a tree"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on trees."""
-    yield Invariant(
-        name="tree_paths_equal_their_sequences",
-        statement="Each token of a tree that is appended to a cache gets what it gets at the end "
-        "of its own path, and a path that is kept goes on as its sequence.",
-        check=_paths,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(
-            subject, regimes=("normal",), dtypes=("float64", "float32")
-        ),
-        applies=_takes_trees,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases, listed
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, resizes, select_keys, with_mask
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _FAR = 1e4
 """A bias below which a key has no weight beside one without, whatever their scores here."""
 
-
 _LOWS = (2.0**15, 2.0**33)
 """More than large_bias_hides takes away: from all keys, it changes none of their weights."""
 
 
-def _large_bias(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: cases(
+        subject,
+        masks=("none",),
+        regimes=("normal", "tiny"),
+        dtypes=("float32", "float64"),
+        min_kv_len=2,
+        max_len=33,
+        variants={"of": ("output", "weights")},
+    ),
+)
+def large_bias_hides(subject: Subject, case: Case) -> None:
+    """A floating mask of -10000 leaves a key no weight beside keys with 0."""
     base = Baseline(subject, case)
     shape = base.allowed.shape
     left = torch.rand(shape, generator=base.generator) < 0.5
@@ -49,7 +58,26 @@ def _large_bias(subject: Subject, case: Case) -> None:
         )
 
 
-def _log_weights(subject: Subject, case: Case) -> None:
+def _pools(subject: Subject) -> str | None:
+    if "pools_values" in subject.laws:
+        return None
+    return "does not declare pools_values: what it hands back may be means over heads"
+
+
+@invariant(
+    cases=lambda subject: cases(
+        subject,
+        masks=("none",),
+        regimes=("normal", "tiny"),
+        dtypes=("float32", "float64"),
+        min_kv_len=2,
+        max_len=33,
+        beyond=(Case((1,), 2, 300, dtype="float64"),),
+    ),
+    applies=_pools,
+)
+def bias_is_added_to_scores(subject: Subject, case: Case) -> None:
+    """A floating mask b multiplies the weights by exp(b), before they are normalised."""
     module, inputs = subject.build(case)
     weights = needs(subject.weights(module, inputs)).double()
     shape = (*inputs.query.shape[:-1], inputs.key.shape[-2])
@@ -79,7 +107,26 @@ _CONSTANT_CASES = (
 )
 
 
-def _constant(subject: Subject, case: Case) -> None:
+def _weighs(subject: Subject) -> str | None:
+    name = "bias_is_added_to_scores"
+    if name in subject.exempt:
+        return f"exempt from {name}: {subject.exempt[name]}"
+    return None if "float64" in subject.dtypes else "float64 is not supported"
+
+
+def _hides_by_a_number(subject: Subject) -> str | None:
+    low = subject.conventions.mask_value
+    if math.isinf(low):
+        return None
+    return f"{low:g} stands for -inf: far below it nothing is hidden (convention mask_value)"
+
+
+@invariant(
+    cases=lambda subject: listed(*map(subject.legal, _CONSTANT_CASES), enough=1),
+    applies=any_of(_weighs, adds_keys, _hides_by_a_number),
+)
+def bias_of_all_keys_hides_none(subject: Subject, case: Case) -> None:
+    """A large negative constant on all keys changes nothing: no finite bias is -inf."""
     base = Baseline(subject, case)
     bias = base.inputs.attn_mask
     if bias is None:  # the future stays hidden, however low what is not hidden lies
@@ -96,7 +143,25 @@ def _constant(subject: Subject, case: Case) -> None:
         )
 
 
-def _given_again(subject: Subject, case: Case) -> None:
+def _counts_keys(subject: Subject) -> str | None:
+    for name in ("bias_is_added_to_scores", "keys_permute_freely"):
+        if name in subject.exempt:
+            return f"exempt from {name}: {subject.exempt[name]}"
+    return resizes(subject, "kv_len") if "float32" in subject.dtypes else "float32 is not supported"
+
+
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=("none", "boolean", "floating", "padding"),
+        regimes=("normal",),
+        dtypes=("float32",),  # in float64 it would tell of a softmax in float32, no more
+        variants={"times": (2, 3)},
+    ),
+    applies=any_of(_counts_keys, knows_positions),
+)
+def key_given_again_equals_bias_of_log_2(subject: Subject, case: Case) -> None:
+    """A key given n times weighs as much as one with log n added to its score."""
     base = Baseline(subject, case)
     slot, times = base.choose(case.kv_len), case.variant("times", 2)
     slots = torch.cat([torch.arange(case.kv_len), torch.full((times - 1,), slot)])
@@ -113,82 +178,4 @@ def _given_again(subject: Subject, case: Case) -> None:
     )
 
 
-def _counts_keys(subject: Subject) -> str | None:
-    for name in ("bias_is_added_to_scores", "keys_permute_freely"):
-        if name in subject.exempt:
-            return f"exempt from {name}: {subject.exempt[name]}"
-    return resizes(subject, "kv_len") if "float32" in subject.dtypes else "float32 is not supported"
-
-
-def _weighs(subject: Subject) -> str | None:
-    name = "bias_is_added_to_scores"
-    if name in subject.exempt:
-        return f"exempt from {name}: {subject.exempt[name]}"
-    return None if "float64" in subject.dtypes else "float64 is not supported"
-
-
-def _pools(subject: Subject) -> str | None:
-    if "pools_values" in subject.laws:
-        return None
-    return "does not declare pools_values: what it hands back may be means over heads"
-
-
-def _hides_by_a_number(subject: Subject) -> str | None:
-    low = subject.conventions.mask_value
-    if math.isinf(low):
-        return None
-    return f"{low:g} stands for -inf: far below it nothing is hidden (convention mask_value)"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on floating masks."""
-    yield Invariant(
-        name="large_bias_hides",
-        statement="A floating mask of -10000 leaves a key no weight beside keys with 0.",
-        check=_large_bias,
-        cases=lambda subject: cases(
-            subject,
-            masks=("none",),
-            regimes=("normal", "tiny"),
-            dtypes=("float32", "float64"),
-            min_kv_len=2,
-            max_len=33,
-            variants={"of": ("output", "weights")},
-        ),
-    )
-    yield Invariant(
-        name="bias_of_all_keys_hides_none",
-        statement="A large negative constant on all keys changes nothing: no finite bias is -inf.",
-        check=_constant,
-        cases=lambda subject: listed(*map(subject.legal, _CONSTANT_CASES), enough=1),
-        applies=any_of(_weighs, adds_keys, _hides_by_a_number),
-    )
-    yield Invariant(
-        name="bias_is_added_to_scores",
-        statement="A floating mask b multiplies the weights by exp(b), before they are normalised.",
-        check=_log_weights,
-        cases=lambda subject: cases(
-            subject,
-            masks=("none",),
-            regimes=("normal", "tiny"),
-            dtypes=("float32", "float64"),
-            min_kv_len=2,
-            max_len=33,
-            beyond=(Case((1,), 2, 300, dtype="float64"),),
-        ),
-        applies=_pools,
-    )
-    yield Invariant(
-        name="key_given_again_equals_bias_of_log_2",
-        statement="A key given n times weighs as much as one with log n added to its score.",
-        check=_given_again,
-        cases=lambda subject: benign(
-            subject,
-            masks=("none", "boolean", "floating", "padding"),
-            regimes=("normal",),
-            dtypes=("float32",),  # in float64 it would tell of a softmax in float32, no more
-            variants={"times": (2, 3)},
-        ),
-        applies=any_of(_counts_keys, knows_positions),
-    )
+attnbench_invariants = hook_of(__name__)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import (
     any_of,
     has_no_gradients,
@@ -16,8 +14,8 @@ from attnbench.invariants.toolkit.applicability import (
 )
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, holds, needs, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, leaves_of, unmasked
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -107,7 +105,30 @@ def _opened(base: Baseline) -> Inputs:
     return unmasked(base.inputs).replace(attn_mask=mask.masked_fill(~allowed, -math.inf))
 
 
-def _as_declared(subject: Subject, case: Case) -> None:
+def _takes_them(subject: Subject) -> str | None:
+    if subject.conventions.empty_rows == "refused":
+        return "rows without keys are refused (convention empty_rows)"
+    top = subject.conventions.causal != "bottom_right"
+    kinds = [kind for kind in _MASKS if not (top and kind == "causal")]
+    if not any(subject.takes_mask(kind) for kind in kinds):
+        return "no mask that it takes leaves a query without keys"
+    if subject.kind == "kernel":
+        return "attend opens rows without keys before a kernel is called: it never sees one"
+    return None
+
+
+def _is_even(subject: Subject) -> str | None:
+    return knows_positions(subject) if subject.conventions.empty_rows == "mean" else None
+
+
+@invariant(
+    cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
+    applies=any_of(_takes_them, _is_even),
+)
+def empty_rows_give_zeros(subject: Subject, case: Case) -> None:
+    """A query with no key left has zeros as its output (or what the convention empty_rows says),
+    and the others are what they are without it.
+    """
     base = _emptied(subject, case)
     got, convention = base.output, subject.conventions.empty_rows
     empty = ~base.allowed.any(-1, keepdim=True)
@@ -144,7 +165,18 @@ def _as_declared(subject: Subject, case: Case) -> None:
         holds(~empty | (weights == 0), f"with {_described(base)}, weights", weights, should)
 
 
-def _finite_gradients(subject: Subject, case: Case) -> None:
+def _is_finite(subject: Subject) -> str | None:
+    if subject.conventions.empty_rows == "nan":
+        return "rows without keys are NaN, and so may be their gradients (convention empty_rows)"
+    return None
+
+
+@invariant(
+    cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
+    applies=any_of(_takes_them, _is_finite, has_no_gradients),
+)
+def empty_rows_have_finite_gradients(subject: Subject, case: Case) -> None:
+    """A query with no key left makes no gradient NaN or infinite."""
     base = _emptied(subject, case)
     inputs, named = leaves_of(base.module, base.inputs)
     total = base.run(inputs).sum()
@@ -161,43 +193,4 @@ def _finite_gradients(subject: Subject, case: Case) -> None:
             )
 
 
-def _takes_them(subject: Subject) -> str | None:
-    if subject.conventions.empty_rows == "refused":
-        return "rows without keys are refused (convention empty_rows)"
-    top = subject.conventions.causal != "bottom_right"
-    kinds = [kind for kind in _MASKS if not (top and kind == "causal")]
-    if not any(subject.takes_mask(kind) for kind in kinds):
-        return "no mask that it takes leaves a query without keys"
-    if subject.kind == "kernel":
-        return "attend opens rows without keys before a kernel is called: it never sees one"
-    return None
-
-
-def _is_finite(subject: Subject) -> str | None:
-    if subject.conventions.empty_rows == "nan":
-        return "rows without keys are NaN, and so may be their gradients (convention empty_rows)"
-    return None
-
-
-def _is_even(subject: Subject) -> str | None:
-    return knows_positions(subject) if subject.conventions.empty_rows == "mean" else None
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on empty rows."""
-    yield Invariant(
-        name="empty_rows_give_zeros",
-        statement="A query with no key left has zeros as its output (or what the convention "
-        "empty_rows says), and the others are what they are without it.",
-        check=_as_declared,
-        cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
-        applies=any_of(_takes_them, _is_even),
-    )
-    yield Invariant(
-        name="empty_rows_have_finite_gradients",
-        statement="A query with no key left makes no gradient NaN or infinite.",
-        check=_finite_gradients,
-        cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
-        applies=any_of(_takes_them, _is_finite, has_no_gradients),
-    )
+attnbench_invariants = hook_of(__name__)

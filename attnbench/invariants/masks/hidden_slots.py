@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, holds, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, leaves_of
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -86,7 +83,24 @@ def _described(inputs: Inputs) -> str:
     return " and ".join(parts)
 
 
-def _outputs(subject: Subject, case: Case) -> None:
+def _may_hold_nan(subject: Subject) -> str | None:
+    if subject.conventions.hidden_slots == "finite":
+        return "hidden slots hold finite numbers only (convention hidden_slots)"
+    if subject.kind == "kernel":
+        return "attend clears hidden slots before a kernel is called: it never sees what they held"
+    return None
+
+
+@invariant(
+    cases=lambda subject: benign(
+        subject, masks=_MASKS, min_kv_len=2, max_len=65, variants=_VARIANTS
+    ),
+    applies=_may_hold_nan,
+)
+def hidden_slots_may_hold_nan(subject: Subject, case: Case) -> None:
+    """What a mask or a length hides from every query may hold NaN or infinity: the output is the
+    same.
+    """
     base, slots = _padded(subject, case)
     poison, where = _poison(case)
     told = f"with {poison} as the {where} of the slots that {_described(base.inputs)} hide"
@@ -111,7 +125,12 @@ def _grouped(base: Baseline, where: str, poison: float) -> None:
     )
 
 
-def _gradients(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(subject, masks=_MASKS, min_kv_len=2, variants=_VARIANTS),
+    applies=any_of(_may_hold_nan, has_no_gradients),
+)
+def hidden_slots_may_hold_nan_in_training(subject: Subject, case: Case) -> None:
+    """NaN or infinity in a slot hidden from every query reaches no gradient."""
     base, slots = _padded(subject, case)
     poison, where = _poison(case)
     inputs, named = leaves_of(base.module, _poisoned(base.inputs, slots, where, poison))
@@ -130,31 +149,4 @@ def _gradients(subject: Subject, case: Case) -> None:
         )
 
 
-def _may_hold_nan(subject: Subject) -> str | None:
-    if subject.conventions.hidden_slots == "finite":
-        return "hidden slots hold finite numbers only (convention hidden_slots)"
-    if subject.kind == "kernel":
-        return "attend clears hidden slots before a kernel is called: it never sees what they held"
-    return None
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on what hidden slots hold."""
-    yield Invariant(
-        name="hidden_slots_may_hold_nan",
-        statement="What a mask or a length hides from every query may hold NaN or infinity: the "
-        "output is the same.",
-        check=_outputs,
-        cases=lambda subject: benign(
-            subject, masks=_MASKS, min_kv_len=2, max_len=65, variants=_VARIANTS
-        ),
-        applies=_may_hold_nan,
-    )
-    yield Invariant(
-        name="hidden_slots_may_hold_nan_in_training",
-        statement="NaN or infinity in a slot hidden from every query reaches no gradient.",
-        check=_gradients,
-        cases=lambda subject: benign(subject, masks=_MASKS, min_kv_len=2, variants=_VARIANTS),
-        applies=any_of(_may_hold_nan, has_no_gradients),
-    )
+attnbench_invariants = hook_of(__name__)

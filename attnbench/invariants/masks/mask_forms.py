@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,12 +12,12 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import changed
 from attnbench.errors import RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     same_gradients,
 )
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
     benign,
@@ -27,7 +26,6 @@ from attnbench.invariants.toolkit.derivations import (
     with_mask,
 )
 from attnbench.oracle.references import allowed_and_bias
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -41,6 +39,7 @@ _PARTS = {
     "rows": ("live", "any"),
 }
 """The variants that are combined with ``is_causal``."""
+
 _GRADIENT_CASES = tuple(
     Case((2,), 3, 5, dtype="float64", mask="causal").tried(
         also_mask=mask, also_lengths=lengths, rows="live"
@@ -53,10 +52,21 @@ _GRADIENT_CASES = tuple(
     )
 )
 """One of each sort where gradients are compared, too."""
+
 _FORMS = tuple(mask for mask in FREE_MASKS if mask not in ("bias", "floating", "causal_padding"))
 
 
-def _forms(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=_FORMS,
+        max_len=65,
+        beyond=(Case((1,), 140, 140, mask="causal"), Case((2,), 3, 520, mask="padding")),
+        variants={"lengths_in": _LENGTH_DTYPES},
+    ),
+)
+def mask_forms_agree(subject: Subject, case: Case) -> None:
+    """Boolean and floating masks, lengths and is_causal that hide the same keys give one output."""
     base = Baseline(subject, case)
     lens = base.inputs.valid_lens
     if lens is not None:
@@ -98,7 +108,24 @@ def _form_of(inputs: Inputs) -> str:
     return " and ".join(parts)
 
 
-def _combined(subject: Subject, case: Case) -> None:
+def _combinations(subject: Subject) -> SearchStrategy[Case]:
+    equal = functools.partial(_with_equal_leads, subject)
+    turned = functools.partial(_with_more_queries, subject)
+    one_key = functools.partial(_with_more_queries, subject, kv_len=1)
+    space = benign(
+        subject,
+        masks=("causal",),
+        leads=(1, 2),
+        min_kv_len=2,
+        beyond=_GRADIENT_CASES,
+        variants=_PARTS,
+    )
+    return changed(space, lambda case: case, equal, equal, turned, one_key)
+
+
+@invariant(cases=_combinations)
+def causal_and_padding_combine(subject: Subject, case: Case) -> None:
+    """is_causal, lengths and a mask together hide what any of them hides."""
     base = Baseline(subject, case)
     shape = (*case.lead, case.q_len, case.kv_len)
     kind, lengths = case.variant("also_mask", "none"), case.variant("also_lengths", "none")
@@ -156,40 +183,4 @@ def _with_more_queries(subject: Subject, case: Case, *, kv_len: int | None = Non
     return turned if subject.legal(turned.replace(mask="none")).sizes == turned.sizes else case
 
 
-def _combinations(subject: Subject) -> SearchStrategy[Case]:
-    equal = functools.partial(_with_equal_leads, subject)
-    turned = functools.partial(_with_more_queries, subject)
-    one_key = functools.partial(_with_more_queries, subject, kv_len=1)
-    space = benign(
-        subject,
-        masks=("causal",),
-        leads=(1, 2),
-        min_kv_len=2,
-        beyond=_GRADIENT_CASES,
-        variants=_PARTS,
-    )
-    return changed(space, lambda case: case, equal, equal, turned, one_key)
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on forms of masks."""
-    yield Invariant(
-        name="mask_forms_agree",
-        statement="Boolean and floating masks, lengths and is_causal that hide the same "
-        "keys give one output.",
-        check=_forms,
-        cases=lambda subject: benign(
-            subject,
-            masks=_FORMS,
-            max_len=65,
-            beyond=(Case((1,), 140, 140, mask="causal"), Case((2,), 3, 520, mask="padding")),
-            variants={"lengths_in": _LENGTH_DTYPES},
-        ),
-    )
-    yield Invariant(
-        name="causal_and_padding_combine",
-        statement="is_causal, lengths and a mask together hide what any of them hides.",
-        check=_combined,
-        cases=_combinations,
-    )
+attnbench_invariants = hook_of(__name__)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import (
     any_of,
     has_no_gradients,
@@ -21,6 +19,7 @@ from attnbench.invariants.toolkit.comparisons import (
     differentiate,
     reject,
 )
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     HIDING_MASKS,
     benign,
@@ -31,7 +30,6 @@ from attnbench.invariants.toolkit.derivations import (
     with_junk,
     with_mask,
 )
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -44,7 +42,22 @@ def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
     return [tuple(int(i) for i in torch.unravel_index(torch.tensor(n), shape)) for n in flat]
 
 
-def _deleting(subject: Subject, case: Case) -> None:
+def _cannot_delete(subject: Subject) -> str | None:
+    return resizes(subject, "kv_len")
+
+
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=HIDING_MASKS,
+        min_kv_len=2,
+        max_len=65,
+        beyond=(Case((1,), 3, 520, mask="boolean"),),
+    ),
+    applies=any_of(knows_positions, _cannot_delete),
+)
+def masking_equals_deleting(subject: Subject, case: Case) -> None:
+    """Hiding keys from a query gives what giving it only the other keys gives."""
     base = Baseline(subject, case)
     hiding = [index for index in _some_rows(base) if not bool(base.allowed[index].all())]
     if not hiding:
@@ -61,7 +74,26 @@ def _deleting(subject: Subject, case: Case) -> None:
         )
 
 
-def _extreme(subject: Subject, case: Case) -> None:
+def _hides_by_a_number(subject: Subject) -> str | None:
+    low = subject.conventions.mask_value
+    if math.isinf(low):
+        return None
+    return f"{low:g} stands for -inf, and hides nothing from scores as low (convention mask_value)"
+
+
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=("none",),
+        regimes=("normal",),
+        min_kv_len=2,
+        max_features=17,
+        variants={"hidden_by": ("boolean", "floating")},
+    ),
+    applies=any_of(_hides_by_a_number, knows_positions, _cannot_delete),
+)
+def hidden_keys_stay_hidden_at_extreme_scores(subject: Subject, case: Case) -> None:
+    """A key stays hidden however far below zero the scores of the others lie."""
     base = Baseline(subject, case)
     slots = [base.choose(case.kv_len), base.choose(case.kv_len - 1)]
     slots[1] += slots[1] >= slots[0]
@@ -94,7 +126,9 @@ def _extreme(subject: Subject, case: Case) -> None:
         )
 
 
-def _inert(subject: Subject, case: Case) -> None:
+@invariant(cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2, max_len=65))
+def masked_slots_are_inert(subject: Subject, case: Case) -> None:
+    """Whatever finite key and value a hidden slot holds, the output is the same."""
     base = Baseline(subject, case)
     hidden = (~base.allowed).flatten(0, -2).any(0).nonzero().squeeze(-1)
     if hidden.numel() == 0:
@@ -119,7 +153,12 @@ def _gradients(base: Baseline, inputs: Inputs, index: tuple[int, ...] | None) ->
     return {n: g for n, g in zip(named, found, strict=True) if g is not None}
 
 
-def _no_gradient(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2),
+    applies=has_no_gradients,
+)
+def masked_slots_get_no_gradient(subject: Subject, case: Case) -> None:
+    """No gradient reaches a hidden slot."""
     base = Baseline(subject, case)
     rows = (~base.allowed).any(-1).nonzero()
     if len(rows) == 0:
@@ -141,57 +180,4 @@ def _no_gradient(subject: Subject, case: Case) -> None:
             )
 
 
-def _cannot_delete(subject: Subject) -> str | None:
-    return resizes(subject, "kv_len")
-
-
-def _hides_by_a_number(subject: Subject) -> str | None:
-    low = subject.conventions.mask_value
-    if math.isinf(low):
-        return None
-    return f"{low:g} stands for -inf, and hides nothing from scores as low (convention mask_value)"
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on masking."""
-    yield Invariant(
-        name="masking_equals_deleting",
-        statement="Hiding keys from a query gives what giving it only the other keys gives.",
-        check=_deleting,
-        cases=lambda subject: benign(
-            subject,
-            masks=HIDING_MASKS,
-            min_kv_len=2,
-            max_len=65,
-            beyond=(Case((1,), 3, 520, mask="boolean"),),
-        ),
-        applies=any_of(knows_positions, _cannot_delete),
-    )
-    yield Invariant(
-        name="hidden_keys_stay_hidden_at_extreme_scores",
-        statement="A key stays hidden however far below zero the scores of the others lie.",
-        check=_extreme,
-        cases=lambda subject: benign(
-            subject,
-            masks=("none",),
-            regimes=("normal",),
-            min_kv_len=2,
-            max_features=17,
-            variants={"hidden_by": ("boolean", "floating")},
-        ),
-        applies=any_of(_hides_by_a_number, knows_positions, _cannot_delete),
-    )
-    yield Invariant(
-        name="masked_slots_are_inert",
-        statement="Whatever finite key and value a hidden slot holds, the output is the same.",
-        check=_inert,
-        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2, max_len=65),
-    )
-    yield Invariant(
-        name="masked_slots_get_no_gradient",
-        statement="No gradient reaches a hidden slot.",
-        check=_no_gradient,
-        cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2),
-        applies=has_no_gradients,
-    )
+attnbench_invariants = hook_of(__name__)

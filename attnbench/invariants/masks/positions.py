@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,10 +11,10 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import changed
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.applicability import any_of, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
     junk_in_words,
@@ -24,7 +23,6 @@ from attnbench.invariants.toolkit.derivations import (
     unmasked,
     with_junk,
 )
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 _BEYOND_BFLOAT16 = 290
@@ -83,12 +81,43 @@ def _exact_length(subject: Subject, case: Case) -> None:
     )
 
 
-def _lengths_at(subject: Subject, case: Case) -> None:
+def _cannot_resize(subject: Subject) -> str | None:
+    return resizes(subject, "kv_len")
+
+
+@invariant(
+    cases=lambda subject: changed(
+        benign(
+            subject,
+            masks=("padding", "lengths_2d"),
+            leads=(1, 2, 3),
+            variants={
+                "lengths": ("per_query", "per_item"),
+                "first": range(3),
+                "dtype": range(4),
+            },
+            beyond=(
+                Case((2,), 2, _BEYOND_BFLOAT16, dtype="bfloat16", mask="padding"),
+                Case((2,), 2, 261, mask="padding"),  # more than a byte counts
+            ),
+        ),
+        *[lambda case: case] * 3,
+        functools.partial(_longer, subject),
+    ),
+    applies=any_of(knows_positions, _cannot_resize),
+)
+def valid_lengths_count_the_keys(subject: Subject, case: Case) -> None:
+    """A length of n, an integer of any width, leaves the first n keys; a length of S leaves all."""
     exact = case.kv_len == _BEYOND_BFLOAT16 and "masking_equals_deleting" not in subject.exempt
     (_exact_length if exact else _lengths)(subject, case)
 
 
-def _windows(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(subject, masks=("window", "none"), min_kv_len=2),
+    applies=any_of(knows_positions, _cannot_resize),
+)
+def windows_end_at_their_edges(subject: Subject, case: Case) -> None:
+    """A window leaves the keys up to both of its edges, and none beyond."""
     base = Baseline(subject, case)
     before, after = base.choose(case.kv_len), base.choose(case.kv_len)
     shift = case.kv_len - case.q_len
@@ -113,7 +142,17 @@ def _windows(subject: Subject, case: Case) -> None:
         )
 
 
-def _no_leak(subject: Subject, case: Case) -> None:
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=("causal", "causal_padding"),
+        min_q_len=2,
+        max_len=257,
+        beyond=tuple(Case((1,), length, length, mask="causal") for length in range(2, 17)),
+    ),
+)
+def future_does_not_leak(subject: Subject, case: Case) -> None:
+    """With is_causal, no later key or value changes what a query gets."""
     base = Baseline(subject, case)
     row = base.choose(case.q_len - 1)  # the last one has no future
     top_left = subject.conventions.causal == "top_left"
@@ -130,7 +169,25 @@ def _no_leak(subject: Subject, case: Case) -> None:
     )
 
 
-def _decoding(subject: Subject, case: Case) -> None:
+def _cannot_decode(subject: Subject) -> str | None:
+    if subject.conventions.positions == "absolute":
+        return "positions are absolute (convention positions)"
+    if subject.conventions.causal in ("top_left", "square"):
+        return f"is_causal is {subject.conventions.causal}: a step's mask is another one"
+    return resizes(subject, "q_len", "kv_len")
+
+
+@invariant(
+    cases=lambda subject: benign(
+        subject,
+        masks=("causal",),
+        min_kv_len=2,
+        beyond=(Case((1,), 140, 140, mask="causal"),),
+    ),
+    applies=_cannot_decode,
+)
+def decode_equals_prefill(subject: Subject, case: Case) -> None:
+    """Causal queries one by one, or the last few, give what all at once give."""
     base = Baseline(subject, case)
     last = base.inputs.query
     earlier = torch.arange(case.kv_len - case.q_len, device=last.device) % case.q_len
@@ -166,74 +223,4 @@ def _decoding(subject: Subject, case: Case) -> None:
             raise violation.reworded(str(violation), cause=cause) from None
 
 
-def _cannot_resize(subject: Subject) -> str | None:
-    return resizes(subject, "kv_len")
-
-
-def _cannot_decode(subject: Subject) -> str | None:
-    if subject.conventions.positions == "absolute":
-        return "positions are absolute (convention positions)"
-    if subject.conventions.causal in ("top_left", "square"):
-        return f"is_causal is {subject.conventions.causal}: a step's mask is another one"
-    return resizes(subject, "q_len", "kv_len")
-
-
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on masks by position."""
-    yield Invariant(
-        name="valid_lengths_count_the_keys",
-        statement="A length of n, an integer of any width, leaves the first n keys; a "
-        "length of S leaves all.",
-        check=_lengths_at,
-        cases=lambda subject: changed(
-            benign(
-                subject,
-                masks=("padding", "lengths_2d"),
-                leads=(1, 2, 3),
-                variants={
-                    "lengths": ("per_query", "per_item"),
-                    "first": range(3),
-                    "dtype": range(4),
-                },
-                beyond=(
-                    Case((2,), 2, _BEYOND_BFLOAT16, dtype="bfloat16", mask="padding"),
-                    Case((2,), 2, 261, mask="padding"),  # more than a byte counts
-                ),
-            ),
-            *[lambda case: case] * 3,
-            functools.partial(_longer, subject),
-        ),
-        applies=any_of(knows_positions, _cannot_resize),
-    )
-    yield Invariant(
-        name="windows_end_at_their_edges",
-        statement="A window leaves the keys up to both of its edges, and none beyond.",
-        check=_windows,
-        cases=lambda subject: benign(subject, masks=("window", "none"), min_kv_len=2),
-        applies=any_of(knows_positions, _cannot_resize),
-    )
-    yield Invariant(
-        name="future_does_not_leak",
-        statement="With is_causal, no later key or value changes what a query gets.",
-        check=_no_leak,
-        cases=lambda subject: benign(
-            subject,
-            masks=("causal", "causal_padding"),
-            min_q_len=2,
-            max_len=257,
-            beyond=tuple(Case((1,), length, length, mask="causal") for length in range(2, 17)),
-        ),  # every short length, since a rest of a block leaks at one of them
-    )
-    yield Invariant(
-        name="decode_equals_prefill",
-        statement="Causal queries one by one, or the last few, give what all at once give.",
-        check=_decoding,
-        cases=lambda subject: benign(
-            subject,
-            masks=("causal",),
-            min_kv_len=2,
-            beyond=(Case((1,), 140, 140, mask="causal"),),
-        ),
-        applies=_cannot_decode,
-    )
+attnbench_invariants = hook_of(__name__)

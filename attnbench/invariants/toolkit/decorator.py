@@ -1,0 +1,61 @@
+"""The decorator that makes an invariant of a check, and the hook of a module of such checks."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from attnbench.specs import Invariant
+from attnbench.specs.invariant import KINDS
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from attnbench.cases.case import Case
+    from attnbench.subject.subject import Subject
+
+    _Check = Callable[[Subject, Case], None]
+
+
+def invariant(
+    *,
+    cases: Callable[[Subject], SearchStrategy[Case]] | None = None,
+    applies: Callable[[Subject], str | None] | None = None,
+    law: bool = False,
+    kinds: tuple[str, ...] = KINDS[:3],
+) -> Callable[[_Check], Invariant]:
+    """A decorator that makes an invariant of a check.
+
+    Its name is that of the check, and its statement is the first paragraph of the docstring.
+
+    Args:
+        cases, applies, law, kinds: as of :class:`attnbench.Invariant`.
+    """
+
+    def declared(check: _Check) -> Invariant:
+        statement = inspect.cleandoc(check.__doc__ or "").partition("\n\n")[0]
+        return Invariant(
+            name=check.__name__,
+            statement=" ".join(statement.split()),
+            check=check,
+            cases=cases,
+            applies=applies,
+            law=law,
+            kinds=kinds,
+        )
+
+    return declared
+
+
+def hook_of(module: str) -> Callable[[], list[Invariant]]:
+    """The hook that gives the invariants that a module makes of its own checks."""
+
+    def attnbench_invariants() -> list[Invariant]:
+        found = [
+            value for value in vars(sys.modules[module]).values() if isinstance(value, Invariant)
+        ]
+        return [value for value in found if value.check.__module__ == module]
+
+    return attnbench_invariants
