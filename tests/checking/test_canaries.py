@@ -24,7 +24,9 @@ calls = []
 
 
 def patch(invariants=True):
-    for thing in gc.get_objects():
+    modules = [module for module in sys.modules.values() if module]
+    imported = [thing for module in modules for thing in list(vars(module).values())]
+    for thing in gc.get_objects() + imported:
         kind = type(thing).__name__
         if kind == "Invariant" and invariants:
             object.__setattr__(thing, "check", lambda *arguments, **keywords: None)

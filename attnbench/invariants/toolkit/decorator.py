@@ -50,12 +50,14 @@ def invariant(
 
 
 def hook_of(module: str) -> Callable[[], list[Invariant]]:
-    """The hook that gives the invariants that a module makes of its own checks."""
+    """The hook that gives the invariants that a module makes of its own checks.
+
+    Call it at the end of the module: the invariants that are there by then are given.
+    """
+    there = [value for value in vars(sys.modules[module]).values() if isinstance(value, Invariant)]
+    own = [value for value in there if value.check.__module__ == module]
 
     def attnbench_invariants() -> list[Invariant]:
-        found = [
-            value for value in vars(sys.modules[module]).values() if isinstance(value, Invariant)
-        ]
-        return [value for value in found if value.check.__module__ == module]
+        return own
 
     return attnbench_invariants
