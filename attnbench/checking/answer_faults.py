@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -52,7 +53,10 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     except (Exception, SystemExit) as error:
         cause = error.cause if isinstance(error, AttnbenchError) else None
         return Fault("none", raised_text(subject, error), cause, error)
-    return _nan(subject, first, case) or _random(subject, first, second)
+    if bool(first.isnan().any()):
+        scores = subject.scores(module, inputs)  # NaN compares as false
+        return _nan(subject, first, case, scores is not None and not bool((scores < inf).all()))
+    return _random(subject, first, second)
 
 
 def raised_text(subject: Subject, error: BaseException) -> str:
@@ -97,14 +101,11 @@ def _changed(inputs: Inputs, before: dict[str, Tensor]) -> str | None:
     return None
 
 
-def _nan(subject: Subject, output: Tensor, case: Case) -> Fault | None:
-    bad = output.isnan()
-    if not bool(bad.any()):
-        return None
-    at = _first(bad)
+def _nan(subject: Subject, output: Tensor, case: Case, scored: bool) -> Fault:
+    at = _first(output.isnan())
     text = f"{subject.name} gives output{list(at)} = nan for finite inputs in {case.dtype}"
-    half = "half_precision" if case.dtype in ("float16", "bfloat16") else None
-    return Fault("nan", text, half)
+    cause = "half_precision" if case.is_narrow else "nan_scores" if scored else "nan_output"
+    return Fault("nan", text, cause)
 
 
 def _random(subject: Subject, first: Tensor, second: Tensor) -> Fault | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from unittest import SkipTest
@@ -27,6 +29,9 @@ from attnbench.subject.subject import Subject
 
 _SHRINKING = 300
 """Most cases at which a check runs to find a smaller one that fails."""
+
+_SECONDS = 20.0
+"""Seconds for that; a case at which a check takes as long is seldom worth a smaller one."""
 
 _TRIES = 10
 """Most executions of Hypothesis to draw what is wanted, if many cases are rejected."""
@@ -64,7 +69,7 @@ class CaseSearch:
         self.error: BaseException | None = None
         self.shrunk = self.replayed = False
         self._nothing: str | None = None
-        self._left = _SHRINKING
+        self._left, self._until = _SHRINKING, math.inf
         self._known: dict[Case, BaseException | None] = {}
         self._counted: set[Case] = set()
         self._origin: tuple[Part, Case] | None = None
@@ -183,6 +188,7 @@ class CaseSearch:
         """Make the failing case smaller as long as it fails, with a limited number of runs."""
         if not isinstance(part, Space):
             return
+        self._until = time.monotonic() + _SECONDS
 
         def still_fails(raw: Case | None) -> bool:
             case = part.finished(raw)
@@ -252,7 +258,8 @@ class CaseSearch:
     def _fails_again(self, case: Case) -> bool:
         """Whether a case fails like the first failure; gives up after some number of cases."""
         if case not in self._known:
-            if self._left <= 0:
+            if self._left <= 0 or time.monotonic() > self._until:
+                self._left = 0
                 return False
             self._left -= 1
         return type(self._verdict(case)) is type(self.error)

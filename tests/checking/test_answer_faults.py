@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 import attnbench
 
@@ -28,3 +30,18 @@ def test_an_exception_names_the_users_line_in_a_folder_called_torch(tmp_path: Pa
     report = attnbench.check(f"{file}:SPEC", profile="quick", invariants=["keeps_the_contract"])
     (outcome,) = report.of("failed")
     assert "ValueError: not today (layers_of_mine.py:7)" in outcome.reason
+
+
+class Logarithm(torch.nn.Module):
+    """A bias by the logarithm of a distance that may be negative."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Scores ``(..., L, S)``."""
+        behind = query.shape[-2] - 1 - torch.arange(key.shape[-2])
+        return query @ key.mT - torch.log1p(behind.to(query))
+
+
+def test_scores_that_are_nan_are_told_as_scores() -> None:
+    spec = attnbench.ScoringSpec(name="logs", make=lambda q, k: Logarithm(), equal_sizes=True)
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    assert "a score is NaN or +inf for a finite query and key (likely cause)" in str(report)

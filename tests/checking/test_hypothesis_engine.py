@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from attnbench import Case, Invariant, InvariantViolation, Outcome, ScoringSpec, Subject, check
 from attnbench.cases.case_space import space_of
+from attnbench.checking import case_search
 from attnbench.checking.hypothesis_engine import search
 from attnbench.checking.profiles import PROFILES, Effort, Profile, current_effort
 from attnbench.checking.report_text import failure_text
@@ -79,6 +80,17 @@ def test_what_a_scheduled_case_found_is_shrunk_in_every_field() -> None:
     one, _ = invariant(lambda case: case.kv_len >= 3 and case.mask != "none")
     case = found(run(one))
     assert case == Case((), 1, 3, 1, 1, 1, mask="boolean")
+
+
+def test_what_took_too_long_to_shrink_is_not_called_the_smallest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(case_search, "_SECONDS", 0.0)
+    one, _ = invariant(lambda case: case.kv_len >= 3 and case.mask != "none")
+    outcome = run(one)
+    assert found(outcome).kv_len >= 3
+    assert outcome.failure is not None
+    assert not outcome.failure.smallest
 
 
 def test_what_only_a_drawn_case_finds_is_shrunk_too() -> None:

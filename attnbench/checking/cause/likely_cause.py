@@ -87,15 +87,15 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     if CONTRACT in failed:  # any other call fails as the contract's does
         return None
     wider = sum(bool(one.case) and not _narrow(one) for one in failed.values())
-    violated = {name for name, failure in failed.items() if not (failure.raised or failure.named)}
-    for name, cause in _table():
-        if name in violated:
-            if name in _NUMERIC and _narrow(failed[name]):
-                cause = _NARROW
-            if cause == _NARROW and wider > _FEW:
-                continue
-            silent = cause is None or (name in _general() and len(failed) > _FEW)
-            return None if silent else Clue("fails", name, cause or "")
+    for name, known in _table():
+        found = failed.get(name)
+        if found is None or found.raised or (found.named and known):
+            continue
+        cause = _NARROW if name in _NUMERIC and _narrow(found) else known or found.named
+        if cause == _NARROW and wider > _FEW:
+            continue
+        silent = cause is None or (name in _general() and len(failed) > _FEW)
+        return None if silent else Clue("fails", name, cause or "")
     return None
 
 

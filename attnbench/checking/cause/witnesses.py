@@ -16,6 +16,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
 from attnbench.checking.cause.likely_cause import mistake_of
+from attnbench.checking.cause.own_answers import shown_by_itself
 from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.checking.known_causes import known_causes
 from attnbench.oracle.references import widened
@@ -82,7 +83,8 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
     found = likeliest(*tally(subject, counterexamples))
     if subject.kind == "mechanism" and not is_textbook(subject):
         found = [name for name in found if known_causes()["mistakes"][mistake_of(name)] in _NEVER]
-    return tuple(found) or (("computed_in_float32",) if _is_narrow(subject) else ())
+    narrow = "computed_in_float32" if _is_narrow(subject) else None
+    return tuple(found) or tuple(name for name in (shown_by_itself(subject) or narrow,) if name)
 
 
 def likeliest(wrong: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:

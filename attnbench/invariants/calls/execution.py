@@ -29,7 +29,7 @@ def _memory(tensor: Tensor) -> Tensor:
     cases=lambda subject: cases(
         subject,
         max_len=65,
-        masks=ORDINARY_MASKS,
+        masks=(*ORDINARY_MASKS, "empty_row"),
         variants={"scale": ("own", "given"), "gradients": (True, False)},
     ),
 )

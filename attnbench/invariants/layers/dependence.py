@@ -36,25 +36,10 @@ def items_are_independent(subject: Subject, case: Case) -> None:
     mates = look.other(look.hidden)
     mates[item] = look.hidden[item]
     only = slice(item, item + 1)
-    for got, want, told, other in (
-        (
-            look.run(look.hidden[order]),
-            expected[order],
-            f"with items in the order {order.tolist()}, output",
-            "the same item in its place",
-        ),
-        (
-            look.run(look.hidden[only]),
-            expected[only],
-            f"for item {item} alone, output",
-            f"the same item in its batch of {batch}",
-        ),
-        (
-            look.run(mates)[only],
-            expected[only],
-            f"for item {item} among other items, output",
-            "the same item among those before",
-        ),
+    for got, want, told, cause in (
+        (look.run(mates)[only], expected[only], f"item {item} among others", "items_mixed"),
+        (look.run(look.hidden[order]), expected[order], f"items in order {order.tolist()}", None),
+        (look.run(look.hidden[only]), expected[only], f"item {item} alone", None),
     ):
 
         def allowed(count: int = got.shape[0]) -> Tensor:
@@ -63,7 +48,8 @@ def items_are_independent(subject: Subject, case: Case) -> None:
 
         found = look.differs(got, want, look.real(got), allowed)
         if found is not None:
-            look.accuse(found, got, want, told, other)
+            other = f"the same item in its batch of {batch}"
+            look.accuse(found, got, want, f"for {told}, output", other, cause)
 
 
 def _is_causal(subject: Subject) -> str | None:

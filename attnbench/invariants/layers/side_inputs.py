@@ -56,11 +56,13 @@ class _Beside(Look):
         given = self.beside(rows, start, end)
         return self.subject.call(self.module, self.hidden[rows][:, start:end], None, cache, **given)
 
-    def judge(self, got: Tensor, expected: Tensor, told: str, other: str) -> None:
+    def judge(
+        self, got: Tensor, expected: Tensor, told: str, other: str, cause: str | None = None
+    ) -> None:
         """Raise where two outputs differ by more than rounding."""
         found = self.differs(got, expected, self.real(got), lambda: self.rounding.amax())
         if found is not None:
-            self.accuse(found, got, expected, f"{told}, output", other)
+            self.accuse(found, got, expected, f"{told}, output", other, cause)
 
 
 def _follows(what: str) -> Callable[[Subject, Case], None]:
@@ -129,13 +131,14 @@ def _with_a_cache(look: _Beside, what: str, whole: Tensor) -> None:
             kept = look.subject.select(caches[1], chosen)  # of the turned rows
             got, _ = look.ask(turned[chosen], cut, None, kept)
             told = f"with its {what}, after rows {chosen.tolist()} were selected"
-            look.judge(got, whole[turned[chosen]][:, cut:], told, "one call on these rows")
+            expected, other = whole[turned[chosen]][:, cut:], "one call on these rows"
+            look.judge(got, expected, told, other, "layer_select")
     if cache.crop is not None:
         with contextlib.suppress(NotImplementedError):
             kept = look.subject.crop(caches[0], cut)
             got, _ = look.ask(look.rows, cut, None, kept)
             told = f"with its {what}, after the cache was cropped to {cut}"
-            look.judge(got, whole[:, cut:], told, "one call on all")
+            look.judge(got, whole[:, cut:], told, "one call on all", "layer_crop")
 
 
 def _takes(name: str) -> Callable[[Subject], str | None]:

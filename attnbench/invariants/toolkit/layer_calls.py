@@ -107,7 +107,13 @@ class Look:
         return rounding_of(self.subject, self.module, self.hidden, self.mask)
 
     def accuse(
-        self, found: tuple[Any, Tensor], got: Tensor, expected: Tensor, what: str, other: str
+        self,
+        found: tuple[Any, Tensor],
+        got: Tensor,
+        expected: Tensor,
+        what: str,
+        other: str,
+        cause: str | None = None,
     ) -> None:
         """Raise with the values at the worst place."""
         place, limits = found
@@ -120,6 +126,7 @@ class Look:
             other=other,
             allowed=allowed,
             error=abs(one - two) / allowed if allowed else None,
+            cause=cause,
             compared={"got": got, "expected": expected},
         )
 

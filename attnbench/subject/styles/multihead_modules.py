@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnbench.attention.masks import valid_lens_mask
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.result_form import output_and_more
@@ -19,6 +21,7 @@ from attnbench.subject.styles.signature import Keywords, keywords_of
 from attnbench.subject.styles.turned_masks import for_multihead
 
 _HEADS = 2
+_PADDING = "key_padding_mask"
 
 
 @renames
@@ -26,7 +29,8 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """A spec of ``nn.MultiheadAttention`` and its kind, in whose masks True means hidden.
 
     It is made for ``embed_dim`` = Eq = Ev with two heads, batch first where it can be; keys of
-    another size take ``kdim``. A mask of one row for all queries goes in as ``key_padding_mask``.
+    another size take ``kdim``. Lengths, and a mask of one row for all queries, go in as
+    ``key_padding_mask``, the former also beside an ``attn_mask``.
 
     Args:
         make: ``make(embed_dim, num_heads, ...)``, a class or a function such as a
@@ -58,7 +62,11 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "formula": "W_o [head_1; …; head_H] + b, head_i = softmax(W_qⁱq·W_kⁱk / √d) W_vⁱv",
         "equal_sizes": not several,
         "sizes": sizes,
-        "accepts": ("return_weights",) if "return_weights" in forward else (),
+        "accepts": tuple(
+            name
+            for name, own in (("return_weights", "return_weights"), ("valid_lens", _PADDING))
+            if own in forward
+        ),
         "conventions": {
             "empty_rows": "nan",
             "hidden_slots": "finite",
@@ -158,18 +166,18 @@ class _Multihead(nn.Module):
         value: Tensor,
         attn_mask: Tensor | None = None,
         *,
+        valid_lens: Tensor | None = None,
         return_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """The output ``(..., L, Ev)``, and on request the heads' mean weights ``(..., L, S)``."""
         lead = tuple(query.shape[:-2])
-        shape = (*query.shape[:-1], key.shape[-2])
-        given = {} if attn_mask is None else self._masks(attn_mask, lead, shape)
+        given = self._masks(attn_mask, valid_lens, (*query.shape[:-1], key.shape[-2]))
         if "return_weights" in self.keywords:
             given[self.keywords.named["return_weights"]] = return_weights
         flat = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value)]
         if not self.batch_first:
             flat = [tensor.transpose(0, 1) for tensor in flat]
-        with refusals(type(self.callee).__name__, masked=attn_mask is not None):
+        with refusals(type(self.callee).__name__, masked=bool(given)):
             found = self.callee(*flat, **given)
         output, weights = output_and_more(found)
         output = output if self.batch_first else output.transpose(0, 1)
@@ -178,12 +186,19 @@ class _Multihead(nn.Module):
             return output  # type: ignore[no-any-return]
         return output, weights.reshape(*lead, *weights.shape[-2:])
 
-    def _masks(self, mask: Tensor, lead: tuple[int, ...], shape: tuple[int, ...]) -> dict[str, Any]:
+    def _masks(
+        self, mask: Tensor | None, lens: Tensor | None, shape: tuple[int, ...]
+    ) -> dict[str, Any]:
         heads = getattr(self.callee, "num_heads", None)
+        keys = None if lens is None else valid_lens_mask(lens, shape[:-2], *shape[-2:])
+        if keys is not None and keys.shape[-2] != 1:  # lengths by query are no padding
+            hidden = keys if mask is None else mask
+            fill = False if hidden.dtype == torch.bool else -math.inf
+            mask, keys = hidden.masked_fill(~keys, fill), None
         return for_multihead(
             mask,
-            lead,
+            keys,
             shape,
-            takes_padding=self.keywords.open or "key_padding_mask" in self.keywords,
+            takes_padding=self.keywords.open or _PADDING in self.keywords,
             heads=heads if isinstance(heads, int) else None,
         )

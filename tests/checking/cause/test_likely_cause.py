@@ -107,6 +107,13 @@ def test_where_the_contracts_own_call_fails_no_property_of_another_is_told() -> 
     assert clue_of(failed(CONTRACT, "inputs_are_unchanged", "layouts_agree")) is None
 
 
+def test_what_a_failure_names_counts_at_its_place_where_the_table_has_no_cause() -> None:
+    padded = failed("padded_item_equals_item_alone", "left_padding_is_inert", "layouts_agree")
+    found = [*padded, *failed("items_are_independent", named="items_mixed")]
+    assert clue_of(found) == Clue("fails", "items_are_independent", "items_mixed")
+    assert clue_of([*padded, *failed("items_are_independent")]) is None
+
+
 def test_nothing_is_said_of_what_passed() -> None:
     assert clue_of([Outcome("mine", "layouts_agree", "passed")]) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
-from attnbench.adapters import flash, sdpa
+from attnbench.adapters import flash, multihead, sdpa
 from attnbench.checking.cause.witnesses import explanations, likeliest
 from attnbench.subject.lookup import resolve
 
@@ -120,3 +121,59 @@ def test_wrong_outputs_of_grouped_heads_are_looked_into() -> None:
     conventions = {"gradients": False, "hidden_slots": "finite", "masks": ("boolean",)}
     (subject,) = resolve(flash(one_too_much, dtypes=("float32",), conventions=conventions))
     assert explanations(subject) == ()
+
+
+class TwoMasks(torch.nn.Module):
+    """Heads of its own, and a mask and padding that are joined by ``join``."""
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, join: Any = torch.logical_or, axis: int = -1
+    ) -> None:
+        super().__init__()
+        self.query, self.key = (torch.nn.Linear(embed_dim, embed_dim) for _ in range(2))
+        self.num_heads, self.join, self.axis, self.batch_first = num_heads, join, axis, True
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        need_weights: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        hidden = torch.zeros(1, 1, 1, dtype=torch.bool)
+        if attn_mask is not None:
+            each = attn_mask[:: self.num_heads]  # of the first head
+            hidden = each if attn_mask.dim() == 3 else attn_mask[None]
+        if key_padding_mask is not None:
+            beside = key_padding_mask[:, None]
+            hidden = beside if attn_mask is None else self.join(hidden, beside)
+        scores = self.query(query) @ self.key(key).mT
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(self.axis)
+        return weights @ value, weights
+
+
+@pytest.mark.parametrize(
+    ("options", "mistake"),
+    [
+        ({"join": torch.logical_and}, "mask_counts_where_lengths_hide_too"),
+        ({"join": lambda mask, padding: mask}, "lengths_lost_beside_a_mask"),
+        ({"join": lambda mask, padding: padding}, "mask_lost_beside_lengths"),
+        ({"axis": -2}, "softmax_over_the_queries"),
+        ({"axis": 0}, "softmax_over_dimension_0"),
+        ({}, None),
+    ],
+)
+def test_masks_joined_wrongly_and_other_axes_show_by_themselves(
+    options: dict[str, Any], mistake: str | None
+) -> None:
+    make = functools.partial(TwoMasks, **options)
+    conventions = {"masks": ("boolean", "lengths")}
+    (subject,) = resolve(multihead(make, name="two_masks", conventions=conventions))
+    assert subject.accepts == ("return_weights", "valid_lens")
+    assert explanations(subject) == (() if mistake is None else (mistake,))
+    if options in ({}, {"join": torch.logical_and}):
+        names = ["causal_and_padding_combine"]
+        report = attnbench.check(subject.spec, profile="quick", invariants=names)
+        assert report.ok == (mistake is None), str(report)

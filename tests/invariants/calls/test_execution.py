@@ -148,6 +148,21 @@ def test_a_changed_input_is_named_with_both_of_its_values() -> None:
     assert "as before it: the caller's tensor was changed in place" in wrong.reason
 
 
+class OpensEmptyRows(Attention):
+    """Rows without keys are opened in the caller's mask, before a softmax."""
+
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        mask = keywords.get("attn_mask")
+        if mask is not None and mask.dtype == torch.bool:
+            mask |= ~mask.any(-1, keepdim=True)
+        return super().forward(*args, **keywords)
+
+
+def test_a_mask_that_only_rows_without_keys_change_is_found() -> None:
+    wrong = run(mutant(OpensEmptyRows), INVARIANTS["inputs_are_unchanged"])
+    assert "attn_mask[" in wrong.reason
+
+
 def test_memory_beside_a_view_counts_as_the_callers_too() -> None:
     wrong = run(mutant(WritesBesideTheValue), INVARIANTS["inputs_are_unchanged"])
     assert wrong.status == "failed"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attnbench_zoo.mutants.beside import CROSSED
+from attnbench_zoo.mutants.beside import CROSSED, MUTANTS
 from torch import Tensor, nn
 
 import attnbench
@@ -67,3 +67,9 @@ def test_extras_of_another_length_are_named() -> None:
 def test_extras_need_a_function_that_draws_them() -> None:
     with pytest.raises(SpecError, match="extras should be a function, if accepts names extras"):
         LayerSpec(name="typed", make=decoder, accepts=("extras",))
+
+
+def test_a_source_that_is_not_selected_is_told_as_rows_that_are_not() -> None:
+    (mutant,) = [m for m in MUTANTS if m.name == "source_not_selected"]
+    report = attnbench.check(mutant.spec, profile="quick", invariants=SOURCE)
+    assert "selecting rows of the cache is not selecting the sequences" in str(report)
