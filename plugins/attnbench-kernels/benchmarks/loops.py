@@ -129,7 +129,7 @@ def compare(sides: Sequence[Callable[[], object]], rounds: int, clock: Callable[
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    here = Path(__file__).parent.parent / "plugins" / "attnbench-kernels"
+    here = Path(__file__).parent.parent
     parser.add_argument("--old", type=Path, default=here, help="the folder of the old side")
     parser.add_argument("--new", type=Path, default=here, help="the folder of the new side")
     parser.add_argument("--old-set", default="", help="the instruction set of the old side")
