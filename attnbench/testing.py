@@ -73,25 +73,7 @@ __all__ = [
 
 __getattr__ = deprecated_names(
     __name__,
-    {
-        "LAYOUTS": "attnbench.cases.case",
-        "Oracle": "attnbench.oracle.budget",
-        "REGIMES": "attnbench.cases.case",
-        "Reference": "attnbench.oracle.references",
-        "explicit": "attnbench.invariants.toolkit.derivations",
-        "has_gradients": "attnbench.invariants.toolkit.derivations",
-        "has_weights": "attnbench.invariants.toolkit.derivations",
-        "leaves_of": "attnbench.invariants.toolkit.derivations",
-        "only_keys": "attnbench.invariants.toolkit.derivations",
-        "ordinary": "attnbench.invariants.toolkit.derivations",
-        "same_gradient": "attnbench.invariants.toolkit.comparisons",
-        "same_gradients": "attnbench.invariants.toolkit.comparisons",
-        "select_items": "attnbench.invariants.toolkit.derivations",
-        "select_queries": "attnbench.invariants.toolkit.derivations",
-        "unmasked": "attnbench.invariants.toolkit.derivations",
-        "with_junk": "attnbench.invariants.toolkit.derivations",
-        "with_mask": "attnbench.invariants.toolkit.derivations",
-    },
+    {"Oracle": "attnbench.oracle.budget"},
     why="it is no part of the toolkit, and may change without notice",
     gone_in="0.3",
 )

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from attnbench import testing
-from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.deprecations import TABLES, deprecated_names, is_gone
 from attnbench.oracle.budget import Oracle
 
@@ -31,20 +30,6 @@ def test_then_it_is_gone_and_the_error_says_since_when() -> None:
 )
 def test_a_name_lasts_until_the_named_minor_release(version: str, gone: bool) -> None:
     assert is_gone("0.3", version) is gone
-
-
-def test_former_fields_of_an_outcome_are_read_from_its_failure() -> None:
-    passed = Outcome("dot", "sums", "passed")
-    failed = Outcome("dot", "sums", "failed", failure=Failure(multiple=2.0, mistakes=("a",)))
-    for old, missing, found in (
-        ("error", None, 2.0),
-        ("explained", (), ("a",)),
-        ("shrunk", False, False),
-    ):
-        with pytest.warns(DeprecationWarning, match=rf"Outcome.{old} .* use Outcome.failure"):
-            assert getattr(passed, old) == missing
-        with pytest.warns(DeprecationWarning, match="removed in 0.3"):
-            assert getattr(failed, old) == found
 
 
 def test_at_last_its_entry_is_deleted() -> None:

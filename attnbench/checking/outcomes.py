@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
 from attnbench.checking.known_causes import cause_in_words
-from attnbench.deprecations import TABLES
 
 STATUSES = ("passed", "failed", "skipped", "inconclusive", "error", "crashed", "timeout")
 """All statuses; a report is ok if it has only ``passed`` and ``skipped``."""
@@ -78,16 +76,6 @@ class Failure:
     script: str | None = None
 
 
-TABLES["attnbench.Outcome"] = (
-    "0.3",
-    {
-        "error": "Outcome.failure.multiple",
-        "explained": "Outcome.failure.mistakes",
-        "shrunk": "Outcome.failure.smallest",
-    },
-)
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of one invariant on one subject.
@@ -131,31 +119,6 @@ class Outcome:
         """The likely cause of the subject's failures in words, if this one shows it best."""
         cause = self.failure.cause if self.failure else None
         return cause_in_words(cause) if cause else None
-
-    @property
-    def error(self) -> Any:
-        """Deprecated: ``failure.multiple``."""
-        return self._of_failure("error", None)
-
-    @property
-    def explained(self) -> Any:
-        """Deprecated: ``failure.mistakes``."""
-        return self._of_failure("explained", ())
-
-    @property
-    def shrunk(self) -> Any:
-        """Deprecated: ``failure.smallest``."""
-        return self._of_failure("shrunk", False)
-
-    def _of_failure(self, old: str, otherwise: object) -> Any:
-        gone_in, homes = TABLES["attnbench.Outcome"]
-        field = homes[old].rpartition(".")[2]
-        warnings.warn(
-            f"Outcome.{old} is deprecated and will be removed in {gone_in}: use {homes[old]}.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        return getattr(self.failure, field) if self.failure else otherwise
 
     @property
     def ok(self) -> bool:

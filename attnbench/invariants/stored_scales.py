@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, grouped
-from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
@@ -24,24 +22,6 @@ _STORED = ("own", "int8", "float8_e4m3fn", "zero")
 """Dtypes in which they are stored; with ``zero`` the scale is 0, as of a block of zeros."""
 
 _BESIDE = {"scale": 0.7, "softcap": 2.0}
-
-
-def _restores(subject: Subject, case: Case) -> None:
-    base = Baseline(subject, case)
-    inputs = grouped(base.inputs) if case.variant("heads", "own") == "grouped" else base.inputs
-    inputs = inputs.replace(**{k: v for k, v in _BESIDE.items() if k in subject.accepts})
-    by, kind = str(case.variant("by", "tensor")), str(case.variant("stored", "own"))
-    given, restored = inputs, inputs
-    for name, tensor in _NAMES.items():
-        if name in subject.accepts:
-            stored, scale = _stored(base, getattr(inputs, tensor), by, kind)
-            whole = (stored.double() * scale.double()).to(inputs.query.dtype)
-            given = given.replace(**{tensor: stored, name: scale})
-            restored = restored.replace(**{tensor: whole})
-    dtype = case.dtype if kind in ("own", "zero") else kind
-    what = "scale of 0" if kind == "zero" else "scale"
-    told = f"keys and values stored in {dtype} with a {what} by {by}, output"
-    base.on(restored).expect(base.run(given), told, "the call on their products with the scales")
 
 
 def _stored(base: Baseline, tensor: Tensor, by: str, kind: str) -> tuple[Tensor, Tensor]:
@@ -68,7 +48,7 @@ def _takes(subject: Subject, kind: str) -> bool:
     case = subject.legal(Case((2, 2), 3, 4)).tried(stored=kind)
     try:
         with torch.no_grad():
-            _restores(subject, case)
+            scales_restore_keys_and_values.check(subject, case)
     except AssertionError:
         return True
     except Exception:  # whatever it raises
@@ -95,15 +75,26 @@ def _cases(subject: Subject) -> SearchStrategy[Case]:
     )
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariant on scales."""
-    yield Invariant(
-        name="scales_restore_keys_and_values",
-        statement="Keys and values that are stored in any dtype and multiplied by k_scale and "
-        "v_scale, by tensor, head or token, equal their products.",
-        check=_restores,
-        kinds=("mechanism",),
-        cases=_cases,
-        applies=_applies,
-    )
+@invariant(kinds=("mechanism",), cases=_cases, applies=_applies)
+def scales_restore_keys_and_values(subject: Subject, case: Case) -> None:
+    """Keys and values that are stored in any dtype and multiplied by k_scale and v_scale, by
+    tensor, head or token, equal their products.
+    """
+    base = Baseline(subject, case)
+    inputs = grouped(base.inputs) if case.variant("heads", "own") == "grouped" else base.inputs
+    inputs = inputs.replace(**{k: v for k, v in _BESIDE.items() if k in subject.accepts})
+    by, kind = str(case.variant("by", "tensor")), str(case.variant("stored", "own"))
+    given, restored = inputs, inputs
+    for name, tensor in _NAMES.items():
+        if name in subject.accepts:
+            stored, scale = _stored(base, getattr(inputs, tensor), by, kind)
+            whole = (stored.double() * scale.double()).to(inputs.query.dtype)
+            given = given.replace(**{tensor: stored, name: scale})
+            restored = restored.replace(**{tensor: whole})
+    dtype = case.dtype if kind in ("own", "zero") else kind
+    what = "scale of 0" if kind == "zero" else "scale"
+    told = f"keys and values stored in {dtype} with a {what} by {by}, output"
+    base.on(restored).expect(base.run(given), told, "the call on their products with the scales")
+
+
+attnbench_invariants = hook_of(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,11 +12,8 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import has_cache
-from attnbench.invariants.toolkit.comparisons import (
-    agree_within,
-)
+from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.invariants.toolkit.layer_rounding import floor_of
@@ -112,7 +109,9 @@ def half_types_agree(subject: Subject, case: Case) -> None:
         look.accuse(found, got, expected, f"in {case.dtype}, output", f"the same call in {wide}")
 
 
-def _paths_agree(law: str) -> Callable[[Subject, Case], None]:
+def _two_paths(law: str, statement: str) -> Invariant:
+    """A law on two methods of a module that compute the same."""
+
     def check(subject: Subject, case: Case) -> None:
         look = Look(subject, case)
         names = look.subject.spec.paths[law]
@@ -144,16 +143,20 @@ def _paths_agree(law: str) -> Callable[[Subject, Case], None]:
                 got, _ = look.subject.call(paths[last], hidden[1], None, cache)
                 judge(got, cut, f"{cut} tokens by {first} and the rest by {last}")
 
-    return check
-
-
-def _names_paths(law: str) -> Callable[[Subject], str | None]:
     def applies(subject: Subject) -> str | None:
         assert isinstance(subject, LayerSubject)
         known = law in subject.spec.paths
         return None if known else f"names no methods: give paths={{{law!r}: (one, other)}}"
 
-    return applies
+    return Invariant(
+        name=law,
+        statement=statement,
+        check=check,
+        kinds=("layer",),
+        cases=_wide_cases,
+        applies=applies,
+        law=True,
+    )
 
 
 def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
@@ -192,27 +195,14 @@ def layer_agrees_with_reference(subject: Subject, case: Case) -> None:
         look.accuse(found, got, expected, "output", "the reference in Python floats")
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on ways to run a layer."""
-    yield from hook_of(__name__)()
-    yield Invariant(
-        name="chunked_equals_recurrent",
-        statement="In chunks and step by step, all is the same: by each of two methods, and where "
-        "one goes on from the other.",
-        check=_paths_agree("chunked_equals_recurrent"),
-        kinds=("layer",),
-        cases=_wide_cases,
-        applies=_names_paths("chunked_equals_recurrent"),
-        law=True,
-    )
-    yield Invariant(
-        name="absorbed_equals_expanded",
-        statement="With projections absorbed and expanded, all is the same: by each of two "
-        "methods, and where one goes on from the other.",
-        check=_paths_agree("absorbed_equals_expanded"),
-        kinds=("layer",),
-        cases=_wide_cases,
-        applies=_names_paths("absorbed_equals_expanded"),
-        law=True,
-    )
+chunked_equals_recurrent = _two_paths(
+    "chunked_equals_recurrent",
+    "In chunks and step by step, all is the same: by each of two methods, and where one goes on "
+    "from the other.",
+)
+absorbed_equals_expanded = _two_paths(
+    "absorbed_equals_expanded",
+    "With projections absorbed and expanded, all is the same: by each of two methods, and where "
+    "one goes on from the other.",
+)
+attnbench_invariants = hook_of(__name__)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -27,7 +24,6 @@ from attnbench.invariants.toolkit.layer_faults import (
     sees_the_future,
 )
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor, rounding_of
-from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
@@ -117,7 +113,13 @@ def padded_tokens_take_no_gradient(subject: Subject, case: Case) -> None:
         )
 
 
-def _alone(subject: Subject, case: Case) -> None:
+@invariant(
+    kinds=("layer",),
+    cases=lambda subject: layer_cases(subject, masks=("padding",)),
+    applies=takes_padding,
+)
+def padded_item_equals_item_alone(subject: Subject, case: Case) -> None:
+    """An item padded at the right, in a batch or alone, gives what it gives without padding."""
     look = Look(subject, case)
     mask = look.padded()
     for grad in (False, True) if subject.conventions.gradients else (False,):
@@ -156,7 +158,7 @@ def left_padding_is_inert(subject: Subject, case: Case) -> None:
     violation = leak(look, look.padded())
     if violation is not None and not _told_elsewhere(look, "padding"):
         raise violation
-    _alone(subject, case)
+    padded_item_equals_item_alone.check(subject, case)
 
 
 def _told_elsewhere(look: Look, mask: str) -> bool:
@@ -181,28 +183,16 @@ def _decodes_padded(subject: Subject) -> str | None:
     return None
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on padding."""
-    yield from hook_of(__name__)()
-    yield Invariant(
-        name="padded_item_equals_item_alone",
-        statement="An item padded at the right, in a batch or alone, gives what it gives "
-        "without padding.",
-        check=_alone,
-        kinds=("layer",),
-        cases=lambda subject: layer_cases(subject, masks=("padding",)),
-        applies=takes_padding,
-    )
-    yield cache_invariant(
-        "alone",
-        "A row that is padded at the left decodes, with a cache, as it does alone.",
-        _decodes_padded,
-    )
-    yield cache_invariant(
-        "ragged",
-        "Padding at the right of a prompt, or of what is appended to some rows only, changes no "
-        "later output: each row decodes, with a cache, as it does alone.",
-        lambda subject: takes_padding(subject) or has_cache(subject),
-        law=True,
-    )
+padded_rows_decode_as_alone = cache_invariant(
+    "alone",
+    "A row that is padded at the left decodes, with a cache, as it does alone.",
+    _decodes_padded,
+)
+right_padding_is_inert = cache_invariant(
+    "ragged",
+    "Padding at the right of a prompt, or of what is appended to some rows only, changes no "
+    "later output: each row decodes, with a cache, as it does alone.",
+    lambda subject: takes_padding(subject) or has_cache(subject),
+    law=True,
+)
+attnbench_invariants = hook_of(__name__)

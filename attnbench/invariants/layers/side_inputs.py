@@ -6,7 +6,6 @@ In all other invariants they are one constant, which any cut, selection or paddi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,8 +13,8 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
 from attnbench.specs import Invariant
 from attnbench.subject.layer import SOURCE, LayerSubject
@@ -65,7 +64,9 @@ class _Beside(Look):
             self.accuse(found, got, expected, f"{told}, output", other, cause)
 
 
-def _follows(what: str) -> Callable[[Subject, Case], None]:
+def _follows(what: str, name: str, statement: str) -> Invariant:
+    """An invariant on a side input that belongs to its items or tokens."""
+
     def check(subject: Subject, case: Case) -> None:
         look = _Beside(subject, case, what)
         with torch.no_grad():
@@ -79,7 +80,17 @@ def _follows(what: str) -> Callable[[Subject, Case], None]:
             if has_cache(subject) is None and case.q_len > 1:
                 _with_a_cache(look, what, whole)
 
-    return check
+    def applies(subject: Subject) -> str | None:
+        return None if what in subject.accepts else f"does not accept {what}"
+
+    return Invariant(
+        name=name,
+        statement=statement,
+        check=check,
+        kinds=("layer",),
+        cases=_cases,
+        applies=applies,
+    )
 
 
 def _counts(look: _Beside, what: str, whole: Tensor) -> None:
@@ -141,13 +152,6 @@ def _with_a_cache(look: _Beside, what: str, whole: Tensor) -> None:
             look.judge(got, whole[:, cut:], told, "one call on all", "layer_crop")
 
 
-def _takes(name: str) -> Callable[[Subject], str | None]:
-    def applies(subject: Subject) -> str | None:
-        return None if name in subject.accepts else f"does not accept {name}"
-
-    return applies
-
-
 def _cases(subject: Subject) -> SearchStrategy[Case]:
     assert isinstance(subject, LayerSubject)
     return layer_cases(
@@ -159,28 +163,16 @@ def _cases(subject: Subject) -> SearchStrategy[Case]:
     )
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on side inputs."""
-    for name, statement, what in (
-        (
-            "source_is_that_of_the_item",
-            "Each item attends to its own source, however calls are cut, selected, cropped and "
-            "padded, and another source changes the output.",
-            "source",
-        ),
-        (
-            "extras_go_with_their_tokens",
-            "Inputs by token count for their own tokens, however calls are cut, selected, cropped "
-            "and padded.",
-            "extras",
-        ),
-    ):
-        yield Invariant(
-            name=name,
-            statement=statement,
-            check=_follows(what),
-            kinds=("layer",),
-            cases=_cases,
-            applies=_takes(what),
-        )
+source_is_that_of_the_item = _follows(
+    "source",
+    "source_is_that_of_the_item",
+    "Each item attends to its own source, however calls are cut, selected, cropped and padded, and "
+    "another source changes the output.",
+)
+extras_go_with_their_tokens = _follows(
+    "extras",
+    "extras_go_with_their_tokens",
+    "Inputs by token count for their own tokens, however calls are cut, selected, cropped and "
+    "padded.",
+)
+attnbench_invariants = hook_of(__name__)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
-from attnbench.hookspecs import hookimpl
 from attnbench.invariants.caches.checks import cache_cases, cache_invariant, has_cache
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
@@ -80,17 +76,14 @@ def _outputs(subject: LayerSubject, module: nn.Module, hidden: Tensor) -> list[T
     return outputs
 
 
-@hookimpl
-def attnbench_invariants() -> Iterable[Invariant]:
-    """The invariants on cached calls."""
-    yield from hook_of(__name__)()
-    yield cache_invariant(
-        "split",
-        "However a sequence is cut into calls with a cache, the outputs equal those of one call.",
-        has_cache,
-    )
-    yield cache_invariant(
-        "fresh",
-        "A call without a cache, between calls with one, neither affects them nor is affected.",
-        has_cache,
-    )
+calls_may_be_cut_anywhere = cache_invariant(
+    "split",
+    "However a sequence is cut into calls with a cache, the outputs equal those of one call.",
+    has_cache,
+)
+calls_without_cache_leave_none = cache_invariant(
+    "fresh",
+    "A call without a cache, between calls with one, neither affects them nor is affected.",
+    has_cache,
+)
+attnbench_invariants = hook_of(__name__)
