@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 from xml.etree import ElementTree
@@ -23,11 +24,14 @@ def overview(findings: list[Finding]) -> str:
     defects = [finding for finding in findings if finding["verdict"] == "defect"]
     errors = sum(finding["effect"] == "error" for finding in defects)
     libraries = {finding["library"] for finding in defects}
+    others = Counter(finding["verdict"] for finding in findings)
     return "\n".join(
         [
             f"With its checks, and by reading, this project found {len(defects)} defects in "
             f"releases of {len(libraries)} public libraries. {len(defects) - errors} give a wrong "
-            f"result, and {errors} raise an error where there should be a result.\n",
+            f"result, and {errors} raise an error where there should be a result. The table also "
+            f"lists {others['by design'] + others['unclear']} differences that are no defects: "
+            f"{others['by design']} are by design, {others['unclear']} unclear.\n",
             '<div class="filters" hidden></div>\n',
             table(findings),
         ]
