@@ -6,9 +6,8 @@ what moving query, key, value, mask and every score by some units in the last pl
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from attnbench.checking.cause.witnesses import cause_of_output
 from attnbench.checking.known_causes import cause_in_words
 from attnbench.errors import DtypeError, InvariantViolation, ShapeError
 from attnbench.invariants.toolkit.comparisons import agree_within
-from attnbench.oracle.textbook import Stages, stages_of
+from attnbench.oracle.textbook import stages_of
 from attnbench.subject.tensors import Inputs
 
 _DRAWS = 8
@@ -47,7 +46,7 @@ def assert_attention_close(
     alibi_slopes: Tensor | None = None,
     causal: str = "bottom_right",
     internal_dtype: torch.dtype | None = None,
-    units: float = 4.0,
+    units: float = 2.0,
 ) -> None:
     r"""Assert that a tensor is :math:`\mathrm{softmax}(s\, q k^\top) v`, within rounding.
 
@@ -71,7 +70,8 @@ def assert_attention_close(
         alibi_slopes: ``(H,)``, decrease of a score per step of distance.
         causal: ``"bottom_right"`` or ``"top_left"``, where L and S differ.
         internal_dtype: dtype in which it computes, if that is narrower than the query's.
-        units: units in the last place by which everything may move.
+        units: units in the last place by which each value and score may move; rounding moves each
+            by half a unit, and several steps round it.
 
     Raises:
         InvariantViolation: an ``AssertionError`` that names the worst element, the value that it
@@ -97,9 +97,10 @@ def assert_attention_close(
     )
     with torch.no_grad():
         right = Expected(inputs, internal_dtype=internal_dtype, units=units)
-        allowed = right.floor
-        if not bool(((actual.detach().cpu() - right.output).abs() <= allowed).all()):
-            allowed = right.budget
+        off = (actual.detach().cpu() - right.output).abs()
+        for allowed in right.budgets():
+            if bool((off <= allowed).all()):
+                return
         try:
             agree_within(actual, right.output, allowed, "output", "attention in float64")
         except InvariantViolation as violation:
@@ -113,10 +114,14 @@ def assert_attention_close(
 class Expected:
     """The output of scaled dot-product attention in float64, and what rounding may cost it.
 
+    Rounding errors of scores, weights and values are taken as independent, so that their squares
+    add up, and a sum of many terms gains by them as a random walk does.
+
     Args:
         inputs: the inputs, in the dtype under test.
         internal_dtype: dtype in which the subject computes, if narrower than the query's.
-        units: units in the last place by which inputs and scores may move.
+        units: units in the last place by which each value may move. Rounding moves it by half a
+            unit at most.
 
     Attributes:
         output: ``(*lead, L, Ev)`` in float64 on the CPU.
@@ -127,33 +132,78 @@ class Expected:
         inputs: Inputs,
         *,
         internal_dtype: torch.dtype | None = None,
-        units: float = 4.0,
+        units: float = 2.0,
     ) -> None:
         dtypes = [t for t in (inputs.query.dtype, internal_dtype) if t is not None]
         self._inputs, self._units = inputs, units
         self._eps = max(torch.finfo(dtype).eps for dtype in dtypes)
+        if self._eps == torch.finfo(torch.float64).eps:
+            self._eps *= 2  # no reference is wider, and this one rounds as well
+        self._sum_eps = min(self._eps, torch.finfo(torch.float32).eps)
         self._tiny = torch.finfo(inputs.query.dtype).smallest_normal * self._eps
-        self._stages = stages_of(inputs)
-        self._weights, self._value = self._stages.weights, self._stages.finite_value
+        self._scores, self._bias, self._weights, self._value = _stages(inputs)
         self.output = self._weights @ self._value
 
-    @functools.cached_property
-    def floor(self) -> Tensor:
-        """``(*lead, L, Ev)``: the part of the budget that is due to values, weights and output."""
-        size = self._value.abs()
-        own = (self._weights @ size).mul_(_sum_eps(self._eps, size.shape[-2]))
-        return own.add_(self._tiny * (1 + size.sum(-2, keepdim=True))).mul_(self._units)
+    def budgets(self) -> Iterator[Tensor]:
+        """Yield two allowed errors ``(*lead, L, Ev)``, of which the second is larger and dearer.
 
-    @property
-    def budget(self) -> Tensor:
-        """The allowed error of each element, ``(*lead, L, Ev)``; its scores' part costs most."""
-        value, output = self._value, self.output
-        move = self._units * _score_move(self._inputs, self._stages, self._eps) + self._tiny
-        slack = _weight_slack(self._weights, move)
-        total = slack.sum(-1, keepdim=True)
-        # Σ slack |value - output| by Cauchy and Schwarz, which needs no tensor (L, S, Ev)
-        spread = slack @ value.square() - 2 * output * (slack @ value) + output.square() * total
-        return (total * spread.clamp_min_(0.0)).sqrt_().add_(self.floor)
+        The first counts scores by their size, the second also what their sums over features lose.
+        """
+        weights, eps = self._weights, self._eps + self._walk(self._inputs.query.shape[-1])
+        unit = self._eps + self._walk(self._value.shape[-2])
+        sizes = torch.linalg.vector_norm(self._value, 1, dim=-2, keepdim=True)
+        # once for the output, and once for the sum of its weights
+        least = self.output.abs() * torch.linalg.vector_norm(weights, dim=-1, keepdim=True).add_(1)
+        least.mul_(unit).add_(self._tiny * (1 + sizes))
+        least.mul_(self._units)
+        move = self._scores.abs().mul_(eps).add_(unit)
+        first = self._shifted(move.mul_(weights).mul_(self._units)).add_(least)
+        yield first
+        slack = _weight_slack(weights, self._units * self._score_move(eps) + self._tiny)
+        second = self._shifted(slack.add_(weights, alpha=self._units * unit)).add_(least)
+        yield torch.maximum(first, second)
+
+    def _shifted(self, moves: Tensor) -> Tensor:
+        """What moves of the weights, which are overwritten, change the output by at random."""
+        square, value, output = moves.square_(), self._value, self.output
+        # √Σ move² (value - output)², without a tensor (L, S, Ev)
+        shift = square @ value.square() - 2 * output * (square @ value)
+        return shift.add_(output.square() * square.sum(-1, keepdim=True)).clamp_min_(0.0).sqrt_()
+
+    def _walk(self, count: int) -> float:
+        """A unit of exponentials and of sums of so many terms; half types take float32."""
+        return self._sum_eps * max(1.0, math.sqrt(count) / _SHORT_SUM)
+
+    def _score_move(self, eps: float) -> Tensor:
+        """What one unit in the last place changes each score by, ``(*lead, L, S)``."""
+        inputs = self._inputs
+        query, key = (t.detach().cpu().double().square() for t in (inputs.query, inputs.key))
+        key = torch.where(key.isfinite(), key, 0.0)
+        if inputs.enable_gqa:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+        move = (query @ key.mT).mul_(2.0).sqrt_().mul_(abs(_scale(inputs)))
+        move = torch.maximum(move, self._scores.abs()).mul_(eps)
+        if self._bias is not None:
+            move.add_(self._bias.abs(), alpha=self._eps)  # the sum is rounded too
+        # blocks of keys are weighed by log-sum-exps, larger than scores by up to this
+        return move.add_(self._sum_eps * math.log(max(1, key.shape[-2])))
+
+
+def _scale(inputs: Inputs) -> float:
+    return inputs.query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
+
+
+def _stages(inputs: Inputs) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Scores, bias, weights and value; a call without options takes the short way."""
+    query, key, value = (
+        t.detach().cpu().double() for t in (inputs.query, inputs.key, inputs.value)
+    )
+    plain = Inputs(inputs.query, inputs.key, inputs.value, scale=inputs.scale)
+    if inputs == plain:
+        scores = (query * _scale(inputs)) @ key.mT
+        return scores, None, scores.softmax(-1), value
+    stages = stages_of(inputs)
+    return stages.scores, stages.bias, stages.weights, stages.finite_value
 
 
 def _weight_slack(weights: Tensor, move: Tensor) -> Tensor:
@@ -164,25 +214,6 @@ def _weight_slack(weights: Tensor, move: Tensor) -> Tensor:
     least, most = (t.sum(-1, keepdim=True).add_(rest).clamp_min_(1e-300) for t in (down, up))
     up = up.div_(least).clamp_max_(1.0).sub_(weights)
     return torch.maximum(up, weights - down.div_(most), out=up).clamp_min_(0.0)
-
-
-def _score_move(inputs: Inputs, stages: Stages, eps: float) -> Tensor:
-    """What one unit in the last place of query and key changes each score by, ``(*lead, L, S)``."""
-    query, key = (t.detach().cpu().double().square() for t in (inputs.query, inputs.key))
-    key = torch.where(key.isfinite(), key, 0.0)
-    if inputs.enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-    scale = query.shape[-1] ** -0.5 if inputs.scale is None else abs(inputs.scale)
-    move = (query @ key.mT).mul_(2.0).sqrt_().mul_(eps * scale)
-    # a score is rounded itself, and so is its sum with a mask
-    own = stages.scores.abs().add_(stages.bias.abs()).mul_(eps)
-    return torch.maximum(move, own, out=own)
-
-
-def _sum_eps(eps: float, kv_len: int) -> float:
-    """The allowed error of a sum over keys; rounding errors of a long one walk at random."""
-    walk = math.sqrt(kv_len) / _SHORT_SUM
-    return eps + max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
 
 
 def assert_close(

@@ -36,25 +36,23 @@ def allowed_and_bias(inputs: Inputs) -> tuple[Tensor, Tensor]:
         else:
             allowed = allowed & (mask > -math.inf)
             bias = torch.where(allowed, mask.double(), bias)
+    slots = torch.arange(kv_len)
     if inputs.valid_lens is not None:
-        for item, lens in enumerate(inputs.valid_lens.tolist()):
-            for row in range(q_len):
-                allowed[item, ..., row, lens[row] if isinstance(lens, list) else lens :] = False
+        lens = inputs.valid_lens.detach().cpu()
+        lens = lens.reshape(len(lens), *[1] * (len(lead) - 1), -1, 1)
+        allowed = allowed & (slots < lens)
     shift = kv_len - q_len
+    ahead = slots - torch.arange(q_len)[:, None] - shift  # how far a key lies beyond its query
     if inputs.is_causal or inputs.causal == "always":
-        ahead = 1 if inputs.causal == "top_left" else 1 + shift
-        for row in range(q_len):
-            allowed[..., row, max(0, row + ahead) :] = False
+        allowed = allowed & (ahead <= (-shift if inputs.causal == "top_left" else 0))
     before, after = inputs.window_size or (-1, -1)
-    for row in range(q_len):
-        if before >= 0:
-            allowed[..., row, : max(0, row + shift - before)] = False
-        if after >= 0:
-            allowed[..., row, max(0, row + shift + after + 1) :] = False
+    if before >= 0:
+        allowed = allowed & (ahead >= -before)
+    if after >= 0:
+        allowed = allowed & (ahead <= after)
     if inputs.alibi_slopes is not None:
-        distance = torch.tensor([[abs(i + shift - j) for j in range(kv_len)] for i in range(q_len)])
         slopes = inputs.alibi_slopes.detach().cpu().double()
-        bias = bias - slopes[..., None, None] * distance
+        bias = bias - slopes[..., None, None] * ahead.abs()
     return allowed, bias
 
 

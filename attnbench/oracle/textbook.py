@@ -47,15 +47,11 @@ class Stages:
     def weights(self) -> Tensor:
         """``(*lead, L, S)``: softmax over the allowed keys; zeros in a row without any."""
         scores = (self.scores + self.bias).masked_fill(~self.allowed, -math.inf)
-        top = scores.amax(-1, keepdim=True)
-        if self.sinks is not None:
-            top = torch.maximum(top, self.sinks)
-        top = top.detach().masked_fill(top == -math.inf, 0.0)
-        powers = torch.where(self.allowed, (scores - top).exp(), 0.0)
-        total = powers.sum(-1, keepdim=True)
-        if self.sinks is not None:
-            total = total + (self.sinks - top).exp()
-        return powers / total.masked_fill(total == 0, 1.0)
+        if self.sinks is None:  # a row of -inf alone would make NaN, and NaN gradients
+            scores = scores.masked_fill(~self.allowed.any(-1, keepdim=True), 0.0)
+            return scores.softmax(-1).masked_fill(~self.allowed, 0.0)
+        scores = torch.cat([scores, self.sinks.expand(*scores.shape[:-1], 1)], -1)
+        return scores.softmax(-1)[..., :-1]
 
     @property
     def log_sums(self) -> Tensor:
@@ -91,7 +87,7 @@ def stages_of(inputs: Inputs) -> Stages:
         key, value = (t.repeat_interleave(groups, dim=-3) for t in (key, value))
     allowed, bias = allowed_and_bias(inputs.replace(key=key))
     scale = query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
-    scores = scale * (query @ torch.where(key.isfinite(), key, 0.0).mT)
+    scores = (query * scale) @ torch.where(key.isfinite(), key, 0.0).mT
     if inputs.softcap is not None:
         scores = inputs.softcap * (scores / inputs.softcap).tanh()
     sinks = None if inputs.sinks is None else inputs.sinks.cpu().double()[..., None, None]

@@ -151,18 +151,36 @@ def test_padding_that_holds_nan_costs_nothing() -> None:
     assert_attention_close(output, query, key, value, valid_lens=torch.tensor([5, 5]))
 
 
-def test_the_budget_bounds_every_move_of_the_scores() -> None:
-    """The closed form is no less than what moving each score to its bounds brings about."""
+def test_the_budget_bounds_half_a_unit_in_every_score() -> None:
+    """Rounding moves a score by that much at most, up or down."""
     query, key, value = _tensors(torch.float16, q_len=3, kv_len=5)
-    right = Expected(Inputs(query, key, value), units=4.0)
+    right = Expected(Inputs(query, key, value))
     wide = [t.double() for t in (query, key, value)]
     scores = wide[0] @ wide[1].mT / 8**0.5
-    move = 4 * torch.finfo(torch.float16).eps * scores.abs()
+    move = torch.finfo(torch.float16).eps / 2 * scores.abs()
+    budgets = list(right.budgets())
     for seed in range(50):
         generator = torch.Generator().manual_seed(seed)
         signs = torch.randint(2, scores.shape, generator=generator) * 2 - 1
         moved = (scores + signs * move).softmax(-1) @ wide[2]
-        assert bool(((moved - right.output).abs() <= right.budget).all())
+        assert all(bool(((moved - right.output).abs() <= one).all()) for one in budgets)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_dearer_budget_is_no_smaller(dtype: Any) -> None:
+    query, key, value = (4 * t for t in _tensors(dtype))
+    first, second = Expected(Inputs(query, key, value)).budgets()
+    assert bool((first <= second).all())
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_an_error_of_two_units_of_a_value_shows_in_a_mean_of_many(dtype: Any) -> None:
+    """Rounding errors of 256 values do not add up, they cancel."""
+    query, key, value = _tensors(dtype, q_len=64, kv_len=256, size=64)
+    right = Expected(Inputs(query, key, value)).output
+    assert_attention_close(right.to(dtype), query, key, value)
+    with pytest.raises(InvariantViolation, match="times that"):
+        assert_attention_close(right + 2 * torch.finfo(dtype).eps, query, key, value)
 
 
 def test_any_function_has_a_budget_from_its_inputs() -> None:
