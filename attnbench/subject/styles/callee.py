@@ -137,7 +137,7 @@ class Callee(nn.Module):
 
     def call(self, *tensors: Tensor, **given: Any) -> Any:
         """Call the callee with arguments named by meaning; raises its refusals."""
-        masked = "attn_mask" in given or "is_causal" in given
+        masked = "attn_mask" in given or bool(given.get("is_causal"))
         with refusals(self.told, masked=masked):
             return self.callee(*tensors, **self.keywords.spelt(given))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.specs import MechanismSpec
+from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import (
     AdaptedSpec,
@@ -120,7 +120,7 @@ def _spec(
         "make": make,
         "formula": FORMULA,
         "equal_sizes": True,
-        "sizes": _one_head_size if style == "flash" else None,
+        "sizes": one_head_size if style == "flash" else None,
         "reference": scaled_dot_rows,
         "accepts": tuple(accepts),
         "returns": returns,
@@ -161,7 +161,8 @@ def other_layout(spec: object) -> str | None:
     return found[0] if len(found) == 1 and found != [spec.style] else None
 
 
-def _one_head_size(sizes: Any) -> Any:
+def one_head_size(sizes: Sizes) -> Sizes:
+    """The nearest sizes with values as wide as queries."""
     return sizes.replace(value_size=sizes.query_size)
 
 

@@ -41,24 +41,27 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     Raises:
         StyleError: it is not callable, or takes other arguments.
     """
-    made: Callable[[int, int], nn.Module]
     sizes: Callable[[Sizes], Sizes]
     if isinstance(make, nn.Module):
-        made, sizes, several = _Copies(make), _fixed(make), True
-        sample: Any = make
+        keywords, several, sizes = Keywords((), {}), True, _fixed(make)
     else:
         keywords = fitted(make, "multihead")
         several = {"kdim", "vdim"} <= set(keywords.names) or keywords.open
-        made, sizes = _Fresh(make, keywords), _legal if several else _legal_for_one
-        with torch.random.fork_rng(devices=[]):
-            sample = made(2 * _HEADS, 2 * _HEADS)
-    forward = keywords_of(sample)
-    if forward is None or not (forward.open or "attn_mask" in forward):
+        sizes = _legal if several else _legal_for_one
+    with torch.random.fork_rng(devices=[]):
+        sample = _made(make, keywords, 2 * _HEADS, 2 * _HEADS)
+    forward = keywords_of(sample) or Keywords((), {})
+    if not (forward.open or "attn_mask" in forward):
         raise StyleError(
             f"{name_of(make)} cannot be called as multihead: its forward has no attn_mask."
         )
+
+    def wrapped(query_size: int, key_size: int, value_size: int) -> nn.Module:
+        return _Multihead(_made(make, keywords, query_size, key_size), forward)
+
+    wrapped.__qualname__ = name_of(make)
     known = {
-        "make": _Maker(made, forward),
+        "make": wrapped,
         "formula": "W_o [head_1; …; head_H] + b, head_i = softmax(W_qⁱq·W_kⁱk / √d) W_vⁱv",
         "equal_sizes": not several,
         "sizes": sizes,
@@ -113,42 +116,18 @@ def _fixed(module: nn.Module) -> Callable[[Sizes], Sizes]:
     return legal
 
 
-class _Copies:
-    """Gives copies of a module."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def __call__(self, query_size: int, key_size: int) -> nn.Module:
-        return copy.deepcopy(self.module)
-
-
-class _Fresh:
-    """Makes a module for some sizes."""
-
-    def __init__(self, make: Callable[..., Any], keywords: Keywords) -> None:
-        self.make, self.keywords = make, keywords
-
-    def __call__(self, query_size: int, key_size: int) -> nn.Module:
-        given: dict[str, Any] = {"embed_dim": query_size, "num_heads": _HEADS}
-        takes = self.keywords.names
-        if "batch_first" in takes:
-            given["batch_first"] = True
-        if key_size != query_size and ("kdim" in takes or self.keywords.open):
-            given |= {"kdim": key_size, "vdim": query_size}
-        module: nn.Module = self.make(**given)  # a subclass may have them in another order
-        return module
-
-
-class _Maker:
-    """The spec's ``make``."""
-
-    def __init__(self, made: Callable[[int, int], nn.Module], forward: Keywords) -> None:
-        self.made, self.forward = made, forward
-        self.__qualname__ = name_of(getattr(made, "make", None) or getattr(made, "module", made))
-
-    def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
-        return _Multihead(self.made(query_size, key_size), self.forward)
+def _made(make: Any, keywords: Keywords, query_size: int, key_size: int) -> nn.Module:
+    """A module for Eq and Ek, or a copy of one that is there already."""
+    if isinstance(make, nn.Module):
+        return copy.deepcopy(make)
+    given: dict[str, Any] = {"embed_dim": query_size, "num_heads": _HEADS}
+    takes = keywords.names
+    if "batch_first" in takes:
+        given["batch_first"] = True
+    if key_size != query_size and ("kdim" in takes or keywords.open):
+        given |= {"kdim": key_size, "vdim": query_size}
+    module: nn.Module = make(**given)  # a subclass may have them in another order
+    return module
 
 
 class _Multihead(nn.Module):

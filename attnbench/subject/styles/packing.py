@@ -9,22 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.errors import RefusalError
-from attnbench.specs import MechanismSpec, Sizes
+from attnbench.specs import MechanismSpec
 from attnbench.subject.result_form import output_and_more
-from attnbench.subject.styles.callee import (
-    fold,
-    name_of,
-    refusals,
-    spec_of,
-    stored_scale,
-    unfold,
-)
+from attnbench.subject.styles.callee import Callee, Maker, fold, spec_of, stored_scale, unfold
 from attnbench.subject.styles.fitting import fitted
+from attnbench.subject.styles.function_trials import takes_groups
+from attnbench.subject.styles.functions import FORMULA, one_head_size
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
-from attnbench.subject.styles.signature import Keywords
 
-_FORMULA = "softmax(q·k / √E) v"
 _PAGE = 4
 _OPTIONS = ("scale", "window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale")
 
@@ -74,61 +67,46 @@ def _spec(
     style: str, kind: type[_Function], function: Any, laws: tuple[str, ...], fields: dict[str, Any]
 ) -> MechanismSpec:
     keywords = fitted(function, style)
-    make = _Maker(kind, function, keywords)
+    make = Maker(kind, function, keywords)
+    options = [name for name in _OPTIONS if name in keywords]
+    if takes_groups(make):
+        options.append("enable_gqa")
     known = {
         "make": make,
-        "formula": _FORMULA,
+        "formula": FORMULA,
         "equal_sizes": True,
-        "sizes": _one_head_size,
+        "sizes": one_head_size,
         "reference": scaled_dot_rows,
-        "accepts": ("is_causal", *_accepted(make, keywords)),
+        "accepts": ("is_causal", *options),
         "laws": ("pools_values", *laws),
         "conventions": {"masks": ()},
     }
     return spec_of(style, function, known, fields)
 
 
-def _one_head_size(sizes: Sizes) -> Sizes:
-    return sizes.replace(value_size=sizes.query_size)
+class _Function(Callee):
+    """A function of tensors whose heads come behind the slots, without masks."""
 
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        *,
+        is_causal: bool = False,
+        enable_gqa: bool = False,
+        **options: Any,
+    ) -> Tensor:
+        """The output ``(..., L, E)``."""
+        lead = tuple(query.shape[:-2])
+        options = self.scaled(options, key, heads=enable_gqa)
+        tensors = [fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
+        return unfold(self.attend(*tensors, causal=is_causal, **options).transpose(1, 2), lead)
 
-def _accepted(make: _Maker, keywords: Keywords) -> list[str]:
-    """The options in its signature, and grouped heads where a small call takes them."""
-    found = [name for name in _OPTIONS if name in keywords]
-    query, key = torch.zeros(1, 4, 3, 4), torch.zeros(1, 2, 3, 4)
-    try:
-        with torch.no_grad():
-            output = make(4, 4, 4)(query, key, key, enable_gqa=True)
-    except Exception:  # whatever it raises
-        return found
-    return [*found, "enable_gqa"] if tuple(output.shape) == (1, 4, 3, 4) else found
-
-
-class _Maker:
-    """The spec's ``make``."""
-
-    def __init__(self, kind: type[_Function], function: Any, keywords: Keywords) -> None:
-        self.kind, self.function, self.keywords = kind, function, keywords
-        self.__qualname__ = name_of(function)
-
-    def __call__(self, query_size: int, key_size: int, value_size: int) -> nn.Module:
-        """A module; the sizes are those of its tensors."""
-        return self.kind(self.function, self.keywords)
-
-
-class _Function(nn.Module):
-    """A function as a mechanism's module."""
-
-    def __init__(self, function: Callable[..., Any], keywords: Keywords) -> None:
-        super().__init__()
-        self.function, self.keywords = function, keywords
-
-    def ask(self, *tensors: Any, options: dict[str, Any], **given: Any) -> Tensor:
-        """Call it, with options by their meaning; gives the output alone."""
-        with refusals(name_of(self.function), masked=bool(given.get("causal"))):
-            found = self.function(*tensors, **given, **self.keywords.spelt(options))
-        output: Tensor = output_and_more(found)[0]
-        return output
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        """The output ``(B, L, H, E)`` of tensors ``(B, L, H, E)`` and ``(B, S, H, E)``."""
+        raise NotImplementedError
 
     def scaled(self, options: dict[str, Any], tensor: Tensor, *, heads: bool) -> dict[str, Any]:
         """The options with the scales of stored keys and values as the function takes them.
@@ -153,29 +131,16 @@ class _Varlen(_Function):
         """The output of packed documents."""
         documents = torch.empty(len(tensors[3]) - 1, tensors[1].shape[1], 1, 1)
         options = self.scaled(options, documents, heads=True)
-        return self.ask(*tensors, options=options, causal=causal)
+        output: Tensor = output_and_more(self.call(*tensors, is_causal=causal, **options))[0]
+        return output
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        *,
-        is_causal: bool = False,
-        enable_gqa: bool = False,
-        **options: Any,
-    ) -> Tensor:
-        """The output ``(..., L, E)``."""
-        lead = tuple(query.shape[:-2])
-        options = self.scaled(options, key, heads=enable_gqa)
-        tensors = [fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
-        batch, lengths = tensors[0].shape[0], [t.shape[1] for t in tensors[:2]]
-        items = torch.arange(batch + 1, device=query.device, dtype=torch.int32)
-        flat = (t.flatten(0, 1) for t in tensors)
-        offsets = (items * n for n in lengths)
-        output = self.packed(*flat, *offsets, *lengths, causal=is_causal, **options)
-        return unfold(output.reshape(batch, lengths[0], *output.shape[1:]).transpose(1, 2), lead)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        """The output ``(B, L, H, E)`` of the items as documents."""
+        tensors, lengths = (query, key, value), (query.shape[1], key.shape[1])
+        items = torch.arange(len(query) + 1, device=query.device, dtype=torch.int32)
+        offsets = (items * length for length in lengths)
+        output = self.packed(*(t.flatten(0, 1) for t in tensors), *offsets, *lengths, **options)
+        return output.reshape(*query.shape[:2], *output.shape[1:])
 
 
 class _Paged(_Function):
@@ -184,42 +149,21 @@ class _Paged(_Function):
     def paged(self, *tensors: Any, causal: bool = False, **options: Any) -> Tensor:
         """The output of ``(q, k_cache, v_cache, cache_seqlens, block_table)``."""
         query, key, value, lengths, table = tensors
-        given = {"cache_seqlens": lengths, "block_table": table, "causal": causal}
+        given = {"cache_seqlens": lengths, "block_table": table, "is_causal": causal}
         rows = torch.empty(len(query), key.shape[2], 1, 1)  # of which each has one scale a head
         options = self.scaled(options, rows, heads=True)
-        return self.ask(query, key, value, options=options, **given)
+        output: Tensor = output_and_more(self.call(query, key, value, **given, **options))[0]
+        return output
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        *,
-        is_causal: bool = False,
-        enable_gqa: bool = False,
-        **options: Any,
-    ) -> Tensor:
-        """The output ``(..., L, E)``."""
-        lead = tuple(query.shape[:-2])
-        options = self.scaled(options, key, heads=enable_gqa)
-        tensors = [fold(t, heads=enable_gqa).transpose(1, 2) for t in (query, key, value)]
-        batch, length = tensors[1].shape[:2]
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        """The output ``(B, L, H, E)``, with the pages of each item in a row."""
+        batch, length = key.shape[:2]
         pages = max(1, -(-length // _PAGE))
+        rest = (0, 0, 0, 0, 0, pages * _PAGE - length)
         caches = (
-            nn.functional.pad(t, (0, 0, 0, 0, 0, pages * _PAGE - length)).reshape(
-                batch * pages, _PAGE, *t.shape[2:]
-            )
-            for t in tensors[1:]
+            nn.functional.pad(t, rest).reshape(batch * pages, _PAGE, *t.shape[2:])
+            for t in (key, value)
         )
         lengths = torch.full((batch,), length, dtype=torch.int32, device=query.device)
         table = torch.arange(batch * pages, dtype=torch.int32, device=query.device)
-        output = self.paged(
-            tensors[0],
-            *caches,
-            lengths,
-            table.reshape(batch, pages),
-            causal=is_causal,
-            **options,
-        )
-        return unfold(output.transpose(1, 2), lead)
+        return self.paged(query, *caches, lengths, table.reshape(batch, pages), **options)

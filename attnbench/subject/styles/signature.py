@@ -71,8 +71,8 @@ class Keywords:
         return meaning in self.named
 
     def spelt(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What is given by meaning, under the callee's own names."""
-        return {self.named[meaning]: value for meaning, value in given.items()}
+        """What is given by meaning, under the callee's own names if it has others."""
+        return {self.named.get(meaning, meaning): value for meaning, value in given.items()}
 
 
 def keywords_of(callee: Callable[..., Any]) -> Keywords | None:
