@@ -101,6 +101,7 @@ def references_agree(oracle: Oracle, case: Case) -> Tensor:
             f"Python floats: one of the two, most often the module, does not compute "
             f"{oracle.subject.maker.formula or 'the formula'}.\n"
             f"  {violation}",
+            cause=None if oracle.subject.scoring is None else "scores_formula",
             compared={"lines": compared_with_reference(oracle.subject, case)},
         ) from None
     return scalar

@@ -32,6 +32,8 @@ _APART = ("hidden_slots_may_hold_nan", "hidden_slots_may_hold_nan_in_training")
 
 _INERT = "padded_tokens_are_inert"
 
+_SCALAR, _FORMULA = "agrees_with_scalar_reference", "scores_formula"
+
 _NARROW = "half_precision"
 _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 """What points at half precision if it fails with half types only."""
@@ -89,13 +91,15 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     wider = sum(bool(one.case) and not _narrow(one) for one in failed.values())
     for name, known in _table():
         found = failed.get(name)
-        if found is None or found.raised or (found.named and known):
+        if found is None or found.raised or (known and found.named not in (None, known)):
             continue
         cause = _NARROW if name in _NUMERIC and _narrow(found) else known or found.named
         if cause == _NARROW and wider > _FEW:
             continue
-        silent = cause is None or (name in _general() and len(failed) > _FEW)
-        return None if silent else Clue("fails", name, cause or "")
+        if cause is not None and not (name in _general() and len(failed) > _FEW):
+            return Clue("fails", name, cause)
+        scalar = failed.get(_SCALAR)  # all else follows from scores of another formula
+        return Clue("says", _FORMULA, _FORMULA) if scalar and scalar.named == _FORMULA else None
     return None
 
 

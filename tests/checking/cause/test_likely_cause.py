@@ -114,6 +114,15 @@ def test_what_a_failure_names_counts_at_its_place_where_the_table_has_no_cause()
     assert clue_of([*padded, *failed("items_are_independent")]) is None
 
 
+def test_scores_of_another_formula_are_told_whatever_follows_from_them() -> None:
+    many = failed("queries_permute_freely", "masks_broadcast", "leading_sizes_fold")
+    formula = failed("agrees_with_scalar_reference", named="scores_formula")
+    assert clue_of([*many, *formula]) == Clue("says", "scores_formula", "scores_formula")
+    assert clue_of([*many, *failed("agrees_with_scalar_reference")]) is None
+    state = Clue("fails", "calls_leave_no_trace", "state_kept")
+    assert clue_of([*many, *formula, *failed("calls_leave_no_trace")]) == state
+
+
 def test_nothing_is_said_of_what_passed() -> None:
     assert clue_of([Outcome("mine", "layouts_agree", "passed")]) is None
 
