@@ -75,6 +75,9 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Found:
         found.append((2, text, 'reference=, or same_as="..." (a layer with the same outputs)'))
     if padded and cached and "left_padding_is_inert" not in subject.laws:
         found.append((HEAVY, _PADDED, 'laws=("left_padding_is_inert",)'))
+    if padded and cached and "right_padding_is_inert" not in subject.laws:
+        text = "prompts padded at the right, then decoded, were not tested"
+        found.append((3, text, 'laws=("right_padding_is_inert",)'))
     if not padded:
         found.append((1, "it takes no padding_mask: padding was not tested", "accepts"))
     if not cached:

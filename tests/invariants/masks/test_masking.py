@@ -145,6 +145,23 @@ def test_an_invariant_passes_the_right_attention_and_fails_its_mutant(name: str)
     assert_tells_apart(INVARIANTS[name], MUTANTS[name])
 
 
+@pytest.mark.parametrize("base", [Attention, EmptyRowsGetTheMean])
+def test_a_bias_behind_may_be_left_of_rows_without_keys(base: type[Attention]) -> None:
+    class Projected(base):  # type: ignore[misc, valid-type]
+        def __init__(self, *sizes: int) -> None:
+            super().__init__(*sizes)
+            self.bias = nn.Parameter(torch.ones(()))
+
+        def forward(self, *args: Any, **keywords: Any) -> Any:
+            output = super().forward(*args, **keywords)
+            if isinstance(output, tuple):
+                return output[0] + self.bias, output[1]
+            return output + self.bias
+
+    found = run(mutant(Projected), INVARIANTS["empty_rows_give_zeros"])
+    assert found.status == ("passed" if base is Attention else "failed"), found.reason
+
+
 def test_every_invariant_on_masking_has_a_mutant_here() -> None:
     assert set(INVARIANTS) == set(MUTANTS)
 
