@@ -162,8 +162,8 @@ def _show(records: list[Record], paths: list[Path], *, interrupted: bool) -> Non
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_table
 
-    titles = {(r.case, r.machine_name): record_tables.titled(r) for r in records}
-    tables = record_tables.ranked(records)
+    titles = {(r.case, r.machine_name): record_tables.title(r) for r in records}
+    tables = record_tables.ranking(records)
     for key, rows in tables.items():
         print_table(rows, hide=("reason", "processes"), title=titles[key])
         for line in record_tables.reasons(rows):

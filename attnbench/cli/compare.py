@@ -112,7 +112,7 @@ def _measured(found: Asked, cases: list[BenchCase], as_json: bool, **options: An
 
 
 def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
-    from attnbench.cli.printing.verdict_tables import LEGEND, counted, duel_json, duel_row
+    from attnbench.cli.printing.verdict_tables import LEGEND, counts_line, duel_json, duel_row
 
     duel = plan.duel
     load = duel.load
@@ -138,7 +138,7 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
     for reason, count in Counter(row.reason for row in duel.rows if row.reason).items():
         if any((row.reason == reason and not row.decided) or row.refused for row in duel.rows):
             typer.echo(f"{count} {'row' if count == 1 else 'rows'}: {reason}.")
-    summary = counted(row.verdict for row in duel.rows)
+    summary = counts_line(row.verdict for row in duel.rows)
     if duel.short and any(row.verdict == "ambiguous" for row in duel.rows):
         summary += " (a larger --budget decides more)"
     shares = ", ".join(f"{share:.1%} at {look}" for look, share in duel.looks.items())
@@ -163,7 +163,7 @@ def _recorded(runs: Sequence[str], results: Path, margin: float, as_json: bool) 
     from attnbench.benchmark.comparing.comparison import compare, read_side
     from attnbench.cli.printing.verdict_tables import (
         LEGEND,
-        counted,
+        counts_line,
         recorded_json,
         recorded_row,
         without_constants,
@@ -182,7 +182,7 @@ def _recorded(runs: Sequence[str], results: Path, margin: float, as_json: bool) 
     for reason, count in reasons.items():
         typer.echo(f"{count} ambiguous: {reason}.")
     typer.echo(
-        f"{counted(verdicts)}.\nTimes are geometric means over processes. "
+        f"{counts_line(verdicts)}.\nTimes are geometric means over processes. "
         "The bounds hold for all rows at once in 95 of 100 tables, for each row in 99.\n"
         + LEGEND.format(margin=f"{100 * margin:g} %")
     )

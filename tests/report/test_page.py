@@ -96,7 +96,7 @@ def test_machines_of_a_cluster_stand_side_by_side_and_are_never_pooled() -> None
 
 
 def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
-    from attnbench.cli.printing.record_tables import ranked
+    from attnbench.cli.printing.record_tables import ranking
 
     unpaired = [
         record("dot", time=t, run=f"{t}", peak_bytes=2**20 * p, error_ratio=e)
@@ -109,7 +109,7 @@ def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
         record("wrong", status="unverified", reason="off"),
     ]
     for records in (unpaired, paired):
-        shown = [line for table in ranked(records).values() for line in table]
+        shown = [line for table in ranking(records).values() for line in table]
         table = rows(records)
         assert [line["subject"] for line in shown] == [row.record.subject for row in table]
         for line, row in zip(shown, table, strict=True):

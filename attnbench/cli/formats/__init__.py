@@ -40,8 +40,8 @@ class Formats:
     @property
     def has_places(self) -> bool:
         """Whether a format points at lines of code."""
-        chosen = {self.printed, *(name for name, _ in self.files)}
-        return bool(chosen & {"github", "sarif", "gitlab"})
+        names = {self.printed, *(name for name, _ in self.files)}
+        return bool(names & {"github", "sarif", "gitlab"})
 
     def write(self, findings: Findings) -> None:
         """Write all formats but the text, which has been printed.
@@ -64,11 +64,11 @@ def _rendered(name: str, findings: Findings) -> str:
     return str(render(findings))
 
 
-def formats_of(given: Sequence[str], *, as_json: bool = False) -> Formats:
+def formats_of(values: Sequence[str], *, as_json: bool = False) -> Formats:
     """Read the values of ``--format``.
 
     Args:
-        given: ``FORMAT`` for standard output, or ``FORMAT=FILE``.
+        values: ``FORMAT`` for standard output, or ``FORMAT=FILE``.
         as_json: whether ``--json`` was given.
 
     Raises:
@@ -76,22 +76,22 @@ def formats_of(given: Sequence[str], *, as_json: bool = False) -> Formats:
     """
     printed = ["json"] if as_json else []
     files = []
-    for text in given:
+    for text in values:
         name, in_file, path = text.partition("=")
         if name not in FORMATS or (in_file and name in _SHARED):
-            known = [one for one in FORMATS if not (in_file and one in _SHARED)]
+            names = [format_ for format_ in FORMATS if not (in_file and format_ in _SHARED)]
             where = " for a file" if in_file else ""
-            hint = nearest(name, known)
+            hint = nearest(name, names)
             raise UsageError(f"--format: no format{where} is called {name!r}. {hint}")
         if in_file:
             check_writable(Path(path), f"--format {name}")
             files.append((name, Path(path)))
         else:
             printed.append(name)
-    chosen = list(dict.fromkeys(printed))
-    if len(chosen) > 1 and not set(chosen) <= {*_SHARED}:
+    outputs = list(dict.fromkeys(printed))
+    if len(outputs) > 1 and not set(outputs) <= {*_SHARED}:
         raise UsageError(
-            f"--format: {' and '.join(chosen)} cannot both be printed; write one to a file, as "
-            f"--format {chosen[1]}=FILE."
+            f"--format: {' and '.join(outputs)} cannot both be printed; write one to a file, as "
+            f"--format {outputs[1]}=FILE."
         )
-    return Formats("github" if "github" in chosen else (chosen or ["text"])[0], tuple(files))
+    return Formats("github" if "github" in outputs else (outputs or ["text"])[0], tuple(files))

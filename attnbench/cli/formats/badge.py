@@ -10,9 +10,9 @@ from attnbench.cli.formats.places import Findings
 def render(findings: Findings) -> str:
     """How many properties hold, or how many fail, with a colour."""
     report = findings.report
-    passed, bad = len(report.of("passed")), len(findings.bad)
-    text = f"{passed} properties hold" if report.ok else f"{bad} of {passed + bad} fail"
-    if not passed and not bad:
+    holding, failing = len(report.of("passed")), len(findings.failures)
+    text = f"{holding} properties hold" if report.ok else f"{failing} of {holding + failing} fail"
+    if not holding and not failing:
         text = "nothing checked"
-    colour = "brightgreen" if report.ok else "red" if bad else "lightgrey"
+    colour = "brightgreen" if report.ok else "red" if failing else "lightgrey"
     return json.dumps({"schemaVersion": 1, "label": "attnbench", "message": text, "color": colour})

@@ -17,8 +17,8 @@ from attnbench.cli.formats.places import Findings, Place
 from attnbench.errors import UsageError
 
 _SUMMARY = "GITHUB_STEP_SUMMARY"
-_SHOWN = 4000
-"""Characters of a finding in an annotation; GitHub cuts one at 64 KB, and a reader before."""
+_MOST_CHARACTERS = 4000
+"""Characters of a finding in an annotation: readable, and far below GitHub's limit of 64 KB."""
 
 
 def render(findings: Findings) -> str:
@@ -34,24 +34,24 @@ def render(findings: Findings) -> str:
                 file.write(_summary(findings))
         except OSError as error:
             raise UsageError(f"{_SUMMARY}={path} cannot be written: {error.strerror}.") from None
-    found: dict[tuple[str, Place | None], list[Outcome]] = defaultdict(list)
-    for outcome in findings.bad:
-        found[outcome.subject, findings.place_of(outcome)].append(outcome)
-    return "\n".join(_annotation(bad, place) for (_, place), bad in found.items())
+    groups: dict[tuple[str, Place | None], list[Outcome]] = defaultdict(list)
+    for outcome in findings.failures:
+        groups[outcome.subject, findings.place_of(outcome)].append(outcome)
+    return "\n".join(_annotation(outcomes, place) for (_, place), outcomes in groups.items())
 
 
-def _annotation(bad: Sequence[Outcome], place: Place | None) -> str:
-    level = "warning" if all(o.status == "inconclusive" for o in bad) else "error"
-    more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-    title = f"{bad[0].subject}: {bad[0].invariant}{more}"
+def _annotation(outcomes: Sequence[Outcome], place: Place | None) -> str:
+    level = "warning" if all(o.status == "inconclusive" for o in outcomes) else "error"
+    suffix = f" and {len(outcomes) - 1} more" if len(outcomes) > 1 else ""
+    title = f"{outcomes[0].subject}: {outcomes[0].invariant}{suffix}"
     where = {} if place is None else {"file": place.file, "line": str(place.line)}
-    given = {**where, "title": title}.items()
-    message = ",".join(f"{key}={_escaped(text, ':,')}" for key, text in given)
-    return f"::{level} {message}::{_escaped(finding_text(bad)[:_SHOWN])}"
+    properties = {**where, "title": title}.items()
+    message = ",".join(f"{key}={_escaped(text, ':,')}" for key, text in properties)
+    return f"::{level} {message}::{_escaped(finding_text(outcomes)[:_MOST_CHARACTERS])}"
 
 
-def _escaped(text: str, also: str = "") -> str:
-    for sign in ("%", "\r", "\n", *also):
+def _escaped(text: str, signs: str = "") -> str:
+    for sign in ("%", "\r", "\n", *signs):
         text = text.replace(sign, f"%{ord(sign):02X}")
     return text
 
@@ -63,18 +63,19 @@ def _summary(findings: Findings) -> str:
     lines = [f"### {sign} attnbench: {counts_text(report)}", ""]
     lines += ["| subject | outcomes | likely cause |", "|---|---|---|"]
     subjects = dict.fromkeys(outcome.subject for outcome in report.outcomes)
-    of = {name: [o for o in report.outcomes if o.subject == name] for name in subjects}
-    for name, outcomes in of.items():
-        bad = [o for o in outcomes if not o.ok]
-        cause = next((o.diagnosis for o in bad if o.diagnosis), None)
-        message = cause or (f"{bad[0].invariant}: {first_line(bad[0].reason)}" if bad else "")
+    by_subject = {name: [o for o in report.outcomes if o.subject == name] for name in subjects}
+    for name, outcomes in by_subject.items():
+        failures = [o for o in outcomes if not o.ok]
+        causes = [o.diagnosis for o in failures if o.diagnosis]
+        reasons = [f"{o.invariant}: {first_line(o.reason)}" for o in failures]
+        message = next(iter(causes + reasons), "")
         cells = (f"`{name}`", counts_text(CheckReport(tuple(outcomes))), message)
         lines.append("|".join(["", *(cell.replace("|", "\\|") for cell in cells), ""]))
-    for name, outcomes in of.items():
-        bad = [o for o in outcomes if not o.ok]
-        if bad:
-            message = finding_text(bad, findings.statements)
+    for name, outcomes in by_subject.items():
+        failures = [o for o in outcomes if not o.ok]
+        if failures:
+            message = finding_text(failures, findings.statements)
             lines += ["", f"#### `{name}`", "", "~~~text", message, "~~~"]
-            lines += [f"Run it: `{o.command}`" for o in bad[:1] if o.command]
+            lines += [f"Run it: `{o.command}`" for o in failures[:1] if o.command]
     lines += ["", *(f"- {note}" for note in report.notes)]
     return "\n".join(lines).rstrip() + "\n"

@@ -10,9 +10,9 @@ from attnbench.cli.formats.places import Findings, Place
 
 
 def render(findings: Findings) -> str:
-    """The failures as a list; one without a known place stands at the repository itself."""
+    """The failures as a list; those without a known place are reported at the repository's root."""
     rows = []
-    for outcome in findings.bad:
+    for outcome in findings.failures:
         place = findings.place_of(outcome) or Place(".", 1)
         name = f"{outcome.subject}: {outcome.invariant}"
         rows.append(

@@ -16,7 +16,7 @@ def render(findings: Findings) -> str:
     root = ElementTree.Element("testsuites", name="attnbench")
     for subject, group in itertools.groupby(findings.report.outcomes, key=lambda o: o.subject):
         outcomes = list(group)
-        counted = {
+        counts = {
             "tests": len(outcomes),
             "failures": sum(o.status == "failed" for o in outcomes),
             "skipped": sum(o.status == "skipped" for o in outcomes),
@@ -24,7 +24,7 @@ def render(findings: Findings) -> str:
             "time": f"{sum(o.seconds for o in outcomes):.3f}",
         }
         suite = ElementTree.SubElement(
-            root, "testsuite", {"name": subject, **{k: str(v) for k, v in counted.items()}}
+            root, "testsuite", {"name": subject, **{k: str(v) for k, v in counts.items()}}
         )
         for outcome in outcomes:
             case = ElementTree.SubElement(
@@ -39,10 +39,10 @@ def render(findings: Findings) -> str:
             tag = outcome.status if outcome.status == "skipped" else "error"
             tag = "failure" if outcome.status == "failed" else tag
             first = _legal(first_line(outcome.reason))
-            said = ElementTree.SubElement(case, tag, message=first, type=outcome.status)
+            element = ElementTree.SubElement(case, tag, message=first, type=outcome.status)
             if outcome.status != "skipped":
                 cause = f"likely cause: {outcome.diagnosis}\n" if outcome.diagnosis else ""
-                said.text = _legal(cause + failure_text(outcome))
+                element.text = _legal(cause + failure_text(outcome))
     ElementTree.indent(root)
     content = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return str(content, "utf-8")

@@ -1,4 +1,4 @@
-"""The failures of a report, and the lines of code at which they stand."""
+"""The failures of a report, and their lines of code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from attnbench.processes.pool import Task, call
 
 _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Variables that hold the folder of the repository, to which paths in annotations are relative."""
-_BASE = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
+_BASE_BRANCHES = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
 """Variables that hold the branch into which a change is to be merged."""
-_FIND_S = 60.0
+_TIMEOUT_S = 60.0
 _HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
 
@@ -34,19 +34,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, for the formats."""
+    """The report that a format renders, with the lines of code of its subjects."""
 
     report: CheckReport
     statements: Mapping[str, str]
     places: Mapping[str, Place] = field(default_factory=dict)
 
     @property
-    def bad(self) -> list[Outcome]:
+    def failures(self) -> list[Outcome]:
         """The outcomes that are neither passed nor skipped."""
         return [outcome for outcome in self.report.outcomes if not outcome.ok]
 
     def place_of(self, outcome: Outcome) -> Place | None:
-        """Where the subject raised the failure, or else where its code stands."""
+        """The line at which the subject raised the failure, or else the line of its code."""
         raised = outcome.failure.source_line if outcome.failure else None
         if raised:
             file, _, line = raised.rpartition(":")
@@ -63,28 +63,28 @@ def findings_of(
     Args:
         report: the report.
         statements: statements of the invariants by name.
-        works: what was run, for the addresses of the subjects.
-        located: whether to find the subjects' code, for which each is made in a child process.
+        works: the works that ran, which hold the addresses of the subjects.
+        located: whether to find the subjects' code, which makes each in a child process.
     """
-    bad = {outcome.subject for outcome in report.outcomes if not outcome.ok}
+    subjects = {outcome.subject for outcome in report.outcomes if not outcome.ok}
     places = {}
     for work in works if located else ():
-        if work.label in bad and work.label not in places:
-            found = None
+        if work.label in subjects and work.label not in places:
+            lines = None
             with contextlib.suppress(AttnbenchError):  # it may hang or die as in its check
-                inside = "attnbench.checking.tasks:code_lines"
-                given = {"target": work.target}
-                found = call(Task(work.label, inside, given, timeout_s=_FIND_S))
-            if found is not None:
-                places[work.label] = place_at(*found)
+                function = "attnbench.checking.tasks:code_lines"
+                arguments = {"target": work.target}
+                lines = call(Task(work.label, function, arguments, timeout_s=_TIMEOUT_S))
+            if lines is not None:
+                places[work.label] = place_at(*lines)
     return Findings(report, statements, places)
 
 
 def place_at(file: str, line: int, first: int, last: int) -> Place:
-    """The line of the code that the change under review touched, or else the line as it is."""
-    changed = _changed_lines(Path(file))
-    within = [number for number in changed if first <= number <= last]
-    return Place(_relative(Path(file)), (within or changed or [line])[0])
+    """The first changed line within the code, else in its file, or else the line itself."""
+    lines = _changed_lines(Path(file))
+    own_lines = [number for number in lines if first <= number <= last]
+    return Place(_relative(Path(file)), (own_lines or lines or [line])[0])
 
 
 def _relative(path: Path) -> str:
@@ -94,22 +94,22 @@ def _relative(path: Path) -> str:
 
 
 def _changed_lines(path: Path) -> list[int]:
-    """Lines of a file that differ from the branch into which CI is to merge, if it is fetched."""
-    base = next((os.environ[name] for name in _BASE if os.environ.get(name)), None)
+    """Lines of a file that differ from the base branch of the CI job, if it is fetched."""
+    base = next((os.environ[name] for name in _BASE_BRANCHES if os.environ.get(name)), None)
     if base is None:
         return []
     lines: list[int] = []
-    # since they parted; or, in a checkout without history, whose commit is the merge, at all
+    # since the merge base; in a checkout without history, against the branch itself
     for revisions in (f"origin/{base}...HEAD", f"origin/{base}"):
         command = ["git", "diff", "--unified=0", revisions, "--", path.name]
         try:
-            done = subprocess.run(  # noqa: S603  # arguments of our own, and a branch
+            diff = subprocess.run(  # noqa: S603  # arguments of our own, and a branch
                 command, cwd=path.parent, capture_output=True, encoding="utf-8"
             )
         except OSError:  # no git here
             return []
-        for start, count in _HUNK.findall(done.stdout):
+        for start, count in _HUNK.findall(diff.stdout):
             lines += range(int(start), int(start) + max(1, int(count or 1)))
-        if done.returncode == 0:
+        if diff.returncode == 0:
             break
     return lines

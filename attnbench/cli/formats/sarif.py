@@ -19,13 +19,13 @@ _LEVELS = {"failed": "error", "inconclusive": "warning"}
 
 def render(findings: Findings) -> str:
     """The failures as a SARIF log with one run."""
-    rules = dict.fromkeys(outcome.invariant for outcome in findings.bad)
+    rules = dict.fromkeys(outcome.invariant for outcome in findings.failures)
     driver = {
         "name": "attnbench",
         "version": version("attnbench"),
         "rules": [_rule(name, findings.statements.get(name, "")) for name in rules],
     }
-    run = {"tool": {"driver": driver}, "results": [_result(o, findings) for o in findings.bad]}
+    run = {"tool": {"driver": driver}, "results": [_result(o, findings) for o in findings.failures]}
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",

@@ -38,24 +38,26 @@ _SIGNS = {
 
 def show(content: Mapping[str, Any], records: Sequence[Record], subjects: Sequence[str]) -> None:
     """Print the screen."""
-    out = console()
+    from rich.markup import escape
+
+    screen = console()
     wrong = content["wrong"]
     if wrong:
-        out.print(f"[bold red]Wrong:[/] {_escaped(wrong[0])}")
+        screen.print(f"[bold red]Wrong:[/] {escape(wrong[0])}")
         for line in wrong[1:8]:
-            out.print(f"       {_escaped(line)}")
+            screen.print(f"       {escape(line)}")
         if len(wrong) > 8:
-            out.print(f"       and {len(wrong) - 8} more; attnbench check")
-    shown: set[str] = set()
+            screen.print(f"       and {len(wrong) - 8} more; attnbench check")
+    in_grids: set[str] = set()
     for machine in dict.fromkeys(record.machine_name for record in records):
-        own = [record for record in records if record.machine_name == machine]
+        machine_records = [record for record in records if record.machine_name == machine]
         if machine:
-            print(f"On {machine}, {own[0].machine.get('processor', '')}:")
-        for each in grids(own):
-            print(_setting(record for line in each.lines for record in line.cells if record))
-            _print_grid(each, content["checks"])
-            shown |= {line.subject for line in each.lines}
-    missing = [name for name in subjects if name not in shown]
+            print(f"On {machine}, {machine_records[0].machine.get('processor', '')}:")
+        for grid in grids(machine_records):
+            print(_setting(record for line in grid.lines for record in line.cells if record))
+            _print_grid(grid, content["checks"])
+            in_grids |= {line.subject for line in grid.lines}
+    missing = [name for name in subjects if name not in in_grids]
     if missing:
         print(f"Not measured: {', '.join(missing)}.")
     processes = sorted(len(record.ratios) for record in records if record.ratios)
@@ -81,17 +83,17 @@ def show(content: Mapping[str, Any], records: Sequence[Record], subjects: Sequen
 
 
 def _setting(records: Iterable[Record]) -> str:
-    """At which sizes, and where, the rows of a grid were measured."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
+    """The sizes, dtypes, devices and threads at which the rows of a grid were measured."""
+    facts: dict[str, dict[str, None]] = defaultdict(dict)
     for record in records:
         threads = f"{record.threads} thread" + ("s" if record.threads > 1 else "")
-        found["where"][f"{record.dtype} on {record.device}, {threads}"] = None
+        facts["where"][f"{record.dtype} on {record.device}, {threads}"] = None
         if record.kind != "layer":
             lead = "x".join(map(str, record.lead)) or "none"
-            found["sizes"][f"batch and heads {lead}, E={record.query_size}"] = None
+            facts["sizes"][f"batch and heads {lead}, E={record.query_size}"] = None
         else:
-            found["sizes"][f"E={record.query_size}"] = None
-    return "; ".join(" or ".join(values) for values in found.values())
+            facts["sizes"][f"E={record.query_size}"] = None
+    return "; ".join(" or ".join(values) for values in facts.values())
 
 
 def _baseline(records: Sequence[Record], *, layers: bool) -> str:
@@ -107,13 +109,7 @@ def _overhead(records: Sequence[Record]) -> str:
     return f"{min(times) * 1e6:.0f} µs, by a kernel that computes nothing"
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-def _print_grid(found: Grid, checks: Mapping[str, Mapping[str, Any]]) -> None:
+def _print_grid(grid: Grid, checks: Mapping[str, Mapping[str, Any]]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -121,18 +117,18 @@ def _print_grid(found: Grid, checks: Mapping[str, Mapping[str, Any]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", overflow="fold")
     table.add_column("checks", justify="right")
-    for title, columns in zip(found.titles, _columns(found), strict=True):
+    for title, columns in zip(grid.titles, _columns(grid), strict=True):
         for head, column in zip_longest(title.splitlines(), columns, fillvalue=""):
             table.add_column(f"{head}\n{column}", justify="right")
     kind = "scoring"
-    for line in found.lines:
+    for line in grid.lines:
         if line.kind == "mechanism" and kind != "mechanism":
             table.add_section()
             kind = "mechanism"
         name = f"  {line.name}" if line.beneath else line.name
         cells = [
             cell
-            for record, columns in zip(line.cells, _columns(found), strict=True)
+            for record, columns in zip(line.cells, _columns(grid), strict=True)
             for cell in (_cells(record) if record else dict.fromkeys(columns, "")).values()
         ]
         row = checks.get(line.subject)
@@ -141,7 +137,7 @@ def _print_grid(found: Grid, checks: Mapping[str, Mapping[str, Any]]) -> None:
     console().print(table)
 
 
-def _short(count: float) -> str:
+def _short_number(count: float) -> str:
     """A number with three digits, in thousands or millions if needed."""
     for factor, sign in ((1e6, "M"), (1e3, "k")):
         if count >= 0.9995 * factor:
@@ -150,20 +146,20 @@ def _short(count: float) -> str:
 
 
 def _is_wrong(line: Line, checks: Mapping[str, Any] | None) -> bool:
-    bad = any(r is not None and r.status not in ("ok", "unsupported") for r in line.cells)
-    return bad or bool(checks and checks["wrong"])
+    has_failure = any(r is not None and r.status not in ("ok", "unsupported") for r in line.cells)
+    return has_failure or bool(checks and checks["wrong"])
 
 
 def _checks_cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "not run"
-    rest = f" +{row['not_run']}" if row["not_run"] else ""
-    return f"{row['passed']}/{row['of']}{rest}"
+    suffix = f" +{row['not_run']}" if row["not_run"] else ""
+    return f"{row['passed']}/{row['of']}{suffix}"
 
 
-def _columns(found: Grid) -> list[tuple[str, ...]]:
+def _columns(grid: Grid) -> list[tuple[str, ...]]:
     """The columns of each case."""
-    examples = zip(*(line.cells for line in found.lines), strict=True)
+    examples = zip(*(line.cells for line in grid.lines), strict=True)
     return [tuple(_cells(next(cell for cell in cells if cell))) for cells in examples]
 
 
@@ -171,22 +167,22 @@ def _cells(record: Record) -> dict[str, str]:
     """The cells of a record by column: its ratio, the half width of the interval, and more."""
     layer = record.kind == "layer"
     memory = "" if record.peak_bytes is None else f"{record.peak_bytes / 2**20:.3g}"
-    own = {"gain": "", "MiB": memory}
+    extra = {"gain": "", "MiB": memory}
     if layer:
-        own = {"tok/s": "", "B/tok" if record.direction == "decode" else "MiB": ""}
-    shown = {"×": "", "±": "", **own}
-    first = next(iter(shown))
+        extra = {"tok/s": "", "B/tok" if record.direction == "decode" else "MiB": ""}
+    cells = {"×": "", "±": "", **extra}
+    first = next(iter(cells))
     if record.status != "ok":
-        return shown | {first: _SIGNS.get(record.status, record.status)}
+        return cells | {first: _SIGNS.get(record.status, record.status)}
     if layer:
-        kept = record_tables.whole(record.cache_bytes_per_token)
-        last = ("" if kept is None else str(kept)) if "B/tok" in shown else memory
-        shown |= dict(zip(own, (_short(record.tokens_per_s or 0), last), strict=True))
+        cache_bytes = record_tables.whole(record.cache_bytes_per_token)
+        size = ("" if cache_bytes is None else str(cache_bytes)) if "B/tok" in cells else memory
+        cells |= dict(zip(extra, (_short_number(record.tokens_per_s or 0), size), strict=True))
     elif record.gain is not None:
-        shown["gain"] = f"{record.gain:.3g}×"
+        cells["gain"] = f"{record.gain:.3g}×"
     if record.ratio is None:
-        return shown | {first: f"{(record.time_s or 0) * 1e3:.3g} ms"}
+        return cells | {first: f"{(record.time_s or 0) * 1e3:.3g} ms"}
     share = overhead_share(record)
     sign = _OVERHEAD_SIGN if share is not None and share >= OVERHEAD else ""
-    half = record_tables.percent(half_width(record.ratio_low, record.ratio_high))
-    return shown | {first: f"{record.ratio:.3g}{sign}", "±": half}
+    interval = record_tables.percent(half_width(record.ratio_low, record.ratio_high))
+    return cells | {first: f"{record.ratio:.3g}{sign}", "±": interval}

@@ -1,4 +1,4 @@
-"""What the first screen of ``attnbench run`` tells, as plain data."""
+"""The content of the first screen of ``attnbench run``, as plain data."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def checks_of(
 ) -> dict[str, dict[str, Any]]:
     """For each subject, the number of invariants that hold and that apply, and those violated."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    wrong: dict[str, list[str]] = defaultdict(list)
+    violations: dict[str, list[str]] = defaultdict(list)
     for outcome in outcomes:
         counts[outcome.subject][outcome.status] += 1
         if outcome.status not in ("passed", "skipped"):
-            wrong[outcome.subject].append(f"{outcome.invariant} {outcome.status}")
+            violations[outcome.subject].append(f"{outcome.invariant} {outcome.status}")
     return {
         subject: {
             "passed": counter["passed"],
             "of": counter.total() - counter["skipped"],
             "not_run": max(0, len(invariants.get(subject, ())) - counter.total()),
-            "wrong": wrong[subject],
+            "wrong": violations[subject],
         }
         for subject, counter in counts.items()
     }
@@ -41,48 +41,48 @@ def wrong_lines(
     addresses: Mapping[str, str],
 ) -> list[str]:
     """The failures, one line per subject."""
-    found = []
+    lines = []
     for subject, row in checks.items():
         if row["wrong"]:
-            some = ", ".join(row["wrong"][:3])
-            more = f" and {len(row['wrong']) - 3} more" if len(row["wrong"]) > 3 else ""
-            found.append(f"{subject}: {some}{more}; {_check(subject, addresses)}")
+            names = ", ".join(row["wrong"][:3])
+            suffix = f" and {len(row['wrong']) - 3} more" if len(row["wrong"]) > 3 else ""
+            lines.append(f"{subject}: {names}{suffix}; {_check_command(subject, addresses)}")
     for record in records:
         if record.status not in ("ok", "unsupported"):
             reason = (record.reason.splitlines() or [""])[0]
-            at = f"{record.workload} on {record.machine_name}".removesuffix(" on ")
-            found.append(f"{record.subject} at {at}: {record.status}: {reason}")
-    return found
+            place = f"{record.workload} on {record.machine_name}".removesuffix(" on ")
+            lines.append(f"{record.subject} at {place}: {record.status}: {reason}")
+    return lines
 
 
 def left_out(subjects: Sequence[str], unchecked: int, *, own_inputs: bool) -> list[dict[str, str]]:
     """The parts that a run leaves out, each with the command that runs it."""
-    found = []
+    parts = []
     if subjects:
-        found.append(
+        parts.append(
             {
                 "what": f"{len(subjects)} subjects with options",
                 "command": f"attnbench bench '{subjects[0]}'",
             }
         )
     if unchecked:
-        found.append(
+        parts.append(
             {
                 "what": f"{unchecked} checks for which there was no time",
                 "command": "attnbench run --check-seconds 600",
             }
         )
-    found.append(
+    parts.append(
         {"what": "the other cases of each check", "command": "attnbench check --profile default"}
     )
     if not own_inputs:
         what = "masks, backward passes and real workloads"
-        found.append({"what": what, "command": "attnbench bench --set default"})
-    return found
+        parts.append({"what": what, "command": "attnbench bench --set default"})
+    return parts
 
 
-def _check(subject: str, addresses: Mapping[str, str]) -> str:
-    """The command that checks a subject, by its address, as a file's subject has no global name."""
+def _check_command(subject: str, addresses: Mapping[str, str]) -> str:
+    """The command that checks a subject by its address; a file's subject has no global name."""
     return f"attnbench check {shlex.quote(addresses.get(subject, subject))}"
 
 
@@ -91,14 +91,14 @@ def next_commands(
 ) -> list[str]:
     """Commands to try next."""
     if wrong:
-        return [_check(wrong[0].partition(":")[0].partition(" at ")[0], addresses)]
-    named = [
+        return [_check_command(wrong[0].partition(":")[0].partition(" at ")[0], addresses)]
+    measured = [
         r.subject for r in records if r.status == "ok" and r.baseline != r.subject and r.commit
     ]
     return [
         "attnbench report",
-        f"attnbench compare HEAD {shlex.quote(addresses.get(named[0], named[0]))}"
-        if named
+        f"attnbench compare HEAD {shlex.quote(addresses.get(measured[0], measured[0]))}"
+        if measured
         else "attnbench new my-scores",
     ]
 

@@ -1,4 +1,4 @@
-"""Output of the outcomes of a check on the terminal, as they come."""
+"""Prints the outcomes of a check on the terminal as they arrive."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FEW_LAWS = 2
 
 
 class Screen:
-    """Prints outcomes as they come.
+    """Prints outcomes as they arrive.
 
     With one subject, each outcome is a line; with several, each finished subject is a line. The
-    failures of a subject are explained after its last outcome, when the likely cause is known: the
-    failure that shows it best in full, and the others by name.
+    failures of a subject are explained after its last outcome, when the likely cause is known. The
+    failure that shows the cause best is printed in full, the others by name.
 
     Args:
         subjects: expected number of outcomes by label of the subject.
@@ -43,53 +43,54 @@ class Screen:
         self, subjects: Mapping[str, int], statements: Mapping[str, str], *, verbose: bool = False
     ) -> None:
         self._expected, self._statements, self._verbose = subjects, statements, verbose
-        self._each = verbose or len(subjects) == 1
-        self._named = len(subjects) > 1
+        self._by_outcome = verbose or len(subjects) == 1
+        self._several = len(subjects) > 1
         self._subject_width = max(map(len, subjects), default=0)
         self._width = max(map(len, statements), default=0)
-        self._found: dict[str, list[Outcome]] = defaultdict(list)
+        self._outcomes: dict[str, list[Outcome]] = defaultdict(list)
 
     def add(self, outcome: Outcome) -> None:
         """Show an outcome."""
-        found = self._found[outcome.subject]
-        places = [place for place, one in enumerate(found) if one.invariant == outcome.invariant]
-        if places:  # what replaces an outcome that was shown
-            found[places[0]] = outcome
+        outcomes = self._outcomes[outcome.subject]
+        names = [earlier.invariant for earlier in outcomes]
+        if outcome.invariant in names:  # it replaces an outcome that was shown
+            outcomes[names.index(outcome.invariant)] = outcome
             message = outcome.reason.splitlines()[-1].strip()
             line = f"{outcome.subject}: {outcome.invariant}: {outcome.status}: {message}"
             print_line(line, outcome.status)
             return
-        found.append(outcome)
+        outcomes.append(outcome)
         wrong = not outcome.ok
         if wrong and self._verbose:
             print_line(failure_text(outcome, self._statements.get(outcome.invariant, "")) + "\n")
-        elif self._each and (self._verbose or outcome.reason != _NO_LAW):
-            self._line(outcome)
-        if len(found) == self._expected[outcome.subject]:
-            self._subject(outcome.subject, found)
+        elif self._by_outcome and (self._verbose or outcome.reason != _NO_LAW):
+            self._print_outcome(outcome)
+        if len(outcomes) == self._expected[outcome.subject]:
+            self._print_subject(outcome.subject, outcomes)
 
     def end(self, report: CheckReport, seconds: float) -> None:
         """Show the subjects that were cut short, and the counts of the whole report."""
-        for subject, found in self._found.items():
-            if len(found) < self._expected[subject]:
-                self._subject(subject, found)
+        for subject, outcomes in self._outcomes.items():
+            if len(outcomes) < self._expected[subject]:
+                self._print_subject(subject, outcomes)
         counts = counts_text(report)
         laws = {o.invariant: None for o in report.outcomes if o.reason == _NO_LAW}
-        if self._each and not self._verbose and laws:
-            few = f"law not declared: {', '.join(laws)}"
-            many = f"{len(laws)} for laws that are not declared; -v lists them"
-            counts += f" ({few if len(laws) <= _FEW_LAWS else many})"
+        if self._by_outcome and not self._verbose and laws:
+            names = f"law not declared: {', '.join(laws)}"
+            number = f"{len(laws)} for laws that are not declared; -v lists them"
+            counts += f" ({names if len(laws) <= _FEW_LAWS else number})"
         print_line(f"{counts} in {seconds:.0f} s")
         for note in report.notes:
             print_line(note)
-        heavy = [gap for gap in report.coverage if gap.weight >= HEAVY]
-        for line in gap_lines(heavy):
+        heavy_gaps = [gap for gap in report.coverage if gap.weight >= HEAVY]
+        for line in gap_lines(heavy_gaps):
             print_line(line, "heavy")
-        for line in gap_lines([gap for gap in report.coverage if gap not in heavy and self._each]):
+        light_gaps = [gap for gap in report.coverage if gap.weight < HEAVY]
+        for line in gap_lines(light_gaps) if self._by_outcome else ():
             print_line(line)
 
-    def _line(self, outcome: Outcome) -> None:
-        name = f"{outcome.subject:{self._subject_width}}  " if self._named else ""
+    def _print_outcome(self, outcome: Outcome) -> None:
+        name = f"{outcome.subject:{self._subject_width}}  " if self._several else ""
         head = f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant}"
         column = _STATUS_WIDTH + 2 + len(name) + self._width
         cases = "case" if outcome.cases == 1 else "cases"
@@ -98,31 +99,31 @@ class Screen:
             message += f": {outcome.reason}"
         elif outcome.status == "skipped":
             message = first_line(outcome.reason)
-        print_line(_fitted(head, column, message), outcome.status)
+        print_line(_two_parts(head, column, message), outcome.status)
 
-    def _subject(self, subject: str, found: Sequence[Outcome]) -> None:
-        bad = [outcome for outcome in with_cause(found) if not outcome.ok]
-        if bad:
-            gap = "\n" if self._each else ""
-            print_line(f"{gap}{finding_text(bad, self._statements)}\n")
-        if self._each:
+    def _print_subject(self, subject: str, outcomes: Sequence[Outcome]) -> None:
+        failures = [outcome for outcome in with_cause(outcomes) if not outcome.ok]
+        if failures:
+            gap = "\n" if self._by_outcome else ""
+            print_line(f"{gap}{finding_text(failures, self._statements)}\n")
+        if self._by_outcome:
             return
-        message = counts_text(CheckReport(tuple(found)))
-        seconds = sum(outcome.seconds for outcome in found)
-        cases = sum(outcome.cases for outcome in found)
-        head, column = f"{'see above' if bad else 'ok':9}  {subject}", 11 + self._subject_width
+        message = counts_text(CheckReport(tuple(outcomes)))
+        seconds = sum(outcome.seconds for outcome in outcomes)
+        cases = sum(outcome.cases for outcome in outcomes)
+        head, column = f"{'see above' if failures else 'ok':9}  {subject}", 11 + self._subject_width
         message = f"{seconds:6.1f} s  {cases} cases: {message}"
-        print_line(_fitted(head, column, message), "failed" if bad else "passed")
+        print_line(_two_parts(head, column, message), "failed" if failures else "passed")
 
 
-def _fitted(head: str, column: int, rest: str) -> str:
+def _two_parts(head: str, column: int, text: str) -> str:
     """A line whose second part starts at a column; wrapped if the terminal is too narrow."""
-    line, width = f"{head:{column}}  {rest}".rstrip(), screen_width()
+    line, width = f"{head:{column}}  {text}".rstrip(), screen_width()
     if width is None or len(line) <= width:
         return line
-    text, indent = f"{head}  {' '.join(rest.split())}", " " * 4
+    joined, indent = f"{head}  {' '.join(text.split())}", " " * 4
     return textwrap.fill(
-        text,
+        joined,
         max(width, 20),
         subsequent_indent=indent,
         break_on_hyphens=False,

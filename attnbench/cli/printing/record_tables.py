@@ -40,17 +40,17 @@ def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
     )
 
 
-def titled(record: Record) -> str:
+def title(record: Record) -> str:
     """The title of a table: a line about the case and the contract."""
     where = f"{record.dtype}, mask {record.mask}, on {record.where or record.device}"
     if record.kind == "layer":
-        what = _CALLS[record.direction].format(length=record.kv_len, batch=record.lead[0])
-        sizes = f"{what}, E={record.query_size}, {where.replace(', mask none', '')}"
+        call = _CALLS[record.direction].format(length=record.kv_len, batch=record.lead[0])
+        sizes = f"{call}, E={record.query_size}, {where.replace(', mask none', '')}"
     else:
         lead = "x".join(map(str, record.lead)) or "none"
-        grouped = f" in groups of {record.kv_heads} key heads" if record.kv_heads else ""
+        groups = f" in groups of {record.kv_heads} key heads" if record.kv_heads else ""
         sizes = (
-            f"{record.workload}: batch and heads {lead}{grouped}, L={record.q_len} "
+            f"{record.workload}: batch and heads {lead}{groups}, L={record.q_len} "
             f"S={record.kv_len} Eq={record.query_size} Ek={record.key_size} "
             f"Ev={record.value_size}, {where}"
         )
@@ -65,7 +65,7 @@ _CALLS = {
 }
 
 
-def ranked(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def ranking(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """The rows to print for each case and machine: ranked ones first, fastest first."""
     tables: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows(records):
@@ -75,21 +75,21 @@ def ranked(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, An
 
 def _cells(row: Row) -> dict[str, Any]:
     layer = row.record.kind == "layer"
-    own: dict[str, Any] = {"gain": row.gain, "time_ms": _scaled(row.time_s, 1e3)}
-    last: dict[str, Any] = {"first_ms": _scaled(row.first_call_s, 1e3)}
+    speed: dict[str, Any] = {"gain": row.gain, "time_ms": _scaled(row.time_s, 1e3)}
+    start: dict[str, Any] = {"first_ms": _scaled(row.first_call_s, 1e3)}
     if layer:
-        own, last = {"tokens/s": whole(row.tokens_per_s)}, {}
+        speed, start = {"tokens/s": whole(row.tokens_per_s)}, {}
         if row.record.direction == "decode":
-            own["cache_B"] = whole(row.record.cache_bytes_per_token)
+            speed["cache_B"] = whole(row.record.cache_bytes_per_token)
     return {
         "subject": row.record.subject,
         f"× {row.record.baseline or baseline_of(row.record.kind)}": row.ratio,
         "±": percent(half_width(row.ratio_low, row.ratio_high)),
-        **own,
+        **speed,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),
         "error": row.error_ratio,
         "roof_%": _scaled(row.roofline_share, 100),
-        **last,
+        **start,
         "processes": row.processes,
         "status": row.status,
         "reason": row.reason,
@@ -114,11 +114,11 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 def reasons(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Why rows are not ranked, one line for each reason."""
-    found: dict[str, list[str]] = defaultdict(list)
+    subjects: dict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row["reason"]:
-            found[f"{row['status']}: {row['reason'].splitlines()[0]}"].append(row["subject"])
-    return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
+            subjects[f"{row['status']}: {row['reason'].splitlines()[0]}"].append(row["subject"])
+    return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in subjects.items()]
 
 
 def busy_line(records: Iterable[Record]) -> str:
@@ -126,8 +126,8 @@ def busy_line(records: Iterable[Record]) -> str:
     records = list(records)
     machines = list(dict.fromkeys(record.machine_name for record in records))
     if len(machines) > 1:
-        own = {name: [r for r in records if r.machine_name == name] for name in machines}
-        return "\n".join(f"On {name}: {busy_line(some)}" for name, some in own.items())
+        groups = {name: [r for r in records if r.machine_name == name] for name in machines}
+        return "\n".join(f"On {name}: {busy_line(group)}" for name, group in groups.items())
     load = busy(records)
     if not load:
         return ""

@@ -16,10 +16,10 @@ from typing import Any
 _WIDTH = 120
 """Width of output in a pipe or a file, in columns."""
 
-_LEAST = 12
+_MIN_WIDTH = 12
 """Least width of a column whose cells have at least as many characters."""
 
-_FIRST = 30
+_FIRST_WIDTH = 30
 """The same for the first column, which names the row."""
 
 _STYLES = {
@@ -88,9 +88,9 @@ def print_line(text: str, status: str = "") -> None:
     style = _STYLES.get(status)
     if style and (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         screen = console()  # without colours if NO_COLOR is set
-        with screen.capture() as captured:
+        with screen.capture() as capture:
             screen.print(text, style=style, markup=False, soft_wrap=True, end="")
-        text = captured.get()
+        text = capture.get()
     print(text, flush=True)
 
 
@@ -139,31 +139,32 @@ def print_table(
         return
     columns = [name for name in rows[0] if name not in hide]
     screen = console()
-    if _least_width(rows, columns) > screen.width:
+    if _table_width(rows, columns) > screen.width:
         _print_blocks(rows, columns, screen.width, title)
         return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         justify: Any = "right" if numeric or name in right else "left"
-        short = _widest(rows, name) <= _least(rows, name, columns[0])
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=short)
+        is_short = _cell_width(rows, name) <= _min_width(rows, name, columns[0])
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=is_short)
     for row in rows:
         cells = [_cell(row.get(name)) for name in columns]
         table.add_row(*[Text(cell, style=_STYLES.get(cell, "")) for cell in cells])
     screen.print(table)
 
 
-def _least_width(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> int:
-    """The width at which each column shows its name, and short cells in full."""
-    return sum(_least(rows, name, columns[0]) for name in columns) + 3 * len(columns)
+def _table_width(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> int:
+    """The least width at which each column shows its name, and short cells in full."""
+    return sum(_min_width(rows, name, columns[0]) for name in columns) + 3 * len(columns)
 
 
-def _least(rows: Sequence[Mapping[str, Any]], name: str, first: str) -> int:
-    return max(len(name), min(_FIRST if name == first else _LEAST, _widest(rows, name)))
+def _min_width(rows: Sequence[Mapping[str, Any]], name: str, first: str) -> int:
+    limit = _FIRST_WIDTH if name == first else _MIN_WIDTH
+    return max(len(name), min(limit, _cell_width(rows, name)))
 
 
-def _widest(rows: Sequence[Mapping[str, Any]], name: str) -> int:
+def _cell_width(rows: Sequence[Mapping[str, Any]], name: str) -> int:
     return max(len(_cell(row.get(name))) for row in rows)
 
 
@@ -230,21 +231,21 @@ def progress(
         TextColumn("{task.fields[now]}"),
     )
     # lines printed meanwhile go above the bar, unless they go to a pipe
-    shared = sys.stdout.isatty()
+    is_terminal = sys.stdout.isatty()
     bar = Progress(
         *columns,
         console=console(stderr=True),
         transient=True,
-        redirect_stdout=shared,
-        redirect_stderr=shared,
+        redirect_stdout=is_terminal,
+        redirect_stderr=is_terminal,
     )
     task = bar.add_task(what, total=total, now="")
-    due, shown = time.monotonic() + after_s, False
+    start_s, shown = time.monotonic() + after_s, False
 
     def advance(steps: int, text: str) -> None:
         nonlocal shown
         bar.update(task, advance=steps, now=text)
-        if not shown and time.monotonic() > due:
+        if not shown and time.monotonic() > start_s:
             shown = True
             bar.start()
 

@@ -24,12 +24,12 @@ would see: the smallest change that 95 of 100 such comparisons would call slower
 
 def duel_row(row: Row) -> dict[str, Any]:
     """A row as the table shows it; without enough pairs there is no interval."""
-    found = row.judged
+    verdict = row.judged
     return {
         "subject": row.subject,
         "case": row.case.workload or row.case.id,
-        **_change_cells(found),
-        "spread": _share(found.spread if found else math.nan).lstrip("+"),
+        **_change_cells(verdict),
+        "spread": _share(verdict.spread if verdict else math.nan).lstrip("+"),
         "pairs": str(len(row.values)),
         "verdict": row.verdict,
     }
@@ -57,7 +57,7 @@ def _numbers(verdict: Verdict | None, *names: str) -> dict[str, float | None]:
 
 
 def _change_cells(verdict: Verdict | None) -> dict[str, str]:
-    """The change, its bounds if enough was measured for them, and what would have been seen."""
+    """The change, its bounds if there are enough pairs, and the smallest detectable change."""
     if verdict is None:
         return dict.fromkeys(("change", "from", "to", "would see"), "-")
     bounded = math.isfinite(verdict.high)
@@ -73,7 +73,7 @@ def _share(value: float) -> str:
     return f"{value:+.1%}" if math.isfinite(value) else "-"
 
 
-def counted(verdicts: Iterable[str]) -> str:
+def counts_line(verdicts: Iterable[str]) -> str:
     """How often each verdict was given, as a line."""
     counts = Counter(verdicts)
     return ", ".join(
@@ -97,8 +97,8 @@ def recorded_row(row: Compared) -> dict[str, Any]:
 
 def without_constants(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows without the columns of the case that are the same in all rows."""
-    same = {name for name in _CONSTANTS if len({row[name] for row in rows}) == 1}
-    return [{k: v for k, v in row.items() if k not in same} for row in rows]
+    constants = {name for name in _CONSTANTS if len({row[name] for row in rows}) == 1}
+    return [{k: v for k, v in row.items() if k not in constants} for row in rows]
 
 
 def _means(row: Compared) -> list[tuple[str, float | None]]:
