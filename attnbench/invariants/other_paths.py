@@ -15,7 +15,7 @@ from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
-from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.invariants.toolkit.layer_calls import has_gradients as layer_has_gradients
 from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS
@@ -87,7 +87,7 @@ def agrees_with_same_as(subject: Subject, case: Case) -> None:
     if case.dtype not in other.dtypes or other.legal(case) != case:
         reject(f"{other.name} takes no such sizes or dtype")
     if subject.kind == "layer":
-        _same_layer(Look(subject, case), Look(other, case))
+        _same_layer(LayerCase(subject, case), LayerCase(other, case))
         return
     if (reason := other.unsupported(case)) is not None:
         raise RefusalError(f"{other.name}: {reason}")
@@ -108,25 +108,23 @@ def agrees_with_same_as(subject: Subject, case: Case) -> None:
         _same_gradients(base, there)
 
 
-def _same_layer(look: Look, there: Look) -> None:
+def _same_layer(layer: LayerCase, there: LayerCase) -> None:
     """Compare one call without a cache; how calls may be cut is what other invariants hold."""
-    there.module = _loaded(there.subject, look.module, look.case)
-    there.hidden, there.mask = look.hidden, look.mask
-    real = look.real(look.hidden, look.mask)
-    expected = _told_of(there.subject, lambda: there.run(look.hidden, look.mask))
-    got = look.run(look.hidden, look.mask)
+    there.module = _loaded(there.subject, layer.module, layer.case)
+    there.hidden, there.mask = layer.hidden, layer.mask
+    real = layer.real(layer.hidden, layer.mask)
+    expected = _told_of(there.subject, lambda: there.run(layer.hidden, layer.mask))
+    got = layer.run(layer.hidden, layer.mask)
     dtype = got.dtype  # who rounds more coarsely has the budget
-    judge = look if look.subject.eps(dtype) >= there.subject.eps(dtype) else there
+    judge = layer if layer.subject.eps(dtype) >= there.subject.eps(dtype) else there
     told = f"{there.subject.name}, which same_as names,"
-    found = judge.differs(got, expected, real)
-    if found is not None:
-        look.accuse(found, got, expected, "output", told)
-    if layer_has_gradients(look.subject) or layer_has_gradients(there.subject):
+    judge.expect(got, expected, real, "output", told)
+    if layer_has_gradients(layer.subject) or layer_has_gradients(there.subject):
         return
-    weight, gradients = look.other(got), []
-    for side in (there, look):
-        hidden = look.hidden.detach().clone().requires_grad_()
-        output, _ = side.subject.call(side.module, hidden, look.mask)
+    weight, gradients = layer.other(got), []
+    for side in (there, layer):
+        hidden = layer.hidden.detach().clone().requires_grad_()
+        output, _ = side.call(hidden, layer.mask)
         if not output.requires_grad:
             reject("one of the two has no graph here")
         output = torch.where(real, output, torch.zeros_like(output))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
-def has_cache(subject: Subject, *operations: str) -> str | None:
+def has_cache(subject: LayerSubject, *operations: str) -> str | None:
     """The reason why the invariant does not apply to a layer's cache, or ``None``."""
-    assert isinstance(subject, LayerSubject)
     cache = subject.spec.cache
     if cache is None:
         return "it has no cache"
@@ -96,7 +95,7 @@ def cache_cases(subject: Subject) -> SearchStrategy[Case]:
 def cache_invariant(
     judged: str,
     statement: str,
-    applies: Callable[[Subject], str | None],
+    applies: Callable[[Any], str | None],
     *,
     law: bool = False,
 ) -> Invariant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,10 +11,15 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.stage import TOKENS
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.layer_calls import Look, has_gradients, layer_cases
+from attnbench.invariants.toolkit.decorator import hook_of
+from attnbench.invariants.toolkit.layer_calls import (
+    LayerCase,
+    has_gradients,
+    layer_cases,
+    layer_invariant,
+)
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
-from attnbench.invariants.toolkit.layer_rounding import gradient_floor, rounding_of
+from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
@@ -24,93 +29,78 @@ if TYPE_CHECKING:
 _MASKS = ("none", "padding", "left_padding")
 
 
-@invariant(kinds=("layer",), cases=layer_cases)
-def items_are_independent(subject: Subject, case: Case) -> None:
+@layer_invariant()
+def items_are_independent(layer: LayerCase) -> None:
     """What an item gets depends neither on the order of the batch nor on the other items."""
-    look, batch = Look(subject, case), case.lead[0]
+    batch = layer.case.lead[0]
     if batch < 2:
         reject("the only item is always alone")
-    expected = look.run(look.hidden)
-    order = torch.randperm(batch, generator=look.generator)
-    item = look.choose(batch)
-    mates = look.other(look.hidden)
-    mates[item] = look.hidden[item]
+    expected = layer.run(layer.hidden)
+    order = torch.randperm(batch, generator=layer.generator)
+    item = layer.choose(batch)
+    mates = layer.other(layer.hidden)
+    mates[item] = layer.hidden[item]
     only = slice(item, item + 1)
     for got, want, told, cause in (
-        (look.run(mates)[only], expected[only], f"item {item} among others", "items_mixed"),
-        (look.run(look.hidden[order]), expected[order], f"items in order {order.tolist()}", None),
-        (look.run(look.hidden[only]), expected[only], f"item {item} alone", None),
+        (layer.run(mates)[only], expected[only], f"item {item} among others", "items_mixed"),
+        (layer.run(layer.hidden[order]), expected[order], f"items in order {order.tolist()}", None),
+        (layer.run(layer.hidden[only]), expected[only], f"item {item} alone", None),
     ):
 
         def allowed(count: int = got.shape[0]) -> Tensor:
-            limits = rounding_of(look.subject, look.module, look.hidden)
-            return limits.amax(0, keepdim=True).expand(count, -1, -1)
+            return layer.rounding.amax(0, keepdim=True).expand(count, -1, -1)
 
-        found = look.differs(got, want, look.real(got), allowed)
-        if found is not None:
-            other = f"the same item in its batch of {batch}"
-            look.accuse(found, got, want, f"for {told}, output", other, cause)
+        other = f"the same item in its batch of {batch}"
+        what = f"for {told}, output"
+        layer.expect(got, want, layer.real(got), what, other, allowed=allowed, cause=cause)
 
 
-def _is_causal(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
+def _is_causal(subject: LayerSubject) -> str | None:
     return None if subject.spec.causal else "it is not causal"
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(subject, masks=_MASKS, regimes=("normal",), min_q_len=2),
-    applies=_is_causal,
-)
-def later_tokens_are_invisible(subject: Subject, case: Case) -> None:
+@layer_invariant(masks=_MASKS, regimes=("normal",), min_q_len=2, applies=_is_causal)
+def later_tokens_are_invisible(layer: LayerCase) -> None:
     """An output of a causal layer does not change with later tokens."""
-    look = Look(subject, case)
-    length = case.q_len
+    length = layer.case.q_len
     if length < 2:
         reject("the only token has no future")
-    own = 1 + look.choose(length - 1)
-    later = torch.arange(length, device=look.hidden.device) >= own
-    hidden = torch.where(later[:, None], look.other(look.hidden), look.hidden)
-    expected, got = look.run(look.hidden, look.mask), look.run(hidden, look.mask)
-    real = look.real(look.hidden, look.mask) & ~later[:, None]
-    found = look.differs(got, expected, real)
-    if found is not None:
-        given = "" if look.mask is None else " and a padding_mask"
-        what = f"with other tokens from {own} on{given}, output"
-        look.accuse(found, got, expected, what, "the output before they were changed")
+    own = 1 + layer.choose(length - 1)
+    later = torch.arange(length, device=layer.hidden.device) >= own
+    hidden = torch.where(later[:, None], layer.other(layer.hidden), layer.hidden)
+    expected, got = layer.run(layer.hidden, layer.mask), layer.run(hidden, layer.mask)
+    real = layer.real(layer.hidden, layer.mask) & ~later[:, None]
+    given = "" if layer.mask is None else " and a padding_mask"
+    what = f"with other tokens from {own} on{given}, output"
+    layer.expect(got, expected, real, what, "the output before they were changed")
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(
-        subject,
-        masks=_MASKS,
-        regimes=("normal",),
-        min_q_len=2,
-        dtypes=("float32", "float64"),
-    ),
+@layer_invariant(
+    masks=_MASKS,
+    regimes=("normal",),
+    min_q_len=2,
+    dtypes=("float32", "float64"),
     applies=lambda subject: _is_causal(subject) or has_gradients(subject),
 )
-def later_tokens_take_no_gradient(subject: Subject, case: Case) -> None:
+def later_tokens_take_no_gradient(layer: LayerCase) -> None:
     """An output of a causal layer has no gradient with respect to a later token."""
-    look = Look(subject, case)
-    length = case.q_len
+    length = layer.case.q_len
     if length < 2:
         reject("the only token has no future")
-    own = 1 + look.choose(length - 1)
-    hidden = look.hidden.detach().clone().requires_grad_()
-    output, _ = look.subject.call(look.module, hidden, look.mask)
+    own = 1 + layer.choose(length - 1)
+    hidden = layer.hidden.detach().clone().requires_grad_()
+    output, _ = layer.call(hidden, layer.mask)
     if not output.requires_grad:
         reject("the output has no graph")
-    weight = look.other(output.detach())
+    weight = layer.other(output.detach())
     weight[:, own:] = 0.0
-    if look.mask is not None:
-        weight = torch.where(look.mask.unsqueeze(-1), weight, torch.zeros_like(weight))
+    if layer.mask is not None:
+        weight = torch.where(layer.mask.unsqueeze(-1), weight, torch.zeros_like(weight))
     (gradient,) = differentiate(output, [hidden], weight)
     if gradient is None:
         return
-    late, allowed = gradient[:, own:].abs(), gradient_floor(look.subject, gradient)
-    if not float(late.amax()) <= allowed and not sees_the_future(look.subject, case.mask):
+    late, allowed = gradient[:, own:].abs(), gradient_floor(layer.subject, gradient)
+    if not float(late.amax()) <= allowed and not sees_the_future(layer.subject, layer.case.mask):
         place = [int(i) for i in (~(late <= allowed)).nonzero()[0]]
         place[1] += own
         raise InvariantViolation(
@@ -119,27 +109,21 @@ def later_tokens_take_no_gradient(subject: Subject, case: Case) -> None:
         )
 
 
-def _has_window(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
+def _has_window(subject: LayerSubject) -> str | None:
     return None if subject.width is not None else "it declares no window"
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(subject, regimes=("normal",), min_q_len=2),
-    applies=_has_window,
-)
-def outputs_see_no_more_than_the_window(subject: Subject, case: Case) -> None:
+@layer_invariant(regimes=("normal",), min_q_len=2, applies=_has_window)
+def outputs_see_no_more_than_the_window(layer: LayerCase) -> None:
     """An output depends on no tokens outside the declared window, at several lengths."""
-    look = Look(subject, case)
-    window, width = look.subject.spec.window, look.subject.width
+    window, width = layer.subject.spec.window, layer.subject.width
     assert width is not None
-    longest = min(look.subject.capacity, TOKENS)
+    longest = min(layer.subject.capacity, TOKENS)
     if longest <= width:
         reject("the window is as wide as the longest sequence")
     # a layer may divide a sequence into windows, so a length may be one more than a multiple
     for length in {min(longest, n) for n in (width + 1, width + 2, 2 * width + 1, 2 * width + 3)}:
-        moved = _moved_outputs(look, case.replace(lead=(1,), q_len=length, kv_len=length))
+        moved = _moved_outputs(layer, layer.case.replace(lead=(1,), q_len=length, kv_len=length))
         for query in range(length):
             tokens = moved[:, query].nonzero().flatten().tolist()
             if not tokens:
@@ -160,39 +144,35 @@ def outputs_see_no_more_than_the_window(subject: Subject, case: Case) -> None:
                 )
 
 
-def _moved_outputs(look: Look, case: Case) -> Tensor:
+def _moved_outputs(layer: LayerCase, case: Case) -> Tensor:
     """``(L, L)``: whether a change of the first index's token moves the second one's output."""
-    hidden = look.subject.inputs(case).hidden
+    hidden = layer.subject.inputs(case).hidden
     length = case.q_len
     changed = hidden.repeat(length, 1, 1)  # item j of a batch has another token j
     own = torch.arange(length)
-    changed[own, own] = look.other(changed[own, own])
-    limits = rounding_of(look.subject, look.module, hidden)
-    return ((look.run(changed) - look.run(hidden)).double().abs().cpu() > limits).any(-1)
+    changed[own, own] = layer.other(changed[own, own])
+    limits = layer.limits(hidden)
+    return ((layer.run(changed) - layer.run(hidden)).double().abs().cpu() > limits).any(-1)
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(subject, regimes=("normal",), dtypes=("float32",)),
-)
-def outputs_depend_on_their_token(subject: Subject, case: Case) -> None:
+@layer_invariant(regimes=("normal",), dtypes=("float32",))
+def outputs_depend_on_their_token(layer: LayerCase) -> None:
     """Each output changes with its own token, however long the sequence is."""
-    look = Look(subject, case)
-    length = case.q_len
+    length = layer.case.q_len
     items = max(2, length)  # two also where one token is all: a layer may mix its items
-    expected = look.run(look.hidden[:1].repeat(items, 1, 1))
+    expected = layer.run(layer.hidden[:1].repeat(items, 1, 1))
     still = torch.ones(length, dtype=torch.bool)
     for _ in range(3):
-        changed = look.hidden[:1].repeat(items, 1, 1)
+        changed = layer.hidden[:1].repeat(items, 1, 1)
         own = torch.arange(length)
-        changed[own, own] = look.other(changed[own, own])
-        got = look.run(changed)
+        changed[own, own] = layer.other(changed[own, own])
+        got = layer.run(changed)
         still &= (got[own, own] == expected[0]).all(-1).cpu()
     if bool(still.any()):
         token = int(still.nonzero()[0])
-        others = look.other(look.hidden[:1].repeat(items, 1, 1))
-        others[:, token] = look.hidden[:1, token]
-        mixed = bool((look.run(others)[0, token] != expected[0, token]).any())
+        others = layer.other(layer.hidden[:1].repeat(items, 1, 1))
+        others[:, token] = layer.hidden[:1, token]
+        mixed = bool((layer.run(others)[0, token] != expected[0, token]).any())
         beside = "; it does depend on the other tokens" if mixed else ""
         raise InvariantViolation(
             f"of {length} tokens, output {token} = {expected[0, token, 0].item():.6g}, ... is the "
@@ -201,8 +181,7 @@ def outputs_depend_on_their_token(subject: Subject, case: Case) -> None:
         )
 
 
-def _promises_no_move(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
+def _promises_no_move(subject: LayerSubject) -> str | None:
     positions, window = subject.conventions.positions, subject.width
     if positions == "absolute":
         return "positions are absolute (convention positions)"
@@ -220,35 +199,31 @@ def _moving_cases(subject: Subject) -> SearchStrategy[Case]:
     return layer_cases(subject, regimes=("normal",), min_q_len=least, max_len=longest)
 
 
-@invariant(kinds=("layer",), cases=_moving_cases, applies=_promises_no_move)
-def moved_tokens_keep_their_outputs(subject: Subject, case: Case) -> None:
+@layer_invariant(cases=_moving_cases, applies=_promises_no_move)
+def moved_tokens_keep_their_outputs(layer: LayerCase) -> None:
     """Where a layer's positions are none, reordering the tokens reorders the outputs; where they
     are relative, outputs whose window does not reach the first tokens do not change without these.
     """
-    look = Look(subject, case)
-    whole, window = look.run(look.hidden), look.subject.width
-
-    def limits() -> Tensor:
-        return rounding_of(look.subject, look.module, look.hidden)
-
-    if _reorders(look.subject):
-        order = torch.randperm(case.q_len, generator=look.generator)
-        got, expected = look.run(look.hidden[:, order]), whole[:, order]
+    case, whole, window = layer.case, layer.run(layer.hidden), layer.subject.width
+    if _reorders(layer.subject):
+        order = torch.randperm(case.q_len, generator=layer.generator)
+        got, expected = layer.run(layer.hidden[:, order]), whole[:, order]
         told = f"with tokens in the order {order.tolist()}, output"
-        found = look.differs(got, expected, look.real(got), lambda: limits()[:, order])
+        kept: Any = order
     else:
         assert window is not None
-        if sees_beyond_window(look.subject):
+        if sees_beyond_window(layer.subject):
             reject("it sees tokens beyond its window, of which another invariant tells")
         if case.q_len <= window:
             reject("no output is beyond the window of the first token")
-        cut = 1 + look.choose(case.q_len - window)
+        cut = 1 + layer.choose(case.q_len - window)
         rest = cut + window - 1
-        got, expected = look.run(look.hidden[:, cut:])[:, window - 1 :], whole[:, rest:]
+        got, expected = layer.run(layer.hidden[:, cut:])[:, window - 1 :], whole[:, rest:]
         told = f"without the first {cut} tokens, which no window holds, output"
-        found = look.differs(got, expected, look.real(got), lambda: limits()[:, rest:])
-    if found is not None:
-        look.accuse(found, got, expected, told, "the same token in the whole sequence")
+        kept = slice(rest, None)
+    other = "the same token in the whole sequence"
+    real, limits = layer.real(got), lambda: layer.rounding[:, kept]
+    layer.expect(got, expected, real, told, other, allowed=limits)
 
 
 def _reorders(subject: LayerSubject) -> bool:

@@ -8,46 +8,38 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from attnbench.cases.case import Case
 from attnbench.errors import RefusalError
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
+from attnbench.invariants.toolkit.decorator import hook_of
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant
 from attnbench.subject.layer import LayerSubject
-from attnbench.subject.subject import Subject
 
 
-def _has_groups(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
+def _has_groups(subject: LayerSubject) -> str | None:
     heads, groups = subject.spec.heads, subject.spec.kv_heads
     if heads is None or groups is None:
         return "declares no grouped heads (heads=, kv_heads=)"
     return None if 1 < groups < heads else "it has a single group of heads, or groups of one head"
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(
-        subject, regimes=("normal",), dtypes=("float32", "float64"), min_q_len=2
-    ),
-    applies=_has_groups,
+@layer_invariant(
+    regimes=("normal",), dtypes=("float32", "float64"), min_q_len=2, applies=_has_groups
 )
-def heads_of_a_group_are_alike(subject: Subject, case: Case) -> None:
+def heads_of_a_group_are_alike(layer: LayerCase) -> None:
     """Two query heads that share keys and values may change places, with their projections, without
     any effect.
     """
-    look = Look(subject, case)
-    heads, groups = look.subject.spec.heads, look.subject.spec.kv_heads
+    heads, groups = layer.subject.spec.heads, layer.subject.spec.kv_heads
     assert heads is not None
     assert groups is not None
-    expected, real = look.run(look.hidden), look.real(look.hidden)
+    expected, real = layer.run(layer.hidden), layer.real(layer.hidden)
     violation = None
-    for first, last in _maps(look.module, heads, groups):
+    for first, last in _maps(layer.module, heads, groups):
         within, across = (
-            _swapped(look, first, last, heads, other) for other in (1, heads // groups)
+            _swapped(layer, first, last, heads, other) for other in (1, heads // groups)
         )
-        if look.differs(across, expected, real) is None:
+        if layer.differs(across, expected, real) is None:
             continue  # not the heads: hidden features of an MLP may all change places
-        found = look.differs(within, expected, real)
+        found = layer.differs(within, expected, real)
         if found is None:
             return
         violation = violation or (found, within, f"{first} and {last}")
@@ -55,7 +47,7 @@ def heads_of_a_group_are_alike(subject: Subject, case: Case) -> None:
         raise RefusalError("no nn.Linear maps into the query heads, and another out of them")
     found, got, names = violation
     told = f"with the first two heads of a group in each other's place in {names}, output"
-    look.accuse(found, got, expected, told, "the layer as it is")
+    layer.accuse(found, got, expected, told, "the layer as it is")
 
 
 def _maps(module: nn.Module, heads: int, groups: int) -> Iterator[tuple[str, str]]:
@@ -69,11 +61,11 @@ def _maps(module: nn.Module, heads: int, groups: int) -> Iterator[tuple[str, str
                 yield first, last
 
 
-def _swapped(look: Look, first: str, last: str, heads: int, other: int) -> Tensor:
+def _swapped(layer: LayerCase, first: str, last: str, heads: int, other: int) -> Tensor:
     """The output with the first head and another one in each other's place."""
     order = list(range(heads))
     order[0], order[other] = other, 0
-    module = copy.deepcopy(look.module)
+    module = copy.deepcopy(layer.module)
     into, out = module.get_submodule(first), module.get_submodule(last)
     assert isinstance(into, nn.Linear)
     assert isinstance(out, nn.Linear)
@@ -85,7 +77,7 @@ def _swapped(look: Look, first: str, last: str, heads: int, other: int) -> Tenso
             rows = tensor[: heads * width].reshape(heads, width, *tensor.shape[1:])
             tensor[: heads * width] = rows[order].flatten(0, 1)
         out.weight.copy_(out.weight.reshape(-1, heads, width)[:, order].flatten(1))
-        return look.subject.call(module, look.hidden)[0]
+        return layer.subject.call(module, layer.hidden)[0]
 
 
 attnbench_invariants = hook_of(__name__)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.comparisons import (
@@ -15,44 +14,36 @@ from attnbench.invariants.toolkit.comparisons import (
     reject,
     same_gradient,
 )
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.layer_calls import Look, has_gradients, layer_cases
-from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of
-from attnbench.subject.subject import Subject
+from attnbench.invariants.toolkit.decorator import hook_of
+from attnbench.invariants.toolkit.layer_calls import LayerCase, has_gradients, layer_invariant
+from attnbench.invariants.toolkit.layer_rounding import floor_of
 
 _MASKS = ("none", "padding")
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(
-        subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",)
-    ),
-    applies=has_gradients,
-)
-def checkpointing_changes_nothing(subject: Subject, case: Case) -> None:
+@layer_invariant(masks=_MASKS, regimes=("normal",), dtypes=("float32",), applies=has_gradients)
+def checkpointing_changes_nothing(layer: LayerCase) -> None:
     """Under torch.utils.checkpoint, output and gradients are the same."""
-    look = Look(subject, case)
-    look.module.train()
+    layer.module.train()
     gradients, outputs = [], []
     for how in ("plain", "checkpointed"):
-        torch.default_generator.manual_seed(case.seed)
-        hidden = look.hidden.detach().clone().requires_grad_()
+        torch.default_generator.manual_seed(layer.case.seed)
+        hidden = layer.hidden.detach().clone().requires_grad_()
 
         def run(given: Tensor) -> Tensor:
-            return look.subject.call(look.module, given, look.mask)[0]
+            return layer.call(given, layer.mask)[0]
 
         output = run(hidden) if how == "plain" else checkpoint(run, hidden, use_reentrant=False)
         assert isinstance(output, Tensor)
         if not output.requires_grad:
             reject("the output has no graph")
-        real = look.real(look.hidden, look.mask)
+        real = layer.real(layer.hidden, layer.mask)
         output = torch.where(real, output, torch.zeros_like(output))
         weight = torch.ones_like(output)
-        wanted = [hidden, *(p for p in look.module.parameters() if p.requires_grad)]
+        wanted = [hidden, *(p for p in layer.module.parameters() if p.requires_grad)]
         gradients.append(differentiate(output, wanted, weight))
         outputs.append(output.detach())
-    allowed = floor_of(look.subject, outputs[0])
+    allowed = floor_of(layer.subject, outputs[0])
     what, other = "under torch.utils.checkpoint, output", "the call without it"
     agree_within(outputs[1], outputs[0], allowed, what, other)
     for one, two in zip(gradients[1], gradients[0], strict=True):
@@ -63,34 +54,32 @@ _STEPS = (1e-4, 1e-5)
 """Moves of finite differences."""
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(
-        subject, masks=_MASKS, regimes=("normal",), dtypes=("float64",)
-    ),
+@layer_invariant(
+    masks=_MASKS,
+    regimes=("normal",),
+    dtypes=("float64",),
     applies=lambda subject: (
         has_gradients(subject)
         or (None if "float64" in subject.dtypes else "float64 is not supported")
     ),
 )
-def dropout_is_drawn_once(subject: Subject, case: Case) -> None:
+def dropout_is_drawn_once(layer: LayerCase) -> None:
     """In training, after the same seed, a layer gives the same output, and its gradients are its
     finite differences: nothing is drawn anew in the backward pass.
     """
-    look = Look(subject, case)
-    still = look.run(look.hidden, look.mask)
+    still = layer.run(layer.hidden, layer.mask)
     if not bool(still.isfinite().all()):
         reject("the output is not finite, of which another invariant tells")
-    look.module.train()
-    leaves = [look.hidden.detach().clone().requires_grad_()]
-    leaves += [p for p in look.module.parameters() if p.requires_grad]
-    ways = [look.other(leaf.detach()) for leaf in leaves]
-    real = look.real(look.hidden, look.mask)
-    weight = torch.where(real, look.other(still), torch.zeros_like(still))
+    layer.module.train()
+    leaves = [layer.hidden.detach().clone().requires_grad_()]
+    leaves += [p for p in layer.module.parameters() if p.requires_grad]
+    ways = [layer.other(leaf.detach()) for leaf in leaves]
+    real = layer.real(layer.hidden, layer.mask)
+    weight = torch.where(real, layer.other(still), torch.zeros_like(still))
 
     def total() -> Tensor:
-        torch.default_generator.manual_seed(case.seed)
-        output = look.subject.call(look.module, leaves[0], look.mask)[0]
+        torch.default_generator.manual_seed(layer.case.seed)
+        output = layer.call(leaves[0], layer.mask)[0]
         return (output * weight).sum()
 
     first, second = total(), total()
@@ -128,37 +117,33 @@ def dropout_is_drawn_once(subject: Subject, case: Case) -> None:
     )
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(
-        subject, regimes=("normal",), dtypes=("float32",), min_q_len=3
-    ),
+@layer_invariant(
+    regimes=("normal",),
+    dtypes=("float32",),
+    min_q_len=3,
     applies=lambda subject: has_gradients(subject) or has_cache(subject),
 )
-def cached_gradients_are_right_or_stopped(subject: Subject, case: Case) -> None:
+def cached_gradients_are_right_or_stopped(layer: LayerCase) -> None:
     """Gradients through a cache equal those of one call, or a cache stops them all or makes
     autograd raise.
     """
-    look = Look(subject, case)
-    if case.q_len < 3:
+    if layer.case.q_len < 3:
         reject("one token has no past")
-    cut = 1 + look.choose(case.q_len - 2)
-    hidden = look.hidden.detach().clone().requires_grad_()
-    cache = look.subject.new_cache(look.module, case.lead[0])
-    _, cache = look.subject.call(look.module, hidden[:, :cut], None, cache)
-    output, _ = look.subject.call(look.module, hidden[:, cut:], None, cache)
-    again = look.hidden.detach().clone().requires_grad_()
-    whole, _ = look.subject.call(look.module, again)
+    cut = 1 + layer.choose(layer.case.q_len - 2)
+    hidden = layer.hidden.detach().clone().requires_grad_()
+    cache = layer.subject.new_cache(layer.module, layer.case.lead[0])
+    _, cache = layer.call(hidden[:, :cut], None, cache)
+    output, _ = layer.call(hidden[:, cut:], None, cache)
+    again = layer.hidden.detach().clone().requires_grad_()
+    whole, _ = layer.call(again)
     if not (output.requires_grad and whole.requires_grad):
         reject("the output has no graph")
     expected = whole[:, cut:]
 
-    def allowed() -> Tensor:
-        return rounding_of(look.subject, look.module, look.hidden)[:, cut:]
-
-    if look.differs(output.detach(), expected.detach(), look.real(output), allowed) is not None:
+    real, limits = layer.real(output), lambda: layer.rounding[:, cut:]
+    if layer.differs(output.detach(), expected.detach(), real, limits) is not None:
         return  # of which another invariant tells
-    weight = look.other(output.detach())
+    weight = layer.other(output.detach())
     try:
         (got,) = differentiate(output, [hidden], weight)
     except InvariantViolation as error:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import functools
 
-from attnbench.cases.case import Case
+import torch
+
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
-from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import (
-    Look,
+    LayerCase,
     has_gradients,
-    layer_cases,
+    layer_invariant,
     takes_padding,
 )
 from attnbench.invariants.toolkit.layer_faults import (
@@ -23,30 +23,24 @@ from attnbench.invariants.toolkit.layer_faults import (
     mixes_items,
     sees_the_future,
 )
-from attnbench.invariants.toolkit.layer_rounding import gradient_floor, rounding_of
+from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.subject.layer import LayerSubject
-from attnbench.subject.subject import Subject
 
 _SIDES = ("padding", "left_padding")
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(subject, masks=("padding",)),
-    applies=takes_padding,
-)
-def padded_tokens_are_inert(subject: Subject, case: Case) -> None:
+@layer_invariant(masks=("padding",), applies=takes_padding)
+def padded_tokens_are_inert(layer: LayerCase) -> None:
     """The outputs of real tokens do not depend on the finite numbers that padded tokens hold."""
-    look = Look(subject, case)
-    mask = look.padded()
-    violation = leak(look, mask)
-    if violation is None or mixes_items(look.subject):
+    mask = layer.padded()
+    violation = leak(layer, mask)
+    if violation is None or mixes_items(layer.subject):
         return
     if (
         bool((~mask).any(1).all())
         # a layer that zeroes what the mask hides shows nothing at all with the mask inverted
-        and bool(look.run(look.hidden, ~mask)[mask].any())
-        and leak(look, mask, ~mask) is None
+        and bool(layer.run(layer.hidden, ~mask)[mask].any())
+        and leak(layer, mask, ~mask) is None
     ):
         raise violation.reworded(
             f"{violation}\n  With the mask inverted nothing of this happens: the layer takes True "
@@ -56,16 +50,11 @@ def padded_tokens_are_inert(subject: Subject, case: Case) -> None:
     raise violation
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(subject, masks=_SIDES),
-    applies=takes_padding,
-)
-def padded_outputs_are_finite(subject: Subject, case: Case) -> None:
+@layer_invariant(masks=_SIDES, applies=takes_padding)
+def padded_outputs_are_finite(layer: LayerCase) -> None:
     """Outputs at padded slots are finite, also of an item without a real token."""
-    look = Look(subject, case)
-    mask = look.padded()
-    output = look.run(look.hidden, mask)
+    mask = layer.padded()
+    output = layer.run(layer.hidden, mask)
     bad = ~output.isfinite()
     if bool(bad.any()):
         place = bad.nonzero()[0].tolist()
@@ -77,24 +66,23 @@ def padded_outputs_are_finite(subject: Subject, case: Case) -> None:
         )
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(subject, masks=_SIDES, dtypes=("float32", "float64")),
+@layer_invariant(
+    masks=_SIDES,
+    dtypes=("float32", "float64"),
     applies=lambda subject: takes_padding(subject) or has_gradients(subject),
 )
-def padded_tokens_take_no_gradient(subject: Subject, case: Case) -> None:
+def padded_tokens_take_no_gradient(layer: LayerCase) -> None:
     """Outputs of real tokens have finite gradients, and none with respect to padded tokens."""
-    look = Look(subject, case)
-    mask = look.padded()
-    hidden = look.hidden.detach().clone().requires_grad_()
-    output, _ = look.subject.call(look.module, hidden, mask)
+    mask = layer.padded()
+    hidden = layer.hidden.detach().clone().requires_grad_()
+    output, _ = layer.call(hidden, mask)
     if not output.requires_grad:
         reject("the output has no graph")
-    weight = look.other(output.detach())
+    weight = layer.other(output.detach())
     weight = torch.where(mask.unsqueeze(-1), weight, torch.zeros_like(weight))
-    parameters = [p for p in look.module.parameters() if p.requires_grad]
+    parameters = [p for p in layer.module.parameters() if p.requires_grad]
     gradient, *others = differentiate(output, [hidden, *parameters], weight)
-    names = [n for n, p in look.module.named_parameters() if p.requires_grad]
+    names = [n for n, p in layer.module.named_parameters() if p.requires_grad]
     for name, one in zip(("hidden", *names), (gradient, *others), strict=True):
         if one is not None and not bool(one.isfinite().all()):
             raise InvariantViolation(
@@ -104,8 +92,8 @@ def padded_tokens_take_no_gradient(subject: Subject, case: Case) -> None:
     if gradient is None:
         return
     leaked = torch.where(mask.unsqueeze(-1), torch.zeros_like(gradient), gradient)
-    allowed = gradient_floor(look.subject, gradient)
-    if float(leaked.abs().amax()) > allowed and not _told_elsewhere(look, case.mask):
+    allowed = gradient_floor(layer.subject, gradient)
+    if float(leaked.abs().amax()) > allowed and not _told_elsewhere(layer, layer.case.mask):
         place = [int(i) for i in (leaked.abs() > allowed).nonzero()[0]]
         raise InvariantViolation(
             f"the gradient of the real tokens' outputs by the padded hidden{place} = "
@@ -113,62 +101,48 @@ def padded_tokens_take_no_gradient(subject: Subject, case: Case) -> None:
         )
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(subject, masks=("padding",)),
-    applies=takes_padding,
-)
-def padded_item_equals_item_alone(subject: Subject, case: Case) -> None:
+@layer_invariant(masks=("padding",), applies=takes_padding)
+def padded_item_equals_item_alone(layer: LayerCase) -> None:
     """An item padded at the right, in a batch or alone, gives what it gives without padding."""
-    look = Look(subject, case)
-    mask = look.padded()
-    for grad in (False, True) if subject.conventions.gradients else (False,):
+    mask = layer.padded()
+    for grad in (False, True) if layer.subject.conventions.gradients else (False,):
         with torch.set_grad_enabled(grad):
-            output, _ = look.subject.call(look.module, look.hidden, mask)
-        for item in range(case.lead[0]):
+            output, _ = layer.call(layer.hidden, mask)
+        for item in range(len(layer.hidden)):
             length = int(mask[item].sum())
             if not length:
                 continue  # compared with nothing
             slots = mask[item].nonzero().flatten()
-            own = look.hidden[item : item + 1, slots]
-            expected, got = look.run(own), output[item : item + 1, slots].detach()
+            own = layer.hidden[item : item + 1, slots]
+            expected, got = layer.run(own), output[item : item + 1, slots].detach()
 
-            def allowed(own: Tensor = own) -> Tensor:
-                return rounding_of(look.subject, look.module, own)
-
-            found = look.differs(got, expected, look.real(own), allowed)
-            if found is None or _told_elsewhere(look, "padding"):
+            limits = functools.partial(layer.limits, own)
+            found = layer.differs(got, expected, layer.real(own), limits)
+            if found is None or _told_elsewhere(layer, "padding"):
                 continue
             how = "with grad" if grad else "under no_grad"
-            what = f"item {item}, {length} real of {case.q_len} slots, {how}: output"
-            look.accuse(found, got, expected, what, "the item alone without padding")
+            what = f"item {item}, {length} real of {mask.shape[1]} slots, {how}: output"
+            layer.accuse(found, got, expected, what, "the item alone without padding")
 
 
-@invariant(
-    kinds=("layer",),
-    cases=lambda subject: layer_cases(subject, masks=("left_padding",)),
-    applies=takes_padding,
-    law=True,
-)
-def left_padding_is_inert(subject: Subject, case: Case) -> None:
+@layer_invariant(masks=("left_padding",), applies=takes_padding, law=True)
+def left_padding_is_inert(layer: LayerCase) -> None:
     """An item padded at the left, in a batch or alone, gives what it gives without padding,
     whatever finite numbers the padded tokens hold.
     """
-    look = Look(subject, case)
-    violation = leak(look, look.padded())
-    if violation is not None and not _told_elsewhere(look, "padding"):
+    violation = leak(layer, layer.padded())
+    if violation is not None and not _told_elsewhere(layer, "padding"):
         raise violation
-    padded_item_equals_item_alone.check(subject, case)
+    padded_item_equals_item_alone.check(layer.subject, layer.case)
 
 
-def _told_elsewhere(look: Look, mask: str) -> bool:
+def _told_elsewhere(layer: LayerCase, mask: str) -> bool:
     """Whether another invariant reports the error."""
-    subject = look.subject
+    subject = layer.subject
     return leaks_padding(subject, mask) or mixes_items(subject) or sees_the_future(subject, mask)
 
 
-def _decodes_padded(subject: Subject) -> str | None:
-    assert isinstance(subject, LayerSubject)
+def _decodes_padded(subject: LayerSubject) -> str | None:
     reason = has_cache(subject)
     if reason is not None:
         return reason

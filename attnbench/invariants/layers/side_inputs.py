@@ -15,9 +15,9 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.decorator import hook_of
-from attnbench.invariants.toolkit.layer_calls import Look, layer_cases
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs import Invariant
-from attnbench.subject.layer import SOURCE, LayerSubject
+from attnbench.subject.layer import SOURCE
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _DRAWS = 8
 
 
-class _Beside(Look):
+class _Beside(LayerCase):
     """A layer at a case, with another side input for every item, or for every token."""
 
     def __init__(self, subject: Subject, case: Case, what: str) -> None:
@@ -53,32 +53,31 @@ class _Beside(Look):
     def ask(self, rows: Tensor, start: int = 0, end: int | None = None, cache: Any = None) -> Any:
         """The output of some tokens of some rows, and the cache to go on with."""
         given = self.beside(rows, start, end)
-        return self.subject.call(self.module, self.hidden[rows][:, start:end], None, cache, **given)
+        return self.call(self.hidden[rows][:, start:end], None, cache, **given)
 
     def judge(
         self, got: Tensor, expected: Tensor, told: str, other: str, cause: str | None = None
     ) -> None:
         """Raise where two outputs differ by more than rounding."""
-        found = self.differs(got, expected, self.real(got), lambda: self.rounding.amax())
-        if found is not None:
-            self.accuse(found, got, expected, f"{told}, output", other, cause)
+        real, limits = self.real(got), lambda: self.rounding.amax()
+        self.expect(got, expected, real, f"{told}, output", other, allowed=limits, cause=cause)
 
 
 def _follows(what: str, name: str, statement: str) -> Invariant:
     """An invariant on a side input that belongs to its items or tokens."""
 
     def check(subject: Subject, case: Case) -> None:
-        look = _Beside(subject, case, what)
+        layer = _Beside(subject, case, what)
         with torch.no_grad():
-            whole = look.ask(look.rows)[0]
-            _counts(look, what, whole)
-            for row in look.rows.tolist():
-                alone = look.ask(torch.tensor([row]))[0]
+            whole = layer.ask(layer.rows)[0]
+            _counts(layer, what, whole)
+            for row in layer.rows.tolist():
+                alone = layer.ask(torch.tensor([row]))[0]
                 told = f"with its own {what}, item {row} alone"
-                look.judge(alone, whole[row : row + 1], told, "the item in the batch")
-            _beside_padding(look, what, whole)
-            if has_cache(subject) is None and case.q_len > 1:
-                _with_a_cache(look, what, whole)
+                layer.judge(alone, whole[row : row + 1], told, "the item in the batch")
+            _beside_padding(layer, what, whole)
+            if has_cache(layer.subject) is None and case.q_len > 1:
+                _with_a_cache(layer, what, whole)
 
     def applies(subject: Subject) -> str | None:
         return None if what in subject.accepts else f"does not accept {what}"
@@ -93,67 +92,64 @@ def _follows(what: str, name: str, statement: str) -> Invariant:
     )
 
 
-def _counts(look: _Beside, what: str, whole: Tensor) -> None:
+def _counts(layer: _Beside, what: str, whole: Tensor) -> None:
     """Raise if other side inputs leave the output as it is."""
-    others = (
-        look.subject.call(look.module, look.hidden, **look.drawn(what))[0] for _ in range(_DRAWS)
-    )
+    others = (layer.call(layer.hidden, **layer.drawn(what))[0] for _ in range(_DRAWS))
     if all(torch.equal(other, whole) for other in others):
         raise InvariantViolation(
             f"with {_DRAWS} other draws of {what} the output is the same, bit for bit: it is unused"
         )
 
 
-def _beside_padding(look: _Beside, what: str, whole: Tensor) -> None:
+def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:
     """Padding at the right, with side inputs of its own, changes no real token."""
-    if "padding_mask" not in look.subject.accepts:
+    if "padding_mask" not in layer.subject.accepts:
         return
-    length = look.hidden.shape[1]
-    hidden = torch.cat([look.hidden, look.other(look.hidden[:, :1])], 1)
+    length = layer.hidden.shape[1]
+    hidden = torch.cat([layer.hidden, layer.other(layer.hidden[:, :1])], 1)
     mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
     mask[:, length:] = False
-    given = look.beside(look.rows)
+    given = layer.beside(layer.rows)
     if "extras" in given:
         last = {name: tensor.flip(0)[:, -1:] for name, tensor in given["extras"].items()}
         given["extras"] = {
             name: torch.cat([tensor, last[name]], 1) for name, tensor in given["extras"].items()
         }
-    got = look.subject.call(look.module, hidden, mask, **given)[0][:, :length]
-    look.judge(got, whole, f"with its {what} and a padded token behind", "the same without it")
+    got = layer.call(hidden, mask, **given)[0][:, :length]
+    layer.judge(got, whole, f"with its {what} and a padded token behind", "the same without it")
 
 
-def _with_a_cache(look: _Beside, what: str, whole: Tensor) -> None:
-    length, batch = look.hidden.shape[1], len(look.rows)
-    cut = 1 + look.choose(length - 1)
-    caches = [look.subject.new_cache(look.module, batch) for _ in range(2)]
-    first, caches[0] = look.ask(look.rows, 0, cut, caches[0])
+def _with_a_cache(layer: _Beside, what: str, whole: Tensor) -> None:
+    length, batch = layer.hidden.shape[1], len(layer.rows)
+    cut = 1 + layer.choose(length - 1)
+    caches = [layer.subject.new_cache(layer.module, batch) for _ in range(2)]
+    first, caches[0] = layer.ask(layer.rows, 0, cut, caches[0])
     told = f"with its {what}, the first {cut} of {length} tokens"
-    look.judge(first, whole[:, :cut], told, "one call on all")
-    turned = look.rows.flip(0)
-    _, caches[1] = look.ask(turned, 0, cut, caches[1])  # items that have another source
-    rest, caches[0] = look.ask(look.rows, cut, None, caches[0])
+    layer.judge(first, whole[:, :cut], told, "one call on all")
+    turned = layer.rows.flip(0)
+    _, caches[1] = layer.ask(turned, 0, cut, caches[1])  # items that have another source
+    rest, caches[0] = layer.ask(layer.rows, cut, None, caches[0])
     told = f"with its {what}, and another cache in between, tokens {cut} to {length - 1}"
-    look.judge(rest, whole[:, cut:], told, "one call on all")
-    cache = look.subject.spec.cache
+    layer.judge(rest, whole[:, cut:], told, "one call on all")
+    cache = layer.subject.spec.cache
     assert cache is not None
     if cache.select is not None and batch > 1:
-        chosen = torch.tensor([batch - 1, 0], device=look.hidden.device)
+        chosen = torch.tensor([batch - 1, 0], device=layer.hidden.device)
         with contextlib.suppress(NotImplementedError):  # a refusal, which is no failure
-            kept = look.subject.select(caches[1], chosen)  # of the turned rows
-            got, _ = look.ask(turned[chosen], cut, None, kept)
+            kept = layer.subject.select(caches[1], chosen)  # of the turned rows
+            got, _ = layer.ask(turned[chosen], cut, None, kept)
             told = f"with its {what}, after rows {chosen.tolist()} were selected"
             expected, other = whole[turned[chosen]][:, cut:], "one call on these rows"
-            look.judge(got, expected, told, other, "layer_select")
+            layer.judge(got, expected, told, other, "layer_select")
     if cache.crop is not None:
         with contextlib.suppress(NotImplementedError):
-            kept = look.subject.crop(caches[0], cut)
-            got, _ = look.ask(look.rows, cut, None, kept)
+            kept = layer.subject.crop(caches[0], cut)
+            got, _ = layer.ask(layer.rows, cut, None, kept)
             told = f"with its {what}, after the cache was cropped to {cut}"
-            look.judge(got, whole[:, cut:], told, "one call on all", "layer_crop")
+            layer.judge(got, whole[:, cut:], told, "one call on all", "layer_crop")
 
 
 def _cases(subject: Subject) -> SearchStrategy[Case]:
-    assert isinstance(subject, LayerSubject)
     return layer_cases(
         subject,
         regimes=("normal",),

@@ -12,12 +12,17 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import reject
+from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of, worst_place
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hypothesis.strategies import SearchStrategy
+
+    from attnbench.specs import Invariant
 
 _LARGE = {"float64": 1e4, "float32": 1e3, "bfloat16": 64.0, "float16": 16.0}
 
@@ -44,7 +49,33 @@ def has_gradients(subject: Subject) -> str | None:
     return None if subject.conventions.gradients else "convention gradients=False: forward only"
 
 
-class Look:
+def layer_invariant(
+    *,
+    applies: Callable[[Any], str | None] | None = None,
+    cases: Callable[[Subject], SearchStrategy[Case]] | None = None,
+    law: bool = False,
+    **narrowed: Any,
+) -> Callable[[Callable[[LayerCase], None]], Invariant]:
+    """A decorator that makes an invariant on layers of a check of a :class:`LayerCase`.
+
+    Args:
+        applies, law: as of :class:`attnbench.Invariant`.
+        cases: likewise; by default :func:`layer_cases`.
+        narrowed: further arguments of :func:`layer_cases`.
+    """
+
+    def declared(check: Callable[[LayerCase], None]) -> Invariant:
+        @functools.wraps(check)
+        def checked(subject: Subject, case: Case) -> None:
+            check(LayerCase(subject, case))
+
+        chosen = cases or functools.partial(layer_cases, **narrowed)
+        return invariant(cases=chosen, applies=applies, law=law, kinds=("layer",))(checked)
+
+    return declared
+
+
+class LayerCase:
     """The module and inputs of a case.
 
     Args:
@@ -76,13 +107,23 @@ class Look:
     def run(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """The unchanged output ``(B, L, E)``, under ``no_grad``."""
         with torch.no_grad():
-            return self.subject.call(self.module, hidden, mask)[0]
+            return self.call(hidden, mask)[0]
 
     def real(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """``(B, L, 1)``: where there is a real token."""
         if mask is None:
             return torch.ones(*hidden.shape[:-1], 1, dtype=torch.bool, device=hidden.device)
         return mask.unsqueeze(-1)
+
+    def call(
+        self, hidden: Tensor, mask: Tensor | None = None, cache: Any = None, **beside: Any
+    ) -> tuple[Tensor, Any]:
+        """Call the module; see :meth:`LayerSubject.call`."""
+        return self.subject.call(self.module, hidden, mask, cache, **beside)
+
+    def limits(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The effect of rounding on a call, ``(B, L, 1)``."""
+        return rounding_of(self.subject, self.module, hidden, mask)
 
     def differs(
         self, got: Tensor, expected: Tensor, real: Tensor, allowed: Any = None
@@ -104,7 +145,29 @@ class Look:
     @functools.cached_property
     def rounding(self) -> Tensor:
         """The effect of rounding on the case's own call, ``(B, L, 1)``."""
-        return rounding_of(self.subject, self.module, self.hidden, self.mask)
+        return self.limits(self.hidden, self.mask)
+
+    def expect(
+        self,
+        got: Tensor,
+        expected: Tensor,
+        real: Tensor,
+        what: str,
+        other: str,
+        *,
+        allowed: Any = None,
+        cause: str | None = None,
+    ) -> None:
+        """Raise with the values at the worst place where two outputs differ.
+
+        Args:
+            got, expected, real, allowed: as of :meth:`differs`.
+            what, other: names of the two outputs.
+            cause: a name of the cause, if there is only one.
+        """
+        found = self.differs(got, expected, real, allowed)
+        if found is not None:
+            self.accuse(found, got, expected, what, other, cause)
 
     def accuse(
         self,

@@ -13,29 +13,28 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.layer_calls import Look
-from attnbench.invariants.toolkit.layer_rounding import rounding_of
+from attnbench.invariants.toolkit.layer_calls import LayerCase
 from attnbench.subject.layer import LayerSubject
 
 LEFT = "left_padding_is_inert"
 """The law on padding at the left."""
 
 
-def _plain(subject: LayerSubject, mask: str) -> Iterator[Look]:
+def _plain(subject: LayerSubject, mask: str) -> Iterator[LayerCase]:
     dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
     for seed in range(3):
         case = subject.legal(Case((3,), 6, 6, 8, 8, 8, dtype=dtype, mask=mask, seed=seed))
         with torch.random.fork_rng(devices=[]):
-            yield Look(subject, case)
+            yield LayerCase(subject, case)
 
 
 @functools.lru_cache(maxsize=256)
 def mixes_items(subject: LayerSubject) -> bool:
     """Whether an item depends on its batch, without any padding."""
-    for look in _plain(subject, "none"):
-        alone = look.run(look.hidden[:1])
-        whole = look.run(look.hidden)[:1]
-        if look.differs(whole, alone, look.real(alone), lambda: torch.tensor(1e-3)) is not None:
+    for layer in _plain(subject, "none"):
+        alone = layer.run(layer.hidden[:1])
+        whole = layer.run(layer.hidden)[:1]
+        if layer.differs(whole, alone, layer.real(alone), lambda: torch.tensor(1e-3)) is not None:
             return True
     return False
 
@@ -44,7 +43,9 @@ def mixes_items(subject: LayerSubject) -> bool:
 def leaks_padding(subject: LayerSubject, mask: str) -> bool:
     """Whether the values of padded tokens change the output of a real one."""
     return any(
-        leak(look, look.mask) is not None for look in _plain(subject, mask) if look.mask is not None
+        leak(layer, layer.mask) is not None
+        for layer in _plain(subject, mask)
+        if layer.mask is not None
     )
 
 
@@ -65,22 +66,19 @@ def holds_left_padding(subject: LayerSubject) -> bool:
         return False
 
 
-def _holds_left_padding(look: Look) -> bool:
-    rows, length = look.hidden.shape[:2]
+def _holds_left_padding(layer: LayerCase) -> bool:
+    rows, length = layer.hidden.shape[:2]
     pads = (0, length // 3, length - 1)[:rows]
-    mask = torch.arange(length, device=look.hidden.device) >= torch.tensor(pads)[:, None]
-    if leak(look, mask) is not None:
+    mask = torch.arange(length, device=layer.hidden.device) >= torch.tensor(pads)[:, None]
+    if leak(layer, mask) is not None:
         return False
-    got = look.run(look.hidden, mask)
+    got = layer.run(layer.hidden, mask)
     for row, pad in enumerate(pads):
-        own = look.hidden[row : row + 1, pad:]
-        expected = look.run(own)
+        own = layer.hidden[row : row + 1, pad:]
+        expected = layer.run(own)
 
-        def allowed(own: Tensor = own) -> Tensor:
-            return rounding_of(look.subject, look.module, own)
-
-        mine = got[row : row + 1, pad:]
-        if look.differs(mine, expected, look.real(own), allowed) is not None:
+        mine, limits = got[row : row + 1, pad:], functools.partial(layer.limits, own)
+        if layer.differs(mine, expected, layer.real(own), limits) is not None:
             return False
     return True
 
@@ -90,46 +88,46 @@ def sees_the_future(subject: LayerSubject, mask: str) -> bool:
     """Whether an output of a causal layer changes with later tokens."""
     if not subject.spec.causal:
         return False
-    for look in _plain(subject, mask):
-        hidden = look.hidden.clone()
-        hidden[:, 3:] = look.other(hidden[:, 3:])
-        real = look.real(look.hidden, look.mask).clone()
+    for layer in _plain(subject, mask):
+        hidden = layer.hidden.clone()
+        hidden[:, 3:] = layer.other(hidden[:, 3:])
+        real = layer.real(layer.hidden, layer.mask).clone()
         real[:, 3:] = False
-        got, expected = look.run(hidden, look.mask), look.run(look.hidden, look.mask)
-        if look.differs(got, expected, real) is not None:
+        got, expected = layer.run(hidden, layer.mask), layer.run(layer.hidden, layer.mask)
+        if layer.differs(got, expected, real) is not None:
             return True
     return False
 
 
-def _fillings(look: Look, mask: Tensor) -> Iterable[tuple[str, Tensor]]:
+def _fillings(layer: LayerCase, mask: Tensor) -> Iterable[tuple[str, Tensor]]:
     """Yield hidden states with other finite numbers in padded slots, and their description."""
     padded = ~mask.unsqueeze(-1)
-    large = look.other(look.hidden).sign() * look.large()
+    large = layer.other(layer.hidden).sign() * layer.large()
     for told, filling in (
-        ("zeros", torch.zeros_like(look.hidden)),
-        (f"± {look.large():g}", large),
-        ("other tokens", look.other(look.hidden)),
+        ("zeros", torch.zeros_like(layer.hidden)),
+        (f"± {layer.large():g}", large),
+        ("other tokens", layer.other(layer.hidden)),
     ):
-        yield told, torch.where(padded, filling, look.hidden)
+        yield told, torch.where(padded, filling, layer.hidden)
 
 
-def leak(look: Look, mask: Tensor, given: Tensor | None = None) -> InvariantViolation | None:
+def leak(layer: LayerCase, mask: Tensor, given: Tensor | None = None) -> InvariantViolation | None:
     """The violation if changing padded tokens changes outputs of real ones, or ``None``.
 
     Args:
-        look: module and hidden states.
+        layer: module and hidden states.
         mask: True for a real token.
         given: mask with which the layer is called; by default ``mask``.
     """
     given = mask if given is None else given
-    expected = look.run(look.hidden, given)
-    for told, hidden in _fillings(look, mask):
-        got = look.run(hidden, given)
-        found = look.differs(got, expected, look.real(look.hidden, mask))
+    expected = layer.run(layer.hidden, given)
+    for told, hidden in _fillings(layer, mask):
+        got = layer.run(hidden, given)
+        found = layer.differs(got, expected, layer.real(layer.hidden, mask))
         if found is not None:
             try:
                 what = f"with {told} in padded slots, output"
-                look.accuse(found, got, expected, what, "the output with what they held before")
+                layer.accuse(found, got, expected, what, "the output with what they held before")
             except InvariantViolation as violation:
                 return violation
     return None
@@ -146,14 +144,14 @@ def sees_beyond_window(subject: LayerSubject) -> bool:
     for seed in range(3):
         case = Case((2,), length, length, 8, 8, 8, dtype=dtype, seed=seed)
         with torch.random.fork_rng(devices=[]):
-            look = Look(subject, subject.legal(case))
-        hidden = look.hidden.clone()
-        hidden[:, :-window] = look.other(hidden[:, :-window])
-        got, expected = look.run(hidden)[:, -1:], look.run(look.hidden)[:, -1:]
+            layer = LayerCase(subject, subject.legal(case))
+        hidden = layer.hidden.clone()
+        hidden[:, :-window] = layer.other(hidden[:, :-window])
+        got, expected = layer.run(hidden)[:, -1:], layer.run(layer.hidden)[:, -1:]
 
-        def allowed(look: Look = look) -> Tensor:
-            return rounding_of(look.subject, look.module, look.hidden)[:, -1:]
+        def limits(layer: LayerCase = layer) -> Tensor:
+            return layer.rounding[:, -1:]
 
-        if look.differs(got, expected, look.real(got), allowed) is not None:
+        if layer.differs(got, expected, layer.real(got), limits) is not None:
             return True
     return False
