@@ -7,26 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import (
-    RESULTS,
-    AsJson,
-    Baseline,
-    Call,
-    Cluster,
-    Convention,
-    Devices,
-    Dtypes,
-    Inputs,
-    Results,
-    Strict,
-    Style,
-    Targets,
-    Threads,
-    Timing,
-    Workload,
-    parse_targets,
-)
 
 if TYPE_CHECKING:
     from attnbench.benchmark.records.record import Record
@@ -34,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def command(
-    targets: Targets = None,
-    style: Style = None,
-    call: Call = None,
-    convention: Convention = None,
+    targets: option.Targets = None,
+    style: option.Style = None,
+    call: option.Call = None,
+    convention: option.Convention = None,
     set_name: Annotated[
         str | None,
         typer.Option(
@@ -56,16 +38,16 @@ def command(
             "of one sequence; may be repeated.",
         ),
     ] = None,
-    workload: Workload = None,
-    inputs: Inputs = None,
-    device: Devices = None,
-    dtype: Dtypes = None,
-    threads: Threads = 1,
+    workload: option.Workload = None,
+    inputs: option.Inputs = None,
+    device: option.Devices = None,
+    dtype: option.Dtypes = None,
+    threads: option.Threads = 1,
     cache: Annotated[
         str, typer.Option("--cache", help="warm, or cold: flushed before each call.")
     ] = "warm",
-    timing: Timing = "call",
-    baseline: Baseline = None,
+    timing: option.Timing = "call",
+    baseline: option.Baseline = None,
     processes: Annotated[
         int,
         typer.Option(
@@ -87,7 +69,7 @@ def command(
         float,
         typer.Option("--timeout", min=0.1, help="Most seconds for a row in one process."),
     ] = 120.0,
-    results: Results = RESULTS,
+    results: option.Results = option.RESULTS,
     run: Annotated[
         str | None, typer.Option("--run", help="Name of the run and of its file.")
     ] = None,
@@ -95,9 +77,9 @@ def command(
         bool,
         typer.Option("--resume", help="Continue --run, or the last run in the folder."),
     ] = False,
-    cluster: Cluster = None,
-    as_json: AsJson = False,
-    strict: Strict = False,
+    cluster: option.Cluster = None,
+    as_json: option.AsJson = False,
+    strict: option.Strict = False,
 ) -> int:
     """Measure time, memory and error of subjects, each in turn with a baseline.
 
@@ -116,7 +98,7 @@ def command(
     from attnbench.cli.printing import record_tables
     from attnbench.cli.printing.tables import print_json
 
-    addresses = parse_targets(targets, style, convention, call)
+    addresses = option.parse_targets(targets, style, convention, call)
     contract = Contract(cache=cache, timing=timing, threads=threads)
     if set_name is None and not length and not workload and inputs is None:
         set_name = "default"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, OK
-from attnbench.cli.options import AsJson, Cluster, Device, Dtypes, Set, Targets, Threads, Workload
 from attnbench.processes.machines import Machine, MachineLostError
 from attnbench.processes.pool import Task
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 def command(
-    targets: Targets = None,
-    set_name: Set = "compare",
-    workload: Workload = None,
-    dtype: Dtypes = None,
-    device: Device = "cpu",
-    threads: Threads = 1,
+    targets: option.Targets = None,
+    set_name: option.Set = "compare",
+    workload: option.Workload = None,
+    dtype: option.Dtypes = None,
+    device: option.Device = "cpu",
+    threads: option.Threads = 1,
     pairs: Annotated[int, typer.Option("--pairs", min=2, help="Pairs of the same code.")] = 15,
-    cluster: Cluster = None,
-    as_json: AsJson = False,
+    cluster: option.Cluster = None,
+    as_json: option.AsJson = False,
 ) -> int:
     """Measure the same code on both sides, to find out what 'attnbench compare' can detect here.
 

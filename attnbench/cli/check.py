@@ -12,24 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.checking.profiles import PROFILES
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.cli.formats import formats_of
-from attnbench.cli.options import (
-    AsJson,
-    Call,
-    Cluster,
-    Convention,
-    Device,
-    Invariants,
-    Jobs,
-    Memory,
-    Profile,
-    Seed,
-    Strict,
-    Style,
-    Targets,
-    parse_targets,
-)
 from attnbench.cli.watching import watch as watched
 from attnbench.errors import UsageError
 from attnbench.processes.pool import MEMORY_GIB
@@ -45,18 +30,18 @@ _TIMEOUTS_S = {"quick": 120.0, "default": 240.0, "thorough": 900.0}
 
 
 def command(
-    targets: Targets = None,
-    style: Style = None,
-    call: Call = None,
-    convention: Convention = None,
-    jobs: Jobs = 0,
-    profile: Profile = "quick",
-    seed: Seed = None,
+    targets: option.Targets = None,
+    style: option.Style = None,
+    call: option.Call = None,
+    convention: option.Convention = None,
+    jobs: option.Jobs = 0,
+    profile: option.Profile = "quick",
+    seed: option.Seed = None,
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", min=1, help="Check with this many seeds, starting at --seed or 0."),
     ] = None,
-    cluster: Cluster = None,
+    cluster: option.Cluster = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -67,8 +52,8 @@ def command(
     dtype: Annotated[
         list[str] | None, typer.Option("--dtype", help="A dtype to check; may be repeated.")
     ] = None,
-    device: Device = "cpu",
-    invariant: Invariants = None,
+    device: option.Device = "cpu",
+    invariant: option.Invariants = None,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -78,7 +63,7 @@ def command(
             "profile.",
         ),
     ] = None,
-    memory: Memory = MEMORY_GIB,
+    memory: option.Memory = MEMORY_GIB,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first outcome that is not good.")
     ] = False,
@@ -112,8 +97,8 @@ def command(
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show every outcome of every subject.")
     ] = False,
-    as_json: AsJson = False,
-    strict: Strict = False,
+    as_json: option.AsJson = False,
+    strict: option.Strict = False,
 ) -> int:
     """Check subjects against every invariant that applies to them.
 
@@ -141,7 +126,7 @@ def command(
     known = Baseline.read(baseline, update=update_baseline)
     named = len(targets) if targets else None
     plugins = load_plugins(strict=strict, preload=parallel.preload(named, invariant))
-    addresses = parse_targets(targets, style, convention, call)
+    addresses = option.parse_targets(targets, style, convention, call)
     check_options(addresses or ())
     chosen = {"profile": profile, "device": device, "dtypes": dtype}
     plan = ask("plan", targets=addresses, invariants=invariant or None, **chosen)

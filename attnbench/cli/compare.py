@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import (
-    RESULTS,
-    AsJson,
-    Device,
-    Dtypes,
-    Inputs,
-    Results,
-    Set,
-    Threads,
-    Workload,
-)
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 
@@ -39,12 +29,12 @@ def command(
             "distributions. Or two recorded runs, files or folders. The verdict is on the second.",
         ),
     ],
-    set_name: Set = "compare",
-    workload: Workload = None,
-    inputs: Inputs = None,
-    dtype: Dtypes = None,
-    device: Device = "cpu",
-    threads: Threads = 1,
+    set_name: option.Set = "compare",
+    workload: option.Workload = None,
+    inputs: option.Inputs = None,
+    dtype: option.Dtypes = None,
+    device: option.Device = "cpu",
+    threads: option.Threads = 1,
     budget: Annotated[
         float,
         typer.Option("--budget", min=0.0, help="Seconds after which no further pair starts."),
@@ -62,8 +52,8 @@ def command(
             show_default=False,
         ),
     ] = None,
-    results: Results = RESULTS,
-    as_json: AsJson = False,
+    results: option.Results = option.RESULTS,
+    as_json: option.AsJson = False,
 ) -> int:
     """Decide for each case whether B is faster or slower than A, the same, or ambiguous.
 

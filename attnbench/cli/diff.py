@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Convention, Strict, Style, parse_targets
 from attnbench.errors import UsageError
 
 _TIMEOUT_S = 600.0
@@ -59,10 +59,10 @@ def command(
             "argmaxes, and the KL divergence.",
         ),
     ] = False,
-    style: Style = None,
-    convention: Convention = None,
-    as_json: AsJson = False,
-    strict: Strict = False,
+    style: option.Style = None,
+    convention: option.Convention = None,
+    as_json: option.AsJson = False,
+    strict: option.Strict = False,
 ) -> int:
     """Say whether two ways to compute the same differ by rounding or by a bug.
 
@@ -77,7 +77,7 @@ def command(
     question, values = _question(attention, paths, cache, dtype, batch)
     plugins = load_plugins(strict=strict)
     rows = _rows(
-        targets=parse_targets(targets, style, convention) or [],
+        targets=option.parse_targets(targets, style, convention) or [],
         question=question,
         values=values,
         dtype=dtype if question != "dtype" else values[0],

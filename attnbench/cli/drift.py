@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Convention, Device, Strict, Style, parse_targets
 from attnbench.registry.address import Address
 
 _TIMEOUT_S = 300.0
@@ -22,19 +22,19 @@ def command(
             show_default=False,
         ),
     ] = None,
-    style: Style = None,
-    convention: Convention = None,
+    style: option.Style = None,
+    convention: option.Convention = None,
     dtype: Annotated[
         list[str] | None,
         typer.Option("--dtype", help="A dtype; may be repeated. By default float32 and bfloat16."),
     ] = None,
-    device: Device = "cpu",
+    device: option.Device = "cpu",
     inputs: Annotated[
         Path | None,
         typer.Option("--inputs", help="A safetensors file with your own query, key and value."),
     ] = None,
-    as_json: AsJson = False,
-    strict: Strict = False,
+    as_json: option.AsJson = False,
+    strict: option.Strict = False,
 ) -> int:
     """Grade whether the batch, its order, chunks, repetition or threads change the output.
 
@@ -45,7 +45,7 @@ def command(
     from attnbench.cli.plugin_loading import load_plugins
 
     plugins = load_plugins(strict=strict)
-    chosen = parse_targets(targets, style, convention) or [Address("scaled_dot", "fused")]
+    chosen = option.parse_targets(targets, style, convention) or [Address("scaled_dot", "fused")]
     rows, failed = _rows(
         chosen, dtypes=dtype, device=device, inputs=str(inputs) if inputs else None
     )

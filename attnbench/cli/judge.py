@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import AsJson, Convention, Invariants, Profile
 from attnbench.errors import AttnbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ def command(
             "--as", help="Style of call of the functions: sdpa or flash.", metavar="STYLE"
         ),
     ] = None,
-    convention: Convention = None,
+    convention: option.Convention = None,
     candidates: Annotated[
         Path | None,
         typer.Option("--candidates", help="A folder; every .py file in it is judged and ranked."),
     ] = None,
-    profile: Profile = "quick",
+    profile: option.Profile = "quick",
     length: Annotated[
         list[int] | None,
         typer.Option("--length", min=1, help="A length L = S to time at; may be repeated."),
@@ -47,7 +47,7 @@ def command(
         str | None,
         typer.Option("--set", help="Named set of cases to time, as of bench.", show_default=False),
     ] = None,
-    invariant: Invariants = None,
+    invariant: option.Invariants = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", help="Seed of all that is drawn; by default one that nobody knows."),
@@ -58,7 +58,7 @@ def command(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Most seconds for an answer.")
     ] = 60.0,
-    as_json: AsJson = False,
+    as_json: option.AsJson = False,
 ) -> int:
     """Judge attention functions that nobody trusts, such as kernels that a machine wrote.
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from attnbench.cases.case import Case
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Strict, Targets, parse_targets
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 from attnbench.registry.discovery import normalised
@@ -19,15 +19,15 @@ _CASE = Case((8, 8), 256, 256, 64, 64, 64)
 
 
 def command(
-    targets: Targets = None,
+    targets: option.Targets = None,
     case: Annotated[
         str, typer.Option("--case", help="Id of the case for which kernels are chosen.")
     ] = _CASE.id,
     invariants: Annotated[
         bool, typer.Option("--invariants", help="List the invariants and laws instead.")
     ] = False,
-    as_json: AsJson = False,
-    strict: Strict = False,
+    as_json: option.AsJson = False,
+    strict: option.Strict = False,
 ) -> int:
     """List the subjects: scoring functions, kernels, mechanisms and layers.
 
@@ -46,7 +46,7 @@ def command(
     if invariants:
         rows = ask("invariant_rows")
     else:
-        rows = ask("subject_rows", targets=parse_targets(targets), case_id=case)
+        rows = ask("subject_rows", targets=option.parse_targets(targets), case_id=case)
         rows = [{**row, "target": str(row["target"])} for row in rows]
     if as_json:
         print_json(rows)

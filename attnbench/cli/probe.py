@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
-from attnbench.cli.options import AsJson, Call, Strict, Style, parse_targets
 
 _TIMEOUT_S = 120.0
 
 
 def command(
     target: Annotated[str, typer.Argument(help="A function, module or spec, as file.py:NAME.")],
-    style: Style = None,
-    call: Call = None,
-    as_json: AsJson = False,
-    strict: Strict = False,
+    style: option.Style = None,
+    call: option.Call = None,
+    as_json: option.AsJson = False,
+    strict: option.Strict = False,
 ) -> int:
     """Infer by small calls which conventions a function of query, key and value follows.
 
@@ -29,7 +29,7 @@ def command(
     from attnbench.processes.pool import call as run
 
     plugins = load_plugins(strict=strict)
-    addresses = parse_targets([target], style, None, call if style else None)
+    addresses = option.parse_targets([target], style, None, call if style else None)
     assert addresses is not None  # one was given
     arguments = {"target": addresses[0], "call": None if style else call}
     task = Task(target, "attnbench.answers.conventions_probe:probed", arguments, _TIMEOUT_S)

@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attnbench.cli import options as option
 from attnbench.cli.exit_codes import INTERRUPTED, exit_code
-from attnbench.cli.options import (
-    RESULTS,
-    AsJson,
-    Baseline,
-    Call,
-    Cluster,
-    Convention,
-    Devices,
-    Inputs,
-    Results,
-    Strict,
-    Style,
-    Targets,
-    Threads,
-    Timing,
-    parse_targets,
-)
 
 if TYPE_CHECKING:
     from attnbench.benchmark.records.record import Record
@@ -40,15 +24,15 @@ _AT_ONCE = 8
 
 
 def command(
-    targets: Targets = None,
-    style: Style = None,
-    call: Call = None,
-    convention: Convention = None,
-    inputs: Inputs = None,
-    device: Devices = None,
-    threads: Threads = 1,
-    timing: Timing = "call",
-    baseline: Baseline = None,
+    targets: option.Targets = None,
+    style: option.Style = None,
+    call: option.Call = None,
+    convention: option.Convention = None,
+    inputs: option.Inputs = None,
+    device: option.Devices = None,
+    threads: option.Threads = 1,
+    timing: option.Timing = "call",
+    baseline: option.Baseline = None,
     check_seconds: Annotated[
         float,
         typer.Option(
@@ -65,10 +49,10 @@ def command(
             help="Seconds for the measurements; each row is measured in at least three processes.",
         ),
     ] = _MEASURING_S,
-    results: Results = RESULTS,
-    cluster: Cluster = None,
-    as_json: AsJson = False,
-    strict: Strict = False,
+    results: option.Results = option.RESULTS,
+    cluster: option.Cluster = None,
+    as_json: option.AsJson = False,
+    strict: option.Strict = False,
 ) -> int:
     """Check every subject, measure it on a small grid, and show everything on one screen.
 
@@ -87,7 +71,7 @@ def command(
     from attnbench.cli.printing.first_screen_content import content
     from attnbench.cli.printing.tables import print_json
 
-    addresses = parse_targets(targets, style, convention, call)
+    addresses = option.parse_targets(targets, style, convention, call)
     selection = Selection("run" if inputs is None else None, inputs=inputs)
     selection.check()
     options = {"profile": "quick", "device": "cpu", "dtypes": None}
