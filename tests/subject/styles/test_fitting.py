@@ -1,0 +1,80 @@
+"""Which style fits a callee is told by its signature, and what to write where none does."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import attnbench
+from attnbench import adapters
+from attnbench.errors import StyleError
+from attnbench.subject.lookup import resolve
+from tests.attention_functions import eager, flashlike
+
+
+@pytest.mark.parametrize(
+    ("function", "style", "message"),
+    [
+        (flashlike, "interface", "argument 1 should be module. Its arguments fit sdpa on"),
+        (eager, "sdpa", "argument 1 should be query. Its arguments fit interface."),
+        (scaled_dot_product_attention, "flash", "its argument is_causal belongs to another style"),
+        (lambda query, key: query, "sdpa", "argument 3 should be value"),
+        (eager, "keras", "it makes no layer without module. Its arguments fit interface."),
+        (scaled_dot_product_attention, "keras", "nothing tells its arguments"),
+        (lambda: 3, "keras", "what it makes, 3, is no layer of Keras"),
+        (3, "sdpa", "is of type int, which is not callable|cannot be called as sdpa"),
+    ],
+)
+def test_a_style_that_does_not_fit_says_what_is_missing(
+    function: Any, style: str, message: str
+) -> None:
+    with pytest.raises(StyleError, match=message):
+        getattr(adapters, style)(function)
+
+
+def test_without_a_style_only_exactly_known_objects_are_recognised() -> None:
+    (subject,) = resolve("torch.nn.functional:scaled_dot_product_attention")
+    assert subject.about[0].startswith("scaled_dot_product_attention: called as sdpa")
+    with pytest.raises(StyleError, match="name the style with --as"):
+        resolve(flashlike)
+
+
+def test_the_layouts_that_a_signature_does_not_tell_apart_are_named() -> None:
+    def bare(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention on ``(B, L, H, E)`` whose arguments are those of one on ``(B, H, L, E)``."""
+        scores = torch.einsum("blhe,bshe->bhls", q / q.shape[-1] ** 0.5, k)
+        return torch.einsum("bhls,bshe->blhe", scores.softmax(-1), v)
+
+    told = r"fit sdpa on \(B, H, L, E\) or flash on \(B, L, H, E\); the signature does not say"
+    with pytest.raises(StyleError, match=told):
+        resolve(bare)
+    report = attnbench.check(
+        adapters.flash(bare), profile="quick", invariants=["agrees_with_float64"]
+    )
+    assert report.ok, report
+
+
+class Written(torch.nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def test_a_class_that_no_style_fits_is_told_what_to_write_instead() -> None:
+    with pytest.raises(StyleError, match=r"Written is no spec.*Write a spec beside it.*Mechanism"):
+        attnbench.check(Written)
+
+
+def test_a_class_is_not_called_like_a_function_and_the_message_says_so() -> None:
+    with pytest.raises(StyleError, match=r"Written cannot be called as sdpa: it is a class; write"):
+        attnbench.check(Written, style="sdpa")
+
+
+def test_a_class_under_a_functions_style_is_told_the_spec_to_paste() -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return value
+
+    with pytest.raises(StyleError, match=r"SPEC = sdpa\(Attention\(\.\.\.\), name='Attention'\)"):
+        adapters.sdpa(Attention)
