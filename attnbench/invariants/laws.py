@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs
@@ -186,9 +185,7 @@ def bilinear(subject: Subject, case: Case) -> None:
         )
 
 
-@invariant(
-    cases=lambda subject: cases(subject, masks=("none",), max_len=17), applies=_has_scores, law=True
-)
+@invariant(masks=("none",), max_len=17, applies=_has_scores, law=True)
 def bounded_by_one(subject: Subject, case: Case) -> None:
     """Scores lie between -1 and 1."""
     module, inputs = subject.build(case)

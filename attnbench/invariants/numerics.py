@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import compared_with_reference
 from attnbench.errors import InvariantViolation
@@ -39,6 +38,9 @@ _ORDER = 2.0**-40
 
 Terms that cancel in one order, such as those of a large query and a weight, do not in another.
 """
+
+_LATE = 500
+"""Number of keys of which a half type cannot represent all positions."""
 
 
 def judge(oracle: Oracle, got: Tensor) -> None:
@@ -128,7 +130,7 @@ def _has_reference(subject: Subject) -> str | None:
     return None if subject.maker.reference else "declares no reference in Python floats"
 
 
-@invariant(cases=lambda subject: cases(subject, masks=FREE_MASKS), applies=_has_reference)
+@invariant(masks=FREE_MASKS, applies=_has_reference)
 def agrees_with_scalar_reference(subject: Subject, case: Case) -> None:
     """The output is what the spec's reference computes in Python floats, within 4 times what one
     unit in the last place of inputs and parameters changes.
@@ -165,12 +167,7 @@ def _with_few_keys(inputs: Inputs, count: int, seed: int) -> Inputs:
 
 
 @invariant(
-    kinds=KINDS,
-    cases=lambda subject: cases(
-        subject,
-        masks=FREE_MASKS,
-        beyond=(Case((1,), 2, 2 * _LATE, 16, 16, 64, "bfloat16"),),
-    ),
+    kinds=KINDS, masks=FREE_MASKS, beyond=(Case((1,), 2, 2 * _LATE, 16, 16, 64, "bfloat16"),)
 )
 def agrees_with_float64(subject: Subject, case: Case) -> None:
     """The output is that of a run in float64, within 4 times what one unit in the last place of
@@ -223,9 +220,6 @@ def _scores(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor:
         return needs(subject.weights(module, inputs)).cpu().double().log()
 
 
-_LATE = 500
-"""Number of keys of which a half type cannot represent all positions."""
-
 _SPREAD = 6.0
 """How far scores may lie below a row's largest: the weights of others are rounded to 0."""
 
@@ -236,11 +230,7 @@ _SHARE = 0.25
 """A right run's error is a tenth of its budget, as a root mean square, with or without mask."""
 
 
-@invariant(
-    cases=lambda subject: cases(
-        subject, masks=_MASKED, regimes=("normal",), layouts=("contiguous",), max_len=17
-    ),
-)
+@invariant(masks=_MASKED, regimes=("normal",), layouts=("contiguous",), max_len=17)
 def masked_runs_are_as_accurate(subject: Subject, case: Case) -> None:
     """With a mask, the error takes no larger share of its budget than without."""
     module, inputs = subject.build(case)

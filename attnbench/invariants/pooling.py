@@ -25,7 +25,7 @@ def _pools(subject: Subject) -> str | None:
     return "does not declare pools_values"
 
 
-@invariant(cases=lambda subject: benign(subject, regimes=("normal", "tiny")), law=True)
+@invariant(cases=benign, regimes=("normal", "tiny"), law=True)
 def pools_values(subject: Subject, case: Case) -> None:
     """The output is weights times value."""
     base = Baseline(subject, case)
@@ -44,7 +44,7 @@ def pools_values(subject: Subject, case: Case) -> None:
     return agree_within(base.output, weights @ value, tolerance, *names)
 
 
-@invariant(cases=lambda subject: benign(subject), applies=any_of(_pools, adds_keys))
+@invariant(cases=benign, applies=any_of(_pools, adds_keys))
 def output_is_linear_in_values(subject: Subject, case: Case) -> None:
     """The output for a sum of values is the sum of their outputs."""
     base = Baseline(subject, case)
@@ -64,7 +64,7 @@ def output_is_linear_in_values(subject: Subject, case: Case) -> None:
     )
 
 
-@invariant(cases=lambda subject: benign(subject), applies=any_of(_pools, adds_keys))
+@invariant(cases=benign, applies=any_of(_pools, adds_keys))
 def output_lies_within_values(subject: Subject, case: Case) -> None:
     """The output lies between the least and the largest value of the keys left."""
     base = Baseline(subject, case)
@@ -80,7 +80,7 @@ def output_lies_within_values(subject: Subject, case: Case) -> None:
     agree_within(got, nearest, slack * float(size), "output", None, why=why)
 
 
-@invariant(cases=lambda subject: benign(subject), applies=any_of(_pools, adds_keys))
+@invariant(cases=benign, applies=any_of(_pools, adds_keys))
 def constant_values_come_back(subject: Subject, case: Case) -> None:
     """Where all values are equal, the output is that value."""
     base = Baseline(subject, case)

@@ -14,12 +14,10 @@ from attnbench.subject.tensors import Inputs
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        regimes=("normal", "tiny"),
-        variants={"gradients": (False, True)},
-        beyond=(Case((1,), 3, 150), Case((1,), 2, 520), Case((1,), 2, 3, 257, 257)),
-    ),
+    cases=benign,
+    regimes=("normal", "tiny"),
+    variants={"gradients": (False, True)},
+    beyond=(Case((1,), 3, 150), Case((1,), 2, 520), Case((1,), 2, 3, 257, 257)),
     applies=lambda subject: None if "scale" in subject.accepts else "does not accept scale",
 )
 def scale_multiplies_scores(subject: Subject, case: Case) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases, changed
+from attnbench.cases.spaces import changed
 from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -46,9 +46,7 @@ _GROUPED_MASKS = (
 )
 
 
-@invariant(
-    cases=lambda subject: benign(subject, beyond=(Case((2, 34), 40, 5),)), applies=knows_heads
-)
+@invariant(cases=benign, beyond=(Case((2, 34), 40, 5),), applies=knows_heads)
 def leading_sizes_fold(subject: Subject, case: Case) -> None:
     """The same items in other leading sizes give the same output."""
     base = Baseline(subject, case)
@@ -80,13 +78,11 @@ def _sees_groups(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=_GROUPED_MASKS,
-        leads=(1, 2, 3),
-        beyond=(Case((1, 2), 3, 150, mask="floating"), Case((1, 2), 70, 75)),
-        variants={"group": (2, 3), "scale": ("own", "given")},
-    ),
+    cases=benign,
+    masks=_GROUPED_MASKS,
+    leads=(1, 2, 3),
+    beyond=(Case((1, 2), 3, 150, mask="floating"), Case((1, 2), 70, 75)),
+    variants={"group": (2, 3), "scale": ("own", "given")},
     applies=_sees_groups,
 )
 def grouped_heads_equal_expanded_heads(subject: Subject, case: Case) -> None:
@@ -222,7 +218,7 @@ def _with_equal_sizes(subject: Subject, case: Case, *, one_query: bool = False) 
     return equal if subject.legal(equal) == equal else case
 
 
-@invariant(cases=lambda subject: cases(subject, max_len=33))
+@invariant(max_len=33)
 def output_has_shape_and_dtype(subject: Subject, case: Case) -> None:
     """The output is (..., L, Ev), in the dtype and on the device of the query."""
     module, inputs = subject.build(case)

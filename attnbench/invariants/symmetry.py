@@ -29,7 +29,7 @@ def _order(base: Baseline, count: int) -> torch.Tensor:
     return order.roll(1) if bool((order == torch.arange(count)).all()) else order
 
 
-@invariant(cases=lambda subject: benign(subject, min_kv_len=2), applies=knows_positions)
+@invariant(cases=benign, min_kv_len=2, applies=knows_positions)
 def keys_permute_freely(subject: Subject, case: Case) -> None:
     """Keys, values and mask in another order together give the same output."""
     base = Baseline(subject, case)
@@ -41,7 +41,7 @@ def keys_permute_freely(subject: Subject, case: Case) -> None:
     )
 
 
-@invariant(cases=lambda subject: benign(subject, min_q_len=2), applies=knows_positions)
+@invariant(cases=benign, min_q_len=2, applies=knows_positions)
 def queries_permute_freely(subject: Subject, case: Case) -> None:
     """Queries and mask in another order give the output in that order."""
     base = Baseline(subject, case)
@@ -55,12 +55,10 @@ def queries_permute_freely(subject: Subject, case: Case) -> None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        min_q_len=2,
-        beyond=(Case((1,), 530, 12, mask="boolean_shared"), Case((), 150, 150)),
-        variants=_OTHERS,
-    ),
+    cases=benign,
+    min_q_len=2,
+    beyond=(Case((1,), 530, 12, mask="boolean_shared"), Case((), 150, 150)),
+    variants=_OTHERS,
     applies=any_of(knows_positions, lambda subject: resizes(subject, "q_len")),
 )
 def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
@@ -82,7 +80,7 @@ def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
     )
 
 
-@invariant(cases=lambda subject: benign(subject, leads=(1, 2, 3), variants=_OTHERS))
+@invariant(cases=benign, leads=(1, 2, 3), variants=_OTHERS)
 def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
     """What an item gets does not depend on the other items of its batch."""
     if max(case.lead) < 2:
@@ -108,7 +106,7 @@ def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
     )
 
 
-@invariant(cases=lambda subject: benign(subject, leads=(1, 2, 3)))
+@invariant(cases=benign, leads=(1, 2, 3))
 def heads_are_independent(subject: Subject, case: Case) -> None:
     """What one head holds does not change what another one gets."""
     heads = case.lead[-1]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.numerics import representable
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of, is_always_causal
@@ -39,7 +38,7 @@ def _weights(subject: Subject, module: nn.Module, inputs: Inputs, case: Case) ->
     return weights
 
 
-@invariant(cases=lambda subject: cases(subject, masks=FREE_MASKS), applies=has_weights)
+@invariant(masks=FREE_MASKS, applies=has_weights)
 def weights_sum_to_one(subject: Subject, case: Case) -> None:
     """Each row of weights sums to 1, or to less if the subject adds keys of its own."""
     module, inputs = subject.build(case)
@@ -53,7 +52,7 @@ def weights_sum_to_one(subject: Subject, case: Case) -> None:
     agree_within(total, most, tolerance, "weights.sum(-1)", None)
 
 
-@invariant(cases=lambda subject: cases(subject, masks=HIDING_MASKS), applies=has_weights)
+@invariant(masks=HIDING_MASKS, applies=has_weights)
 def masked_weights_are_zero(subject: Subject, case: Case) -> None:
     """The weight of a key that a mask hides from a query is exactly 0."""
     module, inputs = subject.build(case)
@@ -67,7 +66,7 @@ def masked_weights_are_zero(subject: Subject, case: Case) -> None:
     )
 
 
-@invariant(cases=lambda subject: benign(subject), applies=has_weights)
+@invariant(cases=benign, applies=has_weights)
 def weights_are_not_negative(subject: Subject, case: Case) -> None:
     """No weight is negative."""
     module, inputs = subject.build(case)
@@ -82,12 +81,10 @@ def _scores_differ(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        dtypes=_WIDE,
-        regimes=("tiny", "equal_keys", "zero_keys"),
-        variants={"key": ("last", "first", "any")},
-    ),
+    cases=benign,
+    dtypes=_WIDE,
+    regimes=("tiny", "equal_keys", "zero_keys"),
+    variants={"key": ("last", "first", "any")},
     applies=_scores_differ,
 )
 def every_attendable_key_matters(subject: Subject, case: Case) -> None:
@@ -119,7 +116,9 @@ def every_attendable_key_matters(subject: Subject, case: Case) -> None:
 
 
 @invariant(
-    cases=lambda subject: benign(subject, masks=("none",), regimes=("normal", "huge")),
+    cases=benign,
+    masks=("none",),
+    regimes=("normal", "huge"),
     applies=any_of(has_weights, adds_keys, is_always_causal),
 )
 def single_key_gets_weight_one(subject: Subject, case: Case) -> None:
@@ -136,12 +135,10 @@ def single_key_gets_weight_one(subject: Subject, case: Case) -> None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=tuple(m for m in FREE_MASKS if m not in ("bias", "floating")),
-        regimes=("equal_keys", "zero_keys"),
-        max_features=8,
-    ),
+    cases=benign,
+    masks=tuple(m for m in FREE_MASKS if m not in ("bias", "floating")),
+    regimes=("equal_keys", "zero_keys"),
+    max_features=8,
     applies=any_of(has_weights, _scores_differ),
 )
 def equal_keys_get_equal_weight(subject: Subject, case: Case) -> None:
@@ -159,7 +156,9 @@ def equal_keys_get_equal_weight(subject: Subject, case: Case) -> None:
 
 
 @invariant(
-    cases=lambda subject: benign(subject, dtypes=_WIDE, regimes=("normal", "tiny")),
+    cases=benign,
+    dtypes=_WIDE,
+    regimes=("normal", "tiny"),
     applies=lambda subject: None if subject.scoring is not None else "a mechanism shows no scores",
 )
 def weights_follow_scores(subject: Subject, case: Case) -> None:

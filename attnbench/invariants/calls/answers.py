@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases
 from attnbench.checking.answer_faults import fault_at
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -15,7 +14,7 @@ _MASKS = ("none", "boolean", "floating", "causal")
 _REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")
 
 
-@invariant(kinds=KINDS, cases=lambda subject: cases(subject, masks=_MASKS, regimes=_REGIMES))
+@invariant(kinds=KINDS, masks=_MASKS, regimes=_REGIMES)
 def keeps_the_contract(subject: Subject, case: Case) -> None:
     """Every legal call gives an output (..., L, Ev) in the query's dtype and on its device, without
     NaN, the same each time, and changes no input.

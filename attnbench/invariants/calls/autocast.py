@@ -31,12 +31,10 @@ def under_autocast(call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
 
 @invariant(
     kinds=KINDS,
-    cases=lambda subject: benign(
-        subject,
-        masks=("none", "boolean", "floating", "padding"),
-        regimes=("normal",),
-        dtypes=("float32",),
-    ),
+    cases=benign,
+    masks=("none", "boolean", "floating", "padding"),
+    regimes=("normal",),
+    dtypes=("float32",),
     applies=lambda subject: None if "float32" in subject.dtypes else "float32 is not supported",
 )
 @transformed("autocast", lambda: sourced(under_autocast))

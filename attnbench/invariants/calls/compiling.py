@@ -207,13 +207,11 @@ def mapped(call: nn.Module, *tensors: Tensor, dims: Any = -3, axis: int = -3) ->
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=("none", "boolean", "boolean_shared", "causal", "floating", "padding"),
-        regimes=("normal",),
-        leads=(1, 2),
-        max_features=17,
-    ),
+    cases=benign,
+    masks=("none", "boolean", "boolean_shared", "causal", "floating", "padding"),
+    regimes=("normal",),
+    leads=(1, 2),
+    max_features=17,
     applies=knows_heads,
 )
 @transformed("torch.func.vmap", lambda: sourced(mapped))

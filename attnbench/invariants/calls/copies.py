@@ -21,13 +21,11 @@ from attnbench.subject.subject import Subject
 
 @invariant(
     kinds=KINDS,
-    cases=lambda subject: ordinary(
-        subject,
-        max_len=5,
-        max_features=8,
-        drawn_len=5,
-        variants={"through": ("file", "memory", "memory", "memory")},
-    ),
+    cases=ordinary,
+    max_len=5,
+    max_features=8,
+    drawn_len=5,
+    variants={"through": ("file", "memory", "memory", "memory")},
 )
 def copies_agree(subject: Subject, case: Case) -> None:
     """state_dict, deepcopy and pickle keep all that determines the output."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within
@@ -26,12 +25,9 @@ def _memory(tensor: Tensor) -> Tensor:
 
 @invariant(
     kinds=KINDS,
-    cases=lambda subject: cases(
-        subject,
-        max_len=65,
-        masks=(*ORDINARY_MASKS, "empty_row"),
-        variants={"scale": ("own", "given"), "gradients": (True, False)},
-    ),
+    max_len=65,
+    masks=(*ORDINARY_MASKS, "empty_row"),
+    variants={"scale": ("own", "given"), "gradients": (True, False)},
 )
 def inputs_are_unchanged(subject: Subject, case: Case) -> None:
     """A call changes neither its inputs nor the memory that they are views of, and gives no part of
@@ -75,11 +71,7 @@ def inputs_are_unchanged(subject: Subject, case: Case) -> None:
             )
 
 
-@invariant(
-    cases=lambda subject: ordinary(
-        subject, variants={"other": ("equal", "turned", "longer", "shorter", "square")}
-    ),
-)
+@invariant(cases=ordinary, variants={"other": ("equal", "turned", "longer", "shorter", "square")})
 def calls_leave_no_trace(subject: Subject, case: Case) -> None:
     """The same inputs give the same output after any other calls."""
     base = Baseline(subject, case)
@@ -170,11 +162,9 @@ def _unlike(subject: Subject, case: Case) -> Case:
 
 @invariant(
     kinds=KINDS,
-    cases=lambda subject: ordinary(
-        subject,
-        masks=(*ORDINARY_MASKS, "lengths_2d"),
-        beyond=(Case((1,), 37, 1100, mask="causal"),),  # longer than what was kept before
-    ),
+    cases=ordinary,
+    masks=(*ORDINARY_MASKS, "lengths_2d"),
+    beyond=(Case((1,), 37, 1100, mask="causal"),),
 )
 def gradient_modes_agree(subject: Subject, case: Case) -> None:
     """With gradients, under no_grad and under inference_mode the output is the same."""
@@ -204,9 +194,7 @@ def _other_modes_agree(base: Baseline, got: Tensor) -> None:
     base.expect(got, "with inputs that require gradients, output", "the same call without")
 
 
-@invariant(
-    kinds=KINDS, cases=lambda subject: ordinary(subject, variants={"scale": ("own", "given")})
-)
+@invariant(kinds=KINDS, cases=ordinary, variants={"scale": ("own", "given")})
 def training_equals_evaluation(subject: Subject, case: Case) -> None:
     """Without dropout, training and evaluation give the same output."""
     base = Baseline(subject, case)

@@ -28,10 +28,7 @@ backward pass that reads its gradient in a wrong order is off by as much as the 
 
 
 @invariant(
-    kinds=KINDS,
-    cases=lambda subject: ordinary(
-        subject, layouts=tuple(name for name in LAYOUTS if name != "contiguous")
-    ),
+    kinds=KINDS, cases=ordinary, layouts=tuple(name for name in LAYOUTS if name != "contiguous")
 )
 def layouts_agree(subject: Subject, case: Case) -> None:
     """Strides and offsets of the inputs do not change the output."""
@@ -72,15 +69,13 @@ def _scores(base: Baseline, inputs: Inputs) -> Tensor:
 
 
 @invariant(
-    cases=lambda subject: ordinary(
-        subject,
-        layouts=tuple(LAYOUTS),
-        dtypes=("float64", "float32"),
-        variants={
-            "gradient": ("expanded", "transposed", "offset"),
-            "of": ("output", "scores"),
-        },
-    ),
+    cases=ordinary,
+    layouts=tuple(LAYOUTS),
+    dtypes=("float64", "float32"),
+    variants={
+        "gradient": ("expanded", "transposed", "offset"),
+        "of": ("output", "scores"),
+    },
     applies=has_no_gradients,
 )
 def gradient_layouts_agree(subject: Subject, case: Case) -> None:

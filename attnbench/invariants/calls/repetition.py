@@ -69,7 +69,7 @@ def many_calls_agree(subject: Subject, case: Case) -> None:
 @invariant(
     cases=lambda subject: listed(
         *map(subject.legal, _LARGE), enough=1, variants={"gradients": (False, True)}
-    ),
+    )
 )
 def outputs_are_final(subject: Subject, case: Case) -> None:
     """An output is complete when the call returns, and stays as it is."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases, listed
+from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -42,13 +42,11 @@ _PARAMETER_CASES = (Case((2,), 3, 5, 4, 4, 4), Case((1, 2), 4, 4, 6, 5, 3, seed=
 
 @invariant(
     kinds=KINDS,
-    cases=lambda subject: benign(
-        subject,
-        dtypes=("float64",),
-        regimes=("normal", "equal_keys"),
-        max_len=9,
-        max_features=9,
-    ),
+    cases=benign,
+    dtypes=("float64",),
+    regimes=("normal", "equal_keys"),
+    max_len=9,
+    max_features=9,
     applies=has_slopes,
 )
 def gradients_are_right(subject: Subject, case: Case) -> None:
@@ -167,14 +165,11 @@ def gradients_reach_every_parameter(subject: Subject, case: Case) -> None:
 
 
 @invariant(
-    cases=lambda subject: cases(
-        subject,
-        regimes=("huge", "near_overflow", "opposed", "far", "tiny", "equal_keys", "zero_keys"),
-        masks=FREE_MASKS,
-        layouts=("contiguous",),
-        max_len=17,
-        variants={"scores": ("own", "lowered", "own", "own")},
-    ),
+    regimes=("huge", "near_overflow", "opposed", "far", "tiny", "equal_keys", "zero_keys"),
+    masks=FREE_MASKS,
+    layouts=("contiguous",),
+    max_len=17,
+    variants={"scores": ("own", "lowered", "own", "own")},
     applies=has_no_gradients,
 )
 def gradients_are_finite_at_extremes(subject: Subject, case: Case) -> None:
@@ -224,7 +219,9 @@ def _representable(subject: Subject, module: nn.Module, inputs: Inputs, name: st
 
 
 @invariant(
-    cases=lambda subject: benign(subject, dtypes=("float32", "float64"), regimes=("normal",)),
+    cases=benign,
+    dtypes=("float32", "float64"),
+    regimes=("normal",),
     applies=lambda subject: None if subject.kind == "kernel" else "not a kernel",
 )
 def kernel_gradients_equal_plain_ones(subject: Subject, case: Case) -> None:

@@ -7,7 +7,7 @@ import math
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases, listed
+from attnbench.cases.spaces import listed
 from attnbench.invariants.toolkit.applicability import adds_keys, any_of, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
@@ -23,15 +23,12 @@ _LOWS = (2.0**15, 2.0**33)
 
 
 @invariant(
-    cases=lambda subject: cases(
-        subject,
-        masks=("none",),
-        regimes=("normal", "tiny"),
-        dtypes=("float32", "float64"),
-        min_kv_len=2,
-        max_len=33,
-        variants={"of": ("output", "weights")},
-    ),
+    masks=("none",),
+    regimes=("normal", "tiny"),
+    dtypes=("float32", "float64"),
+    min_kv_len=2,
+    max_len=33,
+    variants={"of": ("output", "weights")},
 )
 def large_bias_hides(subject: Subject, case: Case) -> None:
     """A floating mask of -10000 leaves a key no weight beside keys with 0."""
@@ -65,15 +62,12 @@ def _pools(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: cases(
-        subject,
-        masks=("none",),
-        regimes=("normal", "tiny"),
-        dtypes=("float32", "float64"),
-        min_kv_len=2,
-        max_len=33,
-        beyond=(Case((1,), 2, 300, dtype="float64"),),
-    ),
+    masks=("none",),
+    regimes=("normal", "tiny"),
+    dtypes=("float32", "float64"),
+    min_kv_len=2,
+    max_len=33,
+    beyond=(Case((1,), 2, 300, dtype="float64"),),
     applies=_pools,
 )
 def bias_is_added_to_scores(subject: Subject, case: Case) -> None:
@@ -151,13 +145,11 @@ def _counts_keys(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=("none", "boolean", "floating", "padding"),
-        regimes=("normal",),
-        dtypes=("float32",),  # in float64 it would tell of a softmax in float32, no more
-        variants={"times": (2, 3)},
-    ),
+    cases=benign,
+    masks=("none", "boolean", "floating", "padding"),
+    regimes=("normal",),
+    dtypes=("float32",),
+    variants={"times": (2, 3)},
     applies=any_of(_counts_keys, knows_positions),
 )
 def key_given_again_equals_bias_of_log_2(subject: Subject, case: Case) -> None:

@@ -121,10 +121,7 @@ def _is_even(subject: Subject) -> str | None:
     return knows_positions(subject) if subject.conventions.empty_rows == "mean" else None
 
 
-@invariant(
-    cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
-    applies=any_of(_takes_them, _is_even),
-)
+@invariant(cases=benign, masks=_MASKS, variants=_VARIANTS, applies=any_of(_takes_them, _is_even))
 def empty_rows_give_zeros(subject: Subject, case: Case) -> None:
     """A query with no key left has zeros as its output (or what the convention empty_rows says),
     and the others are what they are without it.
@@ -176,7 +173,9 @@ def _is_finite(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: benign(subject, masks=_MASKS, variants=_VARIANTS),
+    cases=benign,
+    masks=_MASKS,
+    variants=_VARIANTS,
     applies=any_of(_takes_them, _is_finite, has_no_gradients),
 )
 def empty_rows_have_finite_gradients(subject: Subject, case: Case) -> None:

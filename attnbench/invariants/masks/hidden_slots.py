@@ -92,10 +92,7 @@ def _may_hold_nan(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject, masks=_MASKS, min_kv_len=2, max_len=65, variants=_VARIANTS
-    ),
-    applies=_may_hold_nan,
+    cases=benign, masks=_MASKS, min_kv_len=2, max_len=65, variants=_VARIANTS, applies=_may_hold_nan
 )
 def hidden_slots_may_hold_nan(subject: Subject, case: Case) -> None:
     """What a mask or a length hides from every query may hold NaN or infinity: the output is the
@@ -126,7 +123,10 @@ def _grouped(base: Baseline, where: str, poison: float) -> None:
 
 
 @invariant(
-    cases=lambda subject: benign(subject, masks=_MASKS, min_kv_len=2, variants=_VARIANTS),
+    cases=benign,
+    masks=_MASKS,
+    min_kv_len=2,
+    variants=_VARIANTS,
     applies=any_of(_may_hold_nan, has_no_gradients),
 )
 def hidden_slots_may_hold_nan_in_training(subject: Subject, case: Case) -> None:

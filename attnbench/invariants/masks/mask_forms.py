@@ -57,13 +57,11 @@ _FORMS = tuple(mask for mask in FREE_MASKS if mask not in ("bias", "floating", "
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=_FORMS,
-        max_len=65,
-        beyond=(Case((1,), 140, 140, mask="causal"), Case((2,), 3, 520, mask="padding")),
-        variants={"lengths_in": _LENGTH_DTYPES},
-    ),
+    cases=benign,
+    masks=_FORMS,
+    max_len=65,
+    beyond=(Case((1,), 140, 140, mask="causal"), Case((2,), 3, 520, mask="padding")),
+    variants={"lengths_in": _LENGTH_DTYPES},
 )
 def mask_forms_agree(subject: Subject, case: Case) -> None:
     """Boolean and floating masks, lengths and is_causal that hide the same keys give one output."""

@@ -47,13 +47,11 @@ def _cannot_delete(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=HIDING_MASKS,
-        min_kv_len=2,
-        max_len=65,
-        beyond=(Case((1,), 3, 520, mask="boolean"),),
-    ),
+    cases=benign,
+    masks=HIDING_MASKS,
+    min_kv_len=2,
+    max_len=65,
+    beyond=(Case((1,), 3, 520, mask="boolean"),),
     applies=any_of(knows_positions, _cannot_delete),
 )
 def masking_equals_deleting(subject: Subject, case: Case) -> None:
@@ -82,14 +80,12 @@ def _hides_by_a_number(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=("none",),
-        regimes=("normal",),
-        min_kv_len=2,
-        max_features=17,
-        variants={"hidden_by": ("boolean", "floating")},
-    ),
+    cases=benign,
+    masks=("none",),
+    regimes=("normal",),
+    min_kv_len=2,
+    max_features=17,
+    variants={"hidden_by": ("boolean", "floating")},
     applies=any_of(_hides_by_a_number, knows_positions, _cannot_delete),
 )
 def hidden_keys_stay_hidden_at_extreme_scores(subject: Subject, case: Case) -> None:
@@ -126,7 +122,7 @@ def hidden_keys_stay_hidden_at_extreme_scores(subject: Subject, case: Case) -> N
         )
 
 
-@invariant(cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2, max_len=65))
+@invariant(cases=benign, masks=HIDING_MASKS, min_kv_len=2, max_len=65)
 def masked_slots_are_inert(subject: Subject, case: Case) -> None:
     """Whatever finite key and value a hidden slot holds, the output is the same."""
     base = Baseline(subject, case)
@@ -153,10 +149,7 @@ def _gradients(base: Baseline, inputs: Inputs, index: tuple[int, ...] | None) ->
     return {n: g for n, g in zip(named, found, strict=True) if g is not None}
 
 
-@invariant(
-    cases=lambda subject: benign(subject, masks=HIDING_MASKS, min_kv_len=2),
-    applies=has_no_gradients,
-)
+@invariant(cases=benign, masks=HIDING_MASKS, min_kv_len=2, applies=has_no_gradients)
 def masked_slots_get_no_gradient(subject: Subject, case: Case) -> None:
     """No gradient reaches a hidden slot."""
     base = Baseline(subject, case)

@@ -113,7 +113,9 @@ def valid_lengths_count_the_keys(subject: Subject, case: Case) -> None:
 
 
 @invariant(
-    cases=lambda subject: benign(subject, masks=("window", "none"), min_kv_len=2),
+    cases=benign,
+    masks=("window", "none"),
+    min_kv_len=2,
     applies=any_of(knows_positions, _cannot_resize),
 )
 def windows_end_at_their_edges(subject: Subject, case: Case) -> None:
@@ -143,13 +145,11 @@ def windows_end_at_their_edges(subject: Subject, case: Case) -> None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=("causal", "causal_padding"),
-        min_q_len=2,
-        max_len=257,
-        beyond=tuple(Case((1,), length, length, mask="causal") for length in range(2, 17)),
-    ),
+    cases=benign,
+    masks=("causal", "causal_padding"),
+    min_q_len=2,
+    max_len=257,
+    beyond=tuple(Case((1,), length, length, mask="causal") for length in range(2, 17)),
 )
 def future_does_not_leak(subject: Subject, case: Case) -> None:
     """With is_causal, no later key or value changes what a query gets."""
@@ -178,12 +178,10 @@ def _cannot_decode(subject: Subject) -> str | None:
 
 
 @invariant(
-    cases=lambda subject: benign(
-        subject,
-        masks=("causal",),
-        min_kv_len=2,
-        beyond=(Case((1,), 140, 140, mask="causal"),),
-    ),
+    cases=benign,
+    masks=("causal",),
+    min_kv_len=2,
+    beyond=(Case((1,), 140, 140, mask="causal"),),
     applies=_cannot_decode,
 )
 def decode_equals_prefill(subject: Subject, case: Case) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from attnbench.cases.spaces import cases as all_cases
 from attnbench.specs import Invariant
 from attnbench.specs.invariant import KINDS
 
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
 
 def invariant(
     *,
-    cases: Callable[[Subject], SearchStrategy[Case]] | None = None,
-    applies: Callable[[Subject], str | None] | None = None,
+    cases: Callable[..., SearchStrategy[Case]] = all_cases,
+    applies: Callable[[Any], str | None] | None = None,
     law: bool = False,
     kinds: tuple[str, ...] = KINDS[:3],
+    **narrowed: Any,
 ) -> Callable[[_Check], Invariant]:
     """A decorator that makes an invariant of a check.
 
@@ -32,6 +35,7 @@ def invariant(
 
     Args:
         cases, applies, law, kinds: as of :class:`attnbench.Invariant`.
+        narrowed: further arguments of ``cases``.
     """
 
     def declared(check: _Check) -> Invariant:
@@ -40,7 +44,7 @@ def invariant(
             name=check.__name__,
             statement=" ".join(statement.split()),
             check=check,
-            cases=cases,
+            cases=functools.partial(cases, **narrowed) if narrowed else cases,
             applies=applies,
             law=law,
             kinds=kinds,

@@ -50,29 +50,22 @@ def has_gradients(subject: Subject) -> str | None:
 
 
 def layer_invariant(
-    *,
-    applies: Callable[[Any], str | None] | None = None,
-    cases: Callable[[Subject], SearchStrategy[Case]] | None = None,
-    law: bool = False,
-    **narrowed: Any,
+    *, cases: Callable[..., SearchStrategy[Case]] = layer_cases, **declared: Any
 ) -> Callable[[Callable[[LayerCase], None]], Invariant]:
     """A decorator that makes an invariant on layers of a check of a :class:`LayerCase`.
 
     Args:
-        applies, law: as of :class:`attnbench.Invariant`.
-        cases: likewise; by default :func:`layer_cases`.
-        narrowed: further arguments of :func:`layer_cases`.
+        cases, declared: arguments of :func:`~attnbench.invariants.toolkit.decorator.invariant`.
     """
 
-    def declared(check: Callable[[LayerCase], None]) -> Invariant:
+    def made(check: Callable[[LayerCase], None]) -> Invariant:
         @functools.wraps(check)
         def checked(subject: Subject, case: Case) -> None:
             check(LayerCase(subject, case))
 
-        chosen = cases or functools.partial(layer_cases, **narrowed)
-        return invariant(cases=chosen, applies=applies, law=law, kinds=("layer",))(checked)
+        return invariant(cases=cases, kinds=("layer",), **declared)(checked)
 
-    return declared
+    return made
 
 
 class LayerCase:
