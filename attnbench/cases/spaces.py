@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnbench.cases.case import LAYER_MASKS, LAYOUTS, MASKS, REGIMES, Case, read_option
 from attnbench.cases.domain import Domain, Taker
@@ -13,6 +13,9 @@ from attnbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
+
+CaseStrategy: TypeAlias = "SearchStrategy[Case]"
+"""What an invariant draws its cases from."""
 
 
 def cases(subject: Taker, **narrowed: Any) -> SearchStrategy[Case]:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.dropout import takes_dropout
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _CALLS = 4096
 _SHARE = 0.3
@@ -42,7 +37,7 @@ def _in_training(subject: Subject, case: Case, dropout_p: float, times: int = 1)
         return [subject.output(module.train(), given).double() for _ in range(times)]
 
 
-def _rare_too(subject: Subject) -> SearchStrategy[Case]:
+def _rare_too(subject: Subject) -> CaseStrategy:
     usual = _dropout_cases_of(subject)
     rare = subject.legal(usual[0].replace(q_len=1, kv_len=_MANY, regime="equal_keys", seed=3))
     return listed(*usual, rare, enough=len(set(usual)))
@@ -85,7 +80,7 @@ def dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
     )
 
 
-def _dropout_cases(subject: Subject) -> SearchStrategy[Case]:
+def _dropout_cases(subject: Subject) -> CaseStrategy:
     return listed(*_dropout_cases_of(subject))
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from attnbench.cases.case import Case
+from attnbench.cases.spaces import CaseStrategy
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, grouped, select_items
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 
 def _applies(subject: Subject) -> str | None:
@@ -22,7 +20,7 @@ def _applies(subject: Subject) -> str | None:
     return None
 
 
-def _cases(subject: Subject) -> SearchStrategy[Case]:
+def _cases(subject: Subject) -> CaseStrategy:
     masks = ("none", "boolean", "boolean_shared", "padding", "causal", "bias")
     variants: dict[str, Any] = {
         "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -24,9 +24,6 @@ from attnbench.oracle.textbook import is_textbook, stages_of
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _MOVES = 8
 _WIDE = ("float32", "float64")
@@ -137,7 +134,7 @@ def _returns(subject: Subject) -> str | None:
     return None if "lse" in subject.spec.returns else told
 
 
-def _split_cases(subject: Subject) -> SearchStrategy[Case]:
+def _split_cases(subject: Subject) -> CaseStrategy:
     masks = ("none", "boolean", "padding") if subject.takes_mask("boolean") else ("none",)
     wide = tuple(d for d in ("float32", "float64") if d in subject.dtypes)
     variants: dict[str, tuple[str | bool, ...]] = {"split": ("halves", "mixed", "single")}
@@ -260,7 +257,7 @@ def log_sums_take_gradients(subject: Subject, case: Case) -> None:
         same_gradient(got[name], expected, what, "that of the scores", eps=sums.base.eps)
 
 
-def _cases(subject: Subject, *masks: str, **given: object) -> SearchStrategy[Case]:
+def _cases(subject: Subject, *masks: str, **given: object) -> CaseStrategy:
     return benign(
         subject,
         masks=tuple(mask for mask in masks if subject.takes_mask(mask)),

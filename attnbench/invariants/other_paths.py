@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases
+from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.errors import AttnbenchError, JudgementError, RefusalError
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
@@ -21,9 +20,6 @@ from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _REGIMES = ("normal", "tiny", "equal_keys", "zero_keys")
 
@@ -65,7 +61,7 @@ def _names_another(subject: Subject) -> str | None:
     return None if subject.same_as else "names no other subject that it is the same as"
 
 
-def _cases(subject: Subject) -> SearchStrategy[Case]:
+def _cases(subject: Subject) -> CaseStrategy:
     if subject.kind == "layer":
         return layer_cases(subject, masks=("none", "padding"), dtypes=DTYPES, max_len=40)
     return cases(

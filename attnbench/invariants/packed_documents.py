@@ -14,21 +14,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases
+from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _PAGES = (
     (4, "in order"),
@@ -40,7 +36,7 @@ _PAGES = (
 _UNWRITTEN = "in another order, with NaN where nothing was written"
 
 
-def _cases(subject: Subject, *documents: str) -> SearchStrategy[Case]:
+def _cases(subject: Subject, *documents: str) -> CaseStrategy:
     orders = ("plain", "causal") if "is_causal" in subject.accepts else ("plain",)
     options = set(OPTIONS) & set(subject.accepts)
     variants = {

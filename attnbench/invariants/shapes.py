@@ -6,13 +6,12 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import changed
+from attnbench.cases.spaces import CaseStrategy, changed
 from attnbench.errors import DtypeError, InvariantViolation
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -27,9 +26,6 @@ from attnbench.invariants.toolkit.derivations import (
 )
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _BLOCK = 128
 """The largest number of queries or keys that many an implementation takes at once."""
@@ -118,7 +114,7 @@ def grouped_heads_equal_expanded_heads(subject: Subject, case: Case) -> None:
             agree_within(one, two, tolerance, f"{what}, weights handed back", other)
 
 
-def _sizes_of_one(subject: Subject) -> SearchStrategy[Case]:
+def _sizes_of_one(subject: Subject) -> CaseStrategy:
     few = [set(chosen) for count in range(3) for chosen in itertools.combinations(range(8), count)]
     choices = [tuple(place in ones for place in range(8)) for ones in [*few, set(range(8))]]
     ways = [functools.partial(_with_ones, subject, which=which) for which in choices]
@@ -168,7 +164,7 @@ def _masks(base: Baseline) -> Iterator[Tensor]:
             yield mask
 
 
-def _broadcasts(subject: Subject) -> SearchStrategy[Case]:
+def _broadcasts(subject: Subject) -> CaseStrategy:
     equal = functools.partial(_with_equal_sizes, subject)
     space = benign(
         subject,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.cases.spaces import CaseStrategy
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, grouped
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _NAMES = {"k_scale": "key", "v_scale": "value"}
 _STORED = ("own", "int8", "float8_e4m3fn", "zero")
@@ -56,7 +54,7 @@ def _takes(subject: Subject, kind: str) -> bool:
     return True
 
 
-def _cases(subject: Subject) -> SearchStrategy[Case]:
+def _cases(subject: Subject) -> CaseStrategy:
     variants: dict[str, Any] = {
         "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",),
         "by": ("tensor", "head", "token"),

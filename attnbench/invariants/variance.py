@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 STANDARD_ERRORS = 6.0
 """How many a mean may be off by; a normal mean is beyond them twice in 10⁹.
@@ -33,7 +28,7 @@ _WIDEST = 0.35
 _SIZES = ((16, 16), (64, 64), (16, 64), (64, 16), (1, 1), (4, 4))
 
 
-def _variance_cases(subject: Subject) -> SearchStrategy[Case]:
+def _variance_cases(subject: Subject) -> CaseStrategy:
     dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
     sizes = _SIZES[:3] if current_profile().name == "quick" else _SIZES
     return listed(

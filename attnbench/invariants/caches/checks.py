@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.checking.answer_faults import raised_text
 from attnbench.checking.profiles import current_effort, current_profile
 from attnbench.errors import InvariantViolation
@@ -21,9 +21,6 @@ from attnbench.invariants.caches.stage import stage_of
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 
 def has_cache(subject: LayerSubject, *operations: str) -> str | None:
@@ -73,7 +70,7 @@ def _refusal(subject: LayerSubject, operations: tuple[str, ...]) -> str | None:
         return told
 
 
-def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
+def _wide_cases(subject: Subject) -> CaseStrategy:
     """One case in float32, or two beyond the profile quick."""
     case = subject.legal(Case((3,), 24, 24, 8, 8, 8))
     quick = current_profile().name == "quick"
@@ -81,7 +78,7 @@ def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
     return listed(*dict.fromkeys([case, wide]))
 
 
-def cache_cases(subject: Subject) -> SearchStrategy[Case]:
+def cache_cases(subject: Subject) -> CaseStrategy:
     """Two cases in float32 and one in each other dtype; for quick one, and one in a half type."""
     case = subject.legal(Case((3,), 24, 24, 8, 8, 8))
     other = [d for d in ("bfloat16", "float16", "float64") if d in subject.dtypes]

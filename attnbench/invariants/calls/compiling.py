@@ -13,14 +13,14 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.attention.torch_internals import faked, graph_breaks, is_concrete
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation, RefusalError
@@ -32,9 +32,6 @@ from attnbench.invariants.toolkit.derivations import benign
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _HEADS = Case((2, 3), 4, 6, 8, 6, 5, mask="boolean")
 _CASES = (
@@ -108,10 +105,10 @@ def _backend() -> str:
     return "aot_eager" if current_profile().name == "quick" else "inductor"
 
 
-def _some(count: int) -> Callable[[Subject], SearchStrategy[Case]]:
+def _some(count: int) -> Callable[[Subject], CaseStrategy]:
     """The first cases; more of them in the thorough profile."""
 
-    def chosen(subject: Subject) -> SearchStrategy[Case]:
+    def chosen(subject: Subject) -> CaseStrategy:
         number = {"quick": count, "thorough": len(_CASES)}.get(current_profile().name, count + 1)
         return listed(*(subject.legal(case) for case in _CASES[:number]), enough=1)
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 
 def called_beside_others(subject: Subject, case: Case) -> None:
@@ -60,7 +55,7 @@ def has_no_parameters(subject: Subject) -> str | None:
     return None if any(True for _ in module.parameters()) else "it has no parameters"
 
 
-def kept_state_cases(subject: Subject) -> SearchStrategy[Case]:
+def kept_state_cases(subject: Subject) -> CaseStrategy:
     """A few small cases; what is kept does not depend on numbers."""
     cases = (Case((2, 3), 4, 6, 8, 6, 5), Case((2,), 3, 5, mask="boolean", seed=1), Case(seed=2))
     dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
+from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
@@ -17,9 +16,6 @@ from attnbench.invariants.toolkit.comparisons import differentiate, reject, same
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, leaves_of
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _CASES = Case((2, 3), 4, 6, 8, 6, 5), Case((1,), 33, 40, 16, 16, 16), Case((2,), 1, 5)
 
@@ -182,7 +178,7 @@ def one_tensor_equals_three_copies(subject: Subject, case: Case) -> None:
 
 def _some(
     subject: Subject, cases: Sequence[Case], count: int, **variants: Sequence[int]
-) -> SearchStrategy[Case]:
+) -> CaseStrategy:
     """A few cases, since these errors do not depend on sizes and values."""
     made = (
         cases[n % len(cases)].replace(

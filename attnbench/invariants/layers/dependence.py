@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.stage import TOKENS
 from attnbench.invariants.toolkit.comparisons import differentiate, reject
@@ -22,9 +23,6 @@ from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_t
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _MASKS = ("none", "padding", "left_padding")
 
@@ -192,7 +190,7 @@ def _promises_no_move(subject: LayerSubject) -> str | None:
     return None if window < subject.capacity else f"its window of {window} holds every case"
 
 
-def _moving_cases(subject: Subject) -> SearchStrategy[Case]:
+def _moving_cases(subject: Subject) -> CaseStrategy:
     assert isinstance(subject, LayerSubject)
     least = 1 + (subject.width or 1)
     longest = max(17, 2 * least + 1)

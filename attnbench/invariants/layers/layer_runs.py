@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.comparisons import agree_within
@@ -21,9 +21,6 @@ from attnbench.oracle.references import NormEpsilon
 from attnbench.specs import Invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _MASKS = ("none", "padding")
 
@@ -78,7 +75,7 @@ def _has_half(subject: Subject) -> str | None:
     return None
 
 
-def _half_cases(subject: Subject) -> SearchStrategy[Case]:
+def _half_cases(subject: Subject) -> CaseStrategy:
     longest = Case((1,), 320, 320, 16, 16, 16)  # where bfloat16 tells no positions apart
     return layer_cases(
         subject,
@@ -160,7 +157,7 @@ def _two_paths(law: str, statement: str) -> Invariant:
     )
 
 
-def _wide_cases(subject: Subject) -> SearchStrategy[Case]:
+def _wide_cases(subject: Subject) -> CaseStrategy:
     return layer_cases(subject, masks=_MASKS, regimes=("normal",), dtypes=("float32", "float64"))
 
 

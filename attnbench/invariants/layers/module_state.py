@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.calls.kept_state import (
     called_before_a_step,
@@ -21,9 +20,6 @@ from attnbench.invariants.toolkit.layer_faults import mixes_items
 from attnbench.specs import KINDS
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 __all__: list[str] = []
 
@@ -86,7 +82,7 @@ def _other_weights(layer: LayerCase) -> None:
         layer.accuse(found, got, expected, told, "the same items in a larger batch")
 
 
-def _few_cases(subject: Subject) -> SearchStrategy[Case]:
+def _few_cases(subject: Subject) -> CaseStrategy:
     if subject.kind != "layer":
         return kept_state_cases(subject)
     return layer_cases(subject, masks=_MASKS, regimes=("normal",), dtypes=("float32",))

@@ -6,12 +6,13 @@ In all other invariants they are one constant, which any cut, selection or paddi
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
+from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.decorator import hook_of
@@ -19,9 +20,6 @@ from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs import Invariant
 from attnbench.subject.layer import SOURCE
 from attnbench.subject.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _DRAWS = 8
 
@@ -149,7 +147,7 @@ def _with_a_cache(layer: _Beside, what: str, whole: Tensor) -> None:
             layer.judge(got, whole[:, cut:], told, "one call on all", "layer_crop")
 
 
-def _cases(subject: Subject) -> SearchStrategy[Case]:
+def _cases(subject: Subject) -> CaseStrategy:
     return layer_cases(
         subject,
         regimes=("normal",),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import changed
+from attnbench.cases.spaces import CaseStrategy, changed
 from attnbench.errors import RefusalError
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
@@ -28,9 +27,6 @@ from attnbench.invariants.toolkit.derivations import (
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 _LENGTH_DTYPES = ("int64", "int32", "int16", "uint8", "int8")
 _PARTS = {
@@ -106,7 +102,7 @@ def _form_of(inputs: Inputs) -> str:
     return " and ".join(parts)
 
 
-def _combinations(subject: Subject) -> SearchStrategy[Case]:
+def _combinations(subject: Subject) -> CaseStrategy:
     equal = functools.partial(_with_equal_leads, subject)
     turned = functools.partial(_with_more_queries, subject)
     one_key = functools.partial(_with_more_queries, subject, kv_len=1)

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from attnbench.cases.spaces import CaseStrategy
 from attnbench.cases.spaces import cases as all_cases
 from attnbench.specs import Invariant
 from attnbench.specs.invariant import KINDS
 
 if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
     from attnbench.cases.case import Case
     from attnbench.subject.subject import Subject
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 def invariant(
     *,
-    cases: Callable[..., SearchStrategy[Case]] = all_cases,
+    cases: Callable[..., CaseStrategy] = all_cases,
     applies: Callable[[Any], str | None] | None = None,
     law: bool = False,
     kinds: tuple[str, ...] = KINDS[:3],

@@ -6,19 +6,16 @@ If positions change, causality, lengths and mask are combined into one mask.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import MASKS, Case
-from attnbench.cases.spaces import cases
+from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 __all__ = [
     "FREE_MASKS",
@@ -52,7 +49,7 @@ HIDING_MASKS = tuple(mask for mask in FREE_MASKS if mask not in ("none", "bias")
 """Those of the kinds in :data:`FREE_MASKS` that hide keys."""
 
 
-def benign(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
+def benign(subject: Subject, **narrowed: Any) -> CaseStrategy:
     """Cases in which two correct computations differ by little more than rounding.
 
     They are small and contiguous, and leave out extreme regimes of values, which have their own
@@ -74,7 +71,7 @@ ORDINARY_MASKS = ("none", "boolean", "floating", "padding", "causal")
 """One representative of each sort of mask."""
 
 
-def ordinary(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
+def ordinary(subject: Subject, **narrowed: Any) -> CaseStrategy:
     """Benign cases with one mask of each sort, for invariants on ways to run a subject."""
     return benign(subject, **{"masks": ORDINARY_MASKS, "regimes": ("normal",), **narrowed})
 

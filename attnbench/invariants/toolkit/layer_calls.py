@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import cases
+from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.decorator import invariant
@@ -20,14 +20,12 @@ from attnbench.subject.subject import Subject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hypothesis.strategies import SearchStrategy
-
     from attnbench.specs import Invariant
 
 _LARGE = {"float64": 1e4, "float32": 1e3, "bfloat16": 64.0, "float16": 16.0}
 
 
-def layer_cases(subject: Subject, **narrowed: Any) -> SearchStrategy[Case]:
+def layer_cases(subject: Subject, **narrowed: Any) -> CaseStrategy:
     """Short cases of a layer, by default without a mask."""
     chosen: dict[str, Any] = {
         "masks": ("none",),
@@ -50,7 +48,7 @@ def has_gradients(subject: Subject) -> str | None:
 
 
 def layer_invariant(
-    *, cases: Callable[..., SearchStrategy[Case]] = layer_cases, **declared: Any
+    *, cases: Callable[..., CaseStrategy] = layer_cases, **declared: Any
 ) -> Callable[[Callable[[LayerCase], None]], Invariant]:
     """A decorator that makes an invariant on layers of a check of a :class:`LayerCase`.
 
