@@ -66,13 +66,13 @@ def record(path: Path, pairs: int, load: str, change: int) -> None:
     from attnbench.benchmark.comparing.sides import Unmeasured
     from attnbench.benchmark.machine.load import Load
     from attnbench.cases.case import Case
-    from attnbench.cli.duel_plan import Asked, duel
+    from attnbench.cli.duel_plan import Request, duel
 
     case = BenchCase(Case((1, 1), 128, 128, 64, 64, 64))
     addresses = tuple(f"{SUBJECTS}:{name}" for name in SIDES[change])
     with (
         stressed(load),
-        duel(Asked(subjects=addresses), [case]) as plan,
+        duel(Request(subjects=addresses), [case]) as plan,
         path.open("a", encoding="utf-8") as file,
     ):
         rows = [row.sides for row in plan.duel.rows]

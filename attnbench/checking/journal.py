@@ -34,7 +34,7 @@ class Journal:
 
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
         self.path = path
-        self.found: list[Outcome] = []
+        self.outcomes: list[Outcome] = []
         head = json.dumps({_HEAD: SCHEMA, **asked}, sort_keys=True)
         try:
             with path.open("a+", encoding="utf-8") as file:
@@ -70,7 +70,7 @@ class Journal:
                 )
             differ = [name for name in asked if first.get(name) != asked[name]]
             outcomes = map(Outcome.from_data, rest)  # a later one replaces an earlier
-            self.found = [*{key_of(one): one for one in outcomes}.values()]
+            self.outcomes = [*{key_of(one): one for one in outcomes}.values()]
         except UsageError:
             raise
         except (ValueError, TypeError, AttributeError, KeyError) as error:
@@ -104,6 +104,6 @@ class Journal:
             self._write(outcome.to_json())
         except OSError as error:
             raise UsageError(
-                f"--resume {self.path}: {error}; {len(self.found)} outcomes are in it."
+                f"--resume {self.path}: {error}; {len(self.outcomes)} outcomes are in it."
             ) from None
-        self.found.append(outcome)
+        self.outcomes.append(outcome)

@@ -52,7 +52,7 @@ COMMANDS = {
     "learn": "attnbench_classroom.learn",
     "notebook": "attnbench_classroom.notebook",
 }
-"""The commands in the order of ``--help``, and their modules, in this package where not said."""
+"""The commands in the order of ``--help``, and their modules; a bare name is in this package."""
 
 
 class _Commands(TyperGroup):
@@ -87,8 +87,8 @@ def _typer(**settings: Any) -> typer.Typer:
     return typer.Typer(pretty_exceptions_enable=False, **settings)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(shows_version: bool) -> None:
+    if shows_version:
         from importlib.metadata import version
 
         typer.echo(f"attnbench {version('attnbench')}")
@@ -115,9 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     prepare_streams()
     command = typer.main.get_command(_app)
-    given = None if arguments is None else list(arguments)
+    words = None if arguments is None else list(arguments)
     try:
-        command.main(args=given, prog_name="attnbench")
+        command.main(args=words, prog_name="attnbench")
     except AttnbenchError as error:
         print(f"attnbench: {error}", file=sys.stderr)
         return getattr(error, "exit_code", USAGE)

@@ -105,7 +105,7 @@ def command(
     selection = Selection(set_name, workload or (), length or (), inputs, dtype)
     selection.check()
     records: list[Record] = []
-    lost: list[MachineLostError] = []
+    losses: list[MachineLostError] = []
     interrupted = False
     with machine_runs.machines_of(cluster, device) as machines:
         places = machine_runs.start(machines, results, run, resume=resume)
@@ -123,20 +123,20 @@ def command(
             budget_s=budget,
         )
         try:
-            lost = machine_runs.measure(runs, records)
+            losses = machine_runs.measure(runs, records)
         except KeyboardInterrupt:
             interrupted = True
-    paths = [one.place.path for one in runs]
+    paths = [machine_run.place.path for machine_run in runs]
     if as_json:
         files = {"file": str(paths[0])} if cluster is None else {"files": [*map(str, paths)]}
         print_json({**files, "records": record_tables.as_rows(records)})
     else:
         _show(records, paths, interrupted=interrupted)
-    for error in lost:
+    for error in losses:
         typer.echo(f"attnbench: {error}", err=True)
     if interrupted:
         return INTERRUPTED
-    failed = bool(lost) or any(row["status"] == "failed" for row in plugins)
+    failed = bool(losses) or any(row["status"] == "failed" for row in plugins)
     return exit_code(record_tables.statuses_of(records), plugin_failed=failed)
 
 
@@ -153,6 +153,6 @@ def _show(records: list[Record], paths: list[Path], *, interrupted: bool) -> Non
         typer.echo("")
     typer.echo(record_tables.legend(tables.values()))
     typer.echo(record_tables.busy_line(records))
-    word = "interrupted after" if interrupted else "recorded"
+    verb = "interrupted after" if interrupted else "recorded"
     count = "1 measurement" if len(records) == 1 else f"{len(records)} measurements"
-    typer.echo(f"\n{word} {count} in {', '.join(map(str, paths))}")
+    typer.echo(f"\n{verb} {count} in {', '.join(map(str, paths))}")

@@ -39,49 +39,49 @@ def command(
     from attnbench.benchmark.workloads import Selection
     from attnbench.cli.printing.tables import print_json
 
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "targets": targets,
         "selection": Selection(None if workload else set_name, workload or (), dtypes=dtype),
         "device": device,
         "threads": threads,
         "pairs": pairs,
     }
-    lost: list[MachineLostError] = []
+    losses: list[MachineLostError] = []
     if cluster is None:
-        found = {"": calibrated(**asked)}
+        results = {"": calibrate(**options)}
     else:
-        found, lost = _on_machines(cluster, device, asked)
+        results, losses = _on_machines(cluster, device, options)
     if as_json:
-        print_json(found[""] if cluster is None else {"machines": found})
+        print_json(results[""] if cluster is None else {"machines": results})
     else:
-        for name, one in found.items():
-            _show(name, one)
+        for name, result in results.items():
+            _show(name, result)
         typer.echo(_LEGEND)
-    for error in lost:
+    for error in losses:
         typer.echo(f"attnbench: {error}", err=True)
-    if lost:
+    if losses:
         return MachineLostError.exit_code
-    if any(one["interrupted"] for one in found.values()):
+    if any(result["interrupted"] for result in results.values()):
         return INTERRUPTED
-    measured = all(any(row["pairs"] >= 2 for row in one["rows"]) for one in found.values())
+    measured = all(any(row["pairs"] >= 2 for row in result["rows"]) for result in results.values())
     return OK if measured else INCONCLUSIVE
 
 
-def calibrated(
+def calibrate(
     targets: Sequence[str] | None, selection: Selection, device: str, threads: int, pairs: int
 ) -> dict[str, Any]:
     """Calibrate on this machine; the result is plain data, as ``--json`` prints it.
 
-    After Ctrl-C, it has the pairs so far.
+    After Ctrl-C, it holds the pairs measured so far.
     """
     from attnbench.benchmark.comparing.duel import Duel
     from attnbench.benchmark.machine.setting import here
     from attnbench.benchmark.records.record import BASELINE
-    from attnbench.cli.duel_plan import alike
+    from attnbench.cli.duel_plan import same_code
     from attnbench.cli.printing.tables import progress
 
     interrupted = False
-    with alike(targets or [BASELINE], selection.cases((device,)), threads=threads) as (
+    with same_code(targets or [BASELINE], selection.cases((device,)), threads=threads) as (
         exchange,
         rows,
     ):
@@ -103,43 +103,43 @@ def calibrated(
 
 
 def _on_machines(
-    cluster: str, device: str, asked: dict[str, Any]
+    cluster: str, device: str, options: dict[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], list[MachineLostError]]:
-    """Calibrate on all machines of a cluster at once; returns results by machine, and the lost."""
+    """Calibrate on all machines of a cluster at once; returns results and losses of machines."""
     from attnbench.cli import machine_runs
 
-    task = Task("calibrate", f"{__name__}:calibrated", asked, timeout_s=_WITHIN_S)
-    found, lost = {}, []
+    task = Task("calibrate", f"{__name__}:calibrate", options, timeout_s=_TIMEOUT_S)
+    results, losses = {}, []
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(_MOST_MACHINES))  # waits for threads last
         machines = stack.enter_context(machine_runs.machines_of(cluster, [device]))
         assert machines is not None
-        calls = {one.name: pool.submit(Machine.call, one, task) for one in machines.all}
+        calls = {machine.name: pool.submit(Machine.call, machine, task) for machine in machines.all}
         for name, call in calls.items():
             try:
-                found[name] = call.result()
+                results[name] = call.result()
             except MachineLostError as error:
-                lost.append(error)
-    return found, lost
+                losses.append(error)
+    return results, losses
 
 
-def _show(title: str, one: dict[str, Any]) -> None:
+def _show(title: str, result: dict[str, Any]) -> None:
     from attnbench.cli.printing.tables import print_table
 
-    print_table(one["rows"], title=title or None)
-    for reason in one["unmeasured"]:
+    print_table(result["rows"], title=title or None)
+    for reason in result["unmeasured"]:
         typer.echo(reason)
-    load = one["load"]
+    load = result["load"]
     if load:
         typer.echo(
-            f"{one['row_s']:.2f} s per row and pair; other processes kept "
+            f"{result['row_s']:.2f} s per row and pair; other processes kept "
             f"{load['others_cores']:.1f} of {load['cores']:.0f} cores busy."
         )
     typer.echo("")
 
 
 _MOST_MACHINES = 256
-_WITHIN_S = 24 * 3600.0
+_TIMEOUT_S = 24 * 3600.0
 
 _LEGEND = """\
 spread_%   standard deviation of a pair's value, with the same code on both sides
@@ -161,11 +161,11 @@ def _row(row: Row) -> dict[str, Any]:
         "pairs": len(values),
         "mean_%": _percent(statistics.fmean(values)) if values else None,
         "spread_%": _percent(spread),
-        **{f"seen_{n}_%": _percent(_seen(spread, n, share)) for n, share in LOOKS.items()},
+        **{f"seen_{n}_%": _percent(_detectable(spread, n, share)) for n, share in LOOKS.items()},
     }
 
 
-def _seen(spread: float, pairs: int, share: float) -> float:
+def _detectable(spread: float, pairs: int, share: float) -> float:
     from scipy import special
 
     limit = float(special.stdtrit(pairs - 1, 1 - share / 2))

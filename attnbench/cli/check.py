@@ -123,61 +123,64 @@ def command(
     output = formats_of(formats or (), as_json=as_json)
     if update_baseline and baseline is None:
         raise UsageError("--update-baseline needs a file: --baseline FILE.")
-    known = Baseline.read(baseline, update=update_baseline)
-    named = len(targets) if targets else None
-    plugins = load_plugins(strict=strict, preload=parallel.preload(named, invariant))
+    known_failures = Baseline.read(baseline, update=update_baseline)
+    count = len(targets) if targets else None
+    plugins = load_plugins(strict=strict, preload=parallel.preload(count, invariant))
     addresses = option.parse_targets(targets, style, convention, call)
     check_options(addresses or ())
-    chosen = {"profile": profile, "device": device, "dtypes": dtype}
-    plan = ask("plan", targets=addresses, invariants=invariant or None, **chosen)
+    settings = {"profile": profile, "device": device, "dtypes": dtype}
+    plan = ask("plan", targets=addresses, invariants=invariant or None, **settings)
     statements = dict(plan["invariants"])
     works = works_of(plan["subjects"], list(statements), plan["of_subject"])
     expected = {work.label: len(work.invariants) for work in works}
     screen = Screen(expected, statements, verbose=verbose) if output.has_text else None
     for line in plan["about"] if output.has_text else ():
         print_line(line)
-    first = seed or 0
-    of_seeds = [seed] if seeds is None else list(range(first, first + seeds))
-    works = [replace(work, seed=one) for one in of_seeds for work in works]
-    every = [row["invariant"] for row in ask("invariant_rows")] if exempt else []
-    latest = {key_of(one): one for one in exempted(exempt or (), works, every)}
-    journal = None if resume is None else _journal(resume, plan, chosen)
-    run = _Run(latest, known, journal, screen if seeds is None else None, fail_fast)
+    start = seed or 0
+    all_seeds = [seed] if seeds is None else list(range(start, start + seeds))
+    works = [replace(work, seed=number) for number in all_seeds for work in works]
+    names = [row["invariant"] for row in ask("invariant_rows")] if exempt else []
+    exemptions = {key_of(skip): skip for skip in exempted(exempt or (), works, names)}
+    journal = None if resume is None else _journal(resume, plan, settings)
+    run = _Run(exemptions, known_failures, journal, screen if seeds is None else None, fail_fast)
     run.recall(works)
     limits: dict[str, Any] = {
         "jobs": jobs,
         "timeout_s": timeout or _TIMEOUTS_S[profile],
         "memory_gib": memory,
     }
-    recorded = tuple(run.latest.values())
-    options = {**chosen, "asked": tuple(invariant or ())}
-    checks = parallel.run_checks(works, options, cluster=cluster, recorded=recorded, **limits)
-    with contextlib.closing(checks) as outcomes:  # its children end here, also early
-        run.take(outcomes, sum(expected.values()) * len(of_seeds) - len(recorded))
+    earlier = tuple(run.by_key.values())
+    options = {**settings, "asked": tuple(invariant or ())}
+    checks = parallel.run_checks(works, options, cluster=cluster, recorded=earlier, **limits)
+    with contextlib.closing(checks):  # its children end here, also early
+        run.collect(checks, sum(expected.values()) * len(all_seeds) - len(earlier))
     labels, names = list(expected), list(statements)
-    found = parallel.over_seeds([*run.latest.values()])
-    found.sort(key=lambda one: (labels.index(one.subject), names.index(one.invariant)))
+    outcomes = parallel.over_seeds([*run.by_key.values()])
+    outcomes.sort(
+        key=lambda outcome: (labels.index(outcome.subject), names.index(outcome.invariant))
+    )
     if screen is not None and seeds is not None:
-        for outcome in found:
+        for outcome in outcomes:
             screen.add(outcome)
-    notes = run.notes(len(found))
+    notes = run.notes(len(outcomes))
     if update_baseline:
-        known = known.updated(found, invariant)
-        known.write()
-        notes.append(f"{baseline} holds {len(known.entries)} known failures")
-    notes += known.remarks(found, invariant)
-    found = [known.known(outcome) for outcome in found]
-    gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], found)
-    report = CheckReport(with_cause(found), profile, seed, tuple(notes), tuple(plan["about"]), gaps)
+        known_failures = known_failures.updated(outcomes, invariant)
+        known_failures.write()
+        notes.append(f"{baseline} holds {len(known_failures.entries)} known failures")
+    notes += known_failures.remarks(outcomes, invariant)
+    outcomes = [known_failures.known(outcome) for outcome in outcomes]
+    gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], outcomes)
+    causes = with_cause(outcomes)
+    report = CheckReport(causes, profile, seed, tuple(notes), tuple(plan["about"]), gaps)
     if screen is not None:
         screen.end(report, time.monotonic() - started)
-        if profile == "quick" and found and not run.ended:
-            print_line(_longer(plan["left_out"]))
+        if profile == "quick" and outcomes and not run.ended:
+            print_line(_default_profile_line(plan["left_out"]))
     output.write(findings_of(report, statements, works, located=output.has_places))
     if run.ended == "interrupted":
         return INTERRUPTED
-    statuses = [outcome.status for outcome in found]
-    if "passed" not in statuses and not any(map(known.knows, found)):
+    statuses = [outcome.status for outcome in outcomes]
+    if "passed" not in statuses and not any(map(known_failures.knows, outcomes)):
         statuses.append("inconclusive")  # all skipped: nothing was checked
     return exit_code(statuses, plugin_failed=any(row["status"] == "failed" for row in plugins))
 
@@ -187,44 +190,44 @@ class _Run:
     """The outcomes of a check as they come.
 
     Args:
-        latest: the newest outcome of each subject, seed and invariant.
-        known: failures that do not count.
-        journal: where outcomes are kept for a later run.
-        screen: where each outcome is shown at once.
+        by_key: the newest outcome of each subject, seed and invariant.
+        known_failures: failures that do not count.
+        journal: file of outcomes for a later run.
+        screen: shows each outcome at once.
         fail_fast: whether to stop at the first outcome that is not good.
         ended: ``interrupted`` or ``stopped``, if the run ended early.
     """
 
-    latest: dict[tuple[str, int | None, str], Outcome]
-    known: Baseline
+    by_key: dict[tuple[str, int | None, str], Outcome]
+    known_failures: Baseline
     journal: Journal | None
     screen: Screen | None
     fail_fast: bool
     ended: str = ""
 
     def recall(self, works: Sequence[Work]) -> None:
-        """Take over what an earlier run kept of these works."""
+        """Adopt the outcomes of these works that an earlier run saved in the journal."""
         from attnbench.checking.works import key_of
 
-        wanted = {(work.label, work.seed, name) for work in works for name in work.invariants}
-        kept = {key_of(one): one for one in (self.journal.found if self.journal else ())}
-        kept = {key: self.known.known(one) for key, one in kept.items() if key in wanted}
-        self.latest = kept | self.latest
+        keys = {(work.label, work.seed, name) for work in works for name in work.invariants}
+        saved = self.journal.outcomes if self.journal else []
+        recalled = [self.known_failures.known(outcome) for outcome in saved]
+        self.by_key = {key_of(o): o for o in recalled if key_of(o) in keys} | self.by_key
 
-    def take(self, outcomes: Iterable[Outcome], count: int) -> None:
-        """Keep and show outcomes until the last one, a failure or Ctrl-C."""
+    def collect(self, outcomes: Iterable[Outcome], count: int) -> None:
+        """Store and show outcomes until the last one, a failure or Ctrl-C."""
         from attnbench.checking.works import key_of
         from attnbench.cli.printing.tables import progress
 
         try:
-            self._show(*self.latest.values())
+            self._show(*self.by_key.values())
             with progress(count, "checking") as advance:
                 for outcome in outcomes:
-                    new = key_of(outcome) not in self.latest
+                    new = key_of(outcome) not in self.by_key
                     if self.journal is not None:
                         self.journal.add(outcome)
-                    outcome = self.known.known(outcome)
-                    self.latest[key_of(outcome)] = outcome
+                    outcome = self.known_failures.known(outcome)
+                    self.by_key[key_of(outcome)] = outcome
                     self._show(outcome)
                     advance(new, f"{outcome.subject}: {outcome.invariant}")
                     if self.fail_fast and outcome.status not in ("passed", "skipped"):
@@ -239,29 +242,29 @@ class _Run:
                 self.screen.add(outcome)
 
     def notes(self, count: int) -> list[str]:
-        """Remarks on the run, which gave so many outcomes."""
+        """Remarks on a run with this number of outcomes."""
         from attnbench.checking.outcomes import notes_of
 
-        early = {
+        endings = {
             "interrupted": [f"interrupted after {count} outcomes"],
             "stopped": [f"stopped at the first failure, after {count} outcomes (--fail-fast)"],
         }
-        return [*early.get(self.ended, []), *notes_of([*self.latest.values()])]
+        return [*endings.get(self.ended, []), *notes_of([*self.by_key.values()])]
 
 
-def _journal(path: Path, plan: Mapping[str, Any], chosen: Mapping[str, Any]) -> Journal:
-    """The file of outcomes of a check that asks for this."""
+def _journal(path: Path, plan: Mapping[str, Any], settings: Mapping[str, Any]) -> Journal:
+    """The journal of a check with this plan and these settings."""
     from attnbench.checking.journal import Journal
     from attnbench.checking.works import digests
     from attnbench.processes.remote import installed_versions
 
     subjects = [[str(target), name] for target, name in plan["subjects"]]
-    asked = {**chosen, "subjects": subjects, "files": digests(plan["subjects"])}
-    return Journal(path, {**asked, "versions": installed_versions()})
+    request = {**settings, "subjects": subjects, "files": digests(plan["subjects"])}
+    return Journal(path, {**request, "versions": installed_versions()})
 
 
-def _longer(left_out: int) -> str:
+def _default_profile_line(left_out: int) -> str:
     """A line about the profile default, with the number of subjects that quick leaves out."""
-    drawn = [PROFILES[name].drawn for name in ("default", "quick")]
-    more = f", and checks {left_out} more subjects, which have options" if left_out else ""
-    return f"--profile default draws {drawn[0]} cases instead of {drawn[1]}{more}."
+    counts = [PROFILES[name].drawn for name in ("default", "quick")]
+    suffix = f", and checks {left_out} more subjects, which have options" if left_out else ""
+    return f"--profile default draws {counts[0]} cases instead of {counts[1]}{suffix}."

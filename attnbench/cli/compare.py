@@ -16,7 +16,7 @@ from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
     from attnbench.benchmark.bench_case import BenchCase
-    from attnbench.cli.duel_plan import Asked, Plan
+    from attnbench.cli.duel_plan import Plan, Request
 
 
 def command(
@@ -63,31 +63,32 @@ def command(
     pairs, then up to 30 and 60 for undecided rows. Exits with 1 if a row is slower, and with 4 if a
     row is ambiguous.
     """
-    from attnbench.cli.duel_plan import asked
+    from attnbench.cli.duel_plan import classify
 
-    found = asked(targets, results)
-    if found.runs:
-        return _recorded(found.runs, results, 0.05 if margin is None else margin / 100, as_json)
+    request = classify(targets, results)
+    margin = (5 if request.runs else 3) if margin is None else margin
+    if request.runs:
+        return _compare_runs(request.runs, results, margin / 100, as_json)
     from attnbench.benchmark.workloads import Selection, saved
 
     name = None if workload or inputs else set_name
     selection = Selection(name, workload or (), inputs=inputs, dtypes=dtype)
     cases = selection.cases((device,))
     cases += [saved(**selection.saved(device))] if inputs else []
-    options = {"margin": 0.03 if margin is None else margin / 100, "budget_s": budget}
-    return _measured(found, cases, as_json, threads=threads, timeout_s=timeout, **options)
+    options = {"margin": margin / 100, "budget_s": budget}
+    return _compare_here(request, cases, as_json, threads=threads, timeout_s=timeout, **options)
 
 
-def _measured(found: Asked, cases: list[BenchCase], as_json: bool, **options: Any) -> int:
+def _compare_here(request: Request, cases: list[BenchCase], as_json: bool, **options: Any) -> int:
     """Compare by measuring; the verdicts so far are shown even after Ctrl-C."""
     from attnbench.cli.duel_plan import duel
     from attnbench.cli.printing.tables import progress
 
     interrupted = False
-    with duel(found, cases, **options) as plan:
-        most = len(plan.duel.rows) * max(plan.duel.looks)
+    with duel(request, cases, **options) as plan:
+        total = len(plan.duel.rows) * max(plan.duel.looks)
         try:
-            with progress(most, "comparing") as advance:
+            with progress(total, "comparing") as advance:
                 plan.duel.step = lambda rows: advance(rows, f"pair {plan.duel.pairs}")
                 plan.duel.run()
         except KeyboardInterrupt:
@@ -131,7 +132,7 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
     summary = counts_line(row.verdict for row in duel.rows)
     if duel.short and any(row.verdict == "ambiguous" for row in duel.rows):
         summary += " (a larger --budget decides more)"
-    shares = ", ".join(f"{share:.1%} at {look}" for look, share in duel.looks.items())
+    shares = ", ".join(f"{share:.1%} at {pairs}" for pairs, share in duel.looks.items())
     calls = sum(duel.looks.values())
     typer.echo(
         f"{summary}.\n"
@@ -148,7 +149,7 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
         typer.echo(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
 
 
-def _recorded(runs: Sequence[str], results: Path, margin: float, as_json: bool) -> int:
+def _compare_runs(runs: Sequence[str], results: Path, margin: float, as_json: bool) -> int:
     """Compare recorded runs."""
     from attnbench.benchmark.comparing.comparison import compare, read_side
     from attnbench.cli.printing.verdict_tables import (
@@ -160,15 +161,15 @@ def _recorded(runs: Sequence[str], results: Path, margin: float, as_json: bool) 
     )
 
     a, b = runs
-    found = compare(read_side(a, results), read_side(b, results), margin=margin)
-    verdicts = [row.verdict.verdict for row in found.rows]
+    comparison = compare(read_side(a, results), read_side(b, results), margin=margin)
+    verdicts = [row.verdict.verdict for row in comparison.rows]
     if as_json:
-        rows = [recorded_json(row) for row in found.rows]
-        print_json({"a": a, "b": b, "margin": margin, "rows": rows, "notes": found.notes})
+        rows = [recorded_json(row) for row in comparison.rows]
+        print_json({"a": a, "b": b, "margin": margin, "rows": rows, "notes": comparison.notes})
         return exit_code(verdicts)
     right = ("A ms", "B ms", "change", "from", "to", "would see")
-    print_table(without_constants([recorded_row(row) for row in found.rows]), right=right)
-    reasons = Counter(row.verdict.reason for row in found.rows if row.verdict.reason)
+    print_table(without_constants([recorded_row(row) for row in comparison.rows]), right=right)
+    reasons = Counter(row.verdict.reason for row in comparison.rows if row.verdict.reason)
     for reason, count in reasons.items():
         typer.echo(f"{count} ambiguous: {reason}.")
     typer.echo(
@@ -176,6 +177,6 @@ def _recorded(runs: Sequence[str], results: Path, margin: float, as_json: bool) 
         "The bounds hold for all rows at once in 95 of 100 tables, for each row in 99.\n"
         + LEGEND.format(margin=f"{100 * margin:g} %")
     )
-    for note in found.notes:
+    for note in comparison.notes:
         typer.echo(f"Note: {note}")
     return exit_code(verdicts)

@@ -29,24 +29,24 @@ def check_defaults() -> dict[str, Any]:
     schema = json.loads(
         resources.files("attnbench.cli").joinpath("configuration.schema.json").read_text("utf-8")
     )
-    known = schema["properties"]
+    properties = schema["properties"]
     for key, value in table.items():
-        if key not in known:
-            raise _wrong(f"has no key {key!r}. {nearest(key, known)}")
-        _check(key, value, known[key])
+        if key not in properties:
+            raise _error(f"has no key {key!r}. {nearest(key, properties)}")
+        _check(key, value, properties[key])
     exempt = [f"{name}={reason}" for name, reason in table.get("exempt", {}).items()]
     names = {"invariants": "invariant"}
-    given = {names.get(key, key): value for key, value in table.items()}
-    return {**given, "exempt": exempt} if exempt else given
+    defaults = {names.get(key, key): value for key, value in table.items()}
+    return {**defaults, "exempt": exempt} if exempt else defaults
 
 
 def _check(key: str, value: Any, rule: Mapping[str, Any]) -> None:
     kind, expected = _TYPES[rule["type"]]
     items = value.values() if isinstance(value, dict) else value
     if not isinstance(value, kind) or not all(isinstance(item, str) for item in items):
-        raise _wrong(f"says {key} = {json.dumps(value, default=str)}, which should be {expected}.")
+        raise _error(f"says {key} = {json.dumps(value, default=str)}, which should be {expected}.")
     if value not in rule.get("enum", (value,)):
-        raise _wrong(f"says {key} = {value!r}. {nearest(str(value), rule['enum'])}")
+        raise _error(f"says {key} = {value!r}. {nearest(str(value), rule['enum'])}")
 
 
 def _table() -> Mapping[str, Any]:
@@ -62,5 +62,5 @@ def _table() -> Mapping[str, Any]:
     return table
 
 
-def _wrong(complaint: str) -> UsageError:
+def _error(complaint: str) -> UsageError:
     return UsageError(f"{_FILE}: [tool.attnbench] {complaint}")

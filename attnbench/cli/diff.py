@@ -1,4 +1,4 @@
-"""``attnbench diff``: is the difference of two ways to compute the same a bug, or rounding?"""
+"""``attnbench diff``: whether two ways to compute the same differ by a bug or by rounding."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def command(
         print_json({"rows": rows})
     else:
         _print_rows(rows)
-    broken = any(row["status"] == "failed" for row in plugins)
+    plugin_failed = any(row["status"] == "failed" for row in plugins)
     statuses = ["failed" for row in rows if row["verdict"] == "bug"]
-    return exit_code(statuses, plugin_failed=broken)
+    return exit_code(statuses, plugin_failed=plugin_failed)
 
 
 def _question(
@@ -99,13 +99,13 @@ def _question(
 ) -> tuple[str | None, list[str]]:
     """The one question that the options ask, and its values; ``None`` to compare two subjects."""
     texts = {"attention": attention, "paths": paths, "cache": cache}
-    asked = {name: text for name, text in texts.items() if text is not None}
-    asked |= {"dtype": dtype} if "," in dtype else {}
-    asked |= {"batch": ""} if batch else {}
-    if len(asked) > 1:
-        named = " and ".join(f"--{name}" for name in asked)
-        raise UsageError(f"{named} ask two questions; ask one at a time.")
-    for name, text in asked.items():
+    questions = {name: text for name, text in texts.items() if text is not None}
+    questions |= {"dtype": dtype} if "," in dtype else {}
+    questions |= {"batch": ""} if batch else {}
+    if len(questions) > 1:
+        options = " and ".join(f"--{name}" for name in questions)
+        raise UsageError(f"{options} ask two questions; ask one at a time.")
+    for name, text in questions.items():
         values = [value.strip() for value in text.split(",") if value.strip()]
         if name != "batch" and len(values) < 2:
             raise UsageError(f"--{name} {text}: compares two or more, as A,B, but got one.")
@@ -114,14 +114,14 @@ def _question(
 
 
 def _rows(**arguments: Any) -> list[dict[str, Any]]:
-    """The rows, computed in a child process that may use the memory that is free."""
+    """The rows, computed in a child process that may use all free memory."""
     import psutil
 
     from attnbench.processes.pool import GIB, Task, call
 
-    free = psutil.virtual_memory().available / GIB
+    free_gib = psutil.virtual_memory().available / GIB
     function = "attnbench.answers.compared_ways:difference"
-    rows: list[dict[str, Any]] = call(Task("diff", function, arguments, _TIMEOUT_S, free))
+    rows: list[dict[str, Any]] = call(Task("diff", function, arguments, _TIMEOUT_S, free_gib))
     return rows
 
 
@@ -141,9 +141,9 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     ]
     print_table(table)
     for row in rows:
-        if row["verdict"] in _BESIDE:
+        if row["verdict"] in _NOT_COMPARED:
             print_line(f"{row['call']}: {row['verdict']}: {row['reason']}.")
-    compared = [row for row in rows if row["verdict"] not in _BESIDE]
+    compared = [row for row in rows if row["verdict"] not in _NOT_COMPARED]
     worst = max(compared, key=lambda row: (row["verdict"] == "bug", row["units"]))
     print_line(f"{worst['verdict']}: {worst['reason']}.", _STATUS[worst["verdict"]])
     if worst["parted_in"]:
@@ -153,13 +153,13 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    told = row["verdict"] not in _BESIDE
+    is_compared = row["verdict"] not in _NOT_COMPARED
     return {
-        "difference (units)": row["units"] if told else "",
-        "of it in float64": row["float64_units"] if told else "",
+        "difference (units)": row["units"] if is_compared else "",
+        "of it in float64": row["float64_units"] if is_compared else "",
     }
 
 
-_BESIDE = ("not compared", "convention")
-"""Verdicts of calls that say nothing about the others."""
+_NOT_COMPARED = ("not compared", "convention")
+"""Verdicts of rows without a difference."""
 _STATUS = {"bug": "failed", "rounding": "ok", "same": "ok"}

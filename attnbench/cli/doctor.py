@@ -19,9 +19,9 @@ from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import AttnbenchError, UsageError, nearest
 from attnbench.specs import DTYPES
 
-_TRY = "attnbench.benchmark.machine.sdpa_backends:backend_rows"
-_TRY_S = 120.0
-_SHORT = 52
+_FUNCTION = "attnbench.benchmark.machine.sdpa_backends:backend_rows"
+_TIMEOUT_S = 120.0
+_REASON_WIDTH = 52
 """Characters of a reason, so that a line fits in 80 columns."""
 
 
@@ -40,7 +40,7 @@ def command(
     Each backend is called with --size; its error is a multiple of what rounding explains, and its
     time the least of seven calls in turn. Exits with 1 if something is wrong.
     """
-    wrong = [*_wrong_versions(), *_wrong_folders()]
+    problems = [*_version_problems(), *_folder_problems()]
     backends: list[dict[str, Any]] = []
     for name in dtype or ():
         if name not in DTYPES:
@@ -49,23 +49,23 @@ def command(
         from attnbench.cli.plugin_loading import load_plugins
         from attnbench.processes.pool import Task, call
 
-        given = {"sizes": size, "dtypes": dtype or ["float32"]}
+        arguments = {"sizes": size, "dtypes": dtype or ["float32"]}
         try:
-            backends = call(Task("torch's attention", _TRY, given, timeout_s=_TRY_S))
-            wrong += [
+            backends = call(Task("torch's attention", _FUNCTION, arguments, timeout_s=_TIMEOUT_S))
+            problems += [
                 f"plugin {row['plugin']!r} fails to load: {row['message']}"
                 for row in load_plugins(warn=False)
                 if row["status"] == "failed"
             ]
         except AttnbenchError as error:
-            wrong.append(f"torch does not work: {error}")
-    wrong += [
+            problems.append(f"torch does not work: {error}")
+    problems += [
         f"torch's backend {row['backend']} is wrong on {row['device']} in {row['dtype']}: its "
         f"error is {row['error']:.3g} times what rounding explains."
         for row in backends
         if row["agrees"] is False
     ]
-    about = {
+    facts = {
         "attnbench": _version("attnbench"),
         "kernels": _version("attnbench-kernels") or "not installed",
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
@@ -75,28 +75,28 @@ def command(
         "compiler": next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None),
     }
     if as_json:
-        print_json({"about": about, "backends": backends, "wrong": wrong, "ok": not wrong})
+        print_json({"about": facts, "backends": backends, "wrong": problems, "ok": not problems})
     else:
-        _show(about, backends, wrong)
-    return VIOLATED if wrong else OK
+        _show(facts, backends, problems)
+    return VIOLATED if problems else OK
 
 
-def _show(about: dict[str, Any], backends: list[dict[str, Any]], wrong: list[str]) -> None:
-    for name, value in about.items():
-        none = (
+def _show(facts: dict[str, Any], backends: list[dict[str, Any]], problems: list[str]) -> None:
+    for name, value in facts.items():
+        absence = (
             "none: compiling with torch.compile is not possible" if name == "compiler" else "none"
         )
-        print_line(f"{name:10} {value or none}")
+        print_line(f"{name:10} {value or absence}")
     if backends:
         print_line("scaled_dot_product_attention, the fastest backend first:")
     for row in sorted(backends, key=lambda row: row["time_s"] or float("inf")):
-        text = textwrap.shorten(row["reason"], _SHORT, placeholder=" ...")
+        text = textwrap.shorten(row["reason"], _REASON_WIDTH, placeholder=" ...")
         if row["works"]:
             text = f"{row['time_s'] * 1e3:8.3g} ms, error {row['error']:.2g} times what is allowed"
         print_line(f"  {row['device']:4} {row['dtype']:8} {row['backend']:9} {text}")
-    for line in wrong:
+    for line in problems:
         print_line(f"wrong: {line}", "failed")
-    if not wrong:
+    if not problems:
         print_line("Nothing is wrong here.", "ok")
 
 
@@ -107,40 +107,40 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _wrong_versions() -> list[str]:
-    """What an installed distribution requires and does not find, torch and kernels among them."""
+def _version_problems() -> list[str]:
+    """Requirements of the installed distributions that are missing or have another version."""
     from packaging.requirements import Requirement
 
-    wrong = []
+    problems = []
     for owner in ("attnbench", "attnbench-kernels", "attnbench-ring"):
         for text in (metadata.requires(owner) or ()) if _version(owner) else ():
-            required = Requirement(text)
-            if required.marker is not None and not required.marker.evaluate({"extra": ""}):
+            requirement = Requirement(text)
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
                 continue
-            found = _version(required.name)
-            if found is None:
-                wrong.append(f"{owner} needs {required}, which is not installed.")
-            elif not required.specifier.contains(found, prereleases=True):
-                wrong.append(
-                    f"{owner} {_version(owner)} needs {required}, but {found} is installed: "
-                    f"pip install '{required}'"
+            version = _version(requirement.name)
+            if version is None:
+                problems.append(f"{owner} needs {requirement}, which is not installed.")
+            elif not requirement.specifier.contains(version, prereleases=True):
+                problems.append(
+                    f"{owner} {_version(owner)} needs {requirement}, but {version} is installed: "
+                    f"pip install '{requirement}'"
                 )
-    return wrong
+    return problems
 
 
-def _wrong_folders() -> list[str]:
-    """Folders that are needed and cannot be written."""
-    wrong = []
+def _folder_problems() -> list[str]:
+    """Required folders that cannot be written."""
+    problems = []
     home = os.environ.get("HOME") or os.path.expanduser("~")
     if not Path(home).is_dir():
-        wrong.append(f"there is no home folder ({home}): set HOME, or caches are lost.")
+        problems.append(f"there is no home folder ({home}): set HOME, or caches are lost.")
     caches = {
         "compiled code": Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())),
         "failing examples": Path(".hypothesis") if Path(".hypothesis").exists() else Path(),
     }
-    for what, folder in caches.items():
+    for purpose, folder in caches.items():
         if not os.access(folder, os.W_OK):
-            wrong.append(
-                f"{folder.resolve()}, for {what}, cannot be written: nothing is kept there."
+            problems.append(
+                f"{folder.resolve()}, for {purpose}, cannot be written: nothing is kept there."
             )
-    return wrong
+    return problems

@@ -43,52 +43,47 @@ def command(
     to be bitwise: otherwise the exit code is 1.
     """
     from attnbench.cli.plugin_loading import load_plugins
+    from attnbench.cli.printing.tables import print_json
 
     plugins = load_plugins(strict=strict)
-    chosen = option.parse_targets(targets, style, convention) or [Address("scaled_dot", "fused")]
-    rows, failed = _rows(
-        chosen, dtypes=dtype, device=device, inputs=str(inputs) if inputs else None
+    addresses = option.parse_targets(targets, style, convention) or [Address("scaled_dot", "fused")]
+    rows, errors = _rows(
+        addresses, dtypes=dtype, device=device, inputs=str(inputs) if inputs else None
     )
     if as_json:
-        _print_json(rows, failed)
+        print_json({"rows": rows, "failed": errors})
     else:
-        _print_rows(rows, failed)
-    broken = any(row["status"] == "failed" for row in plugins)
-    statuses = ["crashed"] if failed else []
-    statuses += ["failed" for row in rows if row["declared"] and row["grade"] in _PARTED]
-    return exit_code(statuses, plugin_failed=broken)
+        _print_rows(rows, errors)
+    plugin_failed = any(row["status"] == "failed" for row in plugins)
+    statuses = ["crashed"] if errors else []
+    statuses += ["failed" for row in rows if row["declared"] and row["grade"] in _NOT_BITWISE]
+    return exit_code(statuses, plugin_failed=plugin_failed)
 
 
-_PARTED = ("rounding", "neither")
+_NOT_BITWISE = ("rounding", "neither")
 
 
 def _rows(
     targets: list[Address], *, dtypes: list[str] | None, **arguments: Any
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Rows of all targets, each graded in a process of its own, and why others have none."""
+    """The rows of all targets, each graded in its own process, and the errors of those without."""
     from attnbench.errors import PluginError
     from attnbench.processes.pool import Task, call
 
     if dtypes:
         arguments["dtypes"] = dtypes
     rows: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
+    errors: dict[str, str] = {}
     function = "attnbench.answers.reproducibility:drift"
     for target in targets:
         try:
             rows += call(Task(str(target), function, {"target": target, **arguments}, _TIMEOUT_S))
         except PluginError as error:
-            failed[str(target)] = str(error).strip().splitlines()[-1]
-    return rows, failed
+            errors[str(target)] = str(error).strip().splitlines()[-1]
+    return rows, errors
 
 
-def _print_json(rows: list[dict[str, Any]], failed: dict[str, str]) -> None:
-    from attnbench.cli.printing.tables import print_json
-
-    print_json({"rows": rows, "failed": failed})
-
-
-def _print_rows(rows: list[dict[str, Any]], failed: dict[str, str]) -> None:
+def _print_rows(rows: list[dict[str, Any]], errors: dict[str, str]) -> None:
     from attnbench.cli.printing.tables import print_table
 
     table = [
@@ -105,9 +100,9 @@ def _print_rows(rows: list[dict[str, Any]], failed: dict[str, str]) -> None:
     ]
     print_table(table, empty="No subject supports these dtypes.")
     for row in rows:
-        if row["declared"] and row["grade"] in _PARTED:
+        if row["declared"] and row["grade"] in _NOT_BITWISE:
             typer.echo(f"{row['subject']} declares {row['law']}, but {row['place']}")
         elif row["reason"] and row["grade"] == "not tried":
             typer.echo(f"{row['subject']}: {row['law']} was not tried: {row['reason']}")
-    for name, reason in failed.items():
+    for name, reason in errors.items():
         typer.echo(f"{name} is left out: {reason}", err=True)

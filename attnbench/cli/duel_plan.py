@@ -22,7 +22,7 @@ from attnbench.registry.address import parse_address
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """The classified arguments of ``compare``."""
 
     runs: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Asked:
     subjects: tuple[str, ...] = ()
 
 
-def asked(arguments: Sequence[str], results: Path) -> Asked:
+def classify(arguments: Sequence[str], results: Path) -> Request:
     """Classify the arguments as runs, revisions and subjects.
 
     Raises:
@@ -38,7 +38,7 @@ def asked(arguments: Sequence[str], results: Path) -> Asked:
         UnknownNameError: an argument is none of these.
     """
     runs, revisions, subjects = [], [], []
-    known: list[str] | None = None
+    subject_names: list[str] | None = None
     for text in arguments:
         run = (Path(text).exists() and ":" not in text) or run_path(results, text).exists()
         if ":" in text or "(" in text:
@@ -48,9 +48,9 @@ def asked(arguments: Sequence[str], results: Path) -> Asked:
         if run and not revision and (Path(text).is_dir() or text.endswith(".jsonl")):
             runs.append(text)
             continue
-        if known is None:
-            known = _names()
-        if text in known:
+        if subject_names is None:
+            subject_names = _names()
+        if text in subject_names:
             subjects.append(text)
         elif run and revision:
             raise UsageError(
@@ -63,31 +63,31 @@ def asked(arguments: Sequence[str], results: Path) -> Asked:
             revisions.append(text)
         else:
             recorded = [path.stem for path in results.glob("*.jsonl")]
-            names = [*recorded, *branches(Path.cwd()), *known]
+            names = [*recorded, *branches(Path.cwd()), *subject_names]
             hint = nearest(text, names)
             raise UnknownNameError(
                 f"{text!r} is not a file or folder of records, the id of a run in {results}, a "
                 "revision of this repository, or a subject."
                 + (f" {hint}" if hint.startswith("Did you mean") else "")
             )
-    return _fitting(Asked(tuple(runs), tuple(revisions), tuple(subjects)))
+    return _checked(Request(tuple(runs), tuple(revisions), tuple(subjects)))
 
 
-def _fitting(found: Asked) -> Asked:
-    if found.runs and (found.revisions or found.subjects or len(found.runs) != 2):
-        others = ", ".join((*found.revisions, *found.subjects)) or "nothing else"
+def _checked(request: Request) -> Request:
+    if request.runs and (request.revisions or request.subjects or len(request.runs) != 2):
+        others = ", ".join((*request.revisions, *request.subjects)) or "nothing else"
         raise UsageError(
             f"recorded runs are compared in twos, and with nothing else; got "
-            f"{', '.join(found.runs)} and {others}."
+            f"{', '.join(request.runs)} and {others}."
         )
-    if len(found.revisions) > 2:
-        raise UsageError(f"at most two revisions can be named; got {', '.join(found.revisions)}.")
-    if not found.runs and not found.revisions and len(found.subjects) != 2:
+    if len(request.revisions) > 2:
+        raise UsageError(f"at most two revisions can be named; got {', '.join(request.revisions)}.")
+    if not request.runs and not request.revisions and len(request.subjects) != 2:
         raise UsageError(
-            f"got {', '.join(found.subjects) or 'nothing'}: name one or two revisions and the "
+            f"got {', '.join(request.subjects) or 'nothing'}: name one or two revisions and the "
             "subjects to compare at them, two subjects, or two recorded runs."
         )
-    return found
+    return request
 
 
 def _names() -> list[str]:
@@ -110,12 +110,12 @@ class Plan:
 
 @contextlib.contextmanager
 def duel(
-    found: Asked,
+    request: Request,
     cases: Sequence[BenchCase],
     *,
     threads: int = 1,
     timeout_s: float = 120.0,
-    **more: Any,
+    **options: Any,
 ) -> Iterator[Plan]:
     """Set up both sides of a duel, and always clean up at the end.
 
@@ -129,27 +129,27 @@ def duel(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
         inputs = _write_inputs(cases, folder)
-        sides = _sides(found, stack)
+        sides = _sides(request, stack)
         exchange = Exchange(sides, core if threads == 1 else None, threads, timeout_s=timeout_s)
         stack.enter_context(exchange)
-        pairs = _subjects(found, exchange, notes)
+        pairs = _subjects(request, exchange, notes)
         rows = [
             Row(
-                _shown(pair),
+                _label(pair),
                 case,
                 (
-                    _prepared(pair[0], sides[0], case, path),
-                    _prepared(pair[1], sides[1], case, path),
+                    _order(pair[0], sides[0], case, path),
+                    _order(pair[1], sides[1], case, path),
                 ),
             )
             for pair in pairs
             for case, path in zip(cases, inputs, strict=True)
         ]
-        yield Plan(*_side_names(found, sides), Duel(exchange, rows, **more), notes)
+        yield Plan(*_side_names(request, sides), Duel(exchange, rows, **options), notes)
 
 
 @contextlib.contextmanager
-def alike(
+def same_code(
     targets: Sequence[str], cases: Sequence[BenchCase], *, threads: int = 1
 ) -> Iterator[tuple[Exchange, list[Row]]]:
     """Set up two sides with the same code."""
@@ -159,71 +159,69 @@ def alike(
         side = Side("here", Path.cwd())
         exchange = Exchange((side, side), quiet_core() if threads == 1 else None, threads)
         stack.enter_context(exchange)
-        prepared = [
-            (text, case, _prepared(text, side, case, path))
-            for text in _expanded(targets, exchange)
+        works = [
+            (text, case, _order(text, side, case, path))
+            for text in _expand(targets, exchange)
             for case, path in zip(cases, inputs, strict=True)
         ]
-        yield exchange, [Row(text, case, (part, part)) for text, case, part in prepared]
+        yield exchange, [Row(text, case, (work, work)) for text, case, work in works]
 
 
 def _write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
     arguments = {"cases": cases, "folder": folder}
-    found: list[str] = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
-    return found
+    paths: list[str] = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
+    return paths
 
 
-def _side_names(found: Asked, sides: tuple[Side, Side]) -> tuple[str, str]:
-    a, b = [side.name for side in sides] if found.revisions else found.subjects
+def _side_names(request: Request, sides: tuple[Side, Side]) -> tuple[str, str]:
+    a, b = [side.name for side in sides] if request.revisions else request.subjects
     return a, b
 
 
-def _sides(found: Asked, stack: contextlib.ExitStack) -> tuple[Side, Side]:
-    if not found.revisions:
-        here = Path.cwd()
-        return Side(found.subjects[0], here), Side(found.subjects[1], here)
+def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:
+    if not request.revisions:
+        folder = Path.cwd()
+        return Side(request.subjects[0], folder), Side(request.subjects[1], folder)
     source: Repository = repository(Path.cwd())
-    build = not found.subjects or any(not _is_file(text) for text in found.subjects)
-    wanted = [*found.revisions, None][:2]
-    a, b = (stack.enter_context(source.side(revision, build=build)) for revision in wanted)
+    build = not request.subjects or any(
+        not parse_address(text).is_file for text in request.subjects
+    )
+    revisions = [*request.revisions, None][:2]
+    a, b = (stack.enter_context(source.side(revision, build=build)) for revision in revisions)
     return a, b
 
 
-def _is_file(text: str) -> bool:
-    return parse_address(text).is_file
-
-
-def _subjects(found: Asked, exchange: Exchange, notes: list[str]) -> list[tuple[str, str]]:
+def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tuple[str, str]]:
     """The subjects to compare, as the address on each side."""
-    if not found.revisions:
-        return [(found.subjects[0], found.subjects[1])]
-    if found.subjects:
-        return [(text, text) for text in _expanded(found.subjects, exchange)]
+    if not request.revisions:
+        return [(request.subjects[0], request.subjects[1])]
+    if request.subjects:
+        return [(text, text) for text in _expand(request.subjects, exchange)]
     a, b = exchange.names()
-    both = [name for name in b if name in a]
+    common = [name for name in b if name in a]
     for side, names, others in zip(exchange.sides, (a, b), (b, a), strict=True):
-        alone = [name for name in names if name not in others]
-        if alone:
-            notes.append(f"Only {side.name} has {', '.join(alone)}.")
-    if not both:
+        own = [name for name in names if name not in others]
+        if own:
+            notes.append(f"Only {side.name} has {', '.join(own)}.")
+    if not common:
         raise UsageError(
             "the two sides have no subject in common whose code is in this repository: "
             f"{exchange.sides[0].name} has {', '.join(a) or 'none'}, {exchange.sides[1].name} has "
             f"{', '.join(b) or 'none'}. Name one, such as path/to/file.py:ATTRIBUTE."
         )
-    return [(name, name) for name in both]
+    return [(name, name) for name in common]
 
 
-def _expanded(subjects: Sequence[str], exchange: Exchange) -> list[str]:
+def _expand(subjects: Sequence[str], exchange: Exchange) -> list[str]:
     """Expand addresses so that each names one subject: a file's attribute may have several."""
-    return [one for text in subjects for one in exchange.expanded(text)]
+    return [name for text in subjects for name in exchange.expanded(text)]
 
 
-def _shown(pair: tuple[str, str]) -> str:
+def _label(pair: tuple[str, str]) -> str:
     return pair[0] if pair[0] == pair[1] else f"{pair[1]} against {pair[0]}"
 
 
-def _prepared(text: str, side: Side, case: BenchCase, inputs: str) -> Mapping[str, Any]:
+def _order(text: str, side: Side, case: BenchCase, inputs: str) -> Mapping[str, Any]:
     return {
         "address": text,
         "folder": str(side.folder),

@@ -74,34 +74,37 @@ def command(
     from attnbench.judging.entry import Limits
     from attnbench.specs.conventions import parse_convention
 
-    given = _targets(targets or [], candidates)
+    addresses = _targets(targets or [], candidates)
     limits = Limits(memory_gib=memory, call_s=timeout)
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "style": style,
         "conventions": dict(parse_convention(text) for text in convention or ()),
         "profile": profile,
         "invariants": invariant or None,
         "seed": seed,
     }
-    found: list[Judgement] = []
+    judgements: list[Judgement] = []
     with Court(limits, set_name=set_name, lengths=tuple(length or ())) as court:
         court.nursery.begin()  # it imports torch meanwhile
         load_plugins()
-        if given == ["-"]:
-            return _serve(court, asked)
+        if addresses == ["-"]:
+            return _serve(court, options)
         try:
-            for target in given:
-                found.append(court.judge(target, **asked))
+            for target in addresses:
+                judgements.append(court.judge(target, **options))
                 if not as_json:
-                    print_line(_text(found[-1]))
+                    print_line(_text(judgements[-1]))
         except KeyboardInterrupt:
             return INTERRUPTED
-    ranked = sorted(found, key=lambda one: (not one.ok, -(one.score["speed_against_fused"] or 0)))
+    ranking = sorted(
+        judgements,
+        key=lambda judgement: (not judgement.ok, -(judgement.score["speed_against_fused"] or 0)),
+    )
     if as_json:
-        print_json({"judgements": [one.as_data() for one in ranked]})
-    elif len(ranked) > 1:
-        _print_ranking(ranked)
-    return exit_code([status for one in found for status in one.statuses])
+        print_json({"judgements": [judgement.as_data() for judgement in ranking]})
+    elif len(ranking) > 1:
+        _print_ranking(ranking)
+    return exit_code([status for judgement in judgements for status in judgement.statuses])
 
 
 def _targets(targets: list[str], candidates: Path | None) -> list[str]:
@@ -119,9 +122,9 @@ def _targets(targets: list[str], candidates: Path | None) -> list[str]:
     return targets
 
 
-def _serve(court: Court, asked: dict[str, Any]) -> int:
+def _serve(court: Court, options: dict[str, Any]) -> int:
     """Answer each line of standard input, a JSON object, by a line of JSON."""
-    known = {"target", *asked}
+    keys = {"target", *options}
     for line in sys.stdin:
         if not line.strip():
             continue
@@ -129,9 +132,9 @@ def _serve(court: Court, asked: dict[str, Any]) -> int:
             request = json.loads(line)
             if not isinstance(request, dict) or not isinstance(request.get("target"), str):
                 raise UsageError('a request is {"target": "path/to/file.py:NAME", ...}')
-            if strange := sorted(set(request) - known):
-                raise UsageError(f"a request has no {strange[0]!r}, but {', '.join(sorted(known))}")
-            answer = court.judge(**{**asked, **request}).as_data()
+            if unknown := sorted(set(request) - keys):
+                raise UsageError(f"a request has no {unknown[0]!r}, but {', '.join(sorted(keys))}")
+            answer = court.judge(**{**options, **request}).as_data()
         except (AttnbenchError, ValueError) as error:
             answer = {"error": str(error)}
         sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
@@ -139,13 +142,14 @@ def _serve(court: Court, asked: dict[str, Any]) -> int:
     return 0
 
 
-def _text(one: Judgement) -> str:
-    lines = [f"{one.target}: {one.verdict}" + (f" ({one.refusal})" if one.refusal else "")]
-    lines += [f"  {one.sentence}"] if one.sentence else []
-    for outcome in one.outcomes:
+def _text(result: Judgement) -> str:
+    refusal = f" ({result.refusal})" if result.refusal else ""
+    lines = [f"{result.target}: {result.verdict}{refusal}"]
+    lines += [f"  {result.sentence}"] if result.sentence else []
+    for outcome in result.outcomes:
         if outcome.status not in ("passed", "skipped"):
             lines.append(f"  {outcome.status} {outcome.invariant}: {outcome.reason}")
-    for row in one.rows:
+    for row in result.rows:
         if row.ratio is None or row.time_s is None:
             lines.append(f"  {row.case}: {row.status}, {row.reason}")
             continue
@@ -157,31 +161,31 @@ def _text(one: Judgement) -> str:
             f"({row.ratio_low:.2f} to {row.ratio_high:.2f}) times as fast as torch's fused "
             f"attention, {row.textbook_ratio:.2f} times as fast as the textbook form"
         )
-    ran = sum(outcome.status != "skipped" for outcome in one.outcomes)
-    held = sum(outcome.status == "passed" for outcome in one.outcomes)
+    total = sum(outcome.status != "skipped" for outcome in result.outcomes)
+    holding = sum(outcome.status == "passed" for outcome in result.outcomes)
     lines.append(
-        f"  {held} of {ran} properties held, {one.calls_right} of {one.calls} calls were right; "
-        f"{one.seconds:.0f} s, seed {one.seed}"
+        f"  {holding} of {total} properties held, {result.calls_right} of {result.calls} calls "
+        f"were right; {result.seconds:.0f} s, seed {result.seed}"
     )
-    if one.ok:
-        largest = ", ".join(f"{name} = {size}" for name, size in one.largest.items())
-        lines.append(f"  not tried: {', '.join(one.untried)}; more than {largest}")
-    for name, reason in (one.missing or {}).items():
+    if result.ok:
+        largest = ", ".join(f"{name} = {size}" for name, size in result.largest.items())
+        lines.append(f"  not tried: {', '.join(result.untried)}; more than {largest}")
+    for name, reason in (result.missing or {}).items():
         lines.append(f"  not confined: {name}: {reason}")
     return "\n".join(lines)
 
 
-def _print_ranking(ranked: list[Judgement]) -> None:
+def _print_ranking(ranking: list[Judgement]) -> None:
     from attnbench.cli.printing.tables import print_table
 
     rows = [
         {
-            "rank": place if one.ok else None,
-            "target": one.target,
-            "verdict": one.verdict,
-            "refusal": one.refusal,
-            **one.score,
+            "rank": place if judgement.ok else None,
+            "target": judgement.target,
+            "verdict": judgement.verdict,
+            "refusal": judgement.refusal,
+            **judgement.score,
         }
-        for place, one in enumerate(ranked, 1)
+        for place, judgement in enumerate(ranking, 1)
     ]
     print_table(rows, hide=(), title="candidates")

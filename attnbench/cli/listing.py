@@ -129,10 +129,10 @@ def _show(row: dict[str, Any], case: str) -> None:
         typer.echo(f"  exempt  from {name}: {reason}")
     if row["kind"] == "scoring":
         typer.echo(f"  kernels at {case}, in the order of kernel='auto':")
-        taken = _auto(row["kernels"])
+        auto = _auto(row["kernels"])
         for kernel in [*row["kernels"], {"kernel": "plain", "reason": None, "priority": None}]:
-            first = " (taken)" if kernel["kernel"] == taken else ""
+            mark = " (taken)" if kernel["kernel"] == auto else ""
             why = f"priority {kernel['priority']}" if kernel["priority"] is not None else "always"
-            typer.echo(f"    {kernel['kernel']:14}{kernel['reason'] or why}{first}")
+            typer.echo(f"    {kernel['kernel']:14}{kernel['reason'] or why}{mark}")
             if kernel.get("runs_as"):
                 typer.echo(f"    {'':14}runs as: {kernel['runs_as']}")

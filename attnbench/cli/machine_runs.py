@@ -19,7 +19,7 @@ from attnbench.benchmark.workloads import Selection
 from attnbench.cli import recorded_run
 from attnbench.cli.plugin_loading import with_plugins
 from attnbench.cli.printing.tables import progress
-from attnbench.cli.recorded_run import Place, Running
+from attnbench.cli.recorded_run import Place, RunSession
 from attnbench.errors import UsageError
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.machines import MEASURING, Machine, MachineLostError, Machines
@@ -43,12 +43,12 @@ def machines_of(
         yield None
         return
     accelerators = [name for name in devices or () if not name.startswith("cpu")]
-    wanted = {MEASURING: 1, **({"GPU": 1} if accelerators else {})}
+    resources = {MEASURING: 1, **({"GPU": 1} if accelerators else {})}
     modules = with_plugins(*recorded_run.PRELOAD, *preload)
-    only = len(accelerators) == len(devices or ("cpu",))
+    all_accelerators = len(accelerators) == len(devices or ("cpu",))
     with (
-        ClusterWorkers(cluster, preload=modules, resources=wanted) as workers,
-        Machines(workers, accelerator=only) as machines,
+        ClusterWorkers(cluster, preload=modules, resources=resources) as workers,
+        Machines(workers, accelerator=all_accelerators) as machines,
     ):
         yield machines
 
@@ -73,20 +73,20 @@ def start(
         return [(None, recorded_run.start(results, run, resume=resume, preload=preload))]
     names = {machine.name: re.sub(r"[^\w.-]", "-", machine.name) for machine in machines.all}
     if resume:
-        run = run or _last(results, names.values())
-        there = [name for name in names.values() if _exists(results, f"{run}-{name}")]
-        if not there:
+        run = run or _newest_run(results, names.values())
+        resumable = [name for name in names.values() if _exists(results, f"{run}-{name}")]
+        if not resumable:
             raise UsageError(
                 f"there is no run {run!r} of {', '.join(names)} in {results}; omit --resume."
             )
     run = run or store.new_run()
-    found: list[tuple[Machine | None, Place]] = []
+    places: list[tuple[Machine | None, Place]] = []
     for machine in machines.all:
-        own = f"{run}-{names[machine.name]}"
-        goes_on = resume and _exists(results, own)
-        place = recorded_run.start(results, own, resume=goes_on, preload=preload)
-        found.append((machine, place))
-    return found
+        run_id = f"{run}-{names[machine.name]}"
+        is_resumed = resume and _exists(results, run_id)
+        place = recorded_run.start(results, run_id, resume=is_resumed, preload=preload)
+        places.append((machine, place))
+    return places
 
 
 def _exists(results: Path, run: str) -> bool:
@@ -94,7 +94,7 @@ def _exists(results: Path, run: str) -> bool:
     return path.exists() or unfinished.exists(path)
 
 
-def _last(results: Path, machines: Sequence[str] | Any) -> str | None:
+def _newest_run(results: Path, machines: Sequence[str] | Any) -> str | None:
     """The newest run that one of the machines recorded."""
     files = sorted(
         (*results.glob("*.jsonl"), *unfinished.files(results)), key=lambda p: -p.stat().st_mtime
@@ -106,62 +106,62 @@ def _last(results: Path, machines: Sequence[str] | Any) -> str | None:
 
 
 def plan(
-    places: Sequence[tuple[Machine | None, Place]], selection: Selection, **asked: Any
-) -> list[Running]:
+    places: Sequence[tuple[Machine | None, Place]], selection: Selection, **options: Any
+) -> list[RunSession]:
     """The session of each machine; see :func:`recorded_run.plan`."""
-    return [recorded_run.plan(p, selection, machine=machine, **asked) for machine, p in places]
+    return [recorded_run.plan(p, selection, machine=machine, **options) for machine, p in places]
 
 
-def measure(runs: Sequence[Running], into: list[Record]) -> list[MachineLostError]:
+def measure(runs: Sequence[RunSession], records: list[Record]) -> list[MachineLostError]:
     """Measure and record on all machines at once; returns the errors of machines that were lost.
 
-    Takes are stored next to the records until a session is complete, so that an interrupted run can
-    continue where it stopped.
+    Measurements are stored next to the records until a session is complete, so that an interrupted
+    run can continue where it stopped.
     """
-    found = {(record.run, *record.key): record for run in runs for record in run.place.done}
-    into[:] = found.values()
-    lost = []
+    by_key = {(record.run, *record.key): record for run in runs for record in run.place.done}
+    records[:] = by_key.values()
+    losses = []
     with progress(sum(r.session.processes * len(r.session) for r in runs), "measuring") as advance:
         advance(sum(len(unfinished.read(run.place.path)) for run in runs), "")
-        for run, event in _together(runs):
+        for run, event in _merged_events(runs):
             if isinstance(event, StoredMeasurement):
                 unfinished.append(run.place.path, event)
                 where = f" on {run.machine}" if run.machine else ""
                 advance(1, f"{event.subject}: {event.case}{where}")
             elif isinstance(event, Record):
                 store.append(run.place.path, event)
-                found[event.run, *event.key] = event
-                into[:] = found.values()
+                by_key[event.run, *event.key] = event
+                records[:] = by_key.values()
             elif event is None:
                 run.end()
             else:
-                lost.append(event)
-    return lost
+                losses.append(event)
+    return losses
 
 
-def _together(
-    runs: Sequence[Running],
-) -> Iterator[tuple[Running, StoredMeasurement | Record | MachineLostError | None]]:
+def _merged_events(
+    runs: Sequence[RunSession],
+) -> Iterator[tuple[RunSession, StoredMeasurement | Record | MachineLostError | None]]:
     """Yield the events of all runs as they come; each run ends with ``None`` or a lost machine."""
     if all(run.session.machine is None for run in runs):
         yield from ((run, event) for run in runs for event in itertools.chain(run.events(), [None]))
         return
-    come: queue.SimpleQueue[tuple[Running, Any]] = queue.SimpleQueue()
+    events: queue.SimpleQueue[tuple[RunSession, Any]] = queue.SimpleQueue()
 
-    def follow(run: Running) -> None:
+    def follow(run: RunSession) -> None:
         try:
             for event in run.events():
-                come.put((run, event))
-            come.put((run, None))
+                events.put((run, event))
+            events.put((run, None))
         except BaseException as error:
-            come.put((run, error))
+            events.put((run, error))
 
     for run in runs:
         threading.Thread(target=follow, args=(run,), daemon=True).start()
-    left = len(runs)
-    while left:
-        run, event = come.get()
+    unfinished_runs = len(runs)
+    while unfinished_runs:
+        run, event = events.get()
         if isinstance(event, BaseException) and not isinstance(event, MachineLostError):
             raise event
-        left -= not isinstance(event, StoredMeasurement | Record)
+        unfinished_runs -= not isinstance(event, StoredMeasurement | Record)
         yield run, event

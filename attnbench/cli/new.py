@@ -79,7 +79,7 @@ def command(
     target = into / name
     if target.exists():
         raise UsageError(f"{target} already exists; choose another name, or a folder with --into.")
-    _refuse_taken(name, module, scoring)
+    _refuse_existing(name, module, scoring)
     values = {
         "distribution": name,
         "module": module,
@@ -101,7 +101,7 @@ def command(
     return 0
 
 
-def _refuse_taken(name: str, module: str, scoring: str) -> None:
+def _refuse_existing(name: str, module: str, scoring: str) -> None:
     """Refuse names in use: an existing package would hide, or be hidden by, the new one.
 
     Raises:
@@ -115,11 +115,11 @@ def _refuse_taken(name: str, module: str, scoring: str) -> None:
     with contextlib.suppress(metadata.PackageNotFoundError):
         version = metadata.version(name)
         raise UsageError(f"{name} {version} is installed here; choose another name.")
-    found = importlib.util.find_spec(module)
-    if found is not None and found.origin is not None:
+    module_spec = importlib.util.find_spec(module)
+    if module_spec is not None and module_spec.origin is not None:
         raise UsageError(
             f"{name!r} would become the module {module!r}, which is already installed here "
-            f"({found.origin}); choose another name."
+            f"({module_spec.origin}); choose another name."
         )
     load_plugins(warn=False)
     subjects = {row["subject"]: row["kind"] for row in ask("subject_rows", targets=None)}
@@ -148,13 +148,13 @@ def _files(kind: str, values: dict[str, str]) -> list[tuple[Path, str]]:
 
 
 def _walk(folder: Traversable, path: Path) -> list[tuple[Path, Traversable]]:
-    found = []
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+    templates = []
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         if entry.is_dir():
-            found += _walk(entry, path / entry.name)
+            templates += _walk(entry, path / entry.name)
         elif entry.name.endswith(".template"):
-            found.append((path / entry.name.removesuffix(".template"), entry))
-    return found
+            templates.append((path / entry.name.removesuffix(".template"), entry))
+    return templates
 
 
 def _target(path: Path, values: dict[str, str]) -> Path:

@@ -13,7 +13,7 @@ from attnbench.registry.address import Address, parse_address
 from attnbench.specs.conventions import parse_convention
 
 RESULTS = Path("results/attnbench")
-"""The folder of the records, unless a command is told another."""
+"""The default folder of the records."""
 
 Targets = Annotated[
     list[str] | None,
@@ -142,15 +142,15 @@ def parse_targets(
             or a call without a style.
     """
     if call is not None:
-        bracketed = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call)
-        if style is None or bracketed is None:
-            what = "it describes the call of a style, but --as names none"
+        signature = re.fullmatch(r"\s*\w+(\([^()]*\))\s*", call)
+        if style is None or signature is None:
+            problem = "it describes the call of a style, but --as names none"
             raise UsageError(
-                f"--call {call}: {what if style is None else 'it is no call'}; write it like "
+                f"--call {call}: {problem if style is None else 'it is no call'}; write it like "
                 '--as sdpa --call "f(queries=query, keys=key, values=value)".'
             )
-        style += bracketed[1]
+        style += signature[1]
     if not targets and (style is not None or conventions):
         raise UsageError("--as and --convention describe a target, but none is named; add one.")
-    given = dict(parse_convention(text) for text in conventions or ())
-    return [parse_address(target).called(style, given) for target in targets or ()] or None
+    values = dict(parse_convention(text) for text in conventions or ())
+    return [parse_address(target).called(style, values) for target in targets or ()] or None

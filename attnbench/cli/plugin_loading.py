@@ -15,7 +15,7 @@ from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
 from attnbench.registry.address import Address
 
-_INSIDE = "attnbench.checking.tasks"
+_TASKS = "attnbench.checking.tasks"
 _LOAD_S = 120.0
 _MAKE_S = 20.0
 
@@ -34,7 +34,7 @@ def ask(function: str, **arguments: Any) -> Any:
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("this command needs torch, which is not installed: pip install torch.")
-    return call(Task(function, f"{_INSIDE}:{function}", arguments, timeout_s=_LOAD_S))
+    return call(Task(function, f"{_TASKS}:{function}", arguments, timeout_s=_LOAD_S))
 
 
 def check_options(targets: Sequence[Address]) -> None:
@@ -48,15 +48,15 @@ def check_options(targets: Sequence[Address]) -> None:
     for target in targets:
         if target.options:
             with contextlib.suppress(PluginError):
-                call(Task(str(target), f"{_INSIDE}:make", {"target": target}, timeout_s=_MAKE_S))
+                call(Task(str(target), f"{_TASKS}:make", {"target": target}, timeout_s=_MAKE_S))
 
 
 def with_plugins(*modules: str) -> tuple[str, ...]:
     """Prepend the modules of the built-in plugins; third-party plugins might crash the importer."""
-    found = [
+    built_in = [
         p for p in discovery.discover() if p.distribution == "attnbench" and p.status == "found"
     ]
-    return (*(plugin.value.partition(":")[0] for plugin in found), *modules)
+    return (*(plugin.value.partition(":")[0] for plugin in built_in), *modules)
 
 
 def warm_up_children(*modules: str) -> None:
@@ -76,39 +76,39 @@ def load_plugins(
         StrictError: a plugin failed and ``strict`` is set.
     """
     warm_up_children(*preload)
-    task = Task("plugins", f"{_INSIDE}:loaded_plugins", timeout_s=_LOAD_S)
+    task = Task("plugins", f"{_TASKS}:loaded_plugins", timeout_s=_LOAD_S)
     try:
         plugins = call(task)
     except PluginError:
-        deadly = _deadly()
-        if not deadly:
+        failures = _block_deadly()
+        if not failures:
             raise
         plugins = call(task)
-        plugins = [deadly.get(row["plugin"], row) for row in plugins]
-    failures = [row for row in plugins if row["status"] == "failed"]
+        plugins = [failures.get(row["plugin"], row) for row in plugins]
+    failed_rows = [row for row in plugins if row["status"] == "failed"]
     if warn:
-        names = Task("names", f"{_INSIDE}:shadowed_names", timeout_s=_LOAD_S)
-        _warn_of(failures, call(names))
-    if strict and failures:
-        count = "a plugin" if len(failures) == 1 else f"{len(failures)} plugins"
+        names = Task("names", f"{_TASKS}:shadowed_names", timeout_s=_LOAD_S)
+        _warn_of(failed_rows, call(names))
+    if strict and failed_rows:
+        count = "a plugin" if len(failed_rows) == 1 else f"{len(failed_rows)} plugins"
         raise StrictError(f"{count} failed to load, and --strict-plugins is set.")
     return list(plugins)
 
 
-def _deadly() -> dict[str, dict[str, Any]]:
+def _block_deadly() -> dict[str, dict[str, Any]]:
     """Find the plugins that kill the process that imports them, and block them."""
     variable = discovery.DISABLED_VARIABLE
-    given = os.environ.get(variable, "")
+    disabled = os.environ.get(variable, "")
     names = [plugin.name for plugin in discovery.discover() if plugin.status == "found"]
-    deadly = {}
+    errors = {}
     for name in names:
         others = [other for other in names if other != name]
-        os.environ[variable] = ",".join([given, *others])
+        os.environ[variable] = ",".join([disabled, *others])
         try:
-            call(Task(f"plugin {name}", f"{_INSIDE}:loaded_plugins", timeout_s=20.0))
+            call(Task(f"plugin {name}", f"{_TASKS}:loaded_plugins", timeout_s=20.0))
         except PluginError as error:
-            deadly[name] = str(error)
-    os.environ[variable] = ",".join([given, *deadly])
+            errors[name] = str(error)
+    os.environ[variable] = ",".join([disabled, *errors])
     return {
         plugin.name: {
             "plugin": plugin.name,
@@ -117,11 +117,11 @@ def _deadly() -> dict[str, dict[str, Any]]:
             "version": plugin.version,
             "module": plugin.value,
             "brings": [],
-            "message": deadly[plugin.name],
-            "traceback": deadly[plugin.name],
+            "message": errors[plugin.name],
+            "traceback": errors[plugin.name],
         }
         for plugin in discovery.discover()
-        if plugin.name in deadly
+        if plugin.name in errors
     }
 
 

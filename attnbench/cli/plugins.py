@@ -22,20 +22,22 @@ def command(
     Without options, only metadata is read and no plugin is imported. With --load, each is imported,
     and tracebacks of failing ones are shown.
     """
-    rows = _loaded_rows() if load else _metadata_rows()
+    from attnbench.cli.plugin_loading import load_plugins
+
+    rows = load_plugins(warn=False) if load else _metadata_rows()
     failed = [row for row in rows if row["status"] == "failed"]
     if as_json:
         print_json(rows)
         return exit_code((), plugin_failed=bool(failed))
-    shown = [{**row, "brings": _shortened(row["brings"])} if load else row for row in rows]
+    table = [{**row, "brings": _shortened(row["brings"])} if load else row for row in rows]
     print_table(
-        shown,
+        table,
         hide=("message", "traceback"),
         empty="No plugin is installed, not even the built-in ones: reinstall attnbench.",
     )
     for row in failed:
-        brought = f"{row['plugin']} ({row['distribution']} {row['version']})"
-        typer.echo(f"{brought} failed to load: {row['message']}")
+        origin = f"{row['plugin']} ({row['distribution']} {row['version']})"
+        typer.echo(f"{origin} failed to load: {row['message']}")
         typer.echo("  " + row["traceback"].rstrip().replace("\n", "\n  ") + "\n")
     return exit_code((), plugin_failed=bool(failed))
 
@@ -45,11 +47,11 @@ def _metadata_rows() -> list[dict[str, Any]]:
 
     rows = []
     for plugin in discover():
-        absent = absent_module(plugin) if plugin.status == "found" else None
+        module = absent_module(plugin) if plugin.status == "found" else None
         rows.append(
             {
                 "plugin": plugin.name,
-                "status": f"missing: no module {absent}" if absent else plugin.status,
+                "status": f"missing: no module {module}" if module else plugin.status,
                 "distribution": plugin.distribution,
                 "version": plugin.version,
                 "module": plugin.value,
@@ -58,12 +60,6 @@ def _metadata_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def _loaded_rows() -> list[dict[str, Any]]:
-    from attnbench.cli.plugin_loading import load_plugins
-
-    return load_plugins(warn=False)
-
-
-def _shortened(names: list[str], most: int = 3) -> str:
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
+def _shortened(names: list[str], limit: int = 3) -> str:
+    suffix = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + suffix

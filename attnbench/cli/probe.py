@@ -33,17 +33,17 @@ def command(
     assert addresses is not None  # one was given
     arguments = {"target": addresses[0], "call": None if style else call}
     task = Task(target, "attnbench.answers.conventions_probe:probed", arguments, _TIMEOUT_S)
-    found = run(task)
+    result = run(task)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
         rows = [
             {**row, "value": "" if row["value"] is None else row["value"]}
-            for row in found["answers"]
+            for row in result["answers"]
         ]
         print_table(rows, empty="Nothing was asked.")
-        if found["options"]:
-            typer.echo(f"try: attnbench check {target} {found['options']}")
+        if result["options"]:
+            typer.echo(f"try: attnbench check {target} {result['options']}")
         elif not style:
-            typer.echo(found["proposal"])
+            typer.echo(result["proposal"])
     return exit_code([], plugin_failed=any(row["status"] == "failed" for row in plugins))

@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunSession:
     """A session and the place of its records."""
 
     session: Session
@@ -96,46 +96,46 @@ def plan(
     with_options: bool = True,
     machine: Machine | None = None,
     baseline: str | None = None,
-    **more: Any,
-) -> Running:
+    **options: Any,
+) -> RunSession:
     """Plan a session: find subjects, devices and cases.
 
     Raises:
         AttnbenchError: a subject is unknown, a file of inputs is damaged, a device is not
             available, or the run cannot be resumed here.
     """
-    there = call if machine is None else machine.call
+    perform = call if machine is None else machine.call
     if machine is not None and not machine.has_accelerator:
         devices = [name for name in devices or ("cpu",) if name.startswith("cpu")]
-    found = there(
+    available = perform(
         Task("devices", "attnbench.benchmark.measuring.measurement:devices", {"wanted": devices})
     )
-    if more["contract"].timing == "device" and not any(d.startswith("cuda") for d in found):
+    if options["contract"].timing == "device" and not any(d.startswith("cuda") for d in available):
         raise UsageError(
-            f"--timing device replays CUDA graphs, but the devices are {', '.join(found)}; "
+            f"--timing device replays CUDA graphs, but the devices are {', '.join(available)}; "
             "omit it, or name a CUDA device with --device."
         )
-    cases = selection.cases(found, layers=True)
-    for device in found if selection.inputs is not None else ():
-        given = selection.saved(device)
-        cases.append(there(Task(given["path"], "attnbench.benchmark.workloads:saved", given)))
-    about = {"run": place.run, "command": " ".join(["attnbench", *sys.argv[1:]])}
-    setting = here(**about)
+    cases = selection.cases(available, layers=True)
+    for device in available if selection.inputs is not None else ():
+        saved = selection.saved(device)
+        cases.append(perform(Task(saved["path"], "attnbench.benchmark.workloads:saved", saved)))
+    identity = {"run": place.run, "command": " ".join(["attnbench", *sys.argv[1:]])}
+    setting = here(**identity)
     if machine is not None:
-        setting = there(Task("setting", "attnbench.benchmark.machine.setting:here", about))
+        setting = perform(Task("setting", "attnbench.benchmark.machine.setting:here", identity))
         setting = replace(setting, machine={"name": machine.name, **setting.machine})
     if place.done:
         _same_setting(place.run, place.done[0], setting)
     baselines = _baselines(baseline)
     _same_baselines(place, baselines)
     subjects = _subjects(targets, baselines)
-    left_out = () if with_options or targets else tuple(s for s in subjects if "(" in s.name)
-    subjects = [subject for subject in subjects if subject not in left_out]
-    without = [s.name for s in subjects if not any(case.suits(s.kind) for case in cases)]
-    without = [name for name in without if name not in baselines] or without
-    if targets and without:
+    omitted = () if with_options or targets else tuple(s for s in subjects if "(" in s.name)
+    subjects = [subject for subject in subjects if subject not in omitted]
+    unsuited = [s.name for s in subjects if not any(case.suits(s.kind) for case in cases)]
+    unsuited = [name for name in unsuited if name not in baselines] or unsuited
+    if targets and unsuited:
         raise UsageError(
-            f"{', '.join(without)}: a layer is measured at prefill and decode, but --workload and "
+            f"{', '.join(unsuited)}: a layer is measured at prefill and decode, but --workload and "
             "--inputs have a query, key and value. Name a set or a length instead, such as --set "
             "default or --length 1024."
         )
@@ -145,30 +145,30 @@ def plan(
         setting=setting,
         machine=machine,
         baselines=baselines,
-        **more,
+        **options,
     )
     done = tuple(record for record in place.done if session.holds(record))
-    names = tuple(subject.name for subject in left_out)
-    return Running(session, replace(place, done=done), names)
+    names = tuple(subject.name for subject in omitted)
+    return RunSession(session, replace(place, done=done), names)
 
 
-def _baselines(chosen: str | None) -> tuple[str, str]:
+def _baselines(baseline: str | None) -> tuple[str, str]:
     """The baselines of attention and of layers, one of which may be chosen."""
-    if chosen is None:
+    if baseline is None:
         return BASELINES
-    rows = ask("subject_rows", targets=[parse_address(chosen)], size=LAYER_SIZE)
+    rows = ask("subject_rows", targets=[parse_address(baseline)], size=LAYER_SIZE)
     if len(rows) != 1:
         names = ", ".join(row["subject"] for row in rows)
-        raise UsageError(f"--baseline {chosen} stands for {names}; name one of them.")
+        raise UsageError(f"--baseline {baseline} stands for {names}; name one of them.")
     attention, layers = BASELINES
-    return (attention, chosen) if rows[0]["kind"] == "layer" else (chosen, layers)
+    return (attention, baseline) if rows[0]["kind"] == "layer" else (baseline, layers)
 
 
 def _rows(targets: Sequence[Address] | None) -> list[dict[str, Any]]:
-    """Rows of subjects, found in one process, or each in its own where one disturbs the others."""
+    """Rows of subjects from one process, or from one each where a target disturbs the others."""
     try:
-        found: list[dict[str, Any]] = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
-        return found
+        rows: list[dict[str, Any]] = ask("subject_rows", targets=targets or None, size=LAYER_SIZE)
+        return rows
     except PluginError:
         if not targets or len(targets) == 1:
             raise
@@ -188,16 +188,16 @@ def _subjects(targets: Sequence[Address] | None, baselines: tuple[str, str]) -> 
     kernels = [
         row for row in rows if row["kind"] == "kernel" and str(row["target"]) == row["subject"]
     ]
-    paired = (baseline_of(row["kind"], baselines) for row in rows)
-    needed = dict.fromkeys((*paired, *(scoring_of(row["subject"]) for row in kernels)))
-    for name in reversed([name for name in needed if targets and name not in names]):
+    partners = (baseline_of(row["kind"], baselines) for row in rows)
+    extras = dict.fromkeys((*partners, *(scoring_of(row["subject"]) for row in kernels)))
+    for name in reversed([name for name in extras if targets and name not in names]):
         with contextlib.suppress(UnknownNameError):  # no baseline without the built-in plugins
             rows = [*ask("subject_rows", targets=[parse_address(name)], size=LAYER_SIZE), *rows]
-    planned = [
+    subjects = [
         Planned(row["target"], row["subject"], row["kind"], (row["layer"] or {}).get("size"))
         for row in rows
     ]
-    return list(dict.fromkeys(planned))
+    return list(dict.fromkeys(subjects))
 
 
 def _place(results: Path, run: str | None, *, resume: bool) -> Place:
@@ -221,26 +221,27 @@ def _place(results: Path, run: str | None, *, resume: bool) -> Place:
     return Place(path, run, tuple(store.read(path)) if path.exists() else ())
 
 
-def _same_baselines(place: Place, now: tuple[str, str]) -> None:
+def _same_baselines(place: Place, baselines: tuple[str, str]) -> None:
     """Refuse to resume a run whose ratios are to another subject."""
     for record in place.done:
-        if record.baseline not in (None, baseline_of(record.kind, now)):
+        baseline = baseline_of(record.kind, baselines)
+        if record.baseline not in (None, baseline):
             raise UsageError(
                 f"run {place.run!r} began with the baseline {record.baseline}, but now it is "
-                f"{baseline_of(record.kind, now)}. Resume it with --baseline {record.baseline}, or "
+                f"{baseline}. Resume it with --baseline {record.baseline}, or "
                 "start another run without --resume."
             )
 
 
-def _same_setting(run: str, first: Record, now: Setting) -> None:
+def _same_setting(run: str, record: Record, setting: Setting) -> None:
     """Refuse to resume a run in another setting: on another machine or with other code."""
-    pairs: list[tuple[str, Any, Any]] = [("commit", first.commit, now.commit)]
-    pairs += [(n, first.machine.get(n), now.machine.get(n)) for n in ("node", "processor")]
-    pairs += [(name, first.versions.get(name), value) for name, value in now.versions.items()]
-    for what, then, current in pairs:
-        if then != current:
+    pairs: list[tuple[str, Any, Any]] = [("commit", record.commit, setting.commit)]
+    pairs += [(n, record.machine.get(n), setting.machine.get(n)) for n in ("node", "processor")]
+    pairs += [(name, record.versions.get(name), value) for name, value in setting.versions.items()]
+    for label, old, new in pairs:
+        if old != new:
             raise UsageError(
-                f"run {run!r} began with {what} {then or 'none'}, but now it is "
-                f"{current or 'none'}, so its numbers would not be comparable. Start another run "
+                f"run {run!r} began with {label} {old or 'none'}, but now it is "
+                f"{new or 'none'}, so its numbers would not be comparable. Start another run "
                 "without --resume."
             )

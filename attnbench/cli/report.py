@@ -45,16 +45,16 @@ def command(
     records = [record for path in paths for record in store.read(path)]
     if not records:
         raise RecordError(f"there are no records in {', '.join(map(str, paths))}.")
-    beside = [p.with_suffix(".checks.json") for p in paths]
-    found = [
+    check_files = [p.with_suffix(".checks.json") for p in paths]
+    checks = [
         outcome
-        for path in [*(outcomes or []), *(p for p in beside if p.exists())]
+        for path in [*(outcomes or []), *(p for p in check_files if p.exists())]
         for outcome in load_outcomes(path)
     ]
     subjects = sorted({record.subject for record in records})
     page = render(
         records,
-        outcomes=found,
+        outcomes=checks,
         formulas=_formulas(subjects),
         heat_maps=_weights(subjects) if heat_maps else {},
         title=title,
@@ -76,9 +76,9 @@ def _formulas(subjects: list[str]) -> dict[str, tuple[str, str]]:
     except AttnbenchError as error:
         print(f"warning: the page is without formulas: {error}", file=sys.stderr)
         return {}
-    known = {row["subject"]: (row["formula"], row["source"]) for row in rows if row["formula"]}
-    bare = {name: name.partition("(")[0] for name in subjects}  # options do not change the formula
-    return {name: known[bare[name]] for name in subjects if bare[name] in known}
+    formulas = {row["subject"]: (row["formula"], row["source"]) for row in rows if row["formula"]}
+    bases = {name: name.partition("(")[0] for name in subjects}  # options do not change the formula
+    return {name: formulas[bases[name]] for name in subjects if bases[name] in formulas}
 
 
 def _weights(subjects: list[str]) -> Any:
@@ -94,10 +94,10 @@ def _weights(subjects: list[str]) -> Any:
 
 
 def _files(sources: list[Path]) -> list[Path]:
-    found: list[Path] = []
+    paths: list[Path] = []
     for source in sources:
         files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
         if not source.exists() or not files:
             raise RecordError(f"there are no records at {source}; 'attnbench run' writes some.")
-        found += files
-    return found
+        paths += files
+    return paths

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _INVARIANT_S = 60.0
 _CHECKS_S = 60.0
 _MEASURING_S = 45.0
-_AT_ONCE = 8
+_ROUND_SIZE = 8
 
 
 def command(
@@ -77,7 +77,7 @@ def command(
     options = {"profile": "quick", "device": "cpu", "dtypes": None}
     outcomes: list[Outcome] = []
     records: list[Record] = []
-    lost: list[MachineLostError] = []
+    losses: list[MachineLostError] = []
     interrupted = False
     with machine_runs.machines_of(cluster, device, *parallel.PRELOAD) as machines:
         places = machine_runs.start(machines, results, preload=parallel.PRELOAD)
@@ -93,25 +93,25 @@ def command(
             contract=Contract(threads=threads, timing=timing),
             budget_s=seconds,
         )
-        planned = ask("plan", targets=addresses, invariants=None, **options)
+        plan = ask("plan", targets=addresses, invariants=None, **options)
         workers = None if machines is None else machines.cluster
         try:
-            _check(planned, options, check_seconds, outcomes, workers)
-            lost = machine_runs.measure(runs, records)
+            _check(plan, options, check_seconds, outcomes, workers)
+            losses = machine_runs.measure(runs, records)
         except KeyboardInterrupt:
             interrupted = True
     notes = ("interrupted",) if interrupted else ()
     report = CheckReport(tuple(outcomes), "quick", None, notes)
-    paths = [one.place.path for one in runs]
+    paths = [machine_run.place.path for machine_run in runs]
     checks = paths[0].with_suffix(".checks.json")
     checks.write_text(report.to_json() + "\n", encoding="utf-8")
     screen = content(
         records,
         outcomes,
-        planned["of_subject"],
+        plan["of_subject"],
         runs[0].left_out,
         own_inputs=inputs is not None,
-        addresses={name: str(target) for target, name in planned["subjects"]},
+        addresses={name: str(target) for target, name in plan["subjects"]},
     )
     if as_json:
         files: dict[str, Any] = {"checks_file": str(checks), "file": str(paths[0])}
@@ -123,22 +123,22 @@ def command(
         }
         print_json({**files, **screen, **lists})
     else:
-        show(screen, records, [planned.name for planned in runs[0].session.subjects])
+        show(screen, records, [subject.name for subject in runs[0].session.subjects])
         typer.echo(f"Recorded in {', '.join(map(str, paths))}, and the checks in {checks.name}.")
-    for error in lost:
+    for error in losses:
         typer.echo(f"attnbench: {error}", err=True)
     if interrupted:
         return INTERRUPTED
-    failed = bool(lost) or any(row["status"] == "failed" for row in plugins)
+    failed = bool(losses) or any(row["status"] == "failed" for row in plugins)
     statuses = [outcome.status for outcome in outcomes] + record_tables.statuses_of(records)
     return exit_code(statuses, plugin_failed=failed)
 
 
 def _check(
-    planned: Mapping[str, Any],
+    plan: Mapping[str, Any],
     options: Mapping[str, Any],
     seconds: float,
-    into: list[Outcome],
+    outcomes: list[Outcome],
     cluster: ClusterWorkers | None,
 ) -> None:
     """Run checks until the time is up; outcomes are appended to a list as they come.
@@ -152,20 +152,20 @@ def _check(
     from attnbench.cli.printing.tables import progress
     from attnbench.processes.pool import MEMORY_GIB
 
-    names = tuple(dict(planned["invariants"]))
-    first = names[:1] if names[:1] == (CONTRACT,) else ()  # if it fails, no other is run
+    names = tuple(dict(plan["invariants"]))
+    contract = names[:1] if names[:1] == (CONTRACT,) else ()  # if it fails, no other is run
     works = [
         work
-        for start in range(0, len(names), _AT_ONCE)
+        for start in range(0, len(names), _ROUND_SIZE)
         for work in works_of(
-            planned["subjects"],
-            tuple(dict.fromkeys((*first, *names[start : start + _AT_ONCE]))),
-            planned["of_subject"],
+            plan["subjects"],
+            tuple(dict.fromkeys((*contract, *names[start : start + _ROUND_SIZE]))),
+            plan["of_subject"],
         )
-        if work.invariants and (start == 0 or work.invariants != first)
+        if work.invariants and (start == 0 or work.invariants != contract)
     ]
-    until = time.monotonic() + seconds
-    found = parallel.run_checks(
+    deadline = time.monotonic() + seconds
+    checks = parallel.run_checks(
         works,
         {**options, "seed": None},
         jobs=0,
@@ -174,10 +174,10 @@ def _check(
         cluster=cluster,
     )
     with progress(sum(len(work.invariants) for work in works), "checking") as advance:
-        for outcome in found:
-            into[:] = [one for one in into if key_of(one) != key_of(outcome)]
-            into.append(outcome)
+        for outcome in checks:
+            outcomes[:] = [earlier for earlier in outcomes if key_of(earlier) != key_of(outcome)]
+            outcomes.append(outcome)
             advance(1, f"{outcome.subject}: {outcome.invariant}")
-            if time.monotonic() > until:
-                found.close()
+            if time.monotonic() > deadline:
+                checks.close()
                 break

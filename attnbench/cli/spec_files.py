@@ -61,13 +61,13 @@ def write_spec(target: str, style: str | None, into: Path, name: str | None) -> 
     return file
 
 
-def _lines(given: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
+def _lines(conventions: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
     lines = []
     for key, default in defaults.items():
-        value = given.get(key, default)
-        others = [repr(word) for word in KINDS.get(key, ()) if word != value]
-        hint = f"  # {'of' if key == 'masks' else 'or'} {', '.join(others)}" if others else ""
-        mark = "" if key in given else "# "
+        value = conventions.get(key, default)
+        choices = [repr(word) for word in KINDS.get(key, ()) if word != value]
+        hint = f"  # {'of' if key == 'masks' else 'or'} {', '.join(choices)}" if choices else ""
+        sign = "" if key in conventions else "# "
         text = "'-inf'" if value == float("-inf") else repr(value)
-        lines.append(f"        {mark}'{key}': {text},{hint}".replace("'", '"'))
+        lines.append(f"        {sign}'{key}': {text},{hint}".replace("'", '"'))
     return lines

@@ -1,4 +1,4 @@
-"""``attnbench check --watch``: the command again whenever a file of its targets changes."""
+"""``attnbench check --watch``: repeat the command whenever a file of its targets changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnbench.cli.printing.tables import print_line
 from attnbench.errors import UsageError
 from attnbench.registry.address import parse_address
 
-_LOOK_S = 0.3
+_POLL_S = 0.3
 
 
 def watch(targets: Sequence[str]) -> int:
@@ -22,19 +22,19 @@ def watch(targets: Sequence[str]) -> int:
         UsageError: no target is a file.
     """
     addresses = [parse_address(target) for target in targets]
-    files = [Path(one.source) for one in addresses if one.is_file and one.source]
+    files = [Path(address.source) for address in addresses if address.is_file and address.source]
     if not files:
         raise UsageError("--watch needs a target that is a file, such as mine.py:SPEC.")
-    rest = [word for word in sys.argv[1:] if word != "--watch"]
+    arguments = [word for word in sys.argv[1:] if word != "--watch"]
     while True:
-        seen = _state(files)
-        subprocess.run([sys.executable, "-m", "attnbench", *rest])  # noqa: S603  # as we were run
+        state = _state(files)
+        subprocess.run([sys.executable, "-m", "attnbench", *arguments])  # noqa: S603  # the same interpreter
         print_line(f"Watching {', '.join(map(str, files))}; Ctrl-C ends.")
-        while _state(files) == seen:
-            time.sleep(_LOOK_S)
+        while _state(files) == state:
+            time.sleep(_POLL_S)
 
 
 def _state(files: Sequence[Path]) -> list[tuple[int, int] | None]:
-    """What changes with a file; an editor may have removed it for a moment."""
-    found = [file.stat() if file.exists() else None for file in files]
-    return [one and (one.st_mtime_ns, one.st_size) for one in found]
+    """Time and size of each file; ``None`` while an editor has removed it for a moment."""
+    stats = [file.stat() if file.exists() else None for file in files]
+    return [stat and (stat.st_mtime_ns, stat.st_size) for stat in stats]

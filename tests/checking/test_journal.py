@@ -26,11 +26,11 @@ def test_outcomes_come_back_and_are_not_asked_for_again(tmp_path: Path) -> None:
     journal = Journal(path, ASKED)
     journal.add(one("a", seed=3))
     again = Journal(path, ASKED)
-    assert again.found == [one("a", seed=3)]
+    assert again.outcomes == [one("a", seed=3)]
     three, four = (Work(Address("additive"), ("a", "b"), "additive", seed=n) for n in (3, 4))
-    assert without([three, four], again.found) == [replace(three, invariants=("b",)), four]
+    assert without([three, four], again.outcomes) == [replace(three, invariants=("b",)), four]
     again.add(one("b", seed=3))
-    assert without([three, four], again.found) == [four]
+    assert without([three, four], again.outcomes) == [four]
 
 
 def test_a_torn_last_line_is_left_out_and_the_next_outcome_takes_its_place(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_torn_last_line_is_left_out_and_the_next_outcome_takes_its_place(tmp_p
     with path.open("a") as file:
         file.write('{"subject": "addi')
     Journal(path, ASKED).add(one("b"))
-    assert [o.invariant for o in Journal(path, ASKED).found] == ["a", "b"]
+    assert [o.invariant for o in Journal(path, ASKED).outcomes] == ["a", "b"]
 
 
 def test_a_torn_first_line_is_begun_again(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_torn_first_line_is_begun_again(tmp_path: Path) -> None:
     path.write_text(whole[:20])
     Journal(path, ASKED).add(one("a"))
     assert path.read_text().startswith(whole)
-    assert [o.invariant for o in Journal(path, ASKED).found] == ["a"]
+    assert [o.invariant for o in Journal(path, ASKED).outcomes] == ["a"]
 
 
 def test_a_journal_of_another_check_is_refused_with_the_difference(tmp_path: Path) -> None:
