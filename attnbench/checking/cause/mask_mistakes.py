@@ -10,7 +10,7 @@ from torch import Tensor
 from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import stages_of
 
-_LARGE = 1e4
+_LARGE_NUMBER = 1e4
 """A number whose negative stands for minus infinity, and leaves a row of it alone as it was."""
 
 
@@ -18,37 +18,37 @@ def _masks(call: Call) -> Named:
     mask = call.inputs.attn_mask
     if mask is None:
         return
-    yield "mask_ignored", call.masked(attn_mask=None)
+    yield "mask_ignored", call.mask_by(attn_mask=None)
     if mask.dtype == torch.bool:
-        yield "mask_inverted", call.masked(attn_mask=~mask)
-        yield "mask_inverted", call.masked(attn_mask=-_LARGE * mask.double())
-        yield "mask_added", call.masked(attn_mask=mask.double())
+        yield "mask_inverted", call.mask_by(attn_mask=~mask)
+        yield "mask_inverted", call.mask_by(attn_mask=-_LARGE_NUMBER * mask.double())
+        yield "mask_added", call.mask_by(attn_mask=mask.double())
         yield "mask_scores_zeroed", _zeroed(call, mask)
     else:
         hidden = mask == -math.inf
-        yield "bias_ignored", call.masked(attn_mask=~hidden)
-        yield "bias_subtracted", call.masked(attn_mask=(-mask).masked_fill(hidden, -math.inf))
+        yield "bias_ignored", call.mask_by(attn_mask=~hidden)
+        yield "bias_subtracted", call.mask_by(attn_mask=(-mask).masked_fill(hidden, -math.inf))
         scale = call.inputs.query.shape[-1] ** -0.5
-        yield "bias_scaled", call.masked(attn_mask=mask * scale)
-        yield "bias_clipped", call.masked(attn_mask=mask.clamp_min(-5.0))
+        yield "bias_scaled", call.mask_by(attn_mask=mask * scale)
+        yield "bias_clipped", call.mask_by(attn_mask=mask.clamp_min(-5.0))
         if hidden.any():
-            yield "bias_hides_nothing", call.masked(attn_mask=mask.masked_fill(hidden, 0.0))
+            yield "bias_hides_nothing", call.mask_by(attn_mask=mask.masked_fill(hidden, 0.0))
 
 
 def _all_masks(call: Call) -> Named:
     """Mistakes of masks, lengths and causality alike."""
     allowed = call.stages.allowed
     if not bool(allowed.all()):
-        every = call.stages.replace(allowed=torch.ones_like(allowed))
-        yield "all_masks_ignored", every.output
-        yield "mask_after_softmax", call.pooled(every.weights * allowed)
+        unmasked = call.stages.replace(allowed=torch.ones_like(allowed))
+        yield "all_masks_ignored", unmasked.output
+        yield "mask_after_softmax", call.pool(unmasked.weights * allowed)
 
 
 def _zeroed(call: Call, mask: Tensor) -> Tensor:
     """The output if hidden scores are 0, as after multiplying with the mask."""
-    rest = stages_of(call.inputs.replace(attn_mask=None))
+    unmasked = stages_of(call.inputs.replace(attn_mask=None))
     scores = call.stages.scores * mask.cpu()
-    return call.stages.replace(scores=scores, allowed=rest.allowed, bias=rest.bias).output
+    return call.stages.replace(scores=scores, allowed=unmasked.allowed, bias=unmasked.bias).output
 
 
 def _places(call: Call) -> Named:
@@ -57,92 +57,92 @@ def _places(call: Call) -> Named:
     inputs = call.inputs
     if bool(allowed.all()) or (inputs.attn_mask is None and inputs.valid_lens is None):
         return
-    what = "lengths" if inputs.attn_mask is None else "mask"
-    yield f"{what}_laid_of_first_query", call.left(allowed[..., :1, :])
-    yield f"{what}_laid_of_last_query", call.left(allowed[..., -1:, :])
-    yield f"{what}_laid_of_any_query", call.left(allowed.any(-2, keepdim=True))
+    kind = "lengths" if inputs.attn_mask is None else "mask"
+    yield f"{kind}_laid_of_first_query", call.allow(allowed[..., :1, :])
+    yield f"{kind}_laid_of_last_query", call.allow(allowed[..., -1:, :])
+    yield f"{kind}_laid_of_any_query", call.allow(allowed.any(-2, keepdim=True))
     if q_len == kv_len:
-        yield f"{what}_laid_transposed", call.left(allowed.mT)
-        yield f"{what}_laid_of_keys_for_queries", call.left(allowed[..., :1, :].mT)
+        yield f"{kind}_laid_transposed", call.allow(allowed.mT)
+        yield f"{kind}_laid_of_keys_for_queries", call.allow(allowed[..., :1, :].mT)
     for axis in range(allowed.dim() - 2):
-        yield f"{what}_laid_of_first_item", call.left(allowed.narrow(axis, 0, 1))
+        yield f"{kind}_laid_of_first_item", call.allow(allowed.narrow(axis, 0, 1))
     if allowed.dim() == 3 and allowed.shape[0] == q_len:
-        yield f"{what}_laid_of_items_for_queries", call.left(allowed.transpose(0, 1))
+        yield f"{kind}_laid_of_items_for_queries", call.allow(allowed.transpose(0, 1))
     if allowed.dim() == 4:
         items, heads = allowed.shape[:2]
         tiled = allowed.flatten(0, 1)[torch.arange(items * heads) % items * heads]
-        yield f"{what}_laid_tiled_over_heads", call.left(tiled.reshape(allowed.shape))
+        yield f"{kind}_laid_tiled_over_heads", call.allow(tiled.reshape(allowed.shape))
         first = torch.arange(heads).reshape(-1, 1, 1) == 0
-        yield f"{what}_laid_of_first_head", call.left(allowed | ~first)
+        yield f"{kind}_laid_of_first_head", call.allow(allowed | ~first)
         if items == heads:
-            yield f"{what}_laid_of_items_for_heads", call.left(allowed.transpose(0, 1))
+            yield f"{kind}_laid_of_items_for_heads", call.allow(allowed.transpose(0, 1))
 
 
 def _causality(call: Call) -> Named:
     inputs, (q_len, kv_len) = call.inputs, call.lengths
     if not inputs.is_causal:
         return
-    rest = stages_of(inputs.replace(is_causal=False, causal="bottom_right")).allowed
+    allowed = stages_of(inputs.replace(is_causal=False, causal="bottom_right")).allowed
     ones, shift = torch.ones(q_len, kv_len, dtype=torch.bool), kv_len - q_len
-    beside = inputs.attn_mask is not None or inputs.valid_lens is not None
-    yield ("causality_lost_beside_a_mask" if beside else "causality_ignored"), call.left(rest)
+    has_mask = inputs.attn_mask is not None or inputs.valid_lens is not None
+    yield ("causality_lost_beside_a_mask" if has_mask else "causality_ignored"), call.allow(allowed)
     diagonals = {"top_left": 0, "bottom_right": shift, "of_the_lengths_difference": -shift}
-    for name, diagonal in diagonals.items():
+    for name, offset in diagonals.items():
         if inputs.causal != name:
-            yield f"causality_{name}", call.left(rest & ones.tril(diagonal))
-    right = 0 if inputs.causal == "top_left" else shift
-    yield "causality_strict", call.left(rest & ones.tril(right - 1))
-    yield "causality_one_ahead", call.left(rest & ones.tril(right + 1))
-    yield "causality_reversed", call.left(rest & ones.triu(right))
+            yield f"causality_{name}", call.allow(allowed & ones.tril(offset))
+    diagonal = 0 if inputs.causal == "top_left" else shift
+    yield "causality_strict", call.allow(allowed & ones.tril(diagonal - 1))
+    yield "causality_one_ahead", call.allow(allowed & ones.tril(diagonal + 1))
+    yield "causality_reversed", call.allow(allowed & ones.triu(diagonal))
     if inputs.attn_mask is not None:
-        yield "mask_lost_beside_causality", call.masked(attn_mask=None)
+        yield "mask_lost_beside_causality", call.mask_by(attn_mask=None)
 
 
 def _lengths(call: Call) -> Named:
     lens, kv_len = call.inputs.valid_lens, call.lengths[1]
     if lens is None:
         return
-    wide = lens.long()
-    beside = call.inputs.is_causal or call.inputs.attn_mask is not None
+    lengths = lens.long()
+    has_mask = call.inputs.is_causal or call.inputs.attn_mask is not None
     yield (
-        ("lengths_lost_beside_a_mask" if beside else "lengths_ignored"),
-        call.masked(valid_lens=None),
+        ("lengths_lost_beside_a_mask" if has_mask else "lengths_ignored"),
+        call.mask_by(valid_lens=None),
     )
-    yield "length_one_too_long", call.masked(valid_lens=(wide + 1).clamp_max(kv_len))
-    yield "length_one_too_short", call.masked(valid_lens=wide - 1)
-    yield "lengths_counted_from_the_end", call.left(_from_the_end(call, wide))
+    yield "length_one_too_long", call.mask_by(valid_lens=(lengths + 1).clamp_max(kv_len))
+    yield "length_one_too_short", call.mask_by(valid_lens=lengths - 1)
+    yield "lengths_counted_from_the_end", call.allow(_from_the_end(call, lengths))
     if lens.dim() == 2:
-        for name, one in {
-            "first": wide[:, :1],
-            "last": wide[:, -1:],
-            "longest": wide.amax(-1, keepdim=True),
+        for name, row in {
+            "first": lengths[:, :1],
+            "last": lengths[:, -1:],
+            "longest": lengths.amax(-1, keepdim=True),
         }.items():
-            yield f"lengths_of_{name}_query", call.masked(valid_lens=one.expand_as(wide))
+            yield f"lengths_of_{name}_query", call.mask_by(valid_lens=row.expand_as(lengths))
 
 
 def _from_the_end(call: Call, lens: Tensor) -> Tensor:
-    rest = stages_of(call.inputs.replace(valid_lens=None)).allowed
-    kept = stages_of(call.inputs.replace(is_causal=False, attn_mask=None)).allowed
-    return rest & kept.flip(-1)
+    allowed = stages_of(call.inputs.replace(valid_lens=None)).allowed
+    visible = stages_of(call.inputs.replace(is_causal=False, attn_mask=None)).allowed
+    return allowed & visible.flip(-1)
 
 
 def _rows(call: Call) -> Named:
-    dead = ~call.stages.allowed.any(-1, keepdim=True)
-    if not bool(dead.any()):
+    empty = ~call.stages.allowed.any(-1, keepdim=True)
+    if not bool(empty.any()):
         return
-    value, right = call.stages.value, call.stages.output
+    value, output = call.stages.value, call.stages.output
     fills = {
-        "nan": torch.full_like(right, math.nan),
+        "nan": torch.full_like(output, math.nan),
         "mean": value.mean(-2, keepdim=True),
         "first_value": value[..., :1, :],
         "unmasked": stages_of(
             call.inputs.replace(attn_mask=None, valid_lens=None, is_causal=False)
         ).output
         if call.scaled
-        else right,
+        else output,
     }
     for name, fill in fills.items():
-        yield f"empty_rows_{name}", torch.where(dead, fill, right)
+        yield f"empty_rows_{name}", torch.where(empty, fill, output)
 
 
 TOPICS: tuple[Topic, ...] = (_masks, _all_masks, _places, _causality, _lengths, _rows)

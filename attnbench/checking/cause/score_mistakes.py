@@ -20,11 +20,11 @@ def _keys(call: Call) -> Named:
     ends |= {f"keys_lost_after_blocks_{block}": kv_len // block * block for block in _BLOCKS}
     for name, end in {**ends, "last_key_lost": kv_len - 1}.items():
         if 0 < end < kv_len:
-            yield name, call.left(allowed & (slots < end))
-    yield "first_key_lost", call.left(allowed & (slots > 0))
-    last = (allowed * (slots + 1)).amax(-1, keepdim=True) - 1
-    alone = allowed.sum(-1, keepdim=True) < 2
-    yield "last_open_key_lost", call.left(allowed & ((slots != last) | alone))
+            yield name, call.allow(allowed & (slots < end))
+    yield "first_key_lost", call.allow(allowed & (slots > 0))
+    last_slot = (allowed * (slots + 1)).amax(-1, keepdim=True) - 1
+    single = allowed.sum(-1, keepdim=True) < 2
+    yield "last_open_key_lost", call.allow(allowed & ((slots != last_slot) | single))
 
 
 def _axes(call: Call) -> Named:
@@ -32,9 +32,9 @@ def _axes(call: Call) -> Named:
     scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
     for axis in range(scores.dim() - 1):
         weights = scores.softmax(axis).nan_to_num(0.0).masked_fill(~stages.allowed, 0.0)
-        yield f"softmax_over_dimension_{axis}", call.pooled(weights)
+        yield f"softmax_over_dimension_{axis}", call.pool(weights)
         if axis == scores.dim() - 2:
-            yield "softmax_over_the_queries", call.pooled(weights)
+            yield "softmax_over_the_queries", call.pool(weights)
 
 
 def _softmax(call: Call) -> Named:
@@ -49,13 +49,13 @@ def _softmax(call: Call) -> Named:
         "softmax_of_base_two",
         stages.replace(scores=stages.scores * math.log(2), bias=stages.bias * math.log(2)).output,
     )
-    yield "softmax_with_a_sink", call.pooled(powers / (powers.sum(-1, keepdim=True) + (-top).exp()))
-    yield "softmax_with_a_sink", call.pooled(powers / (powers.sum(-1, keepdim=True) + 1))
+    yield "softmax_with_a_sink", call.pool(powers / (powers.sum(-1, keepdim=True) + (-top).exp()))
+    yield "softmax_with_a_sink", call.pool(powers / (powers.sum(-1, keepdim=True) + 1))
     for epsilon in (1e-2, 1e-3):
-        yield "softmax_with_epsilon", call.pooled(powers / (powers.sum(-1, keepdim=True) + epsilon))
-    yield "weights_not_normalised", call.pooled(powers)
+        yield "softmax_with_epsilon", call.pool(powers / (powers.sum(-1, keepdim=True) + epsilon))
+    yield "weights_not_normalised", call.pool(powers)
     logs = (weights.clamp_min(1e-300)).log().masked_fill(~stages.allowed, 0.0)
-    yield "softmax_is_log_softmax", call.pooled(logs)
+    yield "softmax_is_log_softmax", call.pool(logs)
 
 
 _UNITS = (math.log(2.0), 1 / math.log(2.0))
@@ -70,14 +70,14 @@ def _merges(call: Call) -> Named:
             continue
         parts = scores.tensor_split([cut], -1)
         sums = torch.stack([part.logsumexp(-1, keepdim=True) for part in parts])
-        within = [part.softmax(-1).nan_to_num(0.0) for part in parts]
+        softmaxes = [part.softmax(-1).nan_to_num(0.0) for part in parts]
         for unit in _UNITS:
             for factors in ((unit, 1.0), (1.0, unit), (unit, unit)):
-                scaled = torch.stack([f * one for f, one in zip(factors, sums, strict=True)])
+                scaled = torch.stack([f * total for f, total in zip(factors, sums, strict=True)])
                 shares = scaled.softmax(0).nan_to_num(0.0)
-                pairs = zip(shares, within, strict=True)
+                pairs = zip(shares, softmaxes, strict=True)
                 weights = torch.cat([share * part for share, part in pairs], -1)
-                yield "parts_merged_in_another_base", call.pooled(weights)
+                yield "parts_merged_in_another_base", call.pool(weights)
 
 
 def _rescaling(call: Call) -> Named:
@@ -94,25 +94,25 @@ def _rescaling(call: Call) -> Named:
         powers = [(part - top).exp() for part, top in zip(parts, tops, strict=True)]
         sums = torch.stack([power.sum(-1, keepdim=True) for power in powers])
         scaled = [power * factor for power, factor in zip(powers, factors, strict=True)]
-        for shares, total in (
+        for shares, denominator in (
             (powers, (sums * factors).sum(0)),
             (scaled, sums.sum(0)),
             (powers, sums.sum(0)),
         ):
-            weights = torch.cat(shares, -1) / total.masked_fill(total == 0, 1.0)
-            yield "block_sums_not_rescaled", call.pooled(weights)
+            weights = torch.cat(shares, -1) / denominator.masked_fill(denominator == 0, 1.0)
+            yield "block_sums_not_rescaled", call.pool(weights)
 
 
 def _scores(call: Call) -> Named:
-    right, (q_len, kv_len) = call.stages.scores, call.lengths
+    scores, (q_len, kv_len) = call.stages.scores, call.lengths
     size = call.inputs.query.shape[-1]
-    yield "scores_negative", call.scored(-right)
-    yield "scores_absolute", call.scored(right.abs())
+    yield "scores_negative", call.score(-scores)
+    yield "scores_absolute", call.score(scores.abs())
     if q_len == kv_len > 1:
-        yield "scores_transposed", call.scored(right.mT)
-        yield "scores_symmetrised", call.scored((right + right.mT) / 2)
+        yield "scores_transposed", call.score(scores.mT)
+        yield "scores_symmetrised", call.score((scores + scores.mT) / 2)
     for limit in (5.0, 10.0, 50.0):
-        yield "scores_clipped", call.scored(right.clamp(-limit, limit))
+        yield "scores_clipped", call.score(scores.clamp(-limit, limit))
     if not call.scaled or call.inputs.scale is not None:
         return
     root = math.sqrt(size)
@@ -126,24 +126,24 @@ def _scores(call: Call) -> Named:
         "scale_of_the_value": root / math.sqrt(call.inputs.value.shape[-1]),
     }
     for name, factor in factors.items():
-        yield name, call.scored(right * factor)
+        yield name, call.score(scores * factor)
     weights = call.stages.weights / root
-    yield "scale_after_softmax", call.pooled(weights)
+    yield "scale_after_softmax", call.pool(weights)
 
 
 def _scale(call: Call) -> Named:
-    given, usual = call.inputs.scale, call.inputs.query.shape[-1] ** -0.5
-    if not call.scaled or given is None:
+    scale, default = call.inputs.scale, call.inputs.query.shape[-1] ** -0.5
+    if not call.scaled or scale is None:
         return
-    others = {
-        "scale_argument_ignored": usual,
-        "scale_argument_on_top": given * usual,
-        "scale_argument_absolute": abs(given),
-        "scale_argument_divides": 1 / given if given else 1.0,
+    scales = {
+        "scale_argument_ignored": default,
+        "scale_argument_on_top": scale * default,
+        "scale_argument_absolute": abs(scale),
+        "scale_argument_divides": 1 / scale if scale else 1.0,
     }
-    for name, scale in others.items():
-        beside_groups = "_for_groups" if call.inputs.enable_gqa else ""
-        yield name + beside_groups, textbook_output(call.inputs.replace(scale=scale))
+    for name, other in scales.items():
+        suffix = "_for_groups" if call.inputs.enable_gqa else ""
+        yield name + suffix, textbook_output(call.inputs.replace(scale=other))
 
 
 def _values(call: Call) -> Named:
@@ -160,12 +160,12 @@ def _groups(call: Call) -> Named:
     inputs = call.inputs
     if not inputs.enable_gqa or not call.scaled:
         return
-    count, own = inputs.query.shape[-3], inputs.key.shape[-3]
-    orders = {"tiled": torch.arange(count) % own, "of_the_first": torch.zeros(count).long()}
+    count, key_heads = inputs.query.shape[-3], inputs.key.shape[-3]
+    orders = {"tiled": torch.arange(count) % key_heads, "of_the_first": torch.zeros(count).long()}
     for name, order in orders.items():
         key, value = (t.index_select(-3, order) for t in (inputs.key, inputs.value))
-        other = inputs.replace(key=key, value=value, enable_gqa=False)
-        yield f"groups_{name}", textbook_output(other)
+        expanded = inputs.replace(key=key, value=value, enable_gqa=False)
+        yield f"groups_{name}", textbook_output(expanded)
 
 
 TOPICS: tuple[Topic, ...] = (

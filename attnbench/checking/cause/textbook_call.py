@@ -35,27 +35,27 @@ class Call:
         q_len, kv_len = self.stages.scores.shape[-2:]
         return q_len, kv_len
 
-    def silenced(self, seen: Tensor) -> Call:
+    def silence(self, visible: Tensor) -> Call:
         """The same call with zeros in keys and values that no query may see."""
-        scores = self.stages.scores.masked_fill(~seen.mT, 0.0) if self.scaled else None
-        value = self.stages.value.masked_fill(~seen, 0.0)
+        scores = self.stages.scores.masked_fill(~visible.mT, 0.0) if self.scaled else None
+        value = self.stages.value.masked_fill(~visible, 0.0)
         scores = self.stages.scores if scores is None else scores
         return replace(self, stages=self.stages.replace(scores=scores, value=value))
 
-    def masked(self, **changes: Any) -> Tensor:
+    def mask_by(self, **changes: Any) -> Tensor:
         """The output of the same scores with other masks, lengths or causality."""
-        other = stages_of(self.inputs.replace(**changes))
-        return self.stages.replace(allowed=other.allowed, bias=other.bias).output
+        stages = stages_of(self.inputs.replace(**changes))
+        return self.stages.replace(allowed=stages.allowed, bias=stages.bias).output
 
-    def left(self, allowed: Tensor) -> Tensor:
+    def allow(self, allowed: Tensor) -> Tensor:
         """The output of the same scores with other allowed keys."""
         return self.stages.replace(allowed=allowed.expand(self.stages.allowed.shape)).output
 
-    def scored(self, scores: Tensor) -> Tensor:
+    def score(self, scores: Tensor) -> Tensor:
         """The output of other scores with the same masks."""
         return self.stages.replace(scores=scores).output
 
-    def pooled(self, weights: Tensor) -> Tensor:
+    def pool(self, weights: Tensor) -> Tensor:
         """The output of other weights."""
         return weights @ self.stages.finite_value
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
 from attnbench.checking.cause.likely_cause import mistake_of
-from attnbench.checking.cause.own_answers import shown_by_itself
+from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.checking.known_causes import known_causes
 from attnbench.oracle.references import widened
@@ -28,10 +28,10 @@ from attnbench.subject.tensors import Inputs
 _LARGEST = 2**17
 """Most query-key pairs in a counterexample that is used as well."""
 
-_OFF = 1e-3
-"""A correct float32 output is off by less than this share of its largest value."""
+_MARGIN = 1e-3
+"""Largest error of a correct float32 output, as a share of its largest value."""
 
-_HALF_OFF = 4e-2
+_HALF_MARGIN = 4e-2
 
 _NARROW = (1e-10, 1e-5)
 """Range of the errors of computations in float32; those in float64 are smaller."""
@@ -39,8 +39,8 @@ _NARROW = (1e-10, 1e-5)
 _SHARE = 0.4
 """Share of the wrong outputs that a mistake must reproduce to explain them."""
 
-_NEVER = ("merged_in_another_base", "value_wrong", "items_mixed", "transposed", "softmax_axis")
-"""Causes that no mechanism has by design; one that never equals the textbook may have others."""
+_NO_DESIGN = ("merged_in_another_base", "value_wrong", "items_mixed", "transposed", "softmax_axis")
+"""Causes that no mechanism has by design, even if it is meant to differ from the textbook."""
 
 _CASES = (
     Case((2, 3), 4, 6, 8, 8, 5),
@@ -80,40 +80,44 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
     layout = other_layout(subject.spec)
     if layout is not None:
         return (f"layout_of_{layout}",)
-    found = likeliest(*tally(subject, counterexamples))
+    names = likeliest(*tally(subject, counterexamples))
     if subject.kind == "mechanism" and not is_textbook(subject):
-        found = [name for name in found if known_causes()["mistakes"][mistake_of(name)] in _NEVER]
-    narrow = "computed_in_float32" if _is_narrow(subject) else None
-    return tuple(found) or tuple(name for name in (shown_by_itself(subject) or narrow,) if name)
+        names = [n for n in names if known_causes()["mistakes"][mistake_of(n)] in _NO_DESIGN]
+    precision = "computed_in_float32" if _is_narrow(subject) else None
+    return tuple(names) or tuple(n for n in (own_mistake(subject) or precision,) if n)
 
 
-def likeliest(wrong: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:
-    """The mistakes in a tally that explain enough, the likeliest first."""
-    found = [
-        (spared / made, -made, name)
-        for name, (made, spared) in counts.items()
-        if made >= _SHARE * wrong and spared <= made
+def likeliest(wrong_count: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:
+    """The mistakes in a tally that explain enough of the wrong outputs, the likeliest first."""
+    ranking = [
+        (spoils / hits, -hits, name)
+        for name, (hits, spoils) in counts.items()
+        if hits >= _SHARE * wrong_count and spoils <= hits
     ]
-    return [name for _, _, name in sorted(found)]
+    return [name for _, _, name in sorted(ranking)]
 
 
 def tally(
     subject: Subject, counterexamples: Sequence[str] = ()
 ) -> tuple[int, dict[str, tuple[int, int]]]:
-    """Count wrong outputs, and for each mistake those it reproduces and right ones it spoils."""
-    wrong = 0
-    made, spared = Counter[str](), Counter[str]()
+    """Count the wrong outputs, and per mistake the ones it reproduces and right ones it spoils."""
+    wrong_count = 0
+    hits, spoils = Counter[str](), Counter[str]()
     with torch.no_grad():
-        for call, output, off in _answers(subject, counterexamples):
-            right = call.stages.output
-            is_wrong = not _same(output, right, off)
-            wrong += is_wrong
-            known = [(n, other) for n, other in mistaken(call) if not _same(other, right, 4 * off)]
+        for call, output, margin in _answers(subject, counterexamples):
+            expected = call.stages.output
+            is_wrong = not _same(output, expected, margin)
+            wrong_count += is_wrong
+            mistakes = [
+                (n, other) for n, other in mistaken(call) if not _same(other, expected, 4 * margin)
+            ]
             if is_wrong:
-                made.update({name for name, other in known if _makes(other, output, off)})
+                hits.update(
+                    {name for name, other in mistakes if _reproduces(other, output, margin)}
+                )
             else:
-                spared.update({name for name, _ in known})
-    return wrong, {name: (count, spared[name]) for name, count in made.items()}
+                spoils.update({name for name, _ in mistakes})
+    return wrong_count, {name: (count, spoils[name]) for name, count in hits.items()}
 
 
 def mistaken(call: Call) -> Named:
@@ -122,10 +126,10 @@ def mistaken(call: Call) -> Named:
     Slots that no query may see are tried both unchanged and as zeros, as some code replaces them
     first.
     """
-    seen = call.stages.allowed.any(-2).unsqueeze(-1)
-    for one in (call,) if bool(seen.all()) else (call, call.silenced(seen)):
+    visible = call.stages.allowed.any(-2).unsqueeze(-1)
+    for variant in (call,) if bool(visible.all()) else (call, call.silence(visible)):
         for topic in (*mask_mistakes.TOPICS, *score_mistakes.TOPICS):
-            yield from topic(one)
+            yield from topic(variant)
 
 
 def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
@@ -134,13 +138,13 @@ def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
     ``None`` where no known mistake does.
     """
     call, output = Call(inputs, stages_of(inputs), scaled=True), output.detach().cpu().double()
-    share = _OFF if inputs.query.dtype in (torch.float32, torch.float64) else _HALF_OFF
+    share = _MARGIN if inputs.query.dtype in (torch.float32, torch.float64) else _HALF_MARGIN
     values = call.stages.value[call.stages.value.isfinite()].abs()
     if not values.numel() or call.stages.weights.numel() > _LARGEST:
         return None
-    off = share * float(values.amax())
+    margin = share * float(values.amax())
     for name, other in mistaken(call):
-        if _makes(other, output, off) and not _same(other, call.stages.output, 4 * off):
+        if _reproduces(other, output, margin) and not _same(other, call.stages.output, 4 * margin):
             cause: str = known_causes()["mistakes"][mistake_of(name)]
             return cause
     return None
@@ -155,22 +159,22 @@ def _answers(
     scaled = subject.kind == "mechanism"
     if scaled and subject.maker.reference is not None and not is_textbook(subject):
         return
-    found = [Case.from_id(text) for text in counterexamples if text]
-    found = [c for c in found if c.q_len * c.kv_len <= _LARGEST and c.regime == "normal"]
-    for case in dict.fromkeys(map(subject.legal, (*_CASES, *found))):
+    cases = [Case.from_id(text) for text in counterexamples if text]
+    cases = [c for c in cases if c.q_len * c.kv_len <= _LARGEST and c.regime == "normal"]
+    for case in dict.fromkeys(map(subject.legal, (*_CASES, *cases))):
         if case.dtype not in subject.dtypes or subject.unsupported(case) is not None:
             continue
         with contextlib.suppress(Exception, SystemExit):  # refusals and errors say nothing here
             module, inputs = subject.build(case)
-            for given in (inputs, *_with_options(subject, case, inputs)):
-                output = subject.output(module, given).cpu().double()
-                stages = stages_of(given)
+            for call_inputs in (inputs, *_with_options(subject, case, inputs)):
+                output = subject.output(module, call_inputs).cpu().double()
+                stages = stages_of(call_inputs)
                 if not scaled:
-                    wide, inputs64 = widened(module, given)
-                    stages = stages.replace(scores=wide(inputs64.query, inputs64.key))
-                share = _OFF if case.dtype in ("float32", "float64") else _HALF_OFF
+                    scores_of, inputs64 = widened(module, call_inputs)
+                    stages = stages.replace(scores=scores_of(inputs64.query, inputs64.key))
+                share = _MARGIN if case.dtype in ("float32", "float64") else _HALF_MARGIN
                 sizes = stages.value[stages.value.isfinite()].abs()
-                yield Call(given, stages, scaled), output, share * float(sizes.amax())
+                yield Call(call_inputs, stages, scaled), output, share * float(sizes.amax())
 
 
 def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
@@ -181,16 +185,16 @@ def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inpu
     if "scale" in subject.accepts:
         options += [{"scale": scale} for scale in (0.3, -0.7, 0.0, 1.0)]
     if "enable_gqa" in subject.accepts and len(case.lead) > 1:
-        options += [{"enable_gqa": True}, *({**one, "enable_gqa": True} for one in options[:1])]
+        options += [{"enable_gqa": True}, *({**o, "enable_gqa": True} for o in options[:1])]
     for option in options:
-        given = inputs.replace(**option)
-        if given.enable_gqa:
+        variant = inputs.replace(**option)
+        if variant.enable_gqa:
             heads = inputs.query.repeat_interleave(2, dim=-3)
             mask = inputs.attn_mask
             if mask is not None and mask.dim() > 2 and mask.shape[-3] > 1:
                 continue
-            given = given.replace(query=heads)
-        yield given
+            variant = variant.replace(query=heads)
+        yield variant
 
 
 def _is_narrow(subject: Subject) -> bool:
@@ -202,22 +206,23 @@ def _is_narrow(subject: Subject) -> bool:
         return False
     with contextlib.suppress(Exception, SystemExit), torch.no_grad():
         module, inputs = subject.build(case)
-        off = (subject.output(module, inputs).cpu().double() - textbook_output(inputs)).abs().max()
-        return _NARROW[0] < float(off) < _NARROW[1]
+        output = subject.output(module, inputs).cpu().double()
+        error = (output - textbook_output(inputs)).abs().max()
+        return _NARROW[0] < float(error) < _NARROW[1]
     return False
 
 
-def _makes(mistaken: Tensor, output: Tensor, off: float) -> bool:
+def _reproduces(mistake: Tensor, output: Tensor, margin: float) -> bool:
     """Whether a mistake reproduces an output; rows without keys may be NaN in it."""
-    if mistaken.shape != output.shape:
+    if mistake.shape != output.shape:
         return False
-    empty = (mistaken == 0).all(-1, keepdim=True) & output.isnan().all(-1, keepdim=True)
-    return not bool(empty.all()) and _same(output.masked_fill(empty, 0.0), mistaken, off)
+    empty = (mistake == 0).all(-1, keepdim=True) & output.isnan().all(-1, keepdim=True)
+    return not bool(empty.all()) and _same(output.masked_fill(empty, 0.0), mistake, margin)
 
 
-def _same(one: Tensor, other: Tensor, off: float) -> bool:
+def _same(first: Tensor, second: Tensor, margin: float) -> bool:
     """Whether two outputs agree, NaN with NaN."""
-    if one.shape != other.shape:
+    if first.shape != second.shape:
         return False
-    close = (one - other).abs() <= off
-    return bool((close | (one.isnan() & other.isnan()) | (one == other)).all())
+    close = (first - second).abs() <= margin
+    return bool((close | (first.isnan() & second.isnan()) | (first == second)).all())

@@ -23,13 +23,9 @@ from attnbench.checking.cause.likely_cause import with_cause
 from attnbench.checking.cause.witnesses import explanations
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.reproduction.source_lines import Step, Unwritable
-from attnbench.checking.reproduction.subject_source import (
-    Named,
-    named_cache,
-    named_reference,
-)
+from attnbench.checking.reproduction.subject_source import Source, source_of
 from attnbench.checking.reproduction.tape import Tape
-from attnbench.checking.reproduction.taped_subject import calls_taped, taped
+from attnbench.checking.reproduction.taped_subject import record_calls, tape_subject
 from attnbench.checking.runner import seeded
 from attnbench.errors import InvariantViolation
 from attnbench.specs import Invariant, KernelSpec, LayerSpec
@@ -37,8 +33,8 @@ from attnbench.subject.subject import Subject
 
 _TIME_LIMIT_S = 60
 _TRIES = 3  # most failures of a subject for which a script is tried
-_TOLD_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
-_LONGEST = 200  # lines; a longer script is less helpful than the message
+_LOG_BYTES = 2**16  # read from the end of a script's output, whose last line names the exception
+_MOST_LINES = 200  # lines; a longer script is less helpful than the message
 
 
 def with_evidence(
@@ -50,26 +46,26 @@ def with_evidence(
     one that shows the likely cause better. One of the first gets the mistakes that explain the
     wrong outputs.
     """
-    known = {invariant.name: invariant for invariant in invariants}
-    tries = looks = _TRIES
+    by_name = {invariant.name: invariant for invariant in invariants}
+    tries = searches = _TRIES
     written = False
-    seen: list[str] = []
-    so_far: list[Outcome] = []
+    case_ids: list[str] = []
+    earlier: list[Outcome] = []
     for outcome in outcomes:
         failure = outcome.failure
-        if failure is not None and looks > 0:
-            looks -= 1
-            seen.append(failure.case or "")
+        if failure is not None and searches > 0:
+            searches -= 1
+            case_ids.append(failure.case or "")
             with seeded():
-                found = explanations(subject, seen)
-            if found:
-                looks, failure = 0, replace(failure, mistakes=found)
+                mistakes = explanations(subject, case_ids)
+            if mistakes:
+                searches, failure = 0, replace(failure, mistakes=mistakes)
                 outcome = replace(outcome, failure=failure)
-        so_far.append(outcome)
-        if failure is not None and failure.case and tries > 0 and (not written or _leads(so_far)):
+        earlier.append(outcome)
+        if failure is not None and failure.case and tries > 0 and (not written or _leads(earlier)):
             tries -= 1
             with seeded():
-                script = reproduce(subject, known[outcome.invariant], Case.from_id(failure.case))
+                script = reproduce(subject, by_name[outcome.invariant], Case.from_id(failure.case))
             if script is not None:
                 written = True
                 outcome = replace(outcome, failure=replace(failure, script=script))
@@ -92,7 +88,7 @@ def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
         script, expected = _script(subject, invariant, case)
     except Unwritable:
         return None
-    if script.count("\n") > _LONGEST or not _fails(script, expected):
+    if script.count("\n") > _MOST_LINES or not _fails(script, expected):
         return None
     return script
 
@@ -100,40 +96,41 @@ def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:
 def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, str]:
     """The script, and the name of the exception that it ends with."""
     tape = Tape()
-    on_tape, named = taped(subject, tape)
+    taped_subject, parts = tape_subject(subject, tape)
     title = f"{invariant.name} on {subject.name}, case {case.id}"
     try:
         invariant.check(subject, case)
     except InvariantViolation as error:
         if error.compared is not None and "lines" in error.compared:
-            end = [*_definitions(subject, named, error.compared["lines"]), *error.compared["lines"]]
-            return _rendered(title, str(error), named, [], end, tape), "AssertionError"
-    except Exception:  # noqa: S110 -- it is met again on the tape
+            lines = error.compared["lines"]
+            ending = [*_definitions(subject, parts, lines), *lines]
+            return _text(title, str(error), parts, [], ending, tape), "AssertionError"
+    except Exception:  # noqa: S110 -- the run on the tape raises it again
         pass
     try:
-        with calls_taped(tape), tape:
-            invariant.check(on_tape, case)
+        with record_calls(tape), tape:
+            invariant.check(taped_subject, case)
     except Exception as error:
-        raised = error
+        failure = error
     else:
         raise Unwritable("it does not fail when it is run again")
-    message = str(raised)
-    if not isinstance(raised, InvariantViolation):
-        message = f"raised {type(raised).__name__}: {raised}"
-    if isinstance(raised, InvariantViolation) and raised.compared is not None:
-        wanted, end = _ending(tape, raised)
+    message = str(failure)
+    if not isinstance(failure, InvariantViolation):
+        message = f"raised {type(failure).__name__}: {failure}"
+    if isinstance(failure, InvariantViolation) and failure.compared is not None:
+        variables, ending = _ending(tape, failure)
         expected = "AssertionError"
     elif tape.has_raised:
-        wanted, end, expected = {tape.raised}, [], tape.raised_name
-    elif tape.last is not None:
-        wanted, end, expected = *_shape_and_dtype(subject, tape), "AssertionError"
+        variables, ending, expected = {tape.failed_call}, [], tape.raised_name
+    elif tape.last_call is not None:
+        variables, ending, expected = *_shape_and_dtype(subject, tape), "AssertionError"
     else:
         raise Unwritable("nothing was compared")
-    steps = tape.needed(wanted)
+    steps = tape.needed(variables)
     for step in steps:
         if step.problem:
             raise Unwritable(step.problem)
-    return _rendered(title, message, named, steps, end, tape), expected
+    return _text(title, message, parts, steps, ending, tape), expected
 
 
 _CACHE_CALLS = {
@@ -145,20 +142,20 @@ _CACHE_CALLS = {
 """The calls of the operations of a cache in a script."""
 
 
-def _definitions(subject: Subject, named: list[Named], lines: Sequence[str]) -> list[str]:
-    """Definitions of the names that own lines may use: ``make``, ``attend`` and ``reference``."""
+def _definitions(subject: Subject, parts: list[Source], lines: Sequence[str]) -> list[str]:
+    """Definitions of the names that an invariant's lines use, such as ``make`` or ``attend``."""
     options = "".join(f", {name}={value!r}" for name, value in subject.options.items())
-    texts = {"make": f"lambda *sizes: {named[0].text}(*sizes{options})"}
+    texts = {"make": f"lambda *sizes: {parts[0].text}(*sizes{options})"}
     if isinstance(subject.spec, KernelSpec):
-        texts["attend"] = named[1].text
+        texts["attend"] = parts[1].text
     if any("reference(" in line for line in lines):
-        named.append(named_reference(subject.maker))
-        texts["reference"] = named[-1].text
+        parts.append(source_of(subject.maker, "reference"))
+        texts["reference"] = parts[-1].text
     if isinstance(subject.spec, LayerSpec) and subject.spec.cache is not None:
         for name, call in _CACHE_CALLS.items():
             if any(call in line for line in lines):
-                named.append(named_cache(subject.spec, name))
-                texts[name] = named[-1].text
+                parts.append(source_of(subject.spec, f"cache.{name}"))
+                texts[name] = parts[-1].text
     return [f"{name} = {text}" for name, text in texts.items() if name != text]
 
 
@@ -167,21 +164,21 @@ def _ending(tape: Tape, violation: InvariantViolation) -> tuple[set[int], list[s
     reads: set[int] = set()
     compared = violation.compared or {}
     place = ", ".join(map(str, violation.place))
-    at = f"[{place}]" if place else ""
-    shown = f"{violation.quantity}{at} ="
+    index = f"[{place}]" if place else ""
+    label = f"{violation.quantity}{index} ="
     if "condition" in compared:
         condition = tape.source(compared["condition"], reads)
         value = tape.source(compared["values"], reads)
         lines = [
-            f"value = {value}{at}.item()",
-            f"print({shown!r}, value)",
-            f"assert {condition}{at}, {f'but should be {violation.expected}'!r}",
+            f"value = {value}{index}.item()",
+            f"print({label!r}, value)",
+            f"assert {condition}{index}, {f'but should be {violation.expected}'!r}",
         ]
         return reads, lines
-    got, wanted = (tape.source(compared[name], reads) for name in ("got", "expected"))
+    got, expected = (tape.source(compared[name], reads) for name in ("got", "expected"))
     lines = [
-        f"got, expected = {got}{at}.item(), {wanted}{at}.item()",
-        f'print({shown!r}, got, "but should be", expected)',
+        f"got, expected = {got}{index}.item(), {expected}{index}.item()",
+        f'print({label!r}, got, "but should be", expected)',
         f"assert got == expected or abs(got - expected) <= {violation.allowed or 0.0:.6g}",
     ]
     return reads, lines
@@ -189,18 +186,18 @@ def _ending(tape: Tape, violation: InvariantViolation) -> tuple[set[int], list[s
 
 def _shape_and_dtype(subject: Subject, tape: Tape) -> tuple[set[int], list[str]]:
     """The variables and lines that compare the last result with its expected shape and dtype."""
-    assert tape.last is not None
-    inputs, result = tape.last
-    given = [tensor for tensor in inputs if tensor.is_floating_point()]
-    if len(given) < {"scoring": 2, "layer": 1}.get(subject.kind, 3):
+    assert tape.last_call is not None
+    inputs, result = tape.last_call
+    tensors = [tensor for tensor in inputs if tensor.is_floating_point()]
+    if len(tensors) < {"scoring": 2, "layer": 1}.get(subject.kind, 3):
         raise Unwritable("the last call was not one of the subject's")
-    first, dtypes = given[0], {given[0].dtype}
+    query, dtypes = tensors[0], {tensors[0].dtype}
     if subject.kind == "scoring":
-        shape, dtypes = (*first.shape[:-1], given[1].shape[-2]), {*dtypes, torch.float32}
+        shape, dtypes = (*query.shape[:-1], tensors[1].shape[-2]), {*dtypes, torch.float32}
     elif subject.kind == "layer":
-        shape = tuple(first.shape)
+        shape = tuple(query.shape)
     else:
-        shape = (*first.shape[:-1], given[2].shape[-1])
+        shape = (*query.shape[:-1], tensors[2].shape[-1])
     reads: set[int] = set()
     text = tape.source(result[0] if isinstance(result, tuple) else result, reads)
     allowed = ", ".join(sorted(map(str, dtypes)))
@@ -211,37 +208,37 @@ def _shape_and_dtype(subject: Subject, tape: Tape) -> tuple[set[int], list[str]]
     ]
 
 
-def _rendered(
-    title: str, message: str, named: list[Named], steps: list[Step], end: list[str], tape: Tape
+def _text(
+    title: str, message: str, parts: list[Source], steps: list[Step], ending: list[str], tape: Tape
 ) -> str:
-    numbers = [int(n) for step in steps for n in re.findall(r"‹(\d+)›", step.text)]
-    names = {n: f"t{i}" for i, n in enumerate(dict.fromkeys(numbers), 1)}
-    names |= {n: name for n, name in tape.names.items() if n in names}
+    numbers = [int(number) for step in steps for number in re.findall(r"‹(\d+)›", step.text)]
+    names = {number: f"t{i}" for i, number in enumerate(dict.fromkeys(numbers), 1)}
+    names |= {number: name for number, name in tape.names.items() if number in names}
     lines, grad = [], True
     for step in steps:
         if step.grad != grad:
             grad = step.grad
             lines.append(f"torch.set_grad_enabled({grad})")
         lines.append(step.text)
-    body = "\n".join([*lines, *end])
+    body = "\n".join([*lines, *ending])
     body = re.sub(r"‹(\d+)›", lambda match: names.get(int(match[1]), "_"), body)
-    imports = list(dict.fromkeys(line for n in named for line in n.imports if line.strip()))
-    plain = [line for line in imports if line.startswith(("import ", "from torch", "sys."))]
-    rest = [line for line in imports if line not in plain]
+    imports = list(dict.fromkeys(line for part in parts for line in part.imports if line.strip()))
+    top = [line for line in imports if line.startswith(("import ", "from torch", "sys."))]
+    others = [line for line in imports if line not in top]
     copying = ["import copy"] if "copy.deepcopy" in body else []
     head = textwrap.indent(f"{title}:\n{message}", "# ").rstrip()
     head = "\n".join(line.rstrip() for line in head.splitlines())
-    return "\n".join([head, *copying, "import torch", *plain, *rest, "", body, ""])
+    return "\n".join([head, *copying, "import torch", *top, *others, "", body, ""])
 
 
 def _fails(script: str, expected: str) -> bool:
-    """Run a script in a clean process; whether it ends with an exception of this name."""
+    """Run a script in a clean process, and say whether it ends with this exception."""
     with tempfile.TemporaryDirectory() as folder:
-        path, said = Path(folder) / "reproduce.py", Path(folder) / "stderr"
+        path, log = Path(folder) / "reproduce.py", Path(folder) / "stderr"
         path.write_text(script, encoding="utf-8")
         try:
-            with said.open("wb") as stderr:  # a pipe would keep in memory whatever it prints
-                done = subprocess.run(  # noqa: S603 -- our own script, by our own interpreter
+            with log.open("wb") as stderr:  # a pipe would keep in memory whatever it prints
+                process = subprocess.run(  # noqa: S603 -- our own script, by our own interpreter
                     [sys.executable, str(path)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -252,8 +249,8 @@ def _fails(script: str, expected: str) -> bool:
                 )
         except subprocess.TimeoutExpired:
             return False
-        with said.open("rb") as stderr:
-            stderr.seek(max(0, said.stat().st_size - _TOLD_BYTES))
+        with log.open("rb") as stderr:
+            stderr.seek(max(0, log.stat().st_size - _LOG_BYTES))
             lines = stderr.read().decode(errors="replace").strip().splitlines()
     name = (lines or [""])[-1].partition(":")[0].rpartition(".")[2]
-    return done.returncode == 1 and name == expected
+    return process.returncode == 1 and name == expected

@@ -23,7 +23,7 @@ class Step:
         text: source text, with ``‹number›`` for a variable.
         reads: numbers of the variables that it reads.
         writes: numbers of the variables that it creates or changes.
-        problem: why it cannot be written, nor any script that needs it.
+        problem: why the line, and so any script that needs it, cannot be written.
         grad: whether gradients were recorded.
     """
 
@@ -46,8 +46,8 @@ class Lines:
         super().__init__()
         self.steps: list[Step] = []
         self.names: dict[int, str] = {}
-        self._known: dict[int, int] = {}  # id of an object -> number of its variable
-        self._alive: list[object] = []  # so that no id is used twice
+        self._numbers: dict[int, int] = {}  # id of an object -> number of its variable
+        self._objects: list[object] = []  # kept alive, so that no id is used twice
         self._in_storage: dict[int, set[int]] = {}
 
     def introduce(self, value: Tensor | nn.Module | torch.Generator) -> None:
@@ -72,46 +72,47 @@ class Lines:
             changed: objects that it changed in place.
             problem: why it cannot be written.
         """
-        writes = {n for thing in changed for n in self._sharing(thing)}
-        targets, new = self._targets(result)
-        if not new and not writes:
+        writes = {number for value in changed for number in self._sharing(value)}
+        targets, numbers = self._targets(result)
+        if not numbers and not writes:
             return
-        line = f"{targets} = {text}" if new else text
-        self.steps.append(Step(line, reads, writes | new, problem, grad=torch.is_grad_enabled()))
+        line = f"{targets} = {text}" if numbers else text
+        step = Step(line, reads, writes | numbers, problem, grad=torch.is_grad_enabled())
+        self.steps.append(step)
 
     def _targets(self, result: object) -> tuple[str, set[int]]:
         if isinstance(result, Tensor):
-            if id(result) in self._known:
+            if id(result) in self._numbers:
                 return "", set()
             number = self.number(result)
             return f"‹{number}›", {number}
-        if isinstance(result, tuple | list) and any(isinstance(r, Tensor) for r in result):
-            parts, new = [], set()
+        if isinstance(result, tuple | list) and any(isinstance(item, Tensor) for item in result):
+            parts, created = [], set()
             for item in result:
                 target, numbers = self._targets(item) if isinstance(item, Tensor) else ("", set())
                 parts.append(target or "_")
-                new |= numbers
-            return ", ".join(parts) + ("," if len(parts) == 1 else ""), new
+                created |= numbers
+            return ", ".join(parts) + ("," if len(parts) == 1 else ""), created
         return "", set()
 
-    def number(self, thing: object) -> int:
+    def number(self, value: object) -> int:
         """The number of an object's variable; creates one if needed."""
-        if id(thing) not in self._known:
-            self._alive.append(thing)
-            self._known[id(thing)] = len(self._alive)
-            if isinstance(thing, Tensor):
-                self._in_storage.setdefault(_storage(thing), set()).add(len(self._alive))
-        return self._known[id(thing)]
+        if id(value) not in self._numbers:
+            self._objects.append(value)
+            self._numbers[id(value)] = len(self._objects)
+            if isinstance(value, Tensor):
+                self._in_storage.setdefault(_storage(value), set()).add(len(self._objects))
+        return self._numbers[id(value)]
 
-    def knows(self, thing: object) -> bool:
+    def knows(self, value: object) -> bool:
         """Whether an object has a variable."""
-        return id(thing) in self._known
+        return id(value) in self._numbers
 
-    def _sharing(self, thing: object) -> set[int]:
+    def _sharing(self, value: object) -> set[int]:
         """The variables of all tensors that share an object's memory, including its own."""
-        if isinstance(thing, Tensor):
-            return {self.number(thing), *self._in_storage.get(_storage(thing), ())}
-        return {self.number(thing)}
+        if isinstance(value, Tensor):
+            return {self.number(value), *self._in_storage.get(_storage(value), ())}
+        return {self.number(value)}
 
     def _index(self, index: Any, reads: set[int]) -> str:
         """The source text of an index: ``..., :1, 0``."""
@@ -159,19 +160,19 @@ class Lines:
             return "{" + ", ".join(items) + "}"
         raise Unwritable(f"a {type(value).__name__} as an argument")
 
-    def needed(self, wanted: set[int]) -> list[Step]:
+    def steps_for(self, variables: set[int]) -> list[Step]:
         """The lines that some variables depend on, in order."""
-        kept = []
+        steps = []
         for step in reversed(self.steps):
-            if step.writes & wanted:
-                kept.append(step)
-                wanted = wanted | step.reads
-        return kept[::-1]
+            if step.writes & variables:
+                steps.append(step)
+                variables = variables | step.reads
+        return steps[::-1]
 
-    def name(self, thing: object, name: str) -> None:
-        """Give a variable a better name, unless it is taken."""
-        if self.knows(thing) and name not in self.names.values():
-            self.names[self.number(thing)] = name
+    def name(self, value: object, name: str) -> None:
+        """Give a variable a better name, unless another variable has it."""
+        if self.knows(value) and name not in self.names.values():
+            self.names[self.number(value)] = name
 
 
 def _storage(tensor: Tensor) -> int:

@@ -8,6 +8,7 @@ import sysconfig
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,68 +20,42 @@ Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
 
 @dataclass(frozen=True)
-class Named:
+class Source:
     """Source text for a part of a subject's code."""
 
     imports: tuple[str, ...]
     text: str
 
 
-def named_make(spec: ScoringSpec | MechanismSpec | LayerSpec) -> Named:
-    """The source text of a spec's ``make``.
+def source_of(spec: Spec, field: str) -> Source:
+    """The source text of a function in a spec.
+
+    Args:
+        spec: the spec.
+        field: ``make``, ``reference``, ``attend``, or an operation of a cache, as ``cache.new``.
 
     Raises:
-        Unwritable: it can neither be imported nor written out.
+        Unwritable: the function can neither be imported nor written out.
     """
-    return _named(spec, getattr(spec.make, "__wrapped__", spec.make), "make")
-
-
-def named_reference(spec: ScoringSpec | MechanismSpec) -> Named:
-    """The source text of a spec's ``reference`` in Python floats.
-
-    Raises:
-        Unwritable: it can neither be imported nor written out.
-    """
-    assert spec.reference is not None
-    return _named(spec, spec.reference, "reference")
-
-
-def named_attend(spec: KernelSpec) -> Named:
-    """The source text of a kernel's ``attend``.
-
-    Raises:
-        Unwritable: it can neither be imported nor written out.
-    """
-    return _named(spec, spec.attend, "attend")
-
-
-def named_cache(spec: LayerSpec, operation: str) -> Named:
-    """The source text of a cache's operation: ``new``, ``select``, ``crop`` or ``length``.
-
-    Raises:
-        Unwritable: it can neither be imported nor written out.
-    """
-    return _named(spec, getattr(spec.cache, operation), f"cache.{operation}")
-
-
-def _named(spec: Spec, function: Callable[..., Any], field: str) -> Named:
+    function = attrgetter(field)(spec)
+    function = getattr(function, "__wrapped__", function) if field == "make" else function
     module = sys.modules.get(getattr(function, "__module__", type(function).__module__))
     if module is None:
         raise Unwritable(f"{field} of {spec.name} comes from no module")
     if module.__name__ == "__main__":
-        return _written_out(function)
-    path, known_as = _imports(module), _importable_name(module)
+        return _full_source(function)
+    path, import_name = _imports(module), _importable_name(module)
     name = getattr(function, "__qualname__", "")
     if name.isidentifier() and getattr(module, name, None) is function:
-        return Named((*path, f"from {known_as} import {name}"), name)
-    imports = (*path, f"import {known_as}")
+        return Source((*path, f"from {import_name} import {name}"), name)
+    imports = (*path, f"import {import_name}")
     for text, other in _specs(module):
-        same: Any = other
+        member: Any = other
         for part in field.split("."):
-            same = getattr(same, part, None)
-        if other is spec or getattr(same, "__wrapped__", same) is function:
-            return Named(imports, f"{text.replace('@', known_as)}.{field}")
-    return _written_out(function)
+            member = getattr(member, part, None)
+        if other is spec or getattr(member, "__wrapped__", member) is function:
+            return Source(imports, f"{text.replace('@', import_name)}.{field}")
+    return _full_source(function)
 
 
 def _imports(module: ModuleType) -> tuple[str, ...]:
@@ -102,8 +77,8 @@ def _importable_name(module: ModuleType) -> str:
     A file that an address names is loaded under a name of its own.
     """
     file = getattr(module, "__file__", None)
-    private = module.__name__.startswith("attnbench_file_")
-    return Path(file).stem if private and file else module.__name__
+    is_file_module = module.__name__.startswith("attnbench_file_")
+    return Path(file).stem if is_file_module and file else module.__name__
 
 
 def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:
@@ -118,13 +93,13 @@ def _specs(module: ModuleType) -> Iterator[tuple[str, Spec]]:
                 if isinstance(item, kinds):
                     yield f"@.{name}[{index!r}]", item
         elif name.startswith("attnbench_") and callable(value):
-            found = value()
-            for index, item in enumerate(found if isinstance(found, Iterable) else ()):
+            result = value()
+            for index, item in enumerate(result if isinstance(result, Iterable) else ()):
                 if isinstance(item, kinds):
                     yield f"list(@.{name}())[{index}]", item
 
 
-def _written_out(function: Callable[..., Any]) -> Named:
+def _full_source(function: Callable[..., Any]) -> Source:
     """A class or function as its source text, which must depend on nothing but torch."""
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
@@ -132,6 +107,6 @@ def _written_out(function: Callable[..., Any]) -> Named:
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
-        raise Unwritable(f"the source of {name} is not to be had") from None
-    usual = ("import math", "from torch import Tensor, nn", "import torch.nn.functional as F")
-    return Named((*usual, "", "", source.rstrip(), ""), name)
+        raise Unwritable(f"the source of {name} is not available") from None
+    imports = ("import math", "from torch import Tensor, nn", "import torch.nn.functional as F")
+    return Source((*imports, "", "", source.rstrip(), ""), name)

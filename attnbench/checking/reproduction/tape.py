@@ -29,8 +29,8 @@ class Tape(Lines, TorchFunctionMode):
     """Records lines while it is entered as a context.
 
     Attributes:
-        modules: modules that were made or copied, with their state at that time.
-        last: tensors and result of the subject's last call.
+        modules: the recorded modules, with their states when recorded.
+        last_call: tensors and result of the subject's last call.
         raised_name: name of the exception that the subject raised last.
         paused: whether calls of torch are not recorded.
     """
@@ -38,7 +38,7 @@ class Tape(Lines, TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.modules: list[tuple[nn.Module, dict[str, Tensor]]] = []
-        self.last: tuple[list[Tensor], object] | None = None
+        self.last_call: tuple[list[Tensor], object] | None = None
         self.raised_name = ""
         self.paused = False
         self._modes: dict[int, tuple[torch.dtype | None, bool]] = {}
@@ -56,44 +56,44 @@ class Tape(Lines, TorchFunctionMode):
         result = func(*args, **kwargs)
         self.paused = True
         try:
-            changed = self._changed(func, args, kwargs)
+            changed = self._changed_objects(func, args, kwargs)
             self.write(text, reads, result, changed=changed, problem=problem)
         finally:
             self.paused = False
         return result
 
-    def _changed(self, func: Any, args: Any, kwargs: Any) -> list[object]:
+    def _changed_objects(self, func: Any, args: Any, kwargs: Any) -> list[object]:
         """The objects that a call changes, by the name of the function."""
         name = getattr(func, "__name__", "")
-        changed: list[object] = [v for v in kwargs.values() if isinstance(v, torch.Generator)]
+        objects: list[object] = [v for v in kwargs.values() if isinstance(v, torch.Generator)]
         in_place = (
             name in ("__setitem__", "__set__", "backward")
             or (name.endswith("_") and not name.endswith("__"))
             or name in ("__iadd__", "__imul__", "__isub__", "__itruediv__")
         )
         if in_place and args:
-            changed.append(args[0])
-            changed += [  # calls of the module depend on it
+            objects.append(args[0])
+            objects += [  # calls of the module depend on it
                 module
                 for module, _ in self.modules
                 if any(parameter is args[0] for parameter in module.parameters())
             ]
         if "out" in kwargs:
-            changed.append(kwargs["out"])
+            objects.append(kwargs["out"])
         if name == "backward":
-            changed.append(_GRADIENTS)
-        return changed
+            objects.append(_GRADIENTS)
+        return objects
 
     def _call_text(self, func: Any, args: Any, kwargs: Any, reads: set[int]) -> str:
         name = _function_name(func)
         if torch.is_autocast_enabled("cpu"):
             raise Unwritable("autocast is on")
         parts = [self.source(a, reads) for a in args]
-        named = [f"{k}={self.source(v, reads)}" for k, v in kwargs.items()]
+        keywords = [f"{k}={self.source(v, reads)}" for k, v in kwargs.items()]
         if name == "torch.autograd.grad" or name.endswith(".backward"):
             reads.add(self.number(_GRADIENTS))
         if not name.startswith("torch.Tensor."):
-            return f"{name}({', '.join([*parts, *named])})"
+            return f"{name}({', '.join([*parts, *keywords])})"
         method = name.removeprefix("torch.Tensor.")
         head, *rest = parts
         if method.endswith(".__get__"):
@@ -102,7 +102,7 @@ class Tape(Lines, TorchFunctionMode):
             return f"{head}.{method.removesuffix('.__get__')}"
         if method.endswith(".__set__"):
             return f"{head}.{method.removesuffix('.__set__')} = {rest[0]}"
-        if method in _INFIX and len(rest) == 1 and not named:
+        if method in _INFIX and len(rest) == 1 and not keywords:
             return f"({head} {_INFIX[method]} {rest[0]})"
         if method in _REFLECTED and len(rest) == 1:
             return f"({rest[0]} {_REFLECTED[method]} {head})"
@@ -112,7 +112,7 @@ class Tape(Lines, TorchFunctionMode):
             return f"{head}[{self._index(args[1], reads)}]"
         if method == "__setitem__":
             return f"{head}[{self._index(args[1], reads)}] = {rest[1]}"
-        return f"{head}.{method}({', '.join([*rest, *named])})"
+        return f"{head}.{method}({', '.join([*rest, *keywords])})"
 
     def introduce(self, value: Tensor | nn.Module | torch.Generator) -> None:
         """Write the line that creates an object that appears as an argument for the first time."""
@@ -124,7 +124,7 @@ class Tape(Lines, TorchFunctionMode):
             )
             return
         if isinstance(value, nn.Module):
-            self.copied_module(value)
+            self.record_copy(value)
             return
         for module, _ in self.modules:
             for name, parameter in module.named_parameters():
@@ -136,33 +136,33 @@ class Tape(Lines, TorchFunctionMode):
         if type(value) is not Tensor or value.numel() > _LITERAL:
             raise Unwritable(f"a tensor {tuple(value.shape)} of unknown origin")
         grad = value.requires_grad
-        paused, self.paused = self.paused, True
+        was_paused, self.paused = self.paused, True
         items = self.source(value.detach().cpu().tolist(), set())
-        self.paused = paused
+        self.paused = was_paused
         number = self.number(value)
-        more = ", requires_grad=True" if grad else ""
-        text = f"‹{number}› = torch.tensor({items}, dtype={value.dtype}{more})"
+        suffix = ", requires_grad=True" if grad else ""
+        text = f"‹{number}› = torch.tensor({items}, dtype={value.dtype}{suffix})"
         self.steps.append(Step(text, set(), {number}))
 
-    def made_module(self, module: nn.Module, text: str, seed: int | None) -> None:
+    def record_module(self, module: nn.Module, text: str, seed: int | None) -> None:
         """Write the line that makes a module."""
-        number, drawn = self.number(module), self.number(_GENERATOR)
+        number, generator = self.number(module), self.number(_GENERATOR)
         if seed is not None:
-            self.steps.append(Step(f"torch.manual_seed({seed})", set(), {drawn}))
-        self.steps.append(Step(f"‹{number}› = {text}", {drawn}, {number, drawn}))
+            self.steps.append(Step(f"torch.manual_seed({seed})", set(), {generator}))
+        self.steps.append(Step(f"‹{number}› = {text}", {generator}, {number, generator}))
         self.modules.append((module, _state(module)))
 
-    def changed_module(self, module: nn.Module, text: str) -> None:
+    def record_change(self, module: nn.Module, text: str) -> None:
         """Write a line that changes the state of a module, which is ``@`` in the text."""
         number = self.number(module)
         self.steps.append(Step(text.replace("@", f"‹{number}›"), {number}, {number}))
-        self.modules = [(m, _state(m) if m is module else then) for m, then in self.modules]
+        self.modules = [(m, _state(m) if m is module else state) for m, state in self.modules]
 
-    def copied_module(self, module: nn.Module) -> None:
-        """Write the line that copies a known module, for a module seen for the first time."""
+    def record_copy(self, module: nn.Module) -> None:
+        """Write the line that copies a recorded module, when its copy first appears."""
         state = _state(module)
-        for other, then in self.modules:
-            if type(other) is type(module) and _equal(state, then):
+        for other, earlier in self.modules:
+            if type(other) is type(module) and _equal(state, earlier):
                 source, number = self.number(other), self.number(module)
                 line = f"‹{number}› = copy.deepcopy(‹{source}›)"
                 self.steps.append(Step(line, {source}, {number}))
@@ -170,7 +170,7 @@ class Tape(Lines, TorchFunctionMode):
                 return
         raise Unwritable("a module with a state of its own")
 
-    def called(self, function: Callable[..., Any], text: str, args: Any, kwargs: Any) -> Any:
+    def record_call(self, function: Callable[..., Any], text: str, args: Any, kwargs: Any) -> Any:
         """Call the subject's own code and record it as one line.
 
         Args:
@@ -185,7 +185,7 @@ class Tape(Lines, TorchFunctionMode):
             parts += [f"{k}={self.source(v, reads)}" for k, v in kwargs.items()]
             if not text:
                 text, parts = parts[0], parts[1:]
-                self._put_right(args[0])
+                self._record_mode(args[0])
             line = f"{text}({', '.join(parts)})"
         except Unwritable as error:
             line, problem = "", str(error)
@@ -195,49 +195,49 @@ class Tape(Lines, TorchFunctionMode):
             result = function(*args, **kwargs)
         except Exception as error:
             self.raised_name = type(error).__name__
-            self.write(line, reads, changed=[_RAISED], problem=problem)
+            self.write(line, reads, changed=[_FAILED_CALL], problem=problem)
             raise
         finally:
             self.paused = False
         changed = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor | nn.Module)]
-        self.last = (inputs, result)
+        self.last_call = (inputs, result)
         self.write(line, reads, result, changed=changed, problem=problem)
         return result
 
-    def _put_right(self, module: nn.Module) -> None:
+    def _record_mode(self, module: nn.Module) -> None:
         """Write the lines that set the dtype and mode that a module has at a call."""
         number = self.number(module)
         tensor = next((p for p in module.parameters() if p.is_floating_point()), None)
-        now = (None if tensor is None else tensor.dtype, module.training)
-        if self._modes.get(number) == now:
+        state = (None if tensor is None else tensor.dtype, module.training)
+        if self._modes.get(number) == state:
             return
-        self._modes[number] = now
+        self._modes[number] = state
         dtype = "" if tensor is None else f".to({tensor.dtype})"
         line = f"‹{number}›{dtype}.train({module.training})"
         self.steps.append(Step(line, {number}, {number}))
 
     def owns(self, module: nn.Module) -> bool:
         """Whether a module was made on this tape, or is a copy of such a module."""
-        if any(module is known for known, _ in self.modules):
+        if any(module is original for original, _ in self.modules):
             return True
-        return any(type(module) is type(known) for known, _ in self.modules)
+        return any(type(module) is type(original) for original, _ in self.modules)
 
     @property
     def has_raised(self) -> bool:
         """Whether a call of the subject raised."""
-        return self.knows(_RAISED)
+        return self.knows(_FAILED_CALL)
 
     @property
-    def raised(self) -> int:
-        """The variable that stands for the result of a call that raised."""
-        return self.number(_RAISED)
+    def failed_call(self) -> int:
+        """The number of the variable that stands for the result of a call that raised."""
+        return self.number(_FAILED_CALL)
 
 
 class _Mark:
     """A placeholder for something that lines depend on, but that is not an object of torch."""
 
 
-_GRADIENTS, _GENERATOR, _RAISED = _Mark(), _Mark(), _Mark()
+_GRADIENTS, _GENERATOR, _FAILED_CALL = _Mark(), _Mark(), _Mark()
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
@@ -255,10 +255,10 @@ def _equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def _function_name(func: Any) -> str:
     name = resolve_name(func)
     if name is None:
-        short = getattr(func, "__name__", "")
+        attribute = getattr(func, "__name__", "")
         spaces = {"torch": torch, "torch.Tensor": Tensor, "torch.autograd": torch.autograd}
         for prefix, space in spaces.items():
-            if getattr(space, short, None) == func:
-                return f"{prefix}.{short}"
-        raise Unwritable(f"the function {short or func!r}")
+            if getattr(space, attribute, None) == func:
+                return f"{prefix}.{attribute}"
+        raise Unwritable(f"the function {attribute or func!r}")
     return str(name)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from attnbench.cases.case import Case
-from attnbench.checking.reproduction.subject_source import Named, named_attend, named_make
+from attnbench.checking.reproduction.subject_source import Source, source_of
 from attnbench.checking.reproduction.tape import Tape
 from attnbench.checking.reproduction.untaped import unsettling
 from attnbench.specs import KernelSpec
@@ -35,7 +35,7 @@ class _Taping(Subject):
         sizes = sizes[: self.size_count]
         options = [f"{name}={value!r}" for name, value in self.options.items()]
         text = f"{self.make_text}({', '.join([*map(str, sizes), *options])})"
-        self.tape.made_module(module, text, seed)
+        self.tape.record_module(module, text, seed)
         return module
 
     def unsettle(self, module: nn.Module) -> None:
@@ -45,7 +45,7 @@ class _Taping(Subject):
             super().unsettle(module)
         finally:
             self.tape.paused = False
-        self.tape.changed_module(module, unsettling(self.constant_parameters, "@"))
+        self.tape.record_change(module, unsettling(self.constant_parameters, "@"))
 
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
         """Build module and inputs, and name the inputs."""
@@ -59,42 +59,42 @@ class _Taping(Subject):
 def _fresh_seed() -> int | None:
     """The seed of torch's global generator; ``None`` if it has been used since."""
     seed = torch.default_generator.initial_seed()
-    fresh = torch.Generator().manual_seed(seed).get_state()
-    return seed if torch.equal(torch.default_generator.get_state(), fresh) else None
+    state = torch.Generator().manual_seed(seed).get_state()
+    return seed if torch.equal(torch.default_generator.get_state(), state) else None
 
 
-def taped(subject: Subject, tape: Tape) -> tuple[Subject, list[Named]]:
+def tape_subject(subject: Subject, tape: Tape) -> tuple[Subject, list[Source]]:
     """The same subject recorded on a tape, and the source text of its parts."""
-    named = [named_make(subject.maker)]
+    parts = [source_of(subject.maker, "make")]
     spec = subject.spec
     if isinstance(spec, KernelSpec):
-        named.append(named_attend(spec))
-        attend, text = spec.attend, named[-1].text
+        parts.append(source_of(spec, "attend"))
+        attend, text = spec.attend, parts[-1].text
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            return tape.called(attend, text, args, kwargs)
+        def record(*args: Any, **kwargs: Any) -> Any:
+            return tape.record_call(attend, text, args, kwargs)
 
-        spec = replace(spec, attend=recorded)
+        spec = replace(spec, attend=record)
     kind = type(f"Taped{type(subject).__name__}", (_Taping, type(subject)), {})
-    taped: Subject = object.__new__(kind)
-    given = {field.name: getattr(subject, field.name) for field in fields(subject)}
-    vars(taped).update(given, spec=spec, tape=tape, make_text=named[0].text)
-    vars(taped)["constant_parameters"] = subject.constant_parameters  # found without the tape
-    return taped, named
+    copy: Subject = object.__new__(kind)
+    values = {field.name: getattr(subject, field.name) for field in fields(subject)}
+    vars(copy).update(values, spec=spec, tape=tape, make_text=parts[0].text)
+    vars(copy)["constant_parameters"] = subject.constant_parameters  # found without the tape
+    return copy, parts
 
 
 @contextmanager
-def calls_taped(tape: Tape) -> Iterator[None]:
+def record_calls(tape: Tape) -> Iterator[None]:
     """Record each call of a module that was made on the tape as one line."""
-    plain: Callable[..., Any] = nn.Module.__call__
+    original: Callable[..., Any] = nn.Module.__call__
 
-    def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if tape.paused or not tape.owns(module):
-            return plain(module, *args, **kwargs)
-        return tape.called(plain, "", (module, *args), kwargs)
+            return original(module, *args, **kwargs)
+        return tape.record_call(original, "", (module, *args), kwargs)
 
-    nn.Module.__call__ = called  # type: ignore[method-assign]  # put back below
+    nn.Module.__call__ = record  # type: ignore[method-assign]  # put back below
     try:
         yield
     finally:
-        nn.Module.__call__ = plain  # type: ignore[method-assign]  # as it was
+        nn.Module.__call__ = original  # type: ignore[method-assign]  # as it was

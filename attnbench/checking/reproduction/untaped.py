@@ -79,11 +79,11 @@ def sourced(function: Callable[..., Any]) -> list[str]:
     (node,) = ast.parse(inspect.getsource(function)).body
     assert isinstance(node, ast.FunctionDef)
     node.returns, node.body = None, node.body[ast.get_docstring(node) is not None :]
-    for part in ast.walk(node.args):
-        if isinstance(part, ast.arg):
-            part.annotation = None
-    called = f"got = {node.name}(call, query, key, value)"
-    return [*ast.unparse(node).splitlines(), "", called]
+    for argument in ast.walk(node.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    line = f"got = {node.name}(call, query, key, value)"
+    return [*ast.unparse(node).splitlines(), "", line]
 
 
 def _transforming(
@@ -95,7 +95,7 @@ def _transforming(
     gradients: bool,
 ) -> list[str]:
     return [
-        *_given(subject, case, f"torch.{case.dtype}"),
+        *_setup(subject, case, f"torch.{case.dtype}"),
         "",
         "",
         "class Call(torch.nn.Module):",
@@ -150,11 +150,11 @@ def _gradient_lines(allowed: float) -> list[str]:
 
 def compared_with_reference(subject: Subject, case: Case) -> list[str]:
     """Lines that compare a module in float64 with the spec's ``reference`` in Python floats."""
-    given = [*_given(subject, case, "torch.float64"), "with torch.no_grad():"]
+    setup = [*_setup(subject, case, "torch.float64"), "with torch.no_grad():"]
     item = "{0} = {0}.reshape(-1, *{0}.shape[-2:])[-1]".format
     if subject.kind == "mechanism":
         return [
-            *given,
+            *setup,
             "    result = module(query, key, value, attn_mask=attn_mask)",
             "got = result[0] if isinstance(result, tuple) else result",
             item("got"),
@@ -165,7 +165,7 @@ def compared_with_reference(subject: Subject, case: Case) -> list[str]:
             *_difference("output"),
         ]
     return [
-        *(line for line in given if not line.startswith(("value =", "attn_mask ="))),
+        *(line for line in setup if not line.startswith(("value =", "attn_mask ="))),
         "    got = module(query, key)",
         item("got"),
         *(f"{item(name)}.tolist()" for name in _TENSORS[:2]),
@@ -174,12 +174,12 @@ def compared_with_reference(subject: Subject, case: Case) -> list[str]:
     ]
 
 
-def _difference(what: str) -> list[str]:
+def _difference(quantity: str) -> list[str]:
     return [
         "expected = torch.tensor(expected, dtype=torch.float64)",
         "difference = (got.cpu() - expected).abs()",
         "at = divmod(difference.argmax().item(), expected.shape[1])",
-        f'print("{what}", at, "in float64 is", got[at].item())',
+        f'print("{quantity}", at, "in float64 is", got[at].item())',
         'print("and by the reference", expected[at].item())',
         "assert difference[at] <= 1e-9 * (1 + expected[at].abs())",
     ]
@@ -194,24 +194,24 @@ def unsettling(names: Sequence[str], module: str = "module") -> str:
 _TENSORS = ("query", "key", "value")
 
 
-def _given(subject: Subject, case: Case, dtype: str) -> list[str]:
+def _setup(subject: Subject, case: Case, dtype: str) -> list[str]:
     """Lines that create ``module``, ``query``, ``key``, ``value`` and ``attn_mask``."""
     count = subject.size_count
     sizes = (case.query_size, case.key_size, case.value_size)
     lengths = (case.q_len, case.kv_len, case.kv_len)
     mask = "None"
     if case.mask != "none":
-        seen = max(0, case.kv_len - case.q_len)
+        diagonal = max(0, case.kv_len - case.q_len)
         shape = f"{case.q_len}, {case.kv_len}"
-        mask = f"torch.ones({shape}, dtype=torch.bool, device={case.device!r}).tril({seen})"
-    to = dtype if case.device == "cpu" else f"{case.device!r}, {dtype}"
+        mask = f"torch.ones({shape}, dtype=torch.bool, device={case.device!r}).tril({diagonal})"
+    target = dtype if case.device == "cpu" else f"{case.device!r}, {dtype}"
     return [
         f"torch.manual_seed({case.seed})",
         f"module = make{sizes[:count]}",
         *([unsettling(subject.constant_parameters)] if subject.constant_parameters else ()),
-        f"module = module.to({to}).eval()",
+        f"module = module.to({target}).eval()",
         *(
-            f"{name} = torch.randn({(*case.lead, length, size)}).to({to})"
+            f"{name} = torch.randn({(*case.lead, length, size)}).to({target})"
             for name, length, size in zip(_TENSORS, lengths, sizes, strict=True)
         ),
         f"attn_mask = {mask}",
