@@ -41,13 +41,13 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     """The first fault of a subject's answer at a case, in evaluation mode; ``None`` without one."""
     try:
         module, inputs = subject.build(case)
-        before = {name: tensor.clone() for name, tensor in inputs.tensors()}
+        originals = {name: tensor.clone() for name, tensor in inputs.tensors()}
         first = subject.output(module, inputs)
-        changed = _changed(inputs, before)
-        if changed is not None:
-            message = f"{subject.name} changes its input: {changed}"
+        change = _change(inputs, originals)
+        if change is not None:
+            message = f"{subject.name} changes its input: {change}"
             return Fault("changes", message, "inputs_changed")
-        second = subject.output(module, inputs)
+        repeat = subject.output(module, inputs)
     except RefusalError:
         raise
     except (Exception, SystemExit) as error:
@@ -56,15 +56,15 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     if bool(first.isnan().any()):
         scores = subject.scores(module, inputs)  # NaN compares as false
         return _nan(subject, first, case, scores is not None and not bool((scores < inf).all()))
-    return _random(subject, first, second)
+    return _random(subject, first, repeat)
 
 
 def raised_text(subject: Subject, error: BaseException) -> str:
     """A text about an exception that a subject raised on a legal input, with its location."""
     if isinstance(error, AttnbenchError):
         return str(error)
-    said = str(error).strip().split("\n\n")[0]
-    text = f"{subject.name} raised on a legal input: {type(error).__name__}: {said}"
+    message = str(error).strip().split("\n\n")[0]
+    text = f"{subject.name} raised on a legal input: {type(error).__name__}: {message}"
     line = source_line_of(error)
     return f"{text} ({line})" if line else text
 
@@ -80,46 +80,46 @@ def source_line_of(error: BaseException) -> str | None:
     if not frames:
         return None
     path, folder = Path(frames[-1].filename).resolve(), Path.cwd()
-    known = path.relative_to(folder) if path.is_relative_to(folder) else path.name
-    return f"{known}:{frames[-1].lineno}"
+    name = path.relative_to(folder) if path.is_relative_to(folder) else path.name
+    return f"{name}:{frames[-1].lineno}"
 
 
-def _first(condition: Tensor) -> tuple[int, ...]:
+def _first_index(condition: Tensor) -> tuple[int, ...]:
     return tuple(condition.nonzero()[0].tolist())
 
 
-def _changed(inputs: Inputs, before: dict[str, Tensor]) -> str | None:
-    for name, now in inputs.tensors():
-        then = before[name]
-        changed = (now != then) & ~(now.isnan() & then.isnan())
-        if bool(changed.any()):
-            at = _first(changed)
+def _change(inputs: Inputs, originals: dict[str, Tensor]) -> str | None:
+    for name, tensor in inputs.tensors():
+        original = originals[name]
+        difference = (tensor != original) & ~(tensor.isnan() & original.isnan())
+        if bool(difference.any()):
+            index = _first_index(difference)
             return (
-                f"{name}{list(at)} was {then[at].item():.6g} before a call and is "
-                f"{now[at].item():.6g} after it"
+                f"{name}{list(index)} was {original[index].item():.6g} before a call and is "
+                f"{tensor[index].item():.6g} after it"
             )
     return None
 
 
-def _nan(subject: Subject, output: Tensor, case: Case, scored: bool) -> Fault:
-    at = _first(output.isnan())
-    text = f"{subject.name} gives output{list(at)} = nan for finite inputs in {case.dtype}"
-    cause = "half_precision" if case.is_narrow else "nan_scores" if scored else "nan_output"
+def _nan(subject: Subject, output: Tensor, case: Case, has_nan_scores: bool) -> Fault:
+    index = _first_index(output.isnan())
+    text = f"{subject.name} gives output{list(index)} = nan for finite inputs in {case.dtype}"
+    cause = "half_precision" if case.is_narrow else "nan_scores" if has_nan_scores else "nan_output"
     return Fault("nan", text, cause)
 
 
-def _random(subject: Subject, first: Tensor, second: Tensor) -> Fault | None:
+def _random(subject: Subject, first: Tensor, repeat: Tensor) -> Fault | None:
     if first.numel() == 0:
         return None
     # the order of sums on a device may account for a few units in the last place
     scale = first.detach().double().abs().nan_to_num(0.0, 0.0, 0.0).amax()
-    gap = (first.detach().double() - second.detach().double()).abs()
-    other = (gap > 64 * torch.finfo(first.dtype).eps * scale) & (first != second)
-    if not bool(other.any()):
+    gap = (first.detach().double() - repeat.detach().double()).abs()
+    difference = (gap > 64 * torch.finfo(first.dtype).eps * scale) & (first != repeat)
+    if not bool(difference.any()):
         return None
-    at = _first(other)
-    values = f"{first[at].item():.6g}, then {second[at].item():.6g} for the same call"
-    text = f"{subject.name} answers differently the second time: output{list(at)} = {values}"
+    index = _first_index(difference)
+    values = f"{first[index].item():.6g}, then {repeat[index].item():.6g} for the same call"
+    text = f"{subject.name} answers differently the second time: output{list(index)} = {values}"
     return Fault("random", text, "not_deterministic")
 
 
@@ -128,7 +128,7 @@ def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()
 
     Every property fails for such a subject, so checking them adds no information.
     """
-    for case in _ordinary(subject, device, dtypes):
+    for case in _ordinary_cases(subject, device, dtypes):
         if subject.unsupported(case) is not None:
             continue
         try:
@@ -140,7 +140,7 @@ def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()
     return None
 
 
-def _ordinary(subject: Subject, device: str, dtypes: tuple[str, ...]) -> Iterator[Case]:
+def _ordinary_cases(subject: Subject, device: str, dtypes: tuple[str, ...]) -> Iterator[Case]:
     dtype = next((d for d in dtypes if d in subject.dtypes), "float32")
     for mask in ("none", "boolean"):
         case = Case((2, 3), 4, 6, 8, 6, 5, dtype=dtype, device=device, mask=mask)

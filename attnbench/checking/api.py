@@ -43,14 +43,14 @@ def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
     Raises:
         UnknownNameError: no loaded plugin registers an invariant of a name.
     """
-    known = {invariant.name: invariant for invariant in registry().invariants()}
+    by_name = {invariant.name: invariant for invariant in registry().invariants()}
     if names is None:
-        return list(known.values())
+        return list(by_name.values())
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in known:
-            raise UnknownNameError(f"no invariant is called {name!r}. {nearest(name, known)}")
-    return [known[name] for name in names]
+        if name not in by_name:
+            raise UnknownNameError(f"no invariant is called {name!r}. {nearest(name, by_name)}")
+    return [by_name[name] for name in names]
 
 
 def all_targets(profile: str) -> list[Address]:
@@ -97,16 +97,16 @@ def check(
         DeviceError: the device is not available.
     """
     guard = SuiteGuard()
-    found, chosen = planned(
+    subjects, selection = planned(
         target, style=style, profile=profile, device=device, dtypes=dtypes, invariants=invariants
     )
-    check_options(found)
+    check_options(subjects)
     reports = []
-    for subject in found:
+    for subject in subjects:
         outcomes = with_cause(
             outcomes_of(
                 subject,
-                chosen,
+                selection,
                 profile=profile,
                 device=device,
                 dtypes=dtypes,
@@ -148,11 +148,11 @@ def planned(
     device: str = "cpu",
     dtypes: Sequence[str] | None = None,
     invariants: Iterable[str] | None = None,
-    asked: Sequence[str] | None = None,
+    user_invariants: Sequence[str] | None = None,
 ) -> tuple[list[Subject], list[Invariant]]:
     """The subjects of a target, and the invariants in the order of execution.
 
-    Invariants that test an adapter run only if named in ``invariants`` or ``asked``.
+    Invariants that test an adapter run only if named in ``invariants`` or ``user_invariants``.
 
     Raises:
         UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
@@ -162,30 +162,30 @@ def planned(
         if name not in DTYPES:
             raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
     check_device(device)
-    chosen = sorted(select_invariants(invariants), key=lambda one: running_order(one.name))
-    named = invariants if asked is None else asked
-    found = [_asked(subject, named) for subject in resolve(target, style)]
+    selection = sorted(select_invariants(invariants), key=lambda i: running_order(i.name))
+    names = invariants if user_invariants is None else user_invariants
+    subjects = [_with_user_invariants(subject, names) for subject in resolve(target, style)]
     if invariants is None:
-        kinds = {subject.kind for subject in found}
-        chosen = [one for one in chosen if kinds & set(one.kinds)]
-    for subject in found:
+        kinds = {subject.kind for subject in subjects}
+        selection = [i for i in selection if kinds & set(i.kinds)]
+    for subject in subjects:
         excused = isinstance(target, str | Address) and subject.address.source is None
         registry().validate(subject.spec, excused=excused)
         if dtypes is not None and not set(dtypes) & set(subject.dtypes):
             raise UsageError(
                 f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
             )
-    return found, chosen
+    return subjects, selection
 
 
-def _asked(subject: Subject, invariants: Iterable[str] | None) -> Subject:
+def _with_user_invariants(subject: Subject, invariants: Iterable[str] | None) -> Subject:
     """The subject, without exemptions from invariants on its adapter that are named."""
     spec = subject.spec
     if invariants is None or not isinstance(spec, AdaptedSpec):
         return subject
     names = {invariants} if isinstance(invariants, str) else set(invariants)
-    kept = {name: why for name, why in spec.exempt.items() if name not in names & spec.unasked}
-    return replace(subject, spec=replace(spec, exempt=kept))
+    exempt = {name: why for name, why in spec.exempt.items() if name not in names & spec.unasked}
+    return replace(subject, spec=replace(spec, exempt=exempt))
 
 
 def _profile(name: str) -> Profile:
@@ -217,22 +217,22 @@ def outcomes_of(
             it, which takes many calls.
         guard: what the suite was before the subject's code was imported.
     """
-    invariants, wanted = list(invariants), None if dtypes is None else tuple(dtypes)
+    invariants, names = list(invariants), None if dtypes is None else tuple(dtypes)
     run = functools.partial(
         run_invariant,
         subject,
         profile=PROFILES[profile],
         device=device,
-        dtypes=wanted,
+        dtypes=names,
         seed=seed,
         shrink=evidence,
     )
 
     def spoils(outcome: Outcome) -> bool:
-        return spoils_all(subject, outcome, device, wanted or ())
+        return spoils_all(subject, outcome, device, names or ())
 
-    found = _outcomes(subject, invariants, run, spoils, guard or SuiteGuard())
-    return with_evidence(found, subject, invariants) if evidence else found
+    outcomes = _outcomes(subject, invariants, run, spoils, guard or SuiteGuard())
+    return with_evidence(outcomes, subject, invariants) if evidence else outcomes
 
 
 def spoils_all(
@@ -246,8 +246,8 @@ def spoils_all(
     failure = outcome.failure
     if failure is None:
         return False
-    named = failure.named is not None and failure.named != "half_precision"
-    return bool(failure.raised or named or unusable(subject, device, dtypes))
+    is_named = failure.named is not None and failure.named != "half_precision"
+    return bool(failure.raised or is_named or unusable(subject, device, dtypes))
 
 
 def _outcomes(
@@ -257,16 +257,16 @@ def _outcomes(
     spoils: Callable[[Outcome], bool],
     guard: SuiteGuard,
 ) -> Iterator[Outcome]:
-    not_run: str | None = None
+    consequence: str | None = None
     for invariant in invariants:
-        if not_run is not None and skip_reason(subject, invariant) is None:
-            yield Outcome(subject.name, invariant.name, "skipped", not_run)
+        if consequence is not None and skip_reason(subject, invariant) is None:
+            yield Outcome(subject.name, invariant.name, "skipped", consequence)
             continue
         with seeded():
             outcome = run(invariant)
             change = guard.change()
             if change is None and invariant.name == CONTRACT and spoils(outcome):
-                not_run = f"not run: {CONTRACT} failed, and so would this"
+                consequence = f"not run: {CONTRACT} failed, and so would this"
         if change is not None:
             outcome = Outcome(subject.name, invariant.name, "crashed", CHANGED.format(change))
         yield outcome

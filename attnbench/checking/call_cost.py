@@ -26,53 +26,53 @@ _WAIT = 5_000
 """Weight of waiting for another process, which takes about a millisecond."""
 
 _WAITING = frozenset({"poll", "recv", "recv_into", "select"})
-"""Names of the functions that wait."""
+"""Names of functions that wait."""
 
 
 def affordable(
-    subject: Subject, cases: Sequence[Case], profile: Profile, least: int
+    subject: Subject, cases: Sequence[Case], profile: Profile, minimum: int
 ) -> frozenset[Case]:
     """The cases for which a check has time: all of them, or the smallest."""
-    left = float(profile.functions)
-    kept: list[Case] = []
+    budget = float(profile.functions)
+    selection: list[Case] = []
     for case in sorted(cases, key=lambda case: calls_at(subject, case)):
-        left -= calls_at(subject, case)
-        if left < 0 and len(kept) >= least:
+        budget -= calls_at(subject, case)
+        if budget < 0 and len(selection) >= minimum:
             break
-        kept.append(case)
-    return frozenset(kept)
+        selection.append(case)
+    return frozenset(selection)
 
 
-def drawn_limit(subject: Subject, wanted: int, profile: Profile, least: int) -> int:
-    """The number of cases that a check has time to draw, from ``least`` to ``wanted``."""
-    each = calls_at(subject, Case((2,), 9, 9))
-    most = profile.functions
-    return wanted if each * wanted <= most else max(least, int(most / each))
+def drawn_limit(subject: Subject, count: int, profile: Profile, minimum: int) -> int:
+    """The number of cases that a check has time to draw, from ``minimum`` to ``count``."""
+    cost = calls_at(subject, Case((2,), 9, 9))
+    budget = profile.functions
+    return count if cost * count <= budget else max(minimum, int(budget / cost))
 
 
 def calls_at(subject: Subject, case: Case) -> float:
     """The approximate number of functions that a call at a case enters, in or from Python."""
-    fixed, each = _counted(subject)
-    return fixed + each * _pairs(case)
+    base, per_pair = _function_counts(subject)
+    return base + per_pair * _pairs(case)
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(subject: Subject) -> tuple[float, float]:
+def _function_counts(subject: Subject) -> tuple[float, float]:
     """The functions entered by every call, and those added per query-key pair."""
     warm, small, large = (
         subject.legal(Case((1,), size, size, dtype=subject.dtypes[0])) for size in (5, 4, 24)
     )
     try:
-        _entered(subject, warm)
-        few, many = _entered(subject, small), _entered(subject, large)
+        _entries(subject, warm)
+        small_count, large_count = _entries(subject, small), _entries(subject, large)
     except (Exception, SystemExit):  # the checks report such errors
         return 0.0, 0.0
-    more = _pairs(large) - _pairs(small)
-    each = max(0.0, (many - few) / more) if more else 0.0
-    return max(0.0, few - each * _pairs(small)), each
+    pairs = _pairs(large) - _pairs(small)
+    per_pair = max(0.0, (large_count - small_count) / pairs) if pairs else 0.0
+    return max(0.0, small_count - per_pair * _pairs(small)), per_pair
 
 
-def _entered(subject: Subject, case: Case) -> int:
+def _entries(subject: Subject, case: Case) -> int:
     module, inputs = subject.build(case)
     count = 0
 
@@ -83,13 +83,13 @@ def _entered(subject: Subject, case: Case) -> int:
             count += _WAIT
 
     operations = _Operations()
-    before = sys.getprofile()
+    profiler = sys.getprofile()
     sys.setprofile(note)
     try:
         with operations:
             subject.output(module, inputs)
     finally:
-        sys.setprofile(before)
+        sys.setprofile(profiler)
     return count + _OPERATION * operations.count
 
 

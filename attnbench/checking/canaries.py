@@ -16,7 +16,7 @@ from attnbench.checking.outcomes import CONTRACT, Outcome
 CANARY = "canary"
 """The name of the subject that must fail; all of its outputs are NaN."""
 
-_FAILED = (
+_VIOLATIONS = (
     CONTRACT,
     "autocast_agrees",
     "copies_agree",
@@ -27,7 +27,7 @@ _FAILED = (
 """Invariants that a canary of each kind violates, at a cost of some milliseconds."""
 
 CHANGED = "code of the subject changed the suite, so that nothing it says counts: {}"
-"""The reason of what was found in a process whose suite was changed."""
+"""The reason of the outcomes of a process whose suite was changed."""
 
 _REASON = CHANGED.format(
     "the process that checked it did not fail a subject that is known to be wrong"
@@ -36,7 +36,7 @@ _REASON = CHANGED.format(
 
 def choose_invariant(invariants: Sequence[str]) -> str | None:
     """Choose at random the invariant that a canary must violate; ``None`` if none is checked."""
-    names = [name for name in invariants if name in _FAILED]
+    names = [name for name in invariants if name in _VIOLATIONS]
     return secrets.choice(names) if names else None
 
 
@@ -44,22 +44,22 @@ class Canaries:
     """The outcomes of each process, which count only if its canary failed."""
 
     def __init__(self) -> None:
-        self._found: dict[str, list[Outcome]] = {}
+        self._outcomes: dict[str, list[Outcome]] = {}
         self._expected: dict[str, str | None] = {}
 
     def expect(self, process: str, invariant: str | None) -> None:
         """Begin a process, whose canary must violate an invariant."""
-        self._found[process], self._expected[process] = [], invariant
+        self._outcomes[process], self._expected[process] = [], invariant
 
     def note(self, process: str, outcome: Outcome) -> None:
         """Keep an outcome of a process, or that of its canary."""
         if outcome.subject != CANARY:
-            self._found[process].append(outcome)
+            self._outcomes[process].append(outcome)
         elif (outcome.invariant, outcome.status) == (self._expected[process], "failed"):
             self._expected[process] = None
 
     def void(self, process: str) -> Iterator[Outcome]:
-        """The outcomes of a process that has ended, as crashed ones if its canary did not fail."""
+        """The outcomes of an ended process as crashed ones, if its canary did not fail."""
         if self._expected[process] is not None:
-            for outcome in self._found[process]:
+            for outcome in self._outcomes[process]:
                 yield replace(outcome, status="crashed", reason=_REASON, note="")

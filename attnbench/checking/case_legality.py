@@ -1,4 +1,4 @@
-"""Whether what the strategy of an invariant gives is a legal case of a subject."""
+"""The check that the cases of an invariant's strategy are legal for a subject."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from attnbench.subject.subject import Subject
 
 
 class IllegalCaseError(Exception):
-    """A strategy drew something that is not a legal case of the subject."""
+    """A strategy drew an object that is not a legal case of the subject."""
 
 
 def hold_legal(subject: Subject, invariant: Invariant, case: Any) -> None:
-    """Check what an invariant's strategy gave.
+    """Check a case that an invariant's strategy drew.
 
     Raises:
         IllegalCaseError: it is not a legal case of the subject.

@@ -1,4 +1,4 @@
-"""The search for a failing case: stored ones first, then scheduled and drawn ones."""
+"""The search for a failing case among stored, scheduled and drawn cases, in this order."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 
-_SHRINKING = 300
-"""Most cases at which a check runs to find a smaller one that fails."""
+_SHRINK_CASES = 300
+"""Most cases at which a check runs to shrink a failing one."""
 
 _SECONDS = 20.0
-"""Seconds for that; a case at which a check takes as long is seldom worth a smaller one."""
+"""Seconds for shrinking; a smaller case is seldom worth more."""
 
 _TRIES = 10
-"""Most executions of Hypothesis to draw what is wanted, if many cases are rejected."""
+"""Most executions of Hypothesis to draw enough cases, if many are rejected."""
 
 
 class UnjudgedError(SkipTest):
@@ -47,7 +47,7 @@ class CaseSearch:
     Args:
         subject, invariant, profile: what is checked, and how thoroughly.
         space: the cases, on the device and with the dtypes of the run.
-        kept: failures of earlier runs; ``None`` neither to replay nor to store any.
+        store: failures of earlier runs; ``None`` neither to replay nor to store any.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class CaseSearch:
         invariant: Invariant,
         profile: Profile,
         space: CaseSpace,
-        kept: Failures | None = None,
+        store: Failures | None = None,
     ) -> None:
         self.subject, self.invariant, self.profile = subject, invariant, profile
-        self.space, self.kept = space, kept
-        self.seen = Counter[str]()
-        enough = [part.enough for part in space.parts]
-        self.quota = sum(enough) if all(enough) else profile.quota  # all: every case is listed
-        self.left_out = 0
+        self.space, self.store = space, store
+        self.counts = Counter[str]()
+        quotas = [part.enough for part in space.parts]
+        self.quota = sum(quotas) if all(quotas) else profile.quota  # all: every case is listed
+        self.omitted = 0
         self.refusals, self.rejections = Counter[str](), Counter[str]()
         self.failing: Case | None = None
         self.error: BaseException | None = None
         self.shrunk = self.replayed = False
-        self._nothing: str | None = None
-        self._left, self._until = _SHRINKING, math.inf
-        self._known: dict[Case, BaseException | None] = {}
-        self._counted: set[Case] = set()
+        self._obstacle: str | None = None
+        self._budget, self._deadline = _SHRINK_CASES, math.inf
+        self._verdicts: dict[Case, BaseException | None] = {}
+        self._counted_cases: set[Case] = set()
         self._origin: tuple[Part, Case] | None = None
 
     def run(self, seed: int | None, *, shrink: bool) -> None:
@@ -85,124 +85,124 @@ class CaseSearch:
             return
         if shrink:
             self._shrink(*self._origin)
-        if self.kept is not None:
+        if self.store is not None:
             part, raw = self._origin
-            self.kept.save(self._key_of(part), raw.id)
+            self.store.save(self._key_of(part), raw.id)
 
     def _key_of(self, part: Part) -> str:
         number = self.space.parts.index(part)
         return f"attnbench {self.subject.name} {self.invariant.name}" + f" {number}" * bool(number)
 
     def _replay(self) -> None:
-        for part in self.space.parts if self.kept is not None else ():
+        for part in self.space.parts if self.store is not None else ():
             for raw in self._stored(part):
                 if self._fails_raw(part, raw, "replayed"):
                     self.replayed = True
                     return
-                assert self.kept is not None
-                self.kept.delete(self._key_of(part), raw.id)
+                assert self.store is not None
+                self.store.delete(self._key_of(part), raw.id)
 
     def _stored(self, part: Part) -> list[Case]:
         """The stored raw cases that are still in a part."""
-        found = []
-        assert self.kept is not None
-        for text in self.kept.stored(self._key_of(part)):
+        cases = []
+        assert self.store is not None
+        for text in self.store.stored(self._key_of(part)):
             try:
-                found.append(Case.from_id(text))
+                cases.append(Case.from_id(text))
             except UsageError:
-                self.kept.note_unreadable()
-        return [raw for raw in found if part.includes(raw)]
+                self.store.note_unreadable()
+        return [raw for raw in cases if part.includes(raw)]
 
     def _schedule(self, seed: int) -> None:
-        brief = self.profile.name == "quick"
-        raws = [(p, raw) for p in self.space.parts for raw in p.scheduled(seed, brief=brief)]
-        found = [(self._finished(part, raw), part, raw) for part, raw in raws]
-        cases = [case for case, _, _ in found if case is not None]
+        is_brief = self.profile.name == "quick"
+        raws = [(p, raw) for p in self.space.parts for raw in p.scheduled(seed, brief=is_brief)]
+        entries = [(self._legal_case(part, raw), part, raw) for part, raw in raws]
+        cases = [case for case, _, _ in entries if case is not None]
         spaces = [part for part in self.space.parts if isinstance(part, Space)]
         if spaces and not cases:
             domain = spaces[0].domain
-            self._nothing = (
+            self._obstacle = (
                 "its strategy's filters leave none of its cases"
                 if any(part.steps for part in self.space.parts)
                 else f"sizes allows none of its cases: L and S up to {domain.max_len}, "
                 f"Eq, Ek and Ev up to {domain.max_features}"
             )
-        kept = affordable(self.subject, cases, self.profile, self.quota)
-        self.left_out = sum(case not in kept for case in cases)
-        for case, part, raw in found:
-            if case in kept and self._fails_raw(part, raw, "scheduled"):
+        selection = affordable(self.subject, cases, self.profile, self.quota)
+        self.omitted = sum(case not in selection for case in cases)
+        for case, part, raw in entries:
+            if case in selection and self._fails_raw(part, raw, "scheduled"):
                 return
 
     def _generate(self, seed: int | None, shrink: bool) -> None:
-        wide = self.profile.name == "thorough"
+        is_wide = self.profile.name == "thorough"
         parts = [part for part in self.space.parts if part.draws]
-        lacking = 2 * self.quota - self.seen["scheduled"]
-        asked = hypothesis_engine.drawn_count(max(self.profile.drawn, lacking))
-        wanted = drawn_limit(self.subject, asked, self.profile, self.quota) if parts else asked
-        self.left_out += asked - wanted
-        others, dtypes = set[str](), dict.fromkeys(d for p in parts for d in p.dtypes)
-        # what is foreign has no smaller cases but those that Hypothesis finds in the same execution
-        foreign = all(isinstance(part, Foreign) for part in parts)
+        shortage = 2 * self.quota - self.counts["scheduled"]
+        count = hypothesis_engine.drawn_count(max(self.profile.drawn, shortage))
+        limit = drawn_limit(self.subject, count, self.profile, self.quota) if parts else count
+        self.omitted += count - limit
+        other_dtypes, dtypes = set[str](), dict.fromkeys(d for p in parts for d in p.dtypes)
+        # cases of foreign strategies can be shrunk only by the execution that drew them
+        are_foreign = all(isinstance(part, Foreign) for part in parts)
 
         def fails(drawn: tuple[Part, Case | None]) -> bool:
             part, raw = drawn
-            if self.error is None and self.seen["drawn"] >= wanted:
+            if self.error is None and self.counts["drawn"] >= limit:
                 return False
             if isinstance(part, Foreign) and raw is not None:
                 hold_legal(self.subject, self.invariant, raw)
                 if not part.includes(raw):
-                    others.add(raw.dtype)
+                    other_dtypes.add(raw.dtype)
                     reject()
                 raw = raw.replace(device=part.device)
             if self.error is not None:
-                case = self._finished(part, raw)
+                case = self._legal_case(part, raw)
                 return case is not None and self._fails_again(case)
-            with self._aimed():
+            with self._targeting():
                 return self._fails_raw(part, raw, "drawn")
 
-        drawn = st.one_of([st.tuples(st.just(part), part.raw(wide=wide)) for part in parts])
-        stages = (Phase.generate, Phase.target, *(Phase.shrink,) * (shrink and foreign))
+        drawn = st.one_of([st.tuples(st.just(part), part.raw(wide=is_wide)) for part in parts])
+        stages = (Phase.generate, Phase.target, *(Phase.shrink,) * (shrink and are_foreign))
         for attempt in range(_TRIES if parts else 0):
-            left = wanted - self.seen["drawn"]
-            if left <= 0:
+            rest = limit - self.counts["drawn"]
+            if rest <= 0:
                 return
-            found = hypothesis_engine.search(
+            example = hypothesis_engine.search(
                 drawn,
                 fails,
                 phases=hypothesis_engine.phases(*stages),
-                examples=left + 1,  # the simplest comes twice
+                examples=rest + 1,  # the simplest comes twice
                 seed=f"{self.invariant.name} {seed} {attempt}",
             )
-            if found is not None and foreign:
-                part, raw = found
+            if example is not None and are_foreign:
+                part, raw = example
                 assert raw is not None
-                self.shrunk = Phase.shrink in stages and self._left > 0
+                self.shrunk = Phase.shrink in stages and self._budget > 0
                 self._settle(part, raw)
             if self.error is not None:
                 return
-        if others and not self.seen:
-            looked = ", ".join(sorted(others))
-            self._nothing = f"its strategy draws {looked} only, none of {', '.join(dtypes)}"
+        if other_dtypes and not self.counts:
+            names = ", ".join(sorted(other_dtypes))
+            self._obstacle = f"its strategy draws {names} only, none of {', '.join(dtypes)}"
 
-    def _shrink(self, part: Part, first: Case) -> None:
+    def _shrink(self, part: Part, origin: Case) -> None:
         """Make the failing case smaller as long as it fails, with a limited number of runs."""
         if not isinstance(part, Space):
             return
-        self._until = time.monotonic() + _SECONDS
+        self._deadline = time.monotonic() + _SECONDS
 
         def still_fails(raw: Case | None) -> bool:
             case = part.finished(raw)
             return case is not None and self._fails_again(case)
 
-        found = hypothesis_engine.search(
-            part.below(first),
+        example = hypothesis_engine.search(
+            part.below(origin),
             still_fails,
             phases=(Phase.generate, Phase.shrink),
-            seed=f"{self.invariant.name} {first.id}",
+            seed=f"{self.invariant.name} {origin.id}",
         )
-        if found is not None:
-            self.shrunk = self._left > 0
-            self._settle(part, found)
+        if example is not None:
+            self.shrunk = self._budget > 0
+            self._settle(part, example)
 
     def _settle(self, part: Part, raw: Case) -> None:
         self._origin = part, raw
@@ -212,11 +212,11 @@ class CaseSearch:
 
     def _verdict(self, case: Case) -> BaseException | None:
         """The exception that the check raises at a case, cached; a rejection is one as well."""
-        if case not in self._known:
-            self._known[case] = self._raised(case)
-        return self._known[case]
+        if case not in self._verdicts:
+            self._verdicts[case] = self._exception_at(case)
+        return self._verdicts[case]
 
-    def _raised(self, case: Case) -> BaseException | None:
+    def _exception_at(self, case: Case) -> BaseException | None:
         reason = self.subject.unsupported(case)
         if reason is not None:
             self.refusals[reason] += 1
@@ -229,67 +229,67 @@ class CaseSearch:
         except NoReferenceError as error:
             raise UnjudgedError(str(error)) from None
         except SystemExit as error:  # a subject must not end the run
-            found = InvariantViolation(f"raised on a legal input: SystemExit: {error}")
-            found.__cause__ = error
-            return found
+            violation = InvariantViolation(f"raised on a legal input: SystemExit: {error}")
+            violation.__cause__ = error
+            return violation
         except Exception as error:
             return error
         return None
 
     def _fails_raw(self, part: Part, raw: Case | None, kind: str) -> bool:
         """Whether the check fails at a raw case; the case is counted if it gave a verdict."""
-        case = self._finished(part, raw)
+        case = self._legal_case(part, raw)
         if case is None or raw is None:
             return False
-        if self.error is not None or case in self._counted:
+        if self.error is not None or case in self._counted_cases:
             return case == self.failing
         error = self._verdict(case)
         if kind != "replayed":
-            self._counted.add(case)
+            self._counted_cases.add(case)
         if isinstance(error, UnsatisfiedAssumption):
             if kind == "scheduled":
                 self.rejections[str(error)] += 1
             return False
-        self.seen[kind] += 1
+        self.counts[kind] += 1
         if error is not None:
             self.failing, self.error, self._origin = case, error, (part, raw)
         return error is not None
 
     def _fails_again(self, case: Case) -> bool:
         """Whether a case fails like the first failure; gives up after some number of cases."""
-        if case not in self._known:
-            if self._left <= 0 or time.monotonic() > self._until:
-                self._left = 0
+        if case not in self._verdicts:
+            if self._budget <= 0 or time.monotonic() > self._deadline:
+                self._budget = 0
                 return False
-            self._left -= 1
+            self._budget -= 1
         return type(self._verdict(case)) is type(self.error)
 
     @contextlib.contextmanager
-    def _aimed(self) -> Iterator[None]:
+    def _targeting(self) -> Iterator[None]:
         """Let Hypothesis prefer, in thorough, examples whose errors use most of their budgets."""
         with nearest_misses() as shares:
             yield
         if shares and self.profile.name == "thorough":
             target(max(shares), label="largest error relative to its budget")
 
-    def _finished(self, part: Part, raw: Case | None) -> Case | None:
+    def _legal_case(self, part: Part, raw: Case | None) -> Case | None:
         """The case that a space makes of a raw one, or ``None``."""
         case = part.finished(raw)
         if raw is None or case is None:
             return None
-        listed = not isinstance(part, Space)  # by the invariant, case by case
-        if listed or (case != raw and self.subject.legal(raw) == raw):
+        is_listed = not isinstance(part, Space)  # the invariant lists these cases itself
+        if is_listed or (case != raw and self.subject.legal(raw) == raw):
             hold_legal(self.subject, self.invariant, case)
         return case
 
     @property
-    def refused(self) -> str:
+    def refusal(self) -> str:
         """The most frequent reason of the subject's refusals."""
         return "; ".join(reason for reason, _ in self.refusals.most_common(3))
 
-    def ruled_out(self) -> tuple[str, str] | None:
+    def exclusion(self) -> tuple[str, str] | None:
         """Status and reason if no case could run; this is no verdict on the contract."""
-        message = f"it takes none of its cases: {self.refused}" if self.refusals else self._nothing
-        if self.seen or message is None:
+        message = f"it takes none of its cases: {self.refusal}" if self.refusals else self._obstacle
+        if self.counts or message is None:
             return None
         return "inconclusive" if self.invariant.name == CONTRACT else "skipped", message

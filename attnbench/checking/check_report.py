@@ -95,11 +95,11 @@ class CheckReport:
                 f"this report has version {version} of the schema, but this attnbench reads "
                 f"version {SCHEMA}: run the check again, or use the attnbench that wrote it"
             )
-        kept = {one.name: content[one.name] for one in fields(cls)}
+        values = {entry.name: content[entry.name] for entry in fields(cls)}
         rows = tuple(Outcome.from_data(row) for row in content["outcomes"])
         lines = {name: tuple(content[name]) for name in ("notes", "about")}
         gaps = tuple(Gap(**row) for row in content["coverage"])
-        return cls(**{**kept, **lines, "outcomes": rows, "coverage": gaps})
+        return cls(**{**values, **lines, "outcomes": rows, "coverage": gaps})
 
     @classmethod
     def joined(cls, reports: Iterable[CheckReport]) -> CheckReport:

@@ -25,43 +25,42 @@ def outcomes(
     dtypes: Sequence[str] | None,
     invariants: Sequence[str],
     seed: int | None,
-    asked: Sequence[str] = (),
+    user_invariants: Sequence[str] = (),
     canary: str | None = None,
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the subject of an address as they come, and then that of a canary.
 
     Args:
         target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
-        asked: invariants that the user named.
+        user_invariants: invariants that the user named.
         canary: the invariant that a canary must violate; ``None`` for no canary.
     """
     guard = SuiteGuard()
-    (one,), chosen = planned(
-        target, profile=profile, device=device, dtypes=dtypes, invariants=invariants, asked=asked
+    options: dict[str, Any] = {"profile": profile, "device": device, "dtypes": dtypes}
+    (subject,), selection = planned(
+        target, invariants=invariants, user_invariants=user_invariants, **options
     )
-    yield from outcomes_of(
-        one, chosen, profile=profile, device=device, dtypes=dtypes, seed=seed, guard=guard
-    )
+    yield from outcomes_of(subject, selection, seed=seed, guard=guard, **options)
     if canary is not None:
-        yield canary_outcome(one, canary)
+        yield canary_outcome(subject, canary)
 
 
 def canary_outcome(subject: Subject, invariant: str) -> Outcome:
     """The outcome of an invariant on a canary of a subject's kind, which it must fail.
 
-    It goes the way of all outcomes, so that what was changed on that way changes it too.
+    It is computed as all outcomes are, so that a changed suite changes it as well.
     """
     spec = (
-        LayerSpec(name=CANARY, make=lambda size: _Wrong())
+        LayerSpec(name=CANARY, make=lambda size: _NanModule())
         if subject.kind == "layer"
-        else MechanismSpec(name=CANARY, make=lambda *sizes: _Wrong(), formula="", source="")
+        else MechanismSpec(name=CANARY, make=lambda *sizes: _NanModule(), formula="", source="")
     )
-    (canary,), (chosen,) = resolve(spec), select_invariants([invariant])
-    return next(outcomes_of(canary, [chosen], profile="quick", evidence=False))
+    (canary,), selection = resolve(spec), select_invariants([invariant])
+    return next(outcomes_of(canary, selection, profile="quick", evidence=False))
 
 
-class _Wrong(nn.Module):
-    """An attention, or a layer if it is called with one tensor, of which all outputs are NaN."""
+class _NanModule(nn.Module):
+    """An attention, or a layer if called with one tensor, whose outputs are all NaN."""
 
     def forward(self, query: Tensor, *tensors: Tensor, attn_mask: Any = None) -> Tensor:
         value = tensors[-1] if tensors else query

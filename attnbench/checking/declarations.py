@@ -70,8 +70,8 @@ def declaration(subject: Subject, invariant: str) -> str:
     if isinstance(spec, LayerSpec) and invariant in _FIELDS:
         return f"{_FIELDS[invariant]} in the spec says so"
     key, values = _CONVENTIONS.get(invariant, ("", ""))
-    known = LAYER_DEFAULTS if isinstance(spec, LayerSpec) else _KEYS
-    declared = getattr(spec, "conventions", None)
-    if key in known and declared is not None and key not in declared:
+    keys = LAYER_DEFAULTS if isinstance(spec, LayerSpec) else _KEYS
+    conventions = getattr(spec, "conventions", None)
+    if key in keys and conventions is not None and key not in conventions:
         return f"the convention {key} says so: {values}"
     return f'exempt={{"{invariant}": "why"}} in the spec skips it'

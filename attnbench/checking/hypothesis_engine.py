@@ -1,4 +1,4 @@
-"""Search with Hypothesis, and the failures that its example database keeps for us.
+"""Search with Hypothesis, and the failures stored in its example database.
 
 Failures are stored in Hypothesis's example database: ``.hypothesis/examples`` in the working
 directory, unless a settings profile names another one, or none. They are stored as text, under a
@@ -42,19 +42,19 @@ def search(
         examples: number of values to generate.
         seed: seed of the generated values and of the order of shrinking.
     """
-    quiet = _loaded().verbosity in (Verbosity.quiet, Verbosity.normal)
-    chosen = settings(
+    is_quiet = _loaded().verbosity in (Verbosity.quiet, Verbosity.normal)
+    options = settings(
         max_examples=examples,
         phases=tuple(phases),
         database=None,
         derandomize=False,
         deadline=None,
         print_blob=False,
-        verbosity=Verbosity.quiet if quiet else _loaded().verbosity,
+        verbosity=Verbosity.quiet if is_quiet else _loaded().verbosity,
     )
-    chance = random.Random(seed)  # noqa: S311 -- no secret
+    generator = random.Random(seed)  # noqa: S311 -- no secret
     try:
-        return find(strategy, fails, settings=chosen, random=chance)
+        return find(strategy, fails, settings=options, random=generator)
     except (NoSuchExample, Unsatisfiable):
         return None
     except SkipTest as error:
@@ -65,39 +65,39 @@ def search(
 
 def _loaded() -> settings:
     """The loaded settings profile."""
-    loaded = settings.default
-    assert loaded is not None
-    return loaded
+    profile = settings.default
+    assert profile is not None
+    return profile
 
 
-def phases(*wanted: Phase) -> tuple[Phase, ...]:
+def phases(*candidates: Phase) -> tuple[Phase, ...]:
     """The given phases that are also in the loaded settings profile."""
-    return tuple(phase for phase in wanted if phase in _loaded().phases)
+    return tuple(phase for phase in candidates if phase in _loaded().phases)
 
 
-def drawn_count(usual: int) -> int:
+def drawn_count(default: int) -> int:
     """The number of cases to draw: ``max_examples`` of the loaded settings profile, if set."""
-    chosen = _loaded().max_examples
-    return usual if chosen == _USUAL_EXAMPLES else chosen
+    count = _loaded().max_examples
+    return default if count == _USUAL_EXAMPLES else count
 
 
 def failures() -> Failures | None:
     """The failures in the example database of the loaded settings profile; it never raises."""
-    given = _loaded().database
-    if given is None:
+    database = _loaded().database
+    if database is None:
         return None
     if settings.get_current_profile_name() == "default":  # whose folder was chosen at import
-        given = DirectoryBasedExampleDatabase(Path(".hypothesis", "examples").absolute())
-    return Failures(given)
+        database = DirectoryBasedExampleDatabase(Path(".hypothesis", "examples").absolute())
+    return Failures(database)
 
 
 class Failures:
     """Stored failures, each a text under the key of a subject and an invariant.
 
-    Errors of reading and writing do not affect verdicts, so they are told and raise nothing.
+    Errors of reading and writing do not affect verdicts, so they raise nothing and are noted.
 
     Attributes:
-        trouble: the first error in a line; ``""`` for none.
+        trouble: the first error, on one line; ``""`` for none.
     """
 
     def __init__(self, database: ExampleDatabase) -> None:
@@ -105,7 +105,7 @@ class Failures:
         self.trouble = ""
 
     def stored(self, key: str) -> list[str]:
-        """The texts under a key, in order; what is no text is left there."""
+        """The texts under a key, in order; entries that are not text stay in the database."""
         entries = self._entries(key)
         texts = [entry.decode() for entry in entries if entry.isascii()]
         if len(texts) < len(entries):
@@ -113,7 +113,7 @@ class Failures:
         return sorted(texts)
 
     def note_unreadable(self) -> None:
-        """Tell of an entry that is no failure of ours, or one of another version."""
+        """Note an entry that is damaged or of another version."""
         self._tell(
             f"{self._place} holds failures that cannot be read, damaged or of another version: "
             "they are left there, and not tried first"

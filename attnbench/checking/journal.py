@@ -25,17 +25,17 @@ class Journal:
 
     Args:
         path: path of the file, which need not exist.
-        asked: everything that outcomes depend on besides subject, invariant and seed, as plain
+        request: everything that outcomes depend on besides subject, invariant and seed, as plain
             data.
 
     Raises:
         UsageError: the file cannot be written, is not a journal, or belongs to another check.
     """
 
-    def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
         self.path = path
         self.outcomes: list[Outcome] = []
-        head = json.dumps({_HEAD: SCHEMA, **asked}, sort_keys=True)
+        head = json.dumps({_HEAD: SCHEMA, **request}, sort_keys=True)
         try:
             with path.open("a+", encoding="utf-8") as file:
                 file.seek(0)
@@ -57,34 +57,34 @@ class Journal:
         if text:
             self._read(text, json.loads(head))
 
-    def _read(self, text: str, asked: dict[str, Any]) -> None:
+    def _read(self, text: str, expected: dict[str, Any]) -> None:
         lines = text.split("\n")
-        torn = lines.pop()
+        fragment = lines.pop()
         try:
-            first, *rest = (json.loads(line) for line in lines)
-            version = first.get(_HEAD, SCHEMA)
+            request, *rows = (json.loads(line) for line in lines)
+            version = request.get(_HEAD, SCHEMA)
             if version != SCHEMA:
                 raise UsageError(
                     f"--resume {self.path}: it is a journal of version {version}, but this "
                     f"attnbench reads version {SCHEMA}; name another file."
                 )
-            differ = [name for name in asked if first.get(name) != asked[name]]
-            outcomes = map(Outcome.from_data, rest)  # a later one replaces an earlier
-            self.outcomes = [*{key_of(one): one for one in outcomes}.values()]
+            differences = [name for name in expected if request.get(name) != expected[name]]
+            outcomes = map(Outcome.from_data, rows)  # a later one replaces an earlier
+            self.outcomes = [*{key_of(o): o for o in outcomes}.values()]
         except UsageError:
             raise
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UsageError(
                 f"--resume {self.path}: it is no journal of a check ({error}); name another file."
             ) from None
-        if differ:
-            lines = [f"  {name}: {first.get(name)!r} there, {asked[name]!r} now" for name in differ]
+        if differences:
+            lines = [f"  {n}: {request.get(n)!r} there, {expected[n]!r} now" for n in differences]
             raise UsageError(
                 f"--resume {self.path}: it is of another check:\n" + "\n".join(lines) + "\n"
                 "Ask for the same, or name another file."
             )
-        if torn:  # the run was killed while writing it
-            self._cut(len(text.encode()) - len(torn.encode()))
+        if fragment:  # the run was killed while writing it
+            self._cut(len(text.encode()) - len(fragment.encode()))
 
     def _cut(self, size: int) -> None:
         with self.path.open("rb+") as file:

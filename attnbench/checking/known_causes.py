@@ -1,4 +1,4 @@
-"""The causes in words, and what points at each: ``causes.json``."""
+"""The causes in words, and the clues that point at each: ``causes.json``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 @functools.cache
 def known_causes() -> Mapping[str, Any]:
-    """The causes in words, and what points at each."""
+    """The causes in words, and the clues that point at each."""
     file = resources.files("attnbench.checking").joinpath("causes.json")
-    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    causes: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return causes
 
 
 def cause_in_words(cause: str) -> str:

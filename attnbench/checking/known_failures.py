@@ -1,4 +1,4 @@
-"""What a project does not want to fail for: exemptions with reasons, and a baseline.
+"""Failures that a project tolerates: exemptions with reasons, and a baseline.
 
 A baseline lists the failures that are known, so that only new ones fail. Its file has one line
 ``subject: invariant`` for each; a line that begins with ``#`` is a comment.
@@ -33,7 +33,7 @@ class Baseline:
 
         Args:
             path: the file.
-            update: whether it is about to be written, so that it need not exist.
+            update: whether the file is about to be written, so that it need not exist.
 
         Raises:
             UsageError: there is no such file, or a line is no ``subject: invariant``.
@@ -61,27 +61,27 @@ class Baseline:
         """Whether it is an outcome that :meth:`known` made of a known failure."""
         return outcome.reason.startswith(f"known failure, in {self.path}: ")
 
-    def stale(self, outcomes: Collection[Outcome], chosen: Collection[str] | None) -> list[str]:
+    def stale(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> list[str]:
         """Entries of checked subjects that did not fail.
 
         Args:
             outcomes: the outcomes of the check, known failures as :meth:`known` gives them.
-            chosen: names of the invariants that were asked for; ``None`` if all were.
+            names: names of the invariants that were asked for; ``None`` if all were.
         """
-        failing = {_entry(one) for one in outcomes if not one.ok or self.knows(one)}
-        looked_at = {one.subject for one in outcomes}
-        unknown = {_entry(one) for one in outcomes if one.reason.startswith("not run")}
+        failing = {_entry(o) for o in outcomes if not o.ok or self.knows(o)}
+        subjects = {o.subject for o in outcomes}
+        unrun = {_entry(o) for o in outcomes if o.reason.startswith("not run")}
         return sorted(
             entry
-            for entry in self.entries - failing - unknown
-            if entry.rpartition(": ")[0] in looked_at
-            and (chosen is None or entry.rpartition(": ")[2] in chosen)
+            for entry in self.entries - failing - unrun
+            if entry.rpartition(": ")[0] in subjects
+            and (names is None or entry.rpartition(": ")[2] in names)
         )
 
-    def updated(self, outcomes: Collection[Outcome], chosen: Collection[str] | None) -> Baseline:
-        """The baseline with the failures of a check, and the entries that it did not look at."""
-        kept = self.entries - {*self.stale(outcomes, chosen)}
-        return replace(self, entries=kept | {_entry(one) for one in outcomes if not one.ok})
+    def updated(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> Baseline:
+        """The baseline with the failures of a check, and the entries that it did not test."""
+        others = self.entries - {*self.stale(outcomes, names)}
+        return replace(self, entries=others | {_entry(o) for o in outcomes if not o.ok})
 
     def write(self) -> None:
         """Write the file.
@@ -92,14 +92,14 @@ class Baseline:
         assert self.path is not None
         try:
             self.path.write_text(
-                _HEAD + "".join(f"{one}\n" for one in sorted(self.entries)), "utf-8"
+                _HEAD + "".join(f"{entry}\n" for entry in sorted(self.entries)), "utf-8"
             )
         except OSError as error:
             raise UsageError(f"cannot write the baseline {self.path}: {error.strerror}.") from None
 
-    def remarks(self, outcomes: Collection[Outcome], chosen: Collection[str] | None) -> list[str]:
+    def remarks(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> list[str]:
         """A line about the entries that no longer fail."""
-        stale = self.stale(outcomes, chosen)
+        stale = self.stale(outcomes, names)
         message = (
             f"{self.path}: no longer failing: {', '.join(stale)} (--update-baseline removes it)"
         )
@@ -120,21 +120,21 @@ def _entries(lines: Iterable[str], path: Path) -> Iterable[str]:
 
 
 def exempted(
-    given: Sequence[str], works: Sequence[Work], invariants: Collection[str]
+    exemptions: Sequence[str], works: Sequence[Work], invariants: Collection[str]
 ) -> list[Outcome]:
-    """The outcomes of what a project exempts, which are not run.
+    """The skipped outcomes of the checks that a project exempts.
 
     Raises:
-        UsageError: one has no reason, or no invariant has the name.
+        UsageError: an exemption has no reason, or no invariant has its name.
     """
     outcomes = {}
-    for text in given:
-        found = _EXEMPTION.fullmatch(text)
-        if found is None:
+    for text in exemptions:
+        match = _EXEMPTION.fullmatch(text)
+        if match is None:
             raise UsageError(
                 f"--exempt {text}: write NAME=REASON, since an exemption has a reason."
             )
-        subject, invariant, reason = found.groups()
+        subject, invariant, reason = match.groups()
         if invariant not in invariants:
             hint = nearest(invariant, invariants)
             raise UsageError(f"--exempt: no invariant is called {invariant!r}. {hint}")

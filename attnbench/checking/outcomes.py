@@ -29,8 +29,8 @@ COMPILING = (
 
 def running_order(invariant: str) -> tuple[bool, int]:
     """A sort key for names of invariants: the contract first, and slow ones last."""
-    late = COMPILING.index(invariant) + 1 if invariant in COMPILING else 0
-    return invariant != CONTRACT, late
+    place = COMPILING.index(invariant) + 1 if invariant in COMPILING else 0
+    return invariant != CONTRACT, place
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Outcome:
 
     def to_data(self) -> dict[str, Any]:
         """The fields as plain data; numbers that JSON does not have are their names."""
-        found: dict[str, Any] = _plain(asdict(self))
-        return found
+        data: dict[str, Any] = _plain(asdict(self))
+        return data
 
     def to_json(self) -> str:
         """One line of JSON text, an ``outcome`` of ``outcomes.schema.json``."""
@@ -139,9 +139,9 @@ class Outcome:
         """The outcome of which :meth:`to_data` made a row."""
         failure = row["failure"]
         if failure is not None:
-            same = {name: failure[name] for name in Failure.__dataclass_fields__}
+            values = {name: failure[name] for name in Failure.__dataclass_fields__}
             tuples = {name: tuple(failure[name]) for name in ("place", "mistakes")}
-            failure = Failure(**{**same, **tuples})
+            failure = Failure(**{**values, **tuples})
         return cls(**{**row, "failure": failure})
 
 

@@ -10,24 +10,24 @@ from typing import Any
 
 from attnbench.checking.canaries import CANARY, Canaries, choose_invariant
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
-from attnbench.checking.works import RESTARTS, Work, key_of, shared_out, without
+from attnbench.checking.works import RESTARTS, Work, key_of, remaining_works, shared_out
 from attnbench.processes.cluster import ClusterWorkers
 from attnbench.processes.pool import Event, Task, Workers
 
-_FIRST = (
+_CHECK_IMPORTS = (
     "attnbench.checking.child_checks",
     "torch.fx.experimental.symbolic_shapes",
     "attnbench.checking.warmup",
 )
 """Imports of a check, which take 1 to 2 s per child, including those at the first use."""
 
-_TRACING = ("torch._dynamo", *_FIRST)
+_TRACING_IMPORTS = ("torch._dynamo", *_CHECK_IMPORTS)
 """The same with what traces calls, which takes 1 s more per child."""
 
-PRELOAD = ("torch._inductor.compile_fx", *_TRACING)
+PRELOAD = ("torch._inductor.compile_fx", *_TRACING_IMPORTS)
 """The same with the compiler, which takes another second per child."""
 
-_FEW = 2
+_FEW_SUBJECTS = 2
 
 _PIECES = 4
 """Pieces of work per worker of a cluster, if there are enough."""
@@ -41,9 +41,9 @@ def preload(subjects: int | None, invariants: Collection[str] | None = None) -> 
             few subjects the compiler is left out: their children import it when they compile, last.
         invariants: names of the invariants to run, if not all.
     """
-    if subjects is not None and subjects <= _FEW:
-        return _FIRST
-    return PRELOAD if not invariants or set(COMPILING) & set(invariants) else _TRACING
+    if subjects is not None and subjects <= _FEW_SUBJECTS:
+        return _CHECK_IMPORTS
+    return PRELOAD if not invariants or set(COMPILING) & set(invariants) else _TRACING_IMPORTS
 
 
 def run_checks(
@@ -71,9 +71,9 @@ def run_checks(
             stays open.
         recorded: outcomes of an earlier run, which are neither run nor yielded again.
     """
-    left: dict[str, Work] = {}
+    pending: dict[str, Work] = {}
     canaries = Canaries()
-    works = without(works, recorded)
+    works = remaining_works(works, recorded)
     if not works:
         return
     with _workers(cluster, jobs) as workers:
@@ -82,7 +82,7 @@ def run_checks(
         works = shared_out(works, jobs)
 
         def submit(number: str, work: Work) -> None:
-            left[number] = work
+            pending[number] = work
             canary = choose_invariant(work.invariants)
             canaries.expect(number, canary)
             arguments = {
@@ -99,21 +99,21 @@ def run_checks(
 
         for number, work in enumerate(works):
             submit(str(number), work)
-        seen = {key_of(outcome) for outcome in recorded}
+        keys = {key_of(outcome) for outcome in recorded}
         for event in workers.events():
             if event.kind == "value" and event.value.subject == CANARY:
                 canaries.note(event.task.name, event.value)
                 continue
-            work = left[event.task.name]
+            work = pending[event.task.name]
             if event.kind == "done" or (event.kind != "value" and not work.invariants):
                 yield from canaries.void(event.task.name)
             seed = work.seed
-            for found in _outcomes(event, left, submit):
-                outcome = replace(found, seed=seed)
+            for result in _outcomes(event, pending, submit):
+                outcome = replace(result, seed=seed)
                 canaries.note(event.task.name, outcome)
-                if key_of(outcome) not in seen:  # each part of a subject runs the contract
+                if key_of(outcome) not in keys:  # each part of a subject runs the contract
                     yield outcome
-                seen.add(key_of(outcome))
+                keys.add(key_of(outcome))
 
 
 @contextlib.contextmanager
@@ -124,75 +124,75 @@ def _workers(cluster: str | ClusterWorkers | None, jobs: int) -> Iterator[Worker
         finally:
             cluster.cancel()
         return
-    with Workers(jobs) if cluster is None else ClusterWorkers(cluster, preload=PRELOAD) as found:
-        yield found
+    with Workers(jobs) if cluster is None else ClusterWorkers(cluster, preload=PRELOAD) as workers:
+        yield workers
 
 
-def over_seeds(found: Sequence[Outcome]) -> list[Outcome]:
+def over_seeds(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Merge the outcomes of several seeds to one per subject and invariant.
 
     The first bad one, in the order of the seeds, stands for all; for good ones, cases and seconds
     are summed.
     """
     groups: dict[tuple[str, str], list[Outcome]] = {}
-    for outcome in found:
+    for outcome in outcomes:
         groups.setdefault((outcome.subject, outcome.invariant), []).append(outcome)
-    return [_merged(sorted(group, key=lambda one: one.seed or 0)) for group in groups.values()]
+    return [_merged(sorted(group, key=lambda o: o.seed or 0)) for group in groups.values()]
 
 
 def _merged(group: list[Outcome]) -> Outcome:
     if len(group) == 1:
         return group[0]
-    bad = [outcome for outcome in group if not outcome.ok]
-    passed = [outcome for outcome in group if outcome.status == "passed"]
-    one = (bad or passed or group)[0]
-    on = one.reason
-    if bad:
-        on += f"\n  on {len(bad)} of {len(group)} seeds"
-    elif passed:
-        on += f", on the first of {len(passed)} seeds"
+    failures = [outcome for outcome in group if not outcome.ok]
+    passes = [outcome for outcome in group if outcome.status == "passed"]
+    lead = (failures or passes or group)[0]
+    reason = lead.reason
+    if failures:
+        reason += f"\n  on {len(failures)} of {len(group)} seeds"
+    elif passes:
+        reason += f", on the first of {len(passes)} seeds"
     cases, seconds = sum(o.cases for o in group), sum(o.seconds for o in group)
-    return replace(one, reason=on, cases=cases, seconds=seconds)
+    return replace(lead, reason=reason, cases=cases, seconds=seconds)
 
 
 def _outcomes(
-    event: Event, left: dict[str, Work], submit: Callable[[str, Work], None]
+    event: Event, pending: dict[str, Work], submit: Callable[[str, Work], None]
 ) -> Iterator[Outcome]:
     number = event.task.name
-    work = left[number]
+    work = pending[number]
     if event.kind == "value":
         outcome: Outcome = event.value
         rest = tuple(name for name in work.invariants if name != outcome.invariant)
-        broken = work.broken or (outcome.invariant == CONTRACT and outcome.status == "failed")
-        left[number] = replace(work, invariants=rest, broken=broken)
-        yield _repeatable(replace(outcome, subject=work.label), event.task)
+        is_broken = work.broken or (outcome.invariant == CONTRACT and outcome.status == "failed")
+        pending[number] = replace(work, invariants=rest, broken=is_broken)
+        yield _with_command(replace(outcome, subject=work.label), event.task)
         return
     if event.kind == "done" or not work.invariants:
         return
     status = "error" if event.kind == "raised" else event.kind
-    current, rest = work.invariants[0], work.invariants[1:]
+    invariant, rest = work.invariants[0], work.invariants[1:]
     seconds = event.task.timeout_s if status == "timeout" else 0.0
     reason = event.reason + "; --memory of attnbench check sets it" * event.over_memory
-    ended = Outcome(work.label, current, status, reason, seconds=seconds)
-    yield _repeatable(ended, event.task)
+    ending = Outcome(work.label, invariant, status, reason, seconds=seconds)
+    yield _with_command(ending, event.task)
     if event.kind == "raised" or not work.restarts:
-        reason = f"not run: {RESTARTS + 1} processes of the subject ended, the last in {current}"
+        reason = f"not run: {RESTARTS + 1} processes of the subject ended, the last in {invariant}"
         if event.kind == "raised":
-            reason = f"not run, for the reason given at {current}"
+            reason = f"not run, for the reason given at {invariant}"
         for name in rest:
             yield Outcome(work.label, name, status, reason)
     elif rest:
         submit(number, replace(work, invariants=rest, restarts=work.restarts - 1))
 
 
-def _repeatable(outcome: Outcome, task: Task) -> Outcome:
+def _with_command(outcome: Outcome, task: Task) -> Outcome:
     """Add the command that runs the check of an outcome again."""
     if outcome.ok:
         return outcome
-    given = task.arguments
-    words = ["attnbench", "check", str(given["target"]), "--invariant", outcome.invariant]
-    words += ["--profile", given["profile"]]
-    words += ["--seed", str(given["seed"])] if given["seed"] is not None else []
-    words += ["--device", given["device"]] if given["device"] != "cpu" else []
-    words += [word for name in given["dtypes"] or () for word in ("--dtype", name)]
+    arguments = task.arguments
+    words = ["attnbench", "check", str(arguments["target"]), "--invariant", outcome.invariant]
+    words += ["--profile", arguments["profile"]]
+    words += ["--seed", str(arguments["seed"])] if arguments["seed"] is not None else []
+    words += ["--device", arguments["device"]] if arguments["device"] != "cpu" else []
+    words += [word for name in arguments["dtypes"] or () for word in ("--dtype", name)]
     return replace(outcome, command=shlex.join(words))

@@ -53,20 +53,20 @@ class Check:
         import pytest
 
         outcome = self.outcome(subject)
-        reported = subject in _REPORTED
+        is_reported = subject in _REPORTED_SUBJECTS
         if outcome.invariant == CONTRACT:
-            _REPORTED.add(subject)
+            _REPORTED_SUBJECTS.add(subject)
         if outcome.status == "skipped":
             pytest.skip(outcome.reason)
-        if outcome.invariant != self.invariant.name and reported:
+        if outcome.invariant != self.invariant.name and is_reported:
             pytest.skip(f"not run: {outcome.reason}")
         if outcome.status != "passed":
             raise CheckFailedError(self.text(outcome), outcome, subject) from None
 
     def outcome(self, subject: Subject) -> Outcome:
         """Run the invariant on a subject; where the contract spoils all, return its outcome."""
-        skipped = skip_reason(subject, self.invariant) is not None
-        if not skipped and self.invariant.name != CONTRACT and CONTRACT not in subject.exempt:
+        is_skipped = skip_reason(subject, self.invariant) is not None
+        if not is_skipped and self.invariant.name != CONTRACT and CONTRACT not in subject.exempt:
             contract = _contract(subject, self.profile, self.seed)
             if contract is not None:
                 return contract
@@ -74,11 +74,11 @@ class Check:
 
     def text(self, outcome: Outcome) -> str:
         """The text of an outcome in the failure of a test."""
-        own = outcome.invariant == self.invariant.name
-        return failure_text(outcome, self.invariant.statement if own else "")
+        is_own = outcome.invariant == self.invariant.name
+        return failure_text(outcome, self.invariant.statement if is_own else "")
 
 
-_REPORTED: WeakSet[Subject] = WeakSet()
+_REPORTED_SUBJECTS: WeakSet[Subject] = WeakSet()
 """Subjects of which a test reported that they violate the contract; the others are skipped then.
 
 The contract's own test may be deselected, and with nothing but skips a run would be green.
@@ -114,9 +114,9 @@ def checks_of(
     """
     pairs = []
     for target in targets:
-        subjects, chosen = planned(target, style=style, profile=profile, invariants=invariants)
+        subjects, selection = planned(target, style=style, profile=profile, invariants=invariants)
         check_options(subjects)
-        pairs += [(s, Check(invariant, profile, seed)) for s in subjects for invariant in chosen]
+        pairs += [(s, Check(invariant, profile, seed)) for s in subjects for invariant in selection]
     return pairs
 
 

@@ -37,8 +37,8 @@ class Profile:
 
 
 PROFILES = {
-    p.name: p
-    for p in (
+    profile.name: profile
+    for profile in (
         Profile("quick", 4, variants=False, functions=100_000),
         Profile("default", 100),
         Profile("thorough", 1000, functions=80_000_000),

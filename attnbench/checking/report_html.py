@@ -1,4 +1,4 @@
-"""A report as notebooks show it: the counts, a row for each subject, and what failed in full."""
+"""A report as notebooks show it: the counts, a row for each subject, and the failures in full."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def report_html(report: CheckReport) -> str:
     heads = "".join(f"<th>{name}</th>" for name in ("subject", *statuses))
     parts = [f"<p><b>{counts_text(report)}</b></p><table><tr>{heads}</tr>"]
     subjects = dict.fromkeys(outcome.subject for outcome in report.outcomes)
-    of = {name: [o for o in report.outcomes if o.subject == name] for name in subjects}
-    for name, outcomes in of.items():
+    by_subject = {name: [o for o in report.outcomes if o.subject == name] for name in subjects}
+    for name, outcomes in by_subject.items():
         counts = [sum(o.status == status for o in outcomes) for status in statuses]
         cells = "".join(f"<td>{count or ''}</td>" for count in counts)
         parts.append(f"<tr><td>{html.escape(name)}</td>{cells}</tr>")
     parts.append("</table>")
-    for name, outcomes in of.items():
-        bad = [outcome for outcome in outcomes if not outcome.ok]
-        if bad:
-            text = f"<pre>{html.escape(finding_text(bad))}</pre>"
+    for name, outcomes in by_subject.items():
+        failures = [outcome for outcome in outcomes if not outcome.ok]
+        if failures:
+            text = f"<pre>{html.escape(finding_text(failures))}</pre>"
             head = f"<summary>{html.escape(name)}</summary>"
             parts.append(f'<details open="">{head}{text}</details>')
     return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in report.notes)])

@@ -1,4 +1,4 @@
-"""Outcomes and failures in words; what a report, a test or JUnit XML shows of them."""
+"""Outcomes and failures in words, as reports, tests and JUnit XML show them."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
     from attnbench.checking.check_report import CheckReport
     from attnbench.checking.coverage import Gap
 
-_GAPS = 4
-"""Gaps that are shown."""
+_MOST_GAPS = 4
+"""Most gaps that are shown."""
 
-_SHORT = 240
+_REPR_WIDTH = 240
 """Characters that pytest shows of an object's repr in a failed assertion."""
 
 
 def report_in_short(report: CheckReport) -> str:
     """The counts and the first failure, as short as pytest shows an object."""
-    bad = [outcome for outcome in report.outcomes if not outcome.ok]
+    failures = [outcome for outcome in report.outcomes if not outcome.ok]
     text = f"CheckReport({counts_text(report)}"
-    if bad:
-        lead = lead_of(bad)
+    if failures:
+        lead = lead_of(failures)
         message = lead.diagnosis or first_line(lead.reason)
         text += f"; {lead.status}: {lead.invariant} on {lead.subject}: {message}"
-    end = ") str(report) has the rest" if bad else ")"
-    return textwrap.shorten(text, _SHORT - len(end), placeholder=" ...") + end
+    end = ") str(report) has the rest" if failures else ")"
+    return textwrap.shorten(text, _REPR_WIDTH - len(end), placeholder=" ...") + end
 
 
 def report_in_full(report: CheckReport) -> str:
-    """What is known of the subjects, each finding in full, the counts and the notes."""
+    """The facts about the subjects, each finding in full, the counts and the notes."""
     lines = list(report.about)
-    bad = [outcome for outcome in report.outcomes if not outcome.ok]
-    for subject in dict.fromkeys(outcome.subject for outcome in bad):
-        lines.append(finding_text([o for o in bad if o.subject == subject]) + "\n")
+    failures = [outcome for outcome in report.outcomes if not outcome.ok]
+    for subject in dict.fromkeys(outcome.subject for outcome in failures):
+        lines.append(finding_text([o for o in failures if o.subject == subject]) + "\n")
     return "\n".join([*lines, counts_text(report), *report.notes, *gap_lines(report.coverage)])
 
 
 def gap_lines(gaps: Sequence[Gap]) -> list[str]:
-    """What was not looked at, in words; the few heaviest gaps."""
+    """The heaviest gaps in words."""
     lines = [f"Not looked at, {gap.subject}: {gap.what}; declare {gap.remedy}" for gap in gaps]
-    rest = len(lines) - _GAPS
-    return lines[:_GAPS] + [f"and {rest} more in coverage of --json"] * (rest > 0)
+    surplus = len(lines) - _MOST_GAPS
+    return lines[:_MOST_GAPS] + [f"and {surplus} more in coverage of --json"] * (surplus > 0)
 
 
 def counts_text(report: CheckReport) -> str:
@@ -55,23 +55,23 @@ def counts_text(report: CheckReport) -> str:
     return counts or "nothing checked"
 
 
-def finding_text(bad: Sequence[Outcome], statements: Mapping[str, str] | None = None) -> str:
+def finding_text(failures: Sequence[Outcome], statements: Mapping[str, str] | None = None) -> str:
     """Describe the failures of a subject: the likely cause, the best failure, the rest by name."""
-    lead = lead_of(bad)
-    others = [outcome for outcome in bad if outcome is not lead]
+    lead = lead_of(failures)
+    others = [outcome for outcome in failures if outcome is not lead]
     statement = (statements or {}).get(lead.invariant, "")
-    return "\n".join([*_heading(lead, bad), failure_text(lead, statement, others)])
+    return "\n".join([*_heading(lead, failures), failure_text(lead, statement, others)])
 
 
-def _heading(lead: Outcome, bad: Sequence[Outcome]) -> list[str]:
+def _heading(lead: Outcome, outcomes: Sequence[Outcome]) -> list[str]:
     if lead.diagnosis:
         return [f"{lead.subject}: {lead.diagnosis} (likely cause)"]
     if lead.failure is None or lead.failure.raised is None:
         return []
-    failures = [outcome.failure for outcome in bad if outcome.failure is not None]
-    same = sum(_raising(failure) == _raising(lead.failure) for failure in failures)
-    of = f" in {same} of the {len(failures)} checks that failed" if len(failures) > 1 else ""
-    return [f"{lead.subject}: it raises {_raising(lead.failure)}{of}"]
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    count = sum(_raising(failure) == _raising(lead.failure) for failure in failures)
+    share = f" in {count} of the {len(failures)} checks that failed" if len(failures) > 1 else ""
+    return [f"{lead.subject}: it raises {_raising(lead.failure)}{share}"]
 
 
 def _raising(failure: Failure) -> str | None:
@@ -89,8 +89,8 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
     lines.append(textwrap.indent(outcome.reason, "  "))
     if outcome.failure is not None:
         lines += _lines_of(outcome.failure)
-    lines += _also(others)
-    lines += _reproducing(outcome, others)
+    lines += _other_failures(others)
+    lines += _reproduction(outcome, others)
     failure = outcome.failure
     if failure is not None and failure.by_design and not (failure.cause and failure.mistakes):
         lines.append(f"  by design? {failure.by_design}")
@@ -101,19 +101,19 @@ def _lines_of(failure: Failure) -> list[str]:
     """The calls, the case and the error of a failure."""
     lines = [f"  in the calls: {failure.program}"] if failure.program else []
     if failure.case:
-        which = "smallest counterexample" if failure.smallest else "counterexample"
+        title = "smallest counterexample" if failure.smallest else "counterexample"
         replayed = ", of an earlier run, from the example database" if failure.replayed else ""
         if failure.program:  # the case gives only the numbers in them, not their sizes
-            lines.append(f"  {which}: these calls in case {failure.case}{replayed}")
+            lines.append(f"  {title}: these calls in case {failure.case}{replayed}")
         else:
-            lines.append(f"  {which}: {case_in_words(failure.case)}")
+            lines.append(f"  {title}: {case_in_words(failure.case)}")
             lines.append(f"    case {failure.case}{replayed}")
     if failure.multiple is not None:
         lines.append(f"  error: {failure.multiple:.3g} times what is allowed")
     return lines
 
 
-def _also(others: Iterable[Outcome]) -> list[str]:
+def _other_failures(others: Iterable[Outcome]) -> list[str]:
     """Lines that name failures, those for the same reason together; the contract comes first."""
     names: dict[str, list[str]] = {}
     for outcome in sorted(others, key=lambda one: (one.invariant != CONTRACT, one.invariant)):
@@ -122,17 +122,17 @@ def _also(others: Iterable[Outcome]) -> list[str]:
         if outcome.failure is not None:
             head = f"also raises {raising}: " if raising else "also failed: "
         names.setdefault(head, []).append(outcome.invariant)
-    return [filled(head, ", ".join(found)) for head, found in names.items()]
+    return [filled(head, ", ".join(invariants)) for head, invariants in names.items()]
 
 
-def _reproducing(outcome: Outcome, others: Iterable[Outcome]) -> list[str]:
+def _reproduction(outcome: Outcome, others: Iterable[Outcome]) -> list[str]:
     """The script of the failure, or of another one, which is named, or else the command."""
-    for one in (outcome, *others):
-        if one.failure is not None and one.failure.script:
-            what = "reproduce:"
-            if one is not outcome:
-                what = f"reproduce {one.invariant}, which failed too:"
-            return [f"  {what}", textwrap.indent(one.failure.script.rstrip(), "    ")]
+    for source in (outcome, *others):
+        if source.failure is not None and source.failure.script:
+            title = "reproduce:"
+            if source is not outcome:
+                title = f"reproduce {source.invariant}, which failed too:"
+            return [f"  {title}", textwrap.indent(source.failure.script.rstrip(), "    ")]
     return ["  reproduce:", f"    {outcome.command}"] if outcome.command else []
 
 
@@ -163,12 +163,12 @@ def case_in_words(case_id: str) -> str:
         case.dtype,
         "no mask" if case.mask == "none" else f"mask {case.mask}",
     ]
-    ordinary = Case()
-    if case.layout != ordinary.layout:
+    default = Case()
+    if case.layout != default.layout:
         parts.append(f"layout {case.layout}")
-    if case.regime != ordinary.regime:
+    if case.regime != default.regime:
         parts.append(f"values {case.regime}")
-    if case.device != ordinary.device:
+    if case.device != default.device:
         parts.append(case.device)
     parts += [f"{name} {option}" for name, option in getattr(case, "variants", ())]
     return ", ".join([*parts, f"seed {case.seed}"])

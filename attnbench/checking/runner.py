@@ -43,8 +43,8 @@ def subject_fault(subject: Subject, error: BaseException) -> bool:
         frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
     doors = {"attnbench.oracle.references", *(kind.__module__ for kind in type(subject).__mro__)}
-    inside = [i for i, name in enumerate(modules) if name in doors]
-    return bool(inside) and not any(name.startswith(core) for name in modules[inside[-1] :])
+    places = [i for i, name in enumerate(modules) if name in doors]
+    return bool(places) and not any(name.startswith(core) for name in modules[places[-1] :])
 
 
 def run_invariant(
@@ -68,11 +68,11 @@ def run_invariant(
             without it, the run is faster.
     """
     started = time.monotonic()
-    kept = failures() if shrink else None
-    more: dict[str, Any] = {}
+    store = failures() if shrink else None
+    fields: dict[str, Any] = {}
     try:
         with (
-            effort_of(profile, kept, shrink=shrink),
+            effort_of(profile, store, shrink=shrink),
             warnings.catch_warnings(),  # assume() rejects scheduled cases, not only drawn ones
         ):
             warnings.simplefilter("ignore", HypothesisDeprecationWarning)
@@ -80,17 +80,17 @@ def run_invariant(
             if reason is not None:
                 status = "skipped"
             else:
-                search = _search(subject, invariant, profile, device, dtypes, kept)
+                search = _search(subject, invariant, profile, device, dtypes, store)
                 search.run(seed, shrink=shrink and bool(phases(Phase.shrink)))
-                status, reason, more = _fields_of(search)
+                status, reason, fields = _fields_of(search)
     except (NoCaseError, UnjudgedError) as error:
         status, reason = "skipped", str(error)
     except IllegalCaseError as error:
         status, reason = "error", str(error)
     except Exception as error:
-        status, reason = "error", _own_fault(invariant, error)
+        status, reason = "error", _invariant_fault(invariant, error)
     seconds = time.monotonic() - started
-    return Outcome(subject.name, invariant.name, status, reason, seconds=seconds, **more)
+    return Outcome(subject.name, invariant.name, status, reason, seconds=seconds, **fields)
 
 
 def _search(
@@ -99,12 +99,12 @@ def _search(
     profile: Profile,
     device: str,
     dtypes: tuple[str, ...] | None,
-    kept: Failures | None,
+    store: Failures | None,
 ) -> CaseSearch:
     strategy = (invariant.cases or cases)(subject)
-    wanted = None if dtypes is None else tuple(d for d in subject.dtypes if d in dtypes)
-    space = space_of(strategy).on(device, wanted)
-    return CaseSearch(subject, invariant, profile, space, kept)
+    names = None if dtypes is None else tuple(d for d in subject.dtypes if d in dtypes)
+    space = space_of(strategy).on(device, names)
+    return CaseSearch(subject, invariant, profile, space, store)
 
 
 def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
@@ -120,37 +120,37 @@ def skip_reason(subject: Subject, invariant: Invariant) -> str | None:
 
 def _fields_of(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
     """The status, the reason, and further fields of the outcome."""
-    cases = run.seen.total() - run.seen["replayed"] * (run.error is None)
+    cases = run.counts.total() - run.counts["replayed"] * (run.error is None)
     if run.error is None:
-        return *(run.ruled_out() or _verdict(run)), {"cases": cases, "note": _note(run)}
+        return *(run.exclusion() or _verdict(run)), {"cases": cases, "note": _note(run)}
     status, reason, failure = _fields_of_failure(run, run.error)
     return status, reason, {"cases": cases, "note": _note(run), "failure": failure}
 
 
 def _note(run: CaseSearch) -> str:
     """A sentence about the store of failures, if it could not be read or written."""
-    return run.kept.trouble if run.kept is not None else ""
+    return run.store.trouble if run.store is not None else ""
 
 
 def _verdict(run: CaseSearch) -> tuple[str, str]:
-    seen = f"{run.seen['scheduled']} scheduled, {run.seen['drawn']} drawn"
-    if run.seen["replayed"]:
-        seen += f", {run.seen['replayed']} replayed that failed before"
-    total = run.seen["scheduled"] + run.seen["drawn"]
+    text = f"{run.counts['scheduled']} scheduled, {run.counts['drawn']} drawn"
+    if run.counts["replayed"]:
+        text += f", {run.counts['replayed']} replayed that failed before"
+    total = run.counts["scheduled"] + run.counts["drawn"]
     if total < run.quota and run.refusals:
-        return "skipped", f"it refuses all but {total} of its cases ({seen}): {run.refused}"
+        return "skipped", f"it refuses all but {total} of its cases ({text}): {run.refusal}"
     if total < run.quota:
         return "inconclusive", (
-            f"only {total} cases said something ({seen}, {run.rejections.total()} scheduled ones "
+            f"only {total} cases said something ({text}, {run.rejections.total()} scheduled ones "
             f"rejected{_reasons(run)}); at least {run.quota} are needed"
         )
-    if run.left_out:
-        entered = calls_at(run.subject, Case((2,), 9, 9))
-        seen += (
-            f"; {run.left_out} left out, the largest: a call at L = S = 9 takes as long as about "
-            f"{entered:,.0f} functions of Python"
+    if run.omitted:
+        cost = calls_at(run.subject, Case((2,), 9, 9))
+        text += (
+            f"; {run.omitted} left out, the largest: a call at L = S = 9 takes as long as about "
+            f"{cost:,.0f} functions of Python"
         )
-    return "passed", seen
+    return "passed", text
 
 
 def _reasons(run: CaseSearch) -> str:
@@ -159,7 +159,7 @@ def _reasons(run: CaseSearch) -> str:
 
 
 def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str, Failure | None]:
-    """The status, the reason and the failure that an exception of a check is."""
+    """The status, the reason and the failure for an exception of a check."""
     if isinstance(error, InvariantViolation):
         text = str(error)
     elif isinstance(error, JudgementError):
@@ -167,7 +167,7 @@ def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str,
     elif not isinstance(error, HypothesisException) and subject_fault(run.subject, error):
         text = raised_text(run.subject, error)
     else:
-        return "error", _own_fault(run.invariant, error), None
+        return "error", _invariant_fault(run.invariant, error), None
     failure = _failure(run, error)
     fault = _fault_behind(run)
     if fault is not None:
@@ -177,34 +177,35 @@ def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str,
     return "failed", text, failure
 
 
-def _narrow_only(run: CaseSearch) -> str:
-    """What to declare of a subject that raises in half types only; empty for others."""
-    half = run.shrunk and run.failing is not None and run.failing.is_narrow
-    wide = [name for name in ("float32", "float64") if name in run.subject.dtypes]
-    if not half or not wide:
+def _half_remedy(run: CaseSearch) -> str:
+    """What to declare if the subject raises in half types only; otherwise empty."""
+    is_half = run.shrunk and run.failing is not None and run.failing.is_narrow
+    types = [name for name in ("float32", "float64") if name in run.subject.dtypes]
+    if not is_half or not types:
         return ""
-    options = " ".join(f"--dtype {name}" for name in wide)
+    options = " ".join(f"--dtype {name}" for name in types)
     return (
-        f"it raises in half types only: dtypes={(*wide,)} in the spec leaves them out, or {options}"
+        f"it raises in half types only: dtypes={(*types,)} in the spec leaves them out, or "
+        f"{options}"
     )
 
 
 def _failure(run: CaseSearch, error: BaseException) -> Failure:
     """The fields of a failure."""
-    own = _raised_by(error)
-    found = Failure(
+    cause = _subject_exception(error)
+    failure = Failure(
         named=getattr(error, "cause", None),
-        raised=type(own).__name__ if own is not None else None,
-        source_line=source_line_of(own) if own is not None else None,
+        raised=type(cause).__name__ if cause is not None else None,
+        source_line=source_line_of(cause) if cause is not None else None,
         case=run.failing.id if run.failing else None,
         smallest=run.shrunk,
         replayed=run.replayed,
-        by_design=(own and _narrow_only(run)) or declaration(run.subject, run.invariant.name),
+        by_design=(cause and _half_remedy(run)) or declaration(run.subject, run.invariant.name),
     )
     if not isinstance(error, InvariantViolation):
-        return found
+        return failure
     return replace(
-        found,
+        failure,
         quantity=error.quantity,
         place=error.place,
         got=error.got,
@@ -215,10 +216,10 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
     )
 
 
-def _raised_by(error: BaseException) -> BaseException | None:
+def _subject_exception(error: BaseException) -> BaseException | None:
     """The exception of the subject behind that of a check, or ``None`` if it raised none."""
-    own = error.__cause__ if isinstance(error, InvariantViolation) else error
-    return None if own is None or isinstance(own, AttnbenchError) else own
+    exception = error.__cause__ if isinstance(error, InvariantViolation) else error
+    return None if exception is None or isinstance(exception, AttnbenchError) else exception
 
 
 def _fault_behind(run: CaseSearch) -> Fault | None:
@@ -230,13 +231,13 @@ def _fault_behind(run: CaseSearch) -> Fault | None:
     return fault if fault is not None and fault.kind in ("changes", "random") else None
 
 
-def _own_fault(invariant: Invariant, error: BaseException) -> str:
+def _invariant_fault(invariant: Invariant, error: BaseException) -> str:
     from attnbench.registry.catalog import registry  # only broken invariants need it
 
     frames = traceback.extract_tb(error.__traceback__)
-    last = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return (
-        f"the invariant itself raised {type(error).__name__}: {error}{last}; "
+        f"the invariant itself raised {type(error).__name__}: {error}{place}; "
         f"it comes from {registry().invariant_plugin(invariant.name)}"
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from operator import is_not
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -18,12 +19,12 @@ from attnbench.specs import Invariant
 
 _PACKAGES = ("attnbench", "attnbench_plugins")
 _FIELDS = ("name", "check", "cases", "applies", "law", "kinds")
-_COMPARING = ("equal", "allclose", "isclose", "isfinite", "isnan", "all", "any", "sub", "item")
+_COMPARISONS = ("equal", "allclose", "isclose", "isfinite", "isnan", "all", "any", "sub", "item")
 """Functions of torch, and methods of tensors, by which outputs are compared."""
 
 
 class SuiteGuard:
-    """What the suite consists of, taken before the code under test is imported."""
+    """The parts of the suite before the code under test is imported."""
 
     def __init__(self) -> None:
         self._places = [*_suite()]
@@ -32,10 +33,10 @@ class SuiteGuard:
     def change(self) -> str | None:
         """The first part of the suite that was replaced since, in words; ``None`` if none was."""
         for owner, name, value in self._places:
-            if _now(owner, name) is not value:
+            if _current_part(owner, name) is not value:
                 return f"{_title(owner)}.{name} was replaced"
         for function, *parts in self._codes:
-            if any(now is not then for now, then in zip(_parts(function), parts, strict=True)):
+            if any(map(is_not, _parts(function), parts)):
                 return f"the code of {function.__module__}.{function.__qualname__} was replaced"
         return None
 
@@ -49,7 +50,7 @@ def _suite() -> Iterator[tuple[Any, str, Any]]:
         for field in _FIELDS:
             yield invariant, field, vars(invariant)[field]
     for owner in (torch, torch.Tensor):
-        for name in _COMPARING:
+        for name in _COMPARISONS:
             if hasattr(owner, name):
                 yield owner, name, getattr(owner, name)
 
@@ -59,14 +60,14 @@ def _module_parts(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
         if isinstance(value, FunctionType | type):
             yield module, name, value
         if isinstance(value, type) and value.__module__ == module.__name__:
-            for attribute, held in list(vars(value).items()):
-                if isinstance(held, FunctionType | staticmethod | classmethod | property):
-                    yield value, attribute, held
+            for attribute, member in list(vars(value).items()):
+                if isinstance(member, FunctionType | staticmethod | classmethod | property):
+                    yield value, attribute, member
 
 
-def _now(owner: Any, name: str) -> Any:
-    own = owner not in (torch, torch.Tensor)
-    return vars(owner).get(name) if own else getattr(owner, name, None)
+def _current_part(owner: Any, name: str) -> Any:
+    is_ours = owner not in (torch, torch.Tensor)
+    return vars(owner).get(name) if is_ours else getattr(owner, name, None)
 
 
 def _is_function(value: Any) -> bool:

@@ -52,9 +52,9 @@ def subject_rows(
     """
     from attnbench.subject.lookup import installed, resolve
 
-    found = installed() if targets is None else [s for t in targets for s in resolve(t)]
+    subjects = installed() if targets is None else [s for t in targets for s in resolve(t)]
     rows = []
-    for subject in found:
+    for subject in subjects:
         maker = subject.maker
         rows.append(
             {
@@ -82,13 +82,13 @@ def _layer(subject: Any, size: int | None) -> dict[str, Any] | None:
     maker = subject.maker
     if not isinstance(maker, LayerSpec):
         return None
-    cache, legal = maker.cache, {}
+    cache, sizes = maker.cache, {}
     if size is not None:
-        legal["size"] = size
+        sizes["size"] = size
         with contextlib.suppress(Exception):  # if sizes raises, so does the measurement
-            legal["size"] = subject.legal(Case(query_size=size)).query_size
+            sizes["size"] = subject.legal(Case(query_size=size)).query_size
     return {
-        **legal,
+        **sizes,
         "causal": maker.causal,
         "window": maker.window,
         "accepts": list(maker.accepts),
@@ -158,27 +158,27 @@ def plan(
     pairs: list[tuple[Address, str]] = []
     statements: dict[str, str] = {}
     of_subject: dict[str, list[str]] = {}
-    about: list[str] = []
-    every = targets is None
+    lines: list[str] = []
+    is_complete = targets is None
     targets = all_targets(profile) if targets is None else targets
     for target in targets:
-        found, chosen = planned(
+        resolved, checks = planned(
             target, profile=profile, device=device, dtypes=dtypes, invariants=invariants
         )
-        statements |= {invariant.name: invariant.statement for invariant in chosen}
-        for subject in found:
+        statements |= {invariant.name: invariant.statement for invariant in checks}
+        for subject in resolved:
             pairs.append((subject.address, subject.name))
             named = invariants is not None
-            of_subject[subject.name] = [i.name for i in chosen if named or subject.kind in i.kinds]
-            about += subject.about
+            of_subject[subject.name] = [i.name for i in checks if named or subject.kind in i.kinds]
+            lines += subject.about
             gaps += [asdict(gap) for gap in gaps_of(subject)]
             laws[subject.name] = list(subject.laws)
     return {
         "subjects": list(dict.fromkeys(pairs)),
         "invariants": list(statements.items()),
         "of_subject": of_subject,
-        "left_out": len(subjects()) - len(targets) if every else 0,
-        "about": list(dict.fromkeys(about)),
+        "left_out": len(subjects()) - len(targets) if is_complete else 0,
+        "about": list(dict.fromkeys(lines)),
         "gaps": gaps,
         "laws": laws,
     }

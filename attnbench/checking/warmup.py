@@ -20,8 +20,8 @@ from attnbench.checking.hypothesis_engine import search
 _DRAWS = 500
 """One draw of twenty is of a constant."""
 
-many = lists(integers(0, 99), min_size=_DRAWS, max_size=_DRAWS)
-search(many, lambda drawn: False, phases=(Phase.generate,), examples=3)
+numbers = lists(integers(0, 99), min_size=_DRAWS, max_size=_DRAWS)
+search(numbers, lambda values: False, phases=(Phase.generate,), examples=3)
 inspect.getmodule(search.__code__)
 gc.collect()
 gc.freeze()

@@ -1,4 +1,4 @@
-"""What a check is to run: subjects with their invariants, and how they are split."""
+"""The work of a check: subjects with their invariants, and how they are split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnbench.processes.pool import cores
 from attnbench.registry.address import Address
 
 RESTARTS = 1
-"""How often a subject is restarted, after the invariant in which its process ended."""
+"""How often a subject's process is restarted after it ended in an invariant."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Work:
     """One subject, and the invariants that still have to run on it.
 
     Args:
-        target: address by which the child finds it, and it alone.
+        target: address of this subject alone.
         invariants: names of the invariants, in order.
         label: name of the subject in its outcomes.
         broken: whether the contract failed.
@@ -61,13 +61,13 @@ def shared_out(works: Sequence[Work], jobs: int) -> list[Work]:
     parts = (jobs or cores()) // max(1, len(works))
     if parts < 2:
         return list(works)
-    found = []
+    pieces = []
     for work in works:
-        first = tuple(name for name in work.invariants if name == CONTRACT)
-        rest = [name for name in work.invariants if name != CONTRACT]
-        shares = [(*first, *rest[part::parts]) for part in range(min(parts, len(rest)))]
-        found += [replace(work, invariants=share) for share in shares] or [work]
-    return found
+        contract = tuple(name for name in work.invariants if name == CONTRACT)
+        others = [name for name in work.invariants if name != CONTRACT]
+        shares = [(*contract, *others[part::parts]) for part in range(min(parts, len(others)))]
+        pieces += [replace(work, invariants=share) for share in shares] or [work]
+    return pieces
 
 
 def digests(pairs: Sequence[tuple[Address, str]]) -> dict[str, str]:
@@ -80,20 +80,20 @@ def digests(pairs: Sequence[tuple[Address, str]]) -> dict[str, str]:
     }
 
 
-def without(works: Sequence[Work], recorded: Collection[Outcome]) -> list[Work]:
+def remaining_works(works: Sequence[Work], outcomes: Collection[Outcome]) -> list[Work]:
     """The works without the outcomes that an earlier run recorded.
 
     A contract that failed runs again before the remaining invariants, whose process must know it.
     """
-    done = {key_of(outcome): outcome.status for outcome in recorded}
-    found = []
+    statuses = {key_of(outcome): outcome.status for outcome in outcomes}
+    remaining = []
     for work in works:
-        left = [n for n in work.invariants if (work.label, work.seed, n) not in done]
-        broken = done.get((work.label, work.seed, CONTRACT)) == "failed"
-        if left:
-            first = (CONTRACT,) if broken else ()
-            found.append(replace(work, invariants=(*first, *left), broken=broken))
-    return found
+        names = [n for n in work.invariants if (work.label, work.seed, n) not in statuses]
+        is_broken = statuses.get((work.label, work.seed, CONTRACT)) == "failed"
+        if names:
+            contract = (CONTRACT,) if is_broken else ()
+            remaining.append(replace(work, invariants=(*contract, *names), broken=is_broken))
+    return remaining
 
 
 def key_of(outcome: Outcome) -> tuple[str, int | None, str]:

@@ -150,7 +150,7 @@ def command(
         "memory_gib": memory,
     }
     earlier = tuple(run.by_key.values())
-    options = {**settings, "asked": tuple(invariant or ())}
+    options = {**settings, "user_invariants": tuple(invariant or ())}
     checks = parallel.run_checks(works, options, cluster=cluster, recorded=earlier, **limits)
     with contextlib.closing(checks):  # its children end here, also early
         run.collect(checks, sum(expected.values()) * len(all_seeds) - len(earlier))

@@ -10,7 +10,7 @@ import pytest
 from attnbench.checking.journal import Journal
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.parallel import over_seeds
-from attnbench.checking.works import Work, digests, without
+from attnbench.checking.works import Work, digests, remaining_works
 from attnbench.errors import UsageError
 from attnbench.registry.address import Address
 
@@ -28,9 +28,12 @@ def test_outcomes_come_back_and_are_not_asked_for_again(tmp_path: Path) -> None:
     again = Journal(path, ASKED)
     assert again.outcomes == [one("a", seed=3)]
     three, four = (Work(Address("additive"), ("a", "b"), "additive", seed=n) for n in (3, 4))
-    assert without([three, four], again.outcomes) == [replace(three, invariants=("b",)), four]
+    assert remaining_works([three, four], again.outcomes) == [
+        replace(three, invariants=("b",)),
+        four,
+    ]
     again.add(one("b", seed=3))
-    assert without([three, four], again.outcomes) == [four]
+    assert remaining_works([three, four], again.outcomes) == [four]
 
 
 def test_a_torn_last_line_is_left_out_and_the_next_outcome_takes_its_place(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_versions_out_of_range_are_one_line_each(
 ) -> None:
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: versions.get(name) or real(name))
-    wrong = doctor._wrong_versions()
+    wrong = doctor._version_problems()
     assert wrong
     assert told in " ".join(wrong)
     assert all("\n" not in line for line in wrong)

@@ -126,7 +126,7 @@ def _script(subject: Subject, invariant: Invariant, case: Case) -> tuple[str, st
         variables, ending, expected = *_shape_and_dtype(subject, tape), "AssertionError"
     else:
         raise Unwritable("nothing was compared")
-    steps = tape.needed(variables)
+    steps = tape.steps_for(variables)
     for step in steps:
         if step.problem:
             raise Unwritable(step.problem)
