@@ -124,7 +124,7 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor) -> Fault | None:
 
 
 def unusable(subject: Subject, device: str = "cpu", dtypes: tuple[str, ...] = ()) -> str | None:
-    """The reason why a subject has no usable answer at an ordinary case, or ``None`` if it has.
+    """The reason why a subject has no usable answer at an ordinary case, or ``None`` if it has one.
 
     Every property fails for such a subject, so checking them adds no information.
     """

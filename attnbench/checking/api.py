@@ -179,7 +179,7 @@ def planned(
 
 
 def _with_user_invariants(subject: Subject, invariants: Iterable[str] | None) -> Subject:
-    """The subject, without exemptions from invariants on its adapter that are named."""
+    """The subject without its exemptions from those invariants on its adapter that are named."""
     spec = subject.spec
     if invariants is None or not isinstance(spec, AdaptedSpec):
         return subject
@@ -207,8 +207,8 @@ def outcomes_of(
 ) -> Iterator[Outcome]:
     """Yield the outcomes of one subject as they come, the first failure with evidence.
 
-    None counts once the subject's code has changed the suite. If the contract fails in a way that
-    spoils every call, no other property is checked, since each would fail without adding
+    Once the subject's code has changed the suite, all are crashed. If the contract fails in a way
+    that spoils every call, no other property is checked, since each would fail without adding
     information. Torch's global generator is restored after each.
 
     Args:
@@ -240,8 +240,8 @@ def spoils_all(
 ) -> bool:
     """Whether the contract failed so that other properties add nothing.
 
-    It does where a call raises, or its failure names its cause. A NaN may be that of some values
-    only; the other properties run if an ordinary call has none.
+    True if a call raised or the failure names its cause. NaN may come from some values only, so
+    that the other properties run if an ordinary call gives none.
     """
     failure = outcome.failure
     if failure is None:

@@ -1,4 +1,4 @@
-"""Whether a process that checked a subject still tells right from wrong.
+"""Canaries, which show whether a process that checked a subject still tells right from wrong.
 
 The code under test runs in the process that checks it, where it can replace invariants, and also
 what looks for such changes. Each process therefore checks a canary last, which is known to be

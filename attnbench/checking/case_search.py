@@ -95,14 +95,14 @@ class CaseSearch:
 
     def _replay(self) -> None:
         for part in self.space.parts if self.store is not None else ():
-            for raw in self._stored(part):
+            for raw in self._stored_cases(part):
                 if self._fails_raw(part, raw, "replayed"):
                     self.replayed = True
                     return
                 assert self.store is not None
                 self.store.delete(self._key_of(part), raw.id)
 
-    def _stored(self, part: Part) -> list[Case]:
+    def _stored_cases(self, part: Part) -> list[Case]:
         """The stored raw cases that are still in a part."""
         cases = []
         assert self.store is not None
@@ -211,7 +211,7 @@ class CaseSearch:
         self.error = self._verdict(self.failing)
 
     def _verdict(self, case: Case) -> BaseException | None:
-        """The exception that the check raises at a case, cached; a rejection is one as well."""
+        """The exception that the check raises at a case, cached; a rejection counts as one."""
         if case not in self._verdicts:
             self._verdicts[case] = self._exception_at(case)
         return self._verdicts[case]

@@ -1,4 +1,4 @@
-"""The report of a check: its outcomes, and what was not looked at."""
+"""The report of a check: its outcomes, and what it did not test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CheckReport:
         seed: seed of the drawn cases; ``None`` if derandomised.
         notes: further remarks on the run.
         about: styles of call and conventions of the subjects; the first lines of the report.
-        coverage: what was not looked at, the heaviest first; the last lines of the report.
+        coverage: what was not tested, the heaviest gap first; the last lines of the report.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -80,7 +80,7 @@ class CheckReport:
 
     @classmethod
     def from_json(cls, text: str) -> CheckReport:
-        """The report of which :meth:`to_json` made a text.
+        """Read a report from the text of :meth:`to_json`.
 
         Raises:
             UsageError: it is not JSON of a report, or of another version of its schema.

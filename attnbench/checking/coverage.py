@@ -17,7 +17,7 @@ HEAVY = 4
 
 _PADDED = "padding with a cache was not tested"
 _DECODES = "padded_rows_decode_as_alone"
-"""What tests it all the same, where calls without a cache promise it."""
+"""The invariant that tests it too, for layers that promise it in calls without a cache."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ def _of_call(subject: Subject) -> _Entries:
     """The gaps of a scoring function, a kernel or a mechanism."""
     entries: _Entries = []
     if subject.maker.reference is None and getattr(subject.maker, "same_as", None) is None:
-        declared = "reference=lambda module, q, k: ... (the score of one query and one key)"
+        remedy = "reference=lambda module, q, k: ... (the score of one query and one key)"
         if subject.scoring is None:
-            declared = 'reference=, or same_as="scaled_dot" or what else it should equal'
-        entries.append((3, "no reference: a wrong formula that is consistent passes", declared))
+            remedy = 'reference=, or same_as="scaled_dot" or what else it should equal'
+        entries.append((3, "no reference: a wrong formula that is consistent passes", remedy))
     if subject.scoring is None:
         if not subject.conventions.masks:
             entries.append((2, "it takes no mask: none was tried", "the convention masks"))
         if not subject.gives_weights:
-            declared = 'laws=("pools_values",), or "return_weights" in accepts'
-            entries.append((1, "its weights were not looked at, only the output", declared))
+            remedy = 'laws=("pools_values",), or "return_weights" in accepts'
+            entries.append((1, "its weights were not looked at, only the output", remedy))
     return entries
 
 
@@ -94,8 +94,8 @@ def coverage_of(
     """The gaps of some subjects and those that only the outcomes show, the heaviest first."""
     outcomes = list(outcomes)
     subjects = {o.subject for o in outcomes if o.invariant == _DECODES and o.status == "failed"}
-    declared = [gap for gap in gaps if gap.what != _PADDED or gap.subject not in subjects]
-    gaps = [*declared, *_untested_laws(laws, outcomes)]
+    untested = [gap for gap in gaps if gap.what != _PADDED or gap.subject not in subjects]
+    gaps = [*untested, *_untested_laws(laws, outcomes)]
     return tuple(sorted(gaps, key=lambda gap: -gap.weight))
 
 

@@ -1,4 +1,4 @@
-"""What a spec declares if a subject violates an invariant by design."""
+"""The declaration in a spec that allows its subject to violate an invariant by design."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CONVENTIONS: Mapping[str, tuple[str, str]] = {
     "hidden_keys_stay_hidden_at_extreme_scores": ("mask_value", "the number that stands for -inf"),
     "mask_forms_agree": ("masks", "those of boolean, floating, lengths and keys that it takes"),
 }
-"""The convention that answers an invariant, and its values."""
+"""The convention that replaces an invariant, and its values."""
 
 _KEYS = frozenset(field.name for field in fields(Conventions))
 
@@ -51,14 +51,14 @@ _FIELDS: Mapping[str, str] = {
     "later_tokens_are_invisible": "causal=False",
     "outputs_see_no_more_than_the_window": "window=, the number of tokens that one sees",
 }
-"""The field of a layer's spec that answers an invariant."""
+"""The field of a layer's spec that replaces an invariant."""
 
 
 def declaration(subject: Subject, invariant: str) -> str:
     """What to declare if the subject is meant to violate an invariant; empty for the contract.
 
     A convention, a field or a law says what holds instead, and keeps the rest of the suite in
-    force; an exemption is offered where none of them is the answer.
+    force; an exemption is offered where there is none of them.
     """
     spec = subject.spec
     if invariant == CONTRACT:

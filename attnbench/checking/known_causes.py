@@ -18,6 +18,6 @@ def known_causes() -> Mapping[str, Any]:
 
 
 def cause_in_words(cause: str) -> str:
-    """A cause in words; an unknown one, of another plugin's invariant, is its own description."""
+    """A cause in words; the cause that another plugin's invariant names is its own description."""
     text: str = known_causes()["causes"].get(cause, cause)
     return text

@@ -50,25 +50,25 @@ class Baseline:
             raise UsageError(f"cannot read the baseline {path}: {error}.") from None
         return cls(path, frozenset(_entries(lines, path)))
 
-    def known(self, outcome: Outcome) -> Outcome:
+    def skip_known(self, outcome: Outcome) -> Outcome:
         """The outcome, skipped if it is a known failure."""
         if outcome.ok or _entry(outcome) not in self.entries:
             return outcome
         reason = f"known failure, in {self.path}: {first_line(outcome.reason)}"
         return replace(outcome, status="skipped", reason=reason, failure=None, command=None)
 
-    def knows(self, outcome: Outcome) -> bool:
-        """Whether it is an outcome that :meth:`known` made of a known failure."""
+    def has_skipped(self, outcome: Outcome) -> bool:
+        """Whether it is an outcome that :meth:`skip_known` made of a known failure."""
         return outcome.reason.startswith(f"known failure, in {self.path}: ")
 
     def stale(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> list[str]:
         """Entries of checked subjects that did not fail.
 
         Args:
-            outcomes: the outcomes of the check, known failures as :meth:`known` gives them.
+            outcomes: the outcomes of the check, known failures as :meth:`skip_known` gives them.
             names: names of the invariants that were asked for; ``None`` if all were.
         """
-        failing = {_entry(o) for o in outcomes if not o.ok or self.knows(o)}
+        failing = {_entry(o) for o in outcomes if not o.ok or self.has_skipped(o)}
         subjects = {o.subject for o in outcomes}
         unrun = {_entry(o) for o in outcomes if o.reason.startswith("not run")}
         return sorted(
@@ -99,11 +99,11 @@ class Baseline:
 
     def remarks(self, outcomes: Collection[Outcome], names: Collection[str] | None) -> list[str]:
         """A line about the entries that no longer fail."""
-        stale = self.stale(outcomes, names)
+        entries = self.stale(outcomes, names)
         message = (
-            f"{self.path}: no longer failing: {', '.join(stale)} (--update-baseline removes it)"
+            f"{self.path}: no longer failing: {', '.join(entries)} (--update-baseline removes it)"
         )
-        return [message] if stale else []
+        return [message] if entries else []
 
 
 def _entry(outcome: Outcome) -> str:

@@ -35,7 +35,7 @@ def running_order(invariant: str) -> tuple[bool, int]:
 
 @dataclass(frozen=True)
 class Failure:
-    """What was found where an invariant failed. Fields that do not apply are empty.
+    """The data of an invariant's failure. Fields that do not apply are empty.
 
     Args:
         quantity: what has a wrong value, as an expression.
@@ -126,7 +126,7 @@ class Outcome:
         return self.status in GOOD
 
     def to_data(self) -> dict[str, Any]:
-        """The fields as plain data; numbers that JSON does not have are their names."""
+        """The fields as plain data; NaN and infinities, which JSON lacks, become text."""
         data: dict[str, Any] = _plain(asdict(self))
         return data
 
@@ -136,7 +136,7 @@ class Outcome:
 
     @classmethod
     def from_data(cls, row: Mapping[str, Any]) -> Outcome:
-        """The outcome of which :meth:`to_data` made a row."""
+        """Read an outcome from a row of :meth:`to_data`."""
         failure = row["failure"]
         if failure is not None:
             values = {name: failure[name] for name in Failure.__dataclass_fields__}

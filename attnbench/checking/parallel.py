@@ -22,7 +22,7 @@ _CHECK_IMPORTS = (
 """Imports of a check, which take 1 to 2 s per child, including those at the first use."""
 
 _TRACING_IMPORTS = ("torch._dynamo", *_CHECK_IMPORTS)
-"""The same with what traces calls, which takes 1 s more per child."""
+"""The same with the tracer of calls, which takes 1 s more per child."""
 
 PRELOAD = ("torch._inductor.compile_fx", *_TRACING_IMPORTS)
 """The same with the compiler, which takes another second per child."""
@@ -58,8 +58,8 @@ def run_checks(
 ) -> Generator[Outcome, None, None]:
     """Run works and yield outcomes as they come, one for each subject, invariant and seed.
 
-    An outcome is yielded again, and then replaces the first, if it turns out later that nothing
-    which its process said counts.
+    If the canary of a process does not fail, its outcomes are yielded again, as crashed ones that
+    replace the first.
 
     Args:
         works: the works.

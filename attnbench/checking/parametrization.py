@@ -79,7 +79,7 @@ class Check:
 
 
 _REPORTED_SUBJECTS: WeakSet[Subject] = WeakSet()
-"""Subjects of which a test reported that they violate the contract; the others are skipped then.
+"""Subjects whose violation of the contract a test has reported; their other tests are skipped.
 
 The contract's own test may be deselected, and with nothing but skips a run would be green.
 """

@@ -70,7 +70,7 @@ def current_profile() -> Profile:
 
 @contextmanager
 def effort_of(profile: Profile, failures: Failures | None, *, shrink: bool) -> Iterator[None]:
-    """The context of a run."""
+    """Set the effort of a run for a context."""
     token = _EFFORT.set(Effort(profile, failures, shrink))
     try:
         yield

@@ -116,7 +116,7 @@ def _lines_of(failure: Failure) -> list[str]:
 def _other_failures(others: Iterable[Outcome]) -> list[str]:
     """Lines that name failures, those for the same reason together; the contract comes first."""
     names: dict[str, list[str]] = {}
-    for outcome in sorted(others, key=lambda one: (one.invariant != CONTRACT, one.invariant)):
+    for outcome in sorted(others, key=lambda o: (o.invariant != CONTRACT, o.invariant)):
         raising = _raising(outcome.failure) if outcome.failure else first_line(outcome.reason)
         head = f"also {outcome.status}{raising and ', '}{raising or ''}: "
         if outcome.failure is not None:

@@ -1,4 +1,4 @@
-"""Whether the code under test changed the suite that checks it.
+"""The guard that notices if the code under test changes the suite that checks it.
 
 A file that is checked runs in the process that checks it. Code that replaces an invariant, or a
 function that compares, would pass everything; what was found in such a process counts for nothing.

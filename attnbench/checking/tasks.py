@@ -185,7 +185,7 @@ def plan(
 
 
 def code_lines(target: Address) -> tuple[str, int, int, int] | None:
-    """File, line, first and last line of the code of the subject of an address, if at hand."""
+    """File, line, first and last line of the code of the subject of an address, if available."""
     from attnbench.subject.code_lines import code_lines
     from attnbench.subject.lookup import resolve
 

@@ -18,7 +18,7 @@ from hypothesis.strategies import integers, lists
 from attnbench.checking.hypothesis_engine import search
 
 _DRAWS = 500
-"""One draw of twenty is of a constant."""
+"""Enough to include constants, which are one draw in twenty."""
 
 numbers = lists(integers(0, 99), min_size=_DRAWS, max_size=_DRAWS)
 search(numbers, lambda values: False, phases=(Phase.generate,), examples=3)

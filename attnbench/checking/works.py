@@ -83,7 +83,7 @@ def digests(pairs: Sequence[tuple[Address, str]]) -> dict[str, str]:
 def remaining_works(works: Sequence[Work], outcomes: Collection[Outcome]) -> list[Work]:
     """The works without the outcomes that an earlier run recorded.
 
-    A contract that failed runs again before the remaining invariants, whose process must know it.
+    A failed contract runs again before the remaining invariants, whose process needs its outcome.
     """
     statuses = {key_of(outcome): outcome.status for outcome in outcomes}
     remaining = []

@@ -168,7 +168,7 @@ def command(
         known_failures.write()
         notes.append(f"{baseline} holds {len(known_failures.entries)} known failures")
     notes += known_failures.remarks(outcomes, invariant)
-    outcomes = [known_failures.known(outcome) for outcome in outcomes]
+    outcomes = [known_failures.skip_known(outcome) for outcome in outcomes]
     gaps = coverage_of((Gap(**row) for row in plan["gaps"]), plan["laws"], outcomes)
     causes = with_cause(outcomes)
     report = CheckReport(causes, profile, seed, tuple(notes), tuple(plan["about"]), gaps)
@@ -180,7 +180,7 @@ def command(
     if run.ended == "interrupted":
         return INTERRUPTED
     statuses = [outcome.status for outcome in outcomes]
-    if "passed" not in statuses and not any(map(known_failures.knows, outcomes)):
+    if "passed" not in statuses and not any(map(known_failures.has_skipped, outcomes)):
         statuses.append("inconclusive")  # all skipped: nothing was checked
     return exit_code(statuses, plugin_failed=any(row["status"] == "failed" for row in plugins))
 
@@ -211,7 +211,7 @@ class _Run:
 
         keys = {(work.label, work.seed, name) for work in works for name in work.invariants}
         saved = self.journal.outcomes if self.journal else []
-        recalled = [self.known_failures.known(outcome) for outcome in saved]
+        recalled = [self.known_failures.skip_known(outcome) for outcome in saved]
         self.by_key = {key_of(o): o for o in recalled if key_of(o) in keys} | self.by_key
 
     def collect(self, outcomes: Iterable[Outcome], count: int) -> None:
@@ -226,7 +226,7 @@ class _Run:
                     new = key_of(outcome) not in self.by_key
                     if self.journal is not None:
                         self.journal.add(outcome)
-                    outcome = self.known_failures.known(outcome)
+                    outcome = self.known_failures.skip_known(outcome)
                     self.by_key[key_of(outcome)] = outcome
                     self._show(outcome)
                     advance(new, f"{outcome.subject}: {outcome.invariant}")

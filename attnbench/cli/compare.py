@@ -96,9 +96,9 @@ def _compare_here(request: Request, cases: list[BenchCase], as_json: bool, **opt
     _show_duel(plan, as_json, interrupted=interrupted)
     if interrupted:
         return INTERRUPTED
-    refused = [row for row in plan.duel.rows if row.refused]
-    if len(refused) == len(plan.duel.rows) and not any(row.differs for row in refused):
-        raise UsageError(f"nothing could be compared: {refused[0].subject}: {refused[0].reason}")
+    refusals = [row for row in plan.duel.rows if row.refused]
+    if len(refusals) == len(plan.duel.rows) and not any(row.differs for row in refusals):
+        raise UsageError(f"nothing could be compared: {refusals[0].subject}: {refusals[0].reason}")
     return exit_code(row.verdict for row in plan.duel.rows)
 
 

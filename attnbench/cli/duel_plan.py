@@ -62,8 +62,8 @@ def classify(arguments: Sequence[str], results: Path) -> Request:
         elif revision:
             revisions.append(text)
         else:
-            recorded = [path.stem for path in results.glob("*.jsonl")]
-            names = [*recorded, *branches(Path.cwd()), *subject_names]
+            run_ids = [path.stem for path in results.glob("*.jsonl")]
+            names = [*run_ids, *branches(Path.cwd()), *subject_names]
             hint = nearest(text, names)
             raise UnknownNameError(
                 f"{text!r} is not a file or folder of records, the id of a run in {results}, a "
@@ -200,9 +200,9 @@ def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tu
     a, b = exchange.names()
     common = [name for name in b if name in a]
     for side, names, others in zip(exchange.sides, (a, b), (b, a), strict=True):
-        own = [name for name in names if name not in others]
-        if own:
-            notes.append(f"Only {side.name} has {', '.join(own)}.")
+        extras = [name for name in names if name not in others]
+        if extras:
+            notes.append(f"Only {side.name} has {', '.join(extras)}.")
     if not common:
         raise UsageError(
             "the two sides have no subject in common whose code is in this repository: "

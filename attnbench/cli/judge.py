@@ -132,8 +132,8 @@ def _serve(court: Court, options: dict[str, Any]) -> int:
             request = json.loads(line)
             if not isinstance(request, dict) or not isinstance(request.get("target"), str):
                 raise UsageError('a request is {"target": "path/to/file.py:NAME", ...}')
-            if unknown := sorted(set(request) - keys):
-                raise UsageError(f"a request has no {unknown[0]!r}, but {', '.join(sorted(keys))}")
+            if extras := sorted(set(request) - keys):
+                raise UsageError(f"a request has no {extras[0]!r}, but {', '.join(sorted(keys))}")
             answer = court.judge(**{**options, **request}).as_data()
         except (AttnbenchError, ValueError) as error:
             answer = {"error": str(error)}

@@ -132,7 +132,7 @@ def _show(row: dict[str, Any], case: str) -> None:
         auto = _auto(row["kernels"])
         for kernel in [*row["kernels"], {"kernel": "plain", "reason": None, "priority": None}]:
             mark = " (taken)" if kernel["kernel"] == auto else ""
-            why = f"priority {kernel['priority']}" if kernel["priority"] is not None else "always"
-            typer.echo(f"    {kernel['kernel']:14}{kernel['reason'] or why}{mark}")
+            rank = f"priority {kernel['priority']}" if kernel["priority"] is not None else "always"
+            typer.echo(f"    {kernel['kernel']:14}{kernel['reason'] or rank}{mark}")
             if kernel.get("runs_as"):
                 typer.echo(f"    {'':14}runs as: {kernel['runs_as']}")

@@ -222,7 +222,7 @@ def _place(results: Path, run: str | None, *, resume: bool) -> Place:
 
 
 def _same_baselines(place: Place, baselines: tuple[str, str]) -> None:
-    """Refuse to resume a run whose ratios are to another subject."""
+    """Refuse to resume a run whose ratios have another baseline."""
     for record in place.done:
         baseline = baseline_of(record.kind, baselines)
         if record.baseline not in (None, baseline):

@@ -24,18 +24,18 @@ def written(tmp_path: Path, *lines: str) -> Path:
 def test_a_known_failure_is_skipped_with_its_reason_and_a_new_one_fails(tmp_path: Path) -> None:
     path = written(tmp_path, "mine: weights_sum_to_one")
     baseline = Baseline.read(path)
-    known = baseline.known(FAILED)
+    known = baseline.skip_known(FAILED)
     assert known.status == "skipped"
     assert known.reason == f"known failure, in {path}: a row sums to 2"
-    assert baseline.knows(known)
-    assert baseline.known(NEW) is NEW
-    assert baseline.known(PASSED) is PASSED
+    assert baseline.has_skipped(known)
+    assert baseline.skip_known(NEW) is NEW
+    assert baseline.skip_known(PASSED) is PASSED
 
 
 def test_entries_that_no_longer_fail_are_stale_if_they_were_looked_at(tmp_path: Path) -> None:
     entries = ("mine: keeps_the_contract", "mine: weights_sum_to_one", "mine: gone", "other: gone")
     baseline = Baseline.read(written(tmp_path, *entries))
-    outcomes = [PASSED, baseline.known(FAILED)]
+    outcomes = [PASSED, baseline.skip_known(FAILED)]
     assert baseline.stale(outcomes, None) == ["mine: gone", "mine: keeps_the_contract"]
     assert baseline.stale(outcomes, ["keeps_the_contract"]) == ["mine: keeps_the_contract"]
     skipped = Outcome("mine", "keeps_the_contract", "skipped", "not run: the contract failed")

@@ -88,15 +88,15 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     if CONTRACT in failures:  # any other call fails as the contract's does
         return None
     wide_count = sum(bool(entry.case) and not _narrow(entry) for entry in failures.values())
-    for name, usual in _table():
+    for name, default in _table():
         candidate = failures.get(name)
         if (
             candidate is None
             or candidate.raised
-            or (usual and candidate.named not in (None, usual))
+            or (default and candidate.named not in (None, default))
         ):
             continue
-        cause = _NARROW if name in _NUMERIC and _narrow(candidate) else usual or candidate.named
+        cause = _NARROW if name in _NUMERIC and _narrow(candidate) else default or candidate.named
         if cause == _NARROW and wide_count > _MOST_FAILURES:
             continue
         if cause is not None and not (name in _general() and len(failures) > _MOST_FAILURES):
@@ -117,7 +117,7 @@ def _named_cause(failures: Mapping[str, Failure]) -> str | None:
     if contract is not None and contract.named is not None:
         return contract.named
     padding = failures.get(_PADDING)
-    if padding is not None and padding.named == "mask_inverted":  # as real tokens alone are inert
+    if padding is not None and padding.named == "mask_inverted":  # only real tokens are inert
         return padding.named
     causes = [failure.named for failure in failures.values() if failure.named is not None]
     for cause in dict.fromkeys(causes):

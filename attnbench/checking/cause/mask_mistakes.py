@@ -11,7 +11,7 @@ from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import stages_of
 
 _LARGE_NUMBER = 1e4
-"""A number whose negative stands for minus infinity, and leaves a row of it alone as it was."""
+"""Its negative is a stand-in for minus infinity that does not change a fully hidden row."""
 
 
 def _masks(call: Call) -> Named:
@@ -36,7 +36,7 @@ def _masks(call: Call) -> Named:
 
 
 def _all_masks(call: Call) -> Named:
-    """Mistakes of masks, lengths and causality alike."""
+    """Mistakes about masks, lengths and causality together."""
     allowed = call.stages.allowed
     if not bool(allowed.all()):
         unmasked = call.stages.replace(allowed=torch.ones_like(allowed))

@@ -53,17 +53,17 @@ def _lost_part(subject: Subject) -> str | None:
 
     output = subject.output(module, inputs.replace(attn_mask=mask))
     calls = ((mask | ~mask, masked(None)), (padding, subject.output(module, inputs)))
-    if not all(_same(masked(keys), expected) for keys, expected in calls):
+    if not all(_agrees(masked(keys), expected) for keys, expected in calls):
         return None
-    if _same(output, masked(mask & padding)):
+    if _agrees(output, masked(mask & padding)):
         return None
     mistakes = {
         "lengths_lost_beside_a_mask": mask,
         "mask_lost_beside_lengths": padding,
         "mask_counts_where_lengths_hide_too": mask | padding,
     }
-    return next((name for name, keys in mistakes.items() if _same(output, masked(keys))), None)
+    return next((name for name, keys in mistakes.items() if _agrees(output, masked(keys))), None)
 
 
-def _same(output: Tensor, expected: Tensor) -> bool:
+def _agrees(output: Tensor, expected: Tensor) -> bool:
     return bool(((output - expected).abs() <= _MARGIN * expected.abs().amax()).all())

@@ -106,10 +106,10 @@ def tally(
     with torch.no_grad():
         for call, output, margin in _answers(subject, counterexamples):
             expected = call.stages.output
-            is_wrong = not _same(output, expected, margin)
+            is_wrong = not _agree(output, expected, margin)
             wrong_count += is_wrong
             mistakes = [
-                (n, other) for n, other in mistaken(call) if not _same(other, expected, 4 * margin)
+                (n, other) for n, other in mistaken(call) if not _agree(other, expected, 4 * margin)
             ]
             if is_wrong:
                 hits.update(
@@ -144,7 +144,7 @@ def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
         return None
     margin = share * float(values.amax())
     for name, other in mistaken(call):
-        if _reproduces(other, output, margin) and not _same(other, call.stages.output, 4 * margin):
+        if _reproduces(other, output, margin) and not _agree(other, call.stages.output, 4 * margin):
             cause: str = known_causes()["mistakes"][mistake_of(name)]
             return cause
     return None
@@ -217,10 +217,10 @@ def _reproduces(mistake: Tensor, output: Tensor, margin: float) -> bool:
     if mistake.shape != output.shape:
         return False
     empty = (mistake == 0).all(-1, keepdim=True) & output.isnan().all(-1, keepdim=True)
-    return not bool(empty.all()) and _same(output.masked_fill(empty, 0.0), mistake, margin)
+    return not bool(empty.all()) and _agree(output.masked_fill(empty, 0.0), mistake, margin)
 
 
-def _same(first: Tensor, second: Tensor, margin: float) -> bool:
+def _agree(first: Tensor, second: Tensor, margin: float) -> bool:
     """Whether two outputs agree, NaN with NaN."""
     if first.shape != second.shape:
         return False

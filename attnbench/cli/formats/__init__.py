@@ -1,4 +1,4 @@
-"""What ``attnbench check --format`` writes: one module per format, with a function ``render``.
+"""The formats of ``attnbench check --format``: one module per format, with a function ``render``.
 
 ``render(findings)`` gives the text of a report; a format other than ``text`` and ``github`` is a
 document of its own, on standard output or in a file.

@@ -41,13 +41,13 @@ def show(content: Mapping[str, Any], records: Sequence[Record], subjects: Sequen
     from rich.markup import escape
 
     screen = console()
-    wrong = content["wrong"]
-    if wrong:
-        screen.print(f"[bold red]Wrong:[/] {escape(wrong[0])}")
-        for line in wrong[1:8]:
+    failures = content["wrong"]
+    if failures:
+        screen.print(f"[bold red]Wrong:[/] {escape(failures[0])}")
+        for line in failures[1:8]:
             screen.print(f"       {escape(line)}")
-        if len(wrong) > 8:
-            screen.print(f"       and {len(wrong) - 8} more; attnbench check")
+        if len(failures) > 8:
+            screen.print(f"       and {len(failures) - 8} more; attnbench check")
     in_grids: set[str] = set()
     for machine in dict.fromkeys(record.machine_name for record in records):
         machine_records = [record for record in records if record.machine_name == machine]

@@ -87,11 +87,11 @@ def _check_command(subject: str, addresses: Mapping[str, str]) -> str:
 
 
 def next_commands(
-    wrong: Sequence[str], records: Sequence[Record], addresses: Mapping[str, str]
+    failures: Sequence[str], records: Sequence[Record], addresses: Mapping[str, str]
 ) -> list[str]:
     """Commands to try next."""
-    if wrong:
-        return [_check_command(wrong[0].partition(":")[0].partition(" at ")[0], addresses)]
+    if failures:
+        return [_check_command(failures[0].partition(":")[0].partition(" at ")[0], addresses)]
     measured = [
         r.subject for r in records if r.status == "ok" and r.baseline != r.subject and r.commit
     ]
@@ -114,12 +114,12 @@ def content(
 ) -> dict[str, Any]:
     """The content of the screen as plain data."""
     checks = checks_of(outcomes, invariants)
-    wrong = wrong_lines(checks, records, addresses)
+    failures = wrong_lines(checks, records, addresses)
     unchecked = sum(row["not_run"] for row in checks.values())
     return {
-        "wrong": wrong,
+        "wrong": failures,
         "checks": checks,
         "left_out": left_out(options_left_out, unchecked, own_inputs=own_inputs),
-        "next": next_commands(wrong, records, addresses),
+        "next": next_commands(failures, records, addresses),
         "busy": record_tables.busy_line(records),
     }

@@ -31,10 +31,10 @@ _RATIO = "time over that of {}, measured in turn in the same processes"
 
 def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
     """Explain the columns of some tables, each once."""
-    shown = dict.fromkeys(name for table in tables for row in table for name in row)
-    ratios = [(name, name.removeprefix("× ")) for name in shown if name.startswith("× ")]
+    columns = dict.fromkeys(name for table in tables for row in table for name in row)
+    ratios = [(name, name.removeprefix("× ")) for name in columns if name.startswith("× ")]
     lines = [f"{name + '  ':14}{_RATIO.format(baseline)}" for name, baseline in ratios]
-    lines += [f"{name:14}{text}" for name, text in _MEANINGS.items() if name in shown]
+    lines += [f"{name:14}{text}" for name, text in _MEANINGS.items() if name in columns]
     return "\n".join(
         [*lines, "Only rows with status ok are ranked, fastest first; reasons for others follow."]
     )
