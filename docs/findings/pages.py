@@ -194,7 +194,9 @@ def feed(findings: list[Finding], site: str) -> str:
     add(root, "title", "attnbench: findings in other libraries")
     add(root, "id", "tag:attnbench,2026:findings")
     add(root, "updated", f"{newest[0]['found']}T00:00:00Z")
-    add(root, "link", href=f"{site}findings/feed.xml", rel="self")
+    folder = f"{site}findings/" if site else ""  # without an address, as read beside the pages
+    add(root, "link", href=f"{folder}feed.xml", rel="self")
+    add(root, "link", href=folder or "./", rel="alternate")
     author = ElementTree.SubElement(root, f"{{{ATOM}}}author")
     add(author, "name", "The attnbench developers")
     for finding in newest:
@@ -202,12 +204,7 @@ def feed(findings: list[Finding], site: str) -> str:
         add(entry, "title", f"{finding['library']} {finding['version']}: {finding['subject']}")
         add(entry, "id", f"tag:attnbench,2026:findings/{finding['name']}")
         add(entry, "updated", f"{finding['found']}T00:00:00Z")
-        # a feed that has no address of its own is read beside the pages
-        add(
-            entry,
-            "link",
-            href=f"{site}findings/{finding['name']}/" if site else f"{finding['name']}/",
-        )
+        add(entry, "link", href=f"{folder}{finding['name']}/")
         add(entry, "summary", finding["means"])
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"

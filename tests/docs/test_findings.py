@@ -88,6 +88,20 @@ def test_the_feed_has_the_defects_the_newest_first(table: Any, made: Any) -> Non
     assert link.attrib["href"].startswith("https://x/findings/")
 
 
+@pytest.mark.parametrize(
+    ("site", "folder", "overview"),
+    [("", "", "./"), ("https://x/y/", "https://x/y/findings/", "https://x/y/findings/")],
+)
+def test_the_feed_links_itself_and_the_pages(
+    table: Any, site: str, folder: str, overview: str
+) -> None:
+    """A feed without an address is read beside the pages, in the folder of findings."""
+    finding = table.read()[0][0]
+    root = ElementTree.fromstring(loaded(FOLDER / "pages.py").feed([finding], site))
+    links = [link.attrib["href"] for link in root.iter("{http://www.w3.org/2005/Atom}link")]
+    assert links == [f"{folder}feed.xml", overview, f"{folder}{finding['name']}/"]
+
+
 def test_a_draft_is_written_for_each_open_defect(
     table: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

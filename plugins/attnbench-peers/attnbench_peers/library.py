@@ -92,7 +92,7 @@ LIBRARIES = {
         Library("torch-geometric", "2.8.1", "torch-geometric"),
         Library("torchscale", "0.3.0", "torchscale"),
         Library("torchtune", "0.6.1", "torchtune"),
-        Library("transformers", "5.23.0", "transformers"),
+        Library("transformers", "5.24.0", "transformers"),
         Library("x-transformers", "2.31.10", "x-transformers"),
     )
 }
