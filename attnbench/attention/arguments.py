@@ -13,8 +13,8 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     Raises:
         DtypeError, ShapeError, DeviceError: they do not.
     """
-    named = {"query": query, "key": key, "value": value}
-    for name, tensor in named.items():
+    tensors = {"query": query, "key": key, "value": value}
+    for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise DtypeError(f"{name} is a {type(tensor).__name__}, but should be a torch.Tensor.")
         if not tensor.dtype.is_floating_point:
@@ -28,11 +28,11 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
                 "dimensions: (..., length, features)."
             )
     if not query.dtype == key.dtype == value.dtype:
-        given = ", ".join(f"{name} {t.dtype}" for name, t in named.items())
-        raise DtypeError(f"mixed dtypes: {given}; convert them to one.")
+        summary = ", ".join(f"{name} {t.dtype}" for name, t in tensors.items())
+        raise DtypeError(f"mixed dtypes: {summary}; convert them to one.")
     if not query.device == key.device == value.device:
-        given = ", ".join(f"{name} on {t.device}" for name, t in named.items())
-        raise DeviceError(f"mixed devices: {given}; move them to one.")
+        summary = ", ".join(f"{name} on {t.device}" for name, t in tensors.items())
+        raise DeviceError(f"mixed devices: {summary}; move them to one.")
     if key.shape[-2] != value.shape[-2]:
         raise ShapeError(
             f"key has {key.shape[-2]} slots and value {value.shape[-2]} "
@@ -49,12 +49,12 @@ def expand_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
         )
     expanded = []
     for name, tensor in (("key", key), ("value", value)):
-        heads, given = query.shape[-3], tensor.shape[-3]
-        if given == 0 or heads % given:
+        heads, kv_heads = query.shape[-3], tensor.shape[-3]
+        if kv_heads == 0 or heads % kv_heads:
             raise ShapeError(
-                f"{name} has {given} heads, which do not divide the query's {heads} heads."
+                f"{name} has {kv_heads} heads, which do not divide the query's {heads} heads."
             )
-        expanded.append(tensor.repeat_interleave(heads // given, dim=-3))
+        expanded.append(tensor.repeat_interleave(heads // kv_heads, dim=-3))
     return expanded[0], expanded[1]
 
 

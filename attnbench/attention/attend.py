@@ -57,11 +57,11 @@ def scores_of(module: nn.Module, query: Tensor, key: Tensor) -> Tensor:
     where = getattr(module, ORIGIN, type(module).__name__).partition("@")[0]
     if not isinstance(scores, Tensor):
         raise DtypeError(f"{where} returned {type(scores).__name__}, but scores are a tensor.")
-    wanted = (*query.shape[:-1], key.shape[-2])
-    if tuple(scores.shape) != wanted:
+    shape = (*query.shape[:-1], key.shape[-2])
+    if tuple(scores.shape) != shape:
         raise ShapeError(
             f"{where} returned scores of shape {tuple(scores.shape)}, but query "
-            f"{tuple(query.shape)} and key {tuple(key.shape)} have scores {wanted}.",
+            f"{tuple(query.shape)} and key {tuple(key.shape)} have scores {shape}.",
             cause="shape",
         )
     kind = query.device.type
@@ -182,11 +182,11 @@ def attend(
     check_inputs(query, key, value)
     if not 0.0 <= dropout_p < 1.0:
         raise UsageError(f"dropout_p = {dropout_p}, but should be in [0, 1).")
-    alone = enable_gqa and rows_stand_alone(module_or_name)
-    if alone and heads_are_rows(query, key, value, attn_mask, valid_lens):
+    independent = enable_gqa and rows_stand_alone(module_or_name)
+    if independent and heads_are_rows(query, key, value, attn_mask, valid_lens):
         if attn_mask is not None:
             broadcast_mask(attn_mask, (*query.shape[:-1], key.shape[-2]))
-        found = attend(
+        result = attend(
             module_or_name,
             query.reshape(*key.shape[:-2], -1, query.shape[-1]),
             key,
@@ -195,13 +195,13 @@ def attend(
             valid_lens=valid_lens,
             dropout_p=dropout_p,
             kernel=kernel,
-            return_weights=return_weights,  # type: ignore[call-overload]  # as it was called
+            return_weights=return_weights,  # type: ignore[call-overload]  # the caller's overload
         )
-        output: Tensor = found[0] if return_weights else found
+        output: Tensor = result[0] if return_weights else result
         output = output.reshape(*query.shape[:-1], value.shape[-1])
         if not return_weights:
             return output
-        return output, found[1].reshape(*query.shape[:-1], key.shape[-2])
+        return output, result[1].reshape(*query.shape[:-1], key.shape[-2])
     if enable_gqa:
         key, value = expand_heads(query, key, value)
     call = call_of(query, key, value, attn_mask, valid_lens, is_causal)
@@ -218,11 +218,9 @@ def attend(
             "which only the plain path does; leave kernel='auto'."
         )
     plain_only = plain_only or kernel in ("plain", None)
-    chosen = (
-        None if plain_only else choose(module, kernel, call_case(query, key, value, mask, flag))
-    )
-    if chosen is not None:
-        return attend_with(chosen, module, query, key, value, mask, is_causal=flag)
+    spec = None if plain_only else choose(module, kernel, call_case(query, key, value, mask, flag))
+    if spec is not None:
+        return attend_with(spec, module, query, key, value, mask, is_causal=flag)
     output, weights = attend_plain(module, query, key, value, mask, dropout_p=dropout_p)
     return (output, weights) if return_weights else output
 
@@ -231,8 +229,8 @@ def _attend_to_nothing(
     query: Tensor, key: Tensor, value: Tensor, return_weights: bool, mask: Mask
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Zeros, connected to the graph by empty sums; if only E is 0, the mean of the values."""
-    nothing = sum((t.flatten()[:0].sum() for t in (query, key, value)), query.new_zeros(()))
-    scores = query.new_zeros(*query.shape[:-1], key.shape[-2]) + nothing
+    zero = sum((t.flatten()[:0].sum() for t in (query, key, value)), query.new_zeros(()))
+    scores = query.new_zeros(*query.shape[:-1], key.shape[-2]) + zero
     weights = softmax_weights(scores, mask)
-    output = pool(weights, value).to(query.dtype) + nothing
+    output = pool(weights, value).to(query.dtype) + zero
     return (output, weights.to(query.dtype)) if return_weights else output

@@ -53,14 +53,14 @@ def check_features(module: nn.Module, *tensors: Tensor) -> None:
     """Compare the features of query, key and perhaps value with those that a module was made for.
 
     Raises:
-        ShapeError: one differs.
+        ShapeError: a size differs.
     """
-    given = tuple(tensor.shape[-1] for tensor in tensors)
-    wanted = tuple(getattr(module, MADE_FOR, given))[: len(given)]
-    if given != wanted:
+    sizes = tuple(tensor.shape[-1] for tensor in tensors)
+    expected = tuple(getattr(module, MADE_FOR, sizes))[: len(sizes)]
+    if sizes != expected:
         name = getattr(module, ORIGIN).partition("@")[0]
-        sizes = ", ".join(("query_size", "key_size", "value_size")[: len(given)])
-        raise ShapeError(f"{name} was made for {sizes} = {wanted}, but got {given} features.")
+        names = ", ".join(("query_size", "key_size", "value_size")[: len(sizes)])
+        raise ShapeError(f"{name} was made for {names} = {expected}, but got {sizes} features.")
 
 
 def call_of(
@@ -85,9 +85,9 @@ def call_of(
     )
     # causality alone goes to a kernel as a flag, unless it leaves rows without keys
     flag = is_causal and attn_mask is None and valid_lens is None and q_len <= kv_len
-    hidden = None if flag else mask.hidden_keys
-    if hidden is not None:
-        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+    hidden_keys = None if flag else mask.hidden_keys
+    if hidden_keys is not None:
+        key, value = key.masked_fill(hidden_keys, 0.0), value.masked_fill(hidden_keys, 0.0)
     return Call(query, key, value, mask, flag)
 
 
@@ -104,7 +104,7 @@ def prepare(
     """Check the arguments of a mechanism and make them harmless.
 
     Raises:
-        ShapeError, DtypeError, DeviceError, MaskError, UsageError: one does not fit.
+        ShapeError, DtypeError, DeviceError, MaskError, UsageError: an argument does not fit.
     """
     check_inputs(query, key, value)
     call = call_of(query, key, value, attn_mask, valid_lens, is_causal)

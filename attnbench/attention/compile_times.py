@@ -31,7 +31,7 @@ class Compiled:
 
     @property
     def source(self) -> str:
-        """``compiled`` if anything was, ``cache`` if all came from one, empty without any."""
+        """``compiled`` if anything was compiled, ``cache`` if all of it was cached, else empty."""
         return "compiled" if self.made else "cache" if self.loaded else ""
 
 
@@ -45,11 +45,11 @@ def note_compiled(seconds: float, *, cached: bool) -> None:
         seconds: the time it took.
         cached: whether it came from a cache, such as that of an earlier process.
     """
-    found = _OPEN.get()
-    if found is not None:
-        found.seconds += seconds
-        found.loaded += cached
-        found.made += not cached
+    total = _OPEN.get()
+    if total is not None:
+        total.seconds += seconds
+        total.loaded += cached
+        total.made += not cached
 
 
 @contextmanager

@@ -48,13 +48,13 @@ to it as a constant.
 @constant_for_compiler
 def _look_up(origin: str | None) -> None:
     """Put an origin into the table, in a function that is not traced into a graph."""
-    scoring = registry().made(origin)
+    scoring = registry().scoring_by_origin(origin)
     _KERNELS[origin] = scoring, () if scoring is None else tuple(registry().kernels(scoring))
 
 
 def scoring_of(module: nn.Module) -> ScoringSpec | None:
     """The registered scoring function that made a module; ``None`` if none did."""
-    return registry().made(getattr(module, ORIGIN, None))
+    return registry().scoring_by_origin(getattr(module, ORIGIN, None))
 
 
 def rows_stand_alone(module_or_name: nn.Module | str) -> bool:
@@ -117,12 +117,13 @@ def choose(module: nn.Module, kernel: str | KernelSpec | None, case: Case) -> Ke
             if choice.reason is None:
                 return choice.kernel
         return None
-    found = {choice.kernel.name: choice for choice in _each(kernels, case)}
-    chosen = found.get(kernel.removeprefix(f"{scoring.name}/"))
-    if chosen is None:
+    table = {choice.kernel.name: choice for choice in _each(kernels, case)}
+    named_choice = table.get(kernel.removeprefix(f"{scoring.name}/"))
+    if named_choice is None:
         raise UnknownNameError(
-            f"{scoring.name} has no kernel {kernel!r}. {nearest(kernel, [*found, 'plain'])}"
+            f"{scoring.name} has no kernel {kernel!r}. {nearest(kernel, [*table, 'plain'])}"
         )
-    if chosen.reason is not None:
-        raise RefusalError(f"{scoring.name}/{chosen.kernel.name} cannot run this: {chosen.reason}")
-    return chosen.kernel
+    name, reason = named_choice.kernel.name, named_choice.reason
+    if reason is not None:
+        raise RefusalError(f"{scoring.name}/{name} cannot run this: {reason}")
+    return named_choice.kernel

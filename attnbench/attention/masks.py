@@ -113,7 +113,7 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
         kv_len: S; a length is between 0 and S.
 
     Raises:
-        MaskError: the wrong dtype or shape, or a length is out of range (not checked while a
+        MaskError: the dtype or shape is wrong, or a length is out of range (not checked while a
             CUDA graph is captured).
     """
     if valid_lens.dtype not in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8):
@@ -121,12 +121,12 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
     batch = lead[0] if lead else None
     shapes = [(batch,), (batch, q_len)]
     if batch is None or tuple(valid_lens.shape) not in shapes:
-        wanted = f"({batch},) or ({batch}, {q_len})" if lead else "a batch, and the query has none"
+        sizes = f"({batch},) or ({batch}, {q_len})" if lead else "a batch, and the query has none"
         raise MaskError(
-            f"valid_lens has shape {tuple(valid_lens.shape)}, but should have {wanted}: "
+            f"valid_lens has shape {tuple(valid_lens.shape)}, but should have {sizes}: "
             "one length per item or one per query, over the first leading size."
         )
-    if valid_lens.numel() and is_concrete(valid_lens) and not _captured(valid_lens):
+    if valid_lens.numel() and is_concrete(valid_lens) and not _is_capturing(valid_lens):
         low, high = int(valid_lens.min()), int(valid_lens.max())
         if low < 0 or high > kv_len:
             raise MaskError(
@@ -138,7 +138,7 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
     return torch.arange(kv_len, device=valid_lens.device) < lens
 
 
-def _captured(tensor: Tensor) -> bool:
+def _is_capturing(tensor: Tensor) -> bool:
     """Whether a CUDA graph is being captured, during which no value on the device can be read."""
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
@@ -155,13 +155,13 @@ def broadcast_mask(mask: Tensor, shape: tuple[int, ...]) -> None:
             f"attn_mask has dtype {mask.dtype}, but should be boolean (True = may attend) or "
             "floating (added to the scores); for 0 and 1 write attn_mask.bool()."
         )
-    given = tuple(mask.shape)
-    fits = 2 <= len(given) <= len(shape) and all(
-        a in (1, b) for a, b in zip(reversed(given), reversed(shape), strict=False)
+    mask_shape = tuple(mask.shape)
+    fits = 2 <= len(mask_shape) <= len(shape) and all(
+        a in (1, b) for a, b in zip(reversed(mask_shape), reversed(shape), strict=False)
     )
     if not fits:
         raise MaskError(
-            f"attn_mask has shape {given}, but should have at least two dimensions "
+            f"attn_mask has shape {mask_shape}, but should have at least two dimensions "
             f"and broadcast to the scores' {shape}."
         )
 
@@ -190,11 +190,11 @@ def fold(
         device: of the scores.
         causal: alignment of causality, ``"bottom_right"`` or ``"top_left"``; ``"always"`` hides the
             future whatever ``is_causal`` says.
-        window_size: number of visible keys before and after each position; -1 for all.
+        window_size: numbers of visible keys before and after each position; -1 for all.
 
     Raises:
-        MaskError: a mask or length that does not fit.
-        DeviceError: a mask on another device.
+        MaskError: a mask or length does not fit.
+        DeviceError: a mask is on another device.
     """
     for name, tensor in (("attn_mask", attn_mask), ("valid_lens", valid_lens)):
         if tensor is not None and tensor.device != device:

@@ -56,7 +56,7 @@ def masked_softmax(
         Weights ``(..., L, S)``: a row sums to 1, or is all zeros if it has no key left.
 
     Raises:
-        MaskError: a mask or a length that does not fit.
+        MaskError: a mask or a length does not fit.
     """
     mask = fold(
         attn_mask,

@@ -1,4 +1,4 @@
-"""Private functions of torch, each behind a name of its own.
+"""Private functions of torch, each wrapped in a function here.
 
 Look here first when moving to another release of torch. Heavy modules are imported where they are
 used: importing the compiler takes a second.
@@ -21,8 +21,8 @@ def eager(function: _Function) -> _Function:
 
     That imports the compiler at once; this does so only when the function is first called.
     """
-    found: _Function = torch._disable_dynamo(function)  # type: ignore[assignment, attr-defined]
-    return found
+    wrapper: _Function = torch._disable_dynamo(function)  # type: ignore[assignment, attr-defined]
+    return wrapper
 
 
 def is_concrete(tensor: Tensor) -> bool:
@@ -69,12 +69,12 @@ def faked(call: nn.Module, *tensors: Tensor) -> Any:
 
     mode = FakeTensorMode()
     # state_dict() leaves out buffers that are not persistent, such as rotary tables
-    own: dict[str, Tensor] = dict(call.named_parameters(remove_duplicate=False))
-    own |= dict(call.named_buffers(remove_duplicate=False))
-    state: dict[str, Tensor] = {name: mode.from_tensor(tensor) for name, tensor in own.items()}
+    state: dict[str, Tensor] = dict(call.named_parameters(remove_duplicate=False))
+    state |= dict(call.named_buffers(remove_duplicate=False))
+    fake_state: dict[str, Tensor] = {n: mode.from_tensor(tensor) for n, tensor in state.items()}
     fakes = tuple(mode.from_tensor(tensor) for tensor in tensors)
     with mode:
-        return torch.func.functional_call(call, state, fakes, tie_weights=False)
+        return torch.func.functional_call(call, fake_state, fakes, tie_weights=False)
 
 
 class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has not typed it

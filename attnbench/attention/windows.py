@@ -37,15 +37,15 @@ class Band:
         if index.dim() > 2:  # one long list of slots, so that the gradient is not (..., L, S, E)
             count = torch.arange(index.shape[:-2].numel(), device=index.device)
             index = index + (count * slots).reshape(*index.shape[:-2], 1, 1)
-            taken = tensor.reshape(-1, size).index_select(0, index.flatten())
+            neighbours = tensor.reshape(-1, size).index_select(0, index.flatten())
         else:
-            taken = tensor.index_select(-2, index.flatten())
-        return taken.reshape(*lead, *index.shape[-2:], size)
+            neighbours = tensor.index_select(-2, index.flatten())
+        return neighbours.reshape(*lead, *index.shape[-2:], size)
 
     def attend(
         self, scoring: nn.Module, query: Tensor, key: Tensor, value: Tensor, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the output ``(..., L, Ev)``, and weights ``(..., L, W)`` if wanted.
+        """Compute the output ``(..., L, Ev)``, and weights ``(..., L, W)`` if requested.
 
         Args:
             scoring: a scoring function's module.
@@ -54,7 +54,7 @@ class Band:
             options: ``dropout_p`` and ``return_weights`` of :func:`attnbench.attend`.
         """
         mask = self.attn_mask.unsqueeze(-2)
-        # one query and a window of keys an item: a kernel's blocks would be nearly all padding
+        # an item has one query and few keys: a kernel's blocks would be nearly all padding
         result = attend(
             scoring, query.unsqueeze(-2), key, value, attn_mask=mask, kernel="plain", **options
         )
@@ -63,8 +63,8 @@ class Band:
 
     def spread(self, weights: Tensor) -> Tensor:
         """Scatter weights ``(..., L, W)`` to ``(..., L, S)``, zero outside the windows."""
-        wide = weights.new_zeros(*weights.shape[:-1], self.kv_len)
-        return wide.scatter(-1, self.index.expand(weights.shape), weights)
+        row = weights.new_zeros(*weights.shape[:-1], self.kv_len)
+        return row.scatter(-1, self.index.expand(weights.shape), weights)
 
 
 def band(
@@ -83,19 +83,19 @@ def band(
     width = min(width, kv_len)
     slots = torch.arange(width, device=start.device)
     index = start.long().clamp(0, max(kv_len - width, 0)).unsqueeze(-1) + slots
-    inside = (index >= low.unsqueeze(-1)) & (index <= high.unsqueeze(-1))
+    allowed = (index >= low.unsqueeze(-1)) & (index <= high.unsqueeze(-1))
     if is_causal:
         now = torch.arange(q_len, device=start.device).unsqueeze(-1) + (kv_len - q_len)
-        inside = inside & (index <= now)
+        allowed = allowed & (index <= now)
     mask = call.mask.as_tensor()
     if mask is not None:
         lead = index.shape[:-2] if index.dim() > 2 else mask.shape[:-2]
         mask = mask.expand(*lead, q_len, kv_len).gather(-1, index.expand(*lead, q_len, width))
         if mask.dtype == torch.bool:
-            inside = inside & mask
+            allowed = allowed & mask
         else:
-            return Band(index, mask.masked_fill(~inside, float("-inf")), kv_len)
-    return Band(index, inside, kv_len)
+            return Band(index, mask.masked_fill(~allowed, float("-inf")), kv_len)
+    return Band(index, allowed, kv_len)
 
 
 def last_slots(call: Call, is_causal: bool = False) -> Tensor:

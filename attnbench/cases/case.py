@@ -37,7 +37,7 @@ LAYER_MASKS = {
     "padding": "boolean (B, L), padding at the right",
     "left_padding": "boolean (B, L), padding at the left",
 }
-"""Kinds of mask of a layer case; the second and third have an item without a real token."""
+"""Kinds of mask of a layer case; with padding, one item has no real token."""
 
 LAYOUTS = {
     "contiguous": "contiguous",
@@ -116,8 +116,8 @@ class Case:
         match = _ID.fullmatch(text)
         if match is None:
             raise UsageError(f"{text!r} is not the id of a case; one is {Case().id}.")
-        *found, variants = match.groups()
-        values: dict[str, Any] = dict(zip(Case.__dataclass_fields__, found, strict=True))
+        *texts, variants = match.groups()
+        values: dict[str, Any] = dict(zip(Case.__dataclass_fields__, texts, strict=True))
         lead = values["lead"]
         values["lead"] = () if lead == "0d" else tuple(int(size) for size in lead.split("x"))
         for name in ("q_len", "kv_len", "query_size", "key_size", "value_size", "seed"):
@@ -129,19 +129,19 @@ class Case:
         """The same case with some variants of a property chosen."""
         if not variants:
             return self
-        chosen = {**dict(getattr(self, "variants", ())), **variants}
+        options = {**dict(getattr(self, "variants", ())), **variants}
         values = {field.name: getattr(self, field.name) for field in fields(Case)}
-        return Trial(**values, variants=tuple(chosen.items()))
+        return Trial(**values, variants=tuple(options.items()))
 
     def variant(self, name: str, default: Option) -> Option:
         """The chosen variant of a property.
 
         Args:
             name: name declared by the strategy, ``cases(subject, variants={name: options})``.
-            default: returned if the case has no such variant, as in a test of one's own.
+            default: returned if the case has no such variant, for example in a direct call.
         """
-        chosen: dict[str, Any] = dict(getattr(self, "variants", ()))
-        return chosen.get(name, default)  # type: ignore[no-any-return]  # as declared
+        options: dict[str, Any] = dict(getattr(self, "variants", ()))
+        return options.get(name, default)  # type: ignore[no-any-return]  # as declared
 
     @property
     def sizes(self) -> Sizes:
@@ -161,13 +161,13 @@ class Case:
     @property
     def mistake(self) -> str | None:
         """A message about an unknown name or a negative size; ``None`` if the case is valid."""
-        for field, known in (("mask", MASKS), ("layout", LAYOUTS), ("regime", REGIMES)):
+        for field, names in (("mask", MASKS), ("layout", LAYOUTS), ("regime", REGIMES)):
             name = getattr(self, field)
-            if name not in known:
-                return f"{field} {name!r} is unknown. {nearest(str(name), known)}"
+            if name not in names:
+                return f"{field} {name!r} is unknown. {nearest(str(name), names)}"
         for name, size in vars(self.sizes).items():
-            least = min(size, default=0) if isinstance(size, tuple) else size
-            if least < 0:
+            smallest = min(size, default=0) if isinstance(size, tuple) else size
+            if smallest < 0:
                 return f"{name} = {size}, but must be at least 0"
         return None
 
@@ -177,7 +177,7 @@ class Case:
         if mask in ("padding", "lengths_2d", "key_padding", "causal_padding") and not self.lead:
             mask = "causal" if mask == "causal_padding" else "key_row"
         if mask in ("causal", "causal_padding") and self.q_len > self.kv_len:
-            mask = "boolean"  # rows without keys belong to empty_row
+            mask = "boolean"  # only empty_row may leave rows without keys
         if layout in ("heads", "expanded") and not self.lead:
             layout = "contiguous"
         if (mask, layout) == (self.mask, self.layout):

@@ -41,13 +41,13 @@ class CaseSpace:
         Raises:
             NoCaseError: no part has any of the dtypes.
         """
-        on_it = (part.on(device, dtypes) for part in self.parts)
-        found = tuple(part for part in on_it if part is not None)
-        if not found:
-            named = (part.domain.dtypes for part in self.parts if isinstance(part, Space))
-            looked = ", ".join(dict.fromkeys(itertools.chain(*named)))
-            raise NoCaseError(f"it looks at {looked} only, none of {', '.join(dtypes or ())}")
-        return CaseSpace(found)
+        candidates = (part.on(device, dtypes) for part in self.parts)
+        parts = tuple(part for part in candidates if part is not None)
+        if not parts:
+            dtype_groups = (part.domain.dtypes for part in self.parts if isinstance(part, Space))
+            names = ", ".join(dict.fromkeys(itertools.chain(*dtype_groups)))
+            raise NoCaseError(f"it looks at {names} only, none of {', '.join(dtypes or ())}")
+        return CaseSpace(parts)
 
     def strategy(self) -> st.SearchStrategy[Case]:
         """A Hypothesis strategy of the finished cases, from which :func:`space_of` gives the space.
@@ -67,16 +67,16 @@ class CaseSpace:
             ).strategy(),
             map=lambda pack: self.then(pack).strategy(),
         )
-        found: st.SearchStrategy[Case] = strategy
-        return found
+        result: st.SearchStrategy[Case] = strategy
+        return result
 
 
 def space_of(strategy: st.SearchStrategy[Any]) -> CaseSpace:
     """The space of a strategy, or of the strategies that ``|`` or ``st.one_of`` joins."""
-    own: CaseSpace | None = getattr(strategy, "attnbench_space", None)
-    if own is not None:
-        return own
-    joined = [space_of(part) for part in getattr(strategy, "original_strategies", ())]
-    parts = tuple(part for space in joined for part in space.parts)
-    known = parts and not any(isinstance(part, Foreign) for part in parts)
-    return CaseSpace(parts if known else (Foreign(strategy),))
+    space: CaseSpace | None = getattr(strategy, "attnbench_space", None)
+    if space is not None:
+        return space
+    members = getattr(strategy, "original_strategies", ())
+    parts = tuple(part for member in members for part in space_of(member).parts)
+    is_known = parts and not any(isinstance(part, Foreign) for part in parts)
+    return CaseSpace(parts if is_known else (Foreign(strategy),))

@@ -1,4 +1,4 @@
-"""Case spaces: what is scheduled, what Hypothesis draws, and what it shrinks a failing case to.
+"""Case spaces: scheduled cases, those that Hypothesis draws, and those that it shrinks to.
 
 A space is a Hypothesis strategy of cases that remembers its parts. The strategies draw the
 structure of a case; its values come from its seed. A *raw* case is a case before the filters and
@@ -35,8 +35,8 @@ Way = Callable[[Case], Case]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Kept:
-    """The state of a space that was filtered and mapped.
+class _Pipeline:
+    """The filters and maps of a space.
 
     Args:
         steps: filters and maps in order.
@@ -56,7 +56,7 @@ class _Kept:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Space(_Kept):
+class Space(_Pipeline):
     """The cases of a domain that a subject supports.
 
     Args:
@@ -71,9 +71,9 @@ class Space(_Kept):
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> Space | None:
         """The same space on a device, with these dtypes only; ``None`` if it has none of them."""
-        wanted = tuple(d for d in self.domain.dtypes if dtypes is None or d in dtypes)
-        domain = replace(self.domain, devices=(device,), dtypes=wanted)
-        return replace(self, domain=domain) if wanted else None
+        names = tuple(d for d in self.domain.dtypes if dtypes is None or d in dtypes)
+        domain = replace(self.domain, devices=(device,), dtypes=names)
+        return replace(self, domain=domain) if names else None
 
     def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
         """The raw cases that run first, in order: the schedule, made legal for the subject."""
@@ -89,66 +89,66 @@ class Space(_Kept):
         """Whether a raw case is one of the space."""
         options = dict(getattr(raw, "variants", ()))
         variants = self.domain.variants
-        chosen = options.keys() == variants.keys() and all(
+        has_variants = options.keys() == variants.keys() and all(
             option in variants[name] for name, option in options.items()
         )
-        return chosen and raw in self.domain and self.subject.legal(raw) == raw
+        return has_variants and raw in self.domain and self.subject.legal(raw) == raw
 
     def raw(self, *, wide: bool = False) -> st.SearchStrategy[Case | None]:
-        """Draw raw cases (``wide``: longer ones too), or ``None`` for cases outside the space.
+        """Draw raw cases (with ``wide``, longer ones too); ``None`` for a case outside the space.
 
         Every size but the first may be tied to another one, so that L = S and L = S = B are common.
         """
         domain = self.domain
-        most = domain.longest_drawn if wide else min(domain.max_len, _SMALL)
-        lows = (domain.min_q_len, domain.min_kv_len)
-        q_lens, kv_lens = (range(low, max(low, most) + 1) for low in lows)
+        longest = domain.longest_drawn if wide else min(domain.max_len, _SMALL)
+        minima = (domain.min_q_len, domain.min_kv_len)
+        q_lens, kv_lens = (range(low, max(low, longest) + 1) for low in minima)
         features = [n for n in _FEATURES if n <= domain.max_features] or [1]
         groups: list[Sequence[Any]] = [
-            *(domain.leads, *[_tied(_LEAD)] * max(domain.leads), q_lens, _tied(kv_lens)),
+            *(domain.leads, *[_with_ties(_LEAD)] * max(domain.leads), q_lens, _with_ties(kv_lens)),
             *(*domain.variants.values(), *_words(domain)),
-            *(features, _tied(features), _tied(features), _SEEDS),
+            *(features, _with_ties(features), _with_ties(features), _SEEDS),
         ]
-        ways = self.ways or (_unchanged,)
+        ways = self.ways or (_identity,)
         return _raw_cases(self, [st.sampled_from(group) for group in (*groups, ways)])
 
     def below(self, case: Case) -> st.SearchStrategy[Case | None]:
-        """Draw raw cases that are no larger than a given one, and mostly that one itself."""
+        """Draw raw cases that are no larger than a case, and mostly that case itself."""
         domain, rank = self.domain, len(case.lead)
-        first = {name: group[0] for name, group in domain.variants.items()}
-        own = {**first, **dict(getattr(case, "variants", ()))}
+        defaults = {name: group[0] for name, group in domain.variants.items()}
+        options = {**defaults, **dict(getattr(case, "variants", ()))}
         words = (sorted(group, key=lambda word: _PLACES.get(word, 99)) for group in _words(domain))
         groups: list[Sequence[Any]] = [
-            *([*domain.variants[name]] for name in first),
+            *([*domain.variants[name]] for name in defaults),
             *words,
         ]
-        ends = (*map(own.get, first), case.mask, case.layout, case.regime, case.dtype)
+        ends = (*map(options.get, defaults), case.mask, case.layout, case.regime, case.dtype)
         seeds = (*range(min(case.seed, _SMALL_SEEDS)), case.seed)
         lead = (*case.lead, *(1,) * (max(domain.leads) - rank))
         choices: list[Sequence[Any]] = [
             [*sorted(n for n in domain.leads if n < rank), rank],
-            *map(_upto, lead),
-            _upto(case.q_len, domain.min_q_len),
-            _upto(case.kv_len, domain.min_kv_len),
+            *map(_sizes_to, lead),
+            _sizes_to(case.q_len, domain.min_q_len),
+            _sizes_to(case.kv_len, domain.min_kv_len),
             *(
                 [*itertools.takewhile(functools.partial(operator.ne, end), group), end]
                 for group, end in zip(groups, ends, strict=True)
             ),
-            *map(_upto, (case.query_size, case.key_size, case.value_size)),
+            *map(_sizes_to, (case.query_size, case.key_size, case.value_size)),
             seeds,
         ]
         largest = [choice[-1] for choice in choices]
         fields = [mostly_last(choice, len(choices)) for choice in choices]
         return st.tuples(*fields).map(
-            lambda chosen: case if [*chosen] == largest else self.made(chosen)
+            lambda chosen: case if [*chosen] == largest else self.nearest_case(chosen)
         )
 
-    def made(self, chosen: Sequence[Any]) -> Case | None:
+    def nearest_case(self, values: Sequence[Any]) -> Case | None:
         """The nearest legal case with these fields; a ``None`` copies the field it is tied to."""
         domain, count = self.domain, len(self.domain.variants)
-        rank, *leading = chosen[: -10 - count]
-        q_len, kv_len, *options = chosen[-10 - count : -8]
-        mask, layout, regime, dtype, query, key, value, seed = chosen[-8:]
+        rank, *leading = values[: -10 - count]
+        q_len, kv_len, *options = values[-10 - count : -8]
+        mask, layout, regime, dtype, query, key, value, seed = values[-8:]
         kv_len = kv_len or max(q_len, domain.min_kv_len)
         if mask.startswith("causal") and q_len > kv_len:  # otherwise some queries have no key
             q_len, kv_len = kv_len, q_len
@@ -161,7 +161,7 @@ class Space(_Kept):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Listing(_Kept):
+class Listing(_Pipeline):
     """A fixed list of cases, for an invariant whose cases are expensive or hand-picked."""
 
     cases: tuple[Case, ...]
@@ -180,9 +180,9 @@ class Listing(_Kept):
 
     def on(self, device: str, dtypes: Sequence[str] | None) -> Listing:
         """The same cases on a device; other dtypes are replaced by the first of ``dtypes``."""
-        taken = {d: d if not dtypes or d in dtypes else dtypes[0] for d in DTYPES}
-        kept = {case.replace(device=device, dtype=taken[case.dtype]): None for case in self.cases}
-        return replace(self, cases=tuple(kept), enough=min(self.enough, len(kept)))
+        casts = {d: d if not dtypes or d in dtypes else dtypes[0] for d in DTYPES}
+        cases = {case.replace(device=device, dtype=casts[case.dtype]): None for case in self.cases}
+        return replace(self, cases=tuple(cases), enough=min(self.enough, len(cases)))
 
     def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
         """The cases; another seed gives other values."""
@@ -197,7 +197,7 @@ class Listing(_Kept):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Foreign(_Kept):
+class Foreign(_Pipeline):
     """The cases of any other strategy, which Hypothesis draws and shrinks on its own."""
 
     strategy: st.SearchStrategy[Case]
@@ -209,7 +209,7 @@ class Foreign(_Kept):
         return replace(self, device=device, dtypes=tuple(dtypes or self.dtypes))
 
     def includes(self, raw: Case) -> bool:
-        """Whether a case has one of the dtypes; more is not known of it."""
+        """Whether a case has one of the dtypes, the only known condition."""
         return raw.dtype in self.dtypes
 
     def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
@@ -222,10 +222,10 @@ class Foreign(_Kept):
 
 
 def mostly_last(choices: Sequence[Any], fields: int) -> st.SearchStrategy[Any]:
-    """Draw one of some choices, the simplest of which comes first: mostly the last.
+    """Draw one of several choices, ordered from simple to complex, and mostly the last.
 
-    A value whose fields are all drawn like this is more often than not the one that was there
-    before, so that Hypothesis finds a known failure at once, and then shrinks it field by field.
+    If all fields of a value are drawn like this, more than half of the draws repeat the known
+    failure, so that Hypothesis finds it at once and then shrinks it field by field.
 
     Args:
         choices: the choices of one field.
@@ -240,21 +240,21 @@ def _raw_cases(
     draw: st.DrawFn, space: Space, choices: Sequence[st.SearchStrategy[Any]]
 ) -> Case | None:
     *fields, way = [draw(choice) for choice in choices]
-    case = space.made(fields)
+    case = space.nearest_case(fields)
     return None if case is None else way(case)
 
 
-def _unchanged(case: Case) -> Case:
+def _identity(case: Case) -> Case:
     return case
 
 
-def _tied(sizes: Sequence[int]) -> list[int | None]:
-    """Some sizes and, for about every fourth draw, ``None``: the size of another field."""
+def _with_ties(sizes: Sequence[int]) -> list[int | None]:
+    """Sizes and, for about every fourth draw, ``None``, which copies the size of another field."""
     return [*sizes, *[None] * max(1, len(sizes) // 3)]
 
 
-def _upto(own: int, low: int = 1) -> range:
-    return range(min(low, own), own + 1)
+def _sizes_to(size: int, minimum: int = 1) -> range:
+    return range(min(minimum, size), size + 1)
 
 
 def _words(domain: Domain) -> tuple[tuple[str, ...], ...]:

@@ -65,7 +65,7 @@ _NARROW = (
 )
 """Cases at the limits of narrow dtypes."""
 _FEW_PAIRS = 2_000
-"""Most pairs of a query and a key in a shape of a brief schedule, besides those that come plain."""
+"""Most query-key pairs in a shape of a brief schedule, other than the long shapes."""
 
 
 def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[Case]:
@@ -77,19 +77,19 @@ def schedule(domain: Domain, *, seed: int = 0, brief: bool = False) -> Iterator[
     Args:
         domain: bounds of the cases.
         seed: seed of the first case; each case has the next one.
-        brief: leave out the largest shapes and some odd ones; what a shape within the domain with
-            several queries and keys has of masks, layouts and regimes does not come again; use only
-            one small shape per other mask (alternately one with equal sizes), and one of two dtypes
-            per long shape.
+        brief: leave out the largest shapes and some odd ones; do not repeat masks, layouts and
+            regimes of a shape in the domain that has several queries and keys; use only one small
+            shape per remaining mask (alternately one with equal sizes), and one of two dtypes per
+            long shape.
     """
     seen: set[Case] = set()
     bounds = replace(domain, beyond=(), drawn_len=None)
-    usual = ((case, bounds) for case in _scheduled(domain, brief))
-    longer = ((replace(case, device=domain.devices[0]), domain) for case in domain.beyond)
-    for number, (case, within) in enumerate(itertools.chain(usual, longer)):
+    bounded = ((case, bounds) for case in _scheduled(domain, brief))
+    unbounded = ((replace(case, device=domain.devices[0]), domain) for case in domain.beyond)
+    for number, (case, limits) in enumerate(itertools.chain(bounded, unbounded)):
         case = replace(case, seed=seed + number).legal()
         key = replace(case, seed=0)
-        if case in within and key not in seen:
+        if case in limits and key not in seen:
             seen.add(key)
             yield varied(case, domain.variants, seed + number)
 
@@ -99,11 +99,11 @@ def varied(case: Case, variants: Mapping[str, Sequence[str | int | bool]], numbe
 
     Options that the case already has are kept.
     """
-    chosen = {}
+    choices = {}
     for name, options in variants.items():
         number, place = divmod(number, len(options))
-        chosen[name] = options[place]
-    return case.tried(**{**chosen, **dict(getattr(case, "variants", ()))})
+        choices[name] = options[place]
+    return case.tried(**{**choices, **dict(getattr(case, "variants", ()))})
 
 
 def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
@@ -132,18 +132,18 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
             yield replace(case, dtype=dtype, device=device)
     for case in _NARROW:
         yield replace(case, device=device)
-    small = Case((2, 3), 4, 6, 8, 6, 5, device=device), Case((3,), 3, 3, 5, 5, 5, device=device)
+    bases = Case((2, 3), 4, 6, 8, 6, 5, device=device), Case((3,), 3, 3, 5, 5, 5, device=device)
     for number, mask in enumerate(mask for mask in masks if mask not in covered):
-        shapes = small[number % 2 :][:1] if brief else small
-        for base, dtype in zip(shapes, _rotated(dtypes, number), strict=False):
+        shapes = bases[number % 2 :][:1] if brief else bases
+        for base, dtype in zip(shapes, _rotate(dtypes, number), strict=False):
             yield replace(base, mask=mask, dtype=dtype)
     for number, (layout, regime) in enumerate(
         [(layout, "normal") for layout in domain.layouts if layout not in covered]
         + [("contiguous", regime) for regime in domain.regimes if regime not in covered]
     ):
         dtype = dtypes[number % len(dtypes)]
-        yield replace(small[0], layout=layout, regime=regime, dtype=dtype)
+        yield replace(bases[0], layout=layout, regime=regime, dtype=dtype)
 
 
-def _rotated(dtypes: tuple[str, ...], number: int) -> Iterator[str]:
+def _rotate(dtypes: tuple[str, ...], number: int) -> Iterator[str]:
     return itertools.islice(itertools.cycle(dtypes), number, None)

@@ -18,7 +18,7 @@ CaseStrategy: TypeAlias = "SearchStrategy[Case]"
 """What an invariant draws its cases from."""
 
 
-def cases(subject: Taker, **narrowed: Any) -> SearchStrategy[Case]:
+def cases(subject: Taker, **bounds: Any) -> SearchStrategy[Case]:
     """A strategy of the cases that a subject supports.
 
     The strategy can be filtered, mapped and joined by ``|``. This applies to scheduled cases as
@@ -26,7 +26,7 @@ def cases(subject: Taker, **narrowed: Any) -> SearchStrategy[Case]:
 
     Args:
         subject: subject whose sizes and dtypes are respected.
-        narrowed: fields of :class:`attnbench.cases.domain.Domain`, for an invariant that applies
+        bounds: fields of :class:`attnbench.cases.domain.Domain`, for an invariant that applies
             to some cases only: ``masks=("causal",)``, ``dtypes=("float64",)``, ``max_len=16``.
             ``variants={"side": ("left", "right")}`` draws a variant of the property; in the check,
             ``case.variant("side", "left")`` returns it.
@@ -41,8 +41,8 @@ def cases(subject: Taker, **narrowed: Any) -> SearchStrategy[Case]:
     from attnbench.cases.case_space import CaseSpace
     from attnbench.cases.drawing import Space  # saves 0.3 s when listing subjects
 
-    _check_names(narrowed)
-    domain = replace(Domain(dtypes=subject.dtypes), **narrowed)
+    _check_names(bounds)
+    domain = replace(Domain(dtypes=subject.dtypes), **bounds)
     domain = replace(domain, max_features=max(domain.max_features, _least_size(subject)))
     dtypes = tuple(d for d in domain.dtypes if d in subject.dtypes) or subject.dtypes[:1]
     masks = tuple(filter(subject.takes_mask, domain.masks)) or domain.masks
@@ -53,9 +53,9 @@ def cases(subject: Taker, **narrowed: Any) -> SearchStrategy[Case]:
 _NAMES = {"masks": {**MASKS, **LAYER_MASKS}, "layouts": LAYOUTS, "regimes": REGIMES}
 
 
-def _check_names(narrowed: Mapping[str, Any]) -> None:
+def _check_names(bounds: Mapping[str, Any]) -> None:
     fields = Domain.__dataclass_fields__
-    for field, value in narrowed.items():
+    for field, value in bounds.items():
         if field not in fields:
             raise UsageError(f"cases() takes no {field!r}. {nearest(field, fields)}")
         for name in value if field in _NAMES else ():
@@ -64,7 +64,7 @@ def _check_names(narrowed: Mapping[str, Any]) -> None:
                     f"cases({field}=...) got the unknown name {name!r}. "
                     f"{nearest(str(name), _NAMES[field])}"
                 )
-    _check_variants(narrowed.get("variants", {}))
+    _check_variants(bounds.get("variants", {}))
 
 
 def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
@@ -77,11 +77,11 @@ def _check_variants(variants: Mapping[str, Sequence[str | int | bool]]) -> None:
                     "only letters, digits and underscores."
                 )
         for option in options:
-            read = read_option(str(option))
-            if (type(read), read) != (type(option), option):
+            value = read_option(str(option))
+            if (type(value), value) != (type(option), option):
                 raise UsageError(
                     f"variants={{{name!r}: ...}} has {option!r}, which the id of a case gives back "
-                    f"as {read!r}; use that."
+                    f"as {value!r}; use that."
                 )
 
 

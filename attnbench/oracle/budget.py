@@ -46,8 +46,8 @@ class Oracle(Reference):
             eps: one such unit, relative; by default that of the dtype under test.
             sure: try many random directions instead of few, and round the subject's own operations
                 at random: the means of a scoring function, and every operation of a mechanism, of
-                which only the output is known. Few directions suffice for a subject to pass; before
-                it fails, use ``sure``.
+                which only the output is known. Few directions suffice to pass a subject; use
+                ``sure`` before failing it.
         """
         eps = self.eps if eps is None else eps
         draws = _SURE_DRAWS if sure else _FEW_DRAWS
@@ -62,13 +62,14 @@ class Oracle(Reference):
         up = torch.exp((log + move - least).clamp_max(0.0)) - weights
         down = weights - torch.exp(log - move - most)
         up, down = (t.nan_to_num(0.0).clamp_min(0.0) for t in (up, down))
-        down = torch.minimum(down, up.sum(-1, keepdim=True) - up)  # one's loss is others' gain
+        # a weight loses only what others gain
+        down = torch.minimum(down, up.sum(-1, keepdim=True) - up)
         slack = torch.maximum(up, down)
         spread = (self._value.unsqueeze(-3) - self.output.unsqueeze(-2)).abs()
         return (slack.unsqueeze(-2) @ spread).squeeze(-2) + self.floor(units=units, eps=eps)
 
     def sure_budgets(self, *, units: float = 4.0, eps: float | None = None) -> Iterator[Tensor]:
-        """Yield increasing budgets up to ``budget(sure=True)``, which takes a mechanism seconds."""
+        """Yield increasing budgets up to ``budget(sure=True)``, which is slow for a mechanism."""
         if self._is_mechanism:
             eps = self.eps if eps is None else eps
             yield from self._mechanism_budgets(units, eps, _SURE_DRAWS, rounded=True)
@@ -80,7 +81,7 @@ class Oracle(Reference):
 
         It covers the rounding of values, weights and output, but not that of the scores.
         """
-        eps = self._summed(self.eps if eps is None else eps)
+        eps = self._sum_eps(self.eps if eps is None else eps)
         if self._is_mechanism:
             sizes = (self.output.abs().amax(-1, keepdim=True), self.inputs.value.abs().amax())
             return units * (eps * torch.maximum(*(t.nan_to_num(0.0) for t in sizes)) + self.tiny)
@@ -88,7 +89,7 @@ class Oracle(Reference):
         flushed = self.tiny * (1 + size.sum(-2, keepdim=True))
         return units * (eps * (self.log_weights.exp() @ size) + flushed)
 
-    def _summed(self, eps: float) -> float:
+    def _sum_eps(self, eps: float) -> float:
         """The allowed error of the sum over all keys, relative to the sum of absolute values.
 
         Rounding errors of a long sum are a random walk and grow with the square root of its length;
@@ -100,8 +101,8 @@ class Oracle(Reference):
     def score_budget(self, *, units: float = 4.0) -> Tensor:
         """The allowed error of each score, ``(*lead, L, S)``, if everything moves by ``units``.
 
-        There are 32 draws because with two features, what a draw moves a product of them by cancels
-        in 3 of 8, and a score that is exactly 0 allows nothing else.
+        There are 32 draws because, with two features, the moves of a product cancel in 3 draws of
+        8, and a score of exactly 0 has no other allowance.
         """
         return units * self._score_move(self.eps, 32)
 
@@ -134,25 +135,26 @@ class Oracle(Reference):
         # one unit, scaled up, where the output is smooth; all units at once near a discontinuity
         steps = (max(eps, _STEP), units * eps)
         modes = [RoundedOperations(step) if rounded else contextlib.nullcontext() for step in steps]
-        moved = zip(*(self.moved(step, draws) for step in steps), strict=True)
-        for count, pairs in enumerate(moved, 1):
+        trials = zip(*(self.moved(step, draws) for step in steps), strict=True)
+        for count, pairs in enumerate(trials, 1):
             for place, ((module, inputs), step) in enumerate(zip(pairs, steps, strict=True)):
                 with modes[place], torch.no_grad(), NormEpsilon(self.dtype):
                     output = self.subject.output(module, inputs)
                 change = (output - self.output).abs() * (units * eps / step)
                 largest[place] = torch.maximum(largest[place], change.nan_to_num(0.0))
             if count == draws or (count >= _FEW_DRAWS and count.bit_count() == 1):
-                one, all_units = (change.amax(-1, keepdim=True) for change in largest)
-                # it jumps: among tied keys, say, which may be more than those that were seen
-                jumps = all_units > _JUMP * one
-                yield torch.where(jumps, units * all_units, torch.maximum(one, all_units)) + floor
+                one_unit, all_units = (change.amax(-1, keepdim=True) for change in largest)
+                # the output jumps, for example between tied keys, and may jump further than seen
+                jumps = all_units > _JUMP * one_unit
+                widest = torch.maximum(one_unit, all_units)
+                yield torch.where(jumps, units * all_units, widest) + floor
 
     def moved(self, step: float, draws: int) -> Iterator[tuple[nn.Module, Inputs]]:
         """Yield module and inputs ``draws`` times, each element moved up or down at random."""
         generator = torch.Generator().manual_seed(0)
         steps: dict[int, Tensor] = {}
 
-        def moved(tensor: Tensor) -> Tensor:
+        def move(tensor: Tensor) -> Tensor:
             if id(tensor) not in steps:
                 steps[id(tensor)] = _step_of(tensor, step, self.tiny)
             signs = torch.randint(2, tensor.shape, generator=generator).to(tensor.dtype)
@@ -160,22 +162,22 @@ class Oracle(Reference):
 
         module = copy.deepcopy(self.module)
         state = [
-            (near, true)
-            for near, true in zip(
+            (target, source)
+            for target, source in zip(
                 [*module.parameters(), *module.buffers()],
                 [*self.module.parameters(), *self.module.buffers()],
                 strict=True,
             )
-            if true.is_floating_point()
+            if source.is_floating_point()
         ]
         mask = self.inputs.attn_mask
         for _ in range(draws):
             with torch.no_grad():  # not around the yield, which may be the last
-                for near, true in state:
-                    near.copy_(moved(true))
-                inputs = self.inputs.map(moved)
+                for target, source in state:
+                    target.copy_(move(source))
+                inputs = self.inputs.map(move)
                 if mask is not None and mask.is_floating_point():
-                    inputs = inputs.replace(attn_mask=moved(mask))
+                    inputs = inputs.replace(attn_mask=move(mask))
             yield module, inputs
 
 

@@ -1,8 +1,8 @@
-"""The rounding of a subject's own operations, which no move of its inputs may show.
+"""The rounding of a subject's own operations, which moving its inputs may not reveal.
 
 A normalisation over two features, for example, gives ±1 wherever its inputs move to, but rounding
-its mean moves the output by many units in the last place. A run under a mode of this module has its
-operations rounded at random; the change that this makes is part of an error budget.
+its mean moves the output by many units in the last place. The modes of this module round operations
+at random; the resulting change of the output is part of an error budget.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from attnbench.attention.torch_internals import OperationMode
 _ATEN = torch.ops.aten
 _MEANS = (_ATEN.mean, _ATEN.var_mean, _ATEN.std_mean)
 _FINEST = torch.finfo(torch.float32).eps
-"""Means of half types are taken in float32: by torch itself, and by whoever should."""
+"""Means of half types should be taken in float32, as torch does."""
 
 
 class RoundedMeans(OperationMode):
     """Move every mean, and every mean within a normalisation, by one unit up or down at random.
 
-    Other operations are left alone, so that cancellation that a subject brings about itself, such
-    as that of ``q² + k² - 2·q·k``, is not excused.
+    Other operations are left alone, so that a subject's own cancellation, as in
+    ``q² + k² - 2·q·k``, is not excused.
 
     Args:
         eps: one unit in the last place, relative; at most that of float32 is used.
@@ -46,13 +46,13 @@ class RoundedMeans(OperationMode):
             weight = args[2]
             if operation is _ATEN.native_group_norm:
                 shift, weight = _by_channel(shift, output), _by_channel(args[1], output)
-            moved = output + (shift if weight is None else shift * weight).to(output.dtype)
-            return moved, mean, scale
+            output = output + (shift if weight is None else shift * weight).to(output.dtype)
+            return output, mean, scale
         if operation in _MEANS:
-            whole = isinstance(result, tuple)
-            mean = result[-1] if whole else result
+            is_tuple = isinstance(result, tuple)
+            mean = result[-1] if is_tuple else result
             mean = mean + self._unit_of(mean) if mean.is_floating_point() else mean
-            return (*result[:-1], mean) if whole else mean
+            return (*result[:-1], mean) if is_tuple else mean
         return result
 
     def _unit_of(self, tensor: Tensor) -> Tensor:
@@ -61,11 +61,11 @@ class RoundedMeans(OperationMode):
 
 
 def _by_channel(tensor: Tensor | None, output: Tensor) -> Tensor | None:
-    """What belongs to groups ``(N, G)`` or channels ``(C,)``, to be broadcast to an output."""
+    """Expand a value per group ``(N, G)`` or per channel ``(C,)`` to broadcast to an output."""
     if tensor is None:
         return None
-    whole = tensor.repeat_interleave(output.shape[1] // tensor.shape[-1], -1)
-    return whole.reshape(*whole.shape, *[1] * (output.dim() - 2))
+    channels = tensor.repeat_interleave(output.shape[1] // tensor.shape[-1], -1)
+    return channels.reshape(*channels.shape, *[1] * (output.dim() - 2))
 
 
 class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch has not typed it
@@ -75,8 +75,8 @@ class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch
 
     Args:
         eps: the precision, relative.
-        data: the tensors whose operations are rounded, and those of what is computed from them: a
-            table of constants, such as the angles of positions, can be exact. By default all are.
+        data: round only operations on these tensors and on what is computed from them, since a
+            table of constants, such as the angles of positions, can be exact. By default, all.
     """
 
     def __init__(self, eps: float, data: Iterable[Tensor] | None = None) -> None:
@@ -86,27 +86,27 @@ class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.data is None:
-            return self._moved(func, types, args, kwargs)
-        if not any(given in self.data for given in _tensors((args, kwargs))):
+            return self._round_results(func, types, args, kwargs)
+        if not any(tensor in self.data for tensor in _tensors((args, kwargs))):
             return func(*args, **(kwargs or {}))
-        result = self._moved(func, types, args, kwargs)
+        result = self._round_results(func, types, args, kwargs)
         self.data.update(dict.fromkeys(_tensors(result), True))
         return result
 
-    def _moved(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _round_results(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        if isinstance(result, tuple):  # of a normalisation, or a higher-order operator
-            return tuple(map(self._rounded, result))
-        return result if getattr(func, "is_view", False) else self._rounded(result)
+        if isinstance(result, tuple):  # from a normalisation or a higher-order operator
+            return tuple(map(self._round, result))
+        return result if getattr(func, "is_view", False) else self._round(result)
 
-    def _rounded(self, result: Any) -> Any:
+    def _round(self, result: Any) -> Any:
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return result
         unit = torch.ldexp(torch.full_like(result, self.eps / 2), torch.frexp(result).exponent)
         low = (result / unit).floor()
         up = torch.randint(2, result.shape, generator=self.generator).to(result.dtype)
-        rounded = torch.where(low * unit == result, result, (low + up) * unit)
-        return torch.where(rounded.isfinite(), rounded, result)
+        values = torch.where(low * unit == result, result, (low + up) * unit)
+        return torch.where(values.isfinite(), values, result)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

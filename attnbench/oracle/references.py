@@ -80,9 +80,9 @@ def scalar_output(subject: Subject, module: nn.Module, inputs: Inputs) -> Tensor
 
 
 class NormEpsilon(TorchFunctionMode):
-    """In a wider run, ``rms_norm`` without an epsilon takes that of the dtype under test.
+    """Makes ``rms_norm`` without an epsilon use that of the dtype under test in a wider run.
 
-    torch takes the epsilon of the dtype in which it computes, float32 or wider.
+    torch uses the epsilon of the dtype in which it computes, float32 or wider.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -90,13 +90,13 @@ class NormEpsilon(TorchFunctionMode):
         self.eps = torch.finfo(torch.promote_types(dtype, torch.float32)).eps
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(kwargs or {})
+        kwargs = dict(kwargs or {})
         if func in (nn.functional.rms_norm, torch.rms_norm):
-            given |= dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False))
-            if given.get("eps") is None:
-                given["eps"] = self.eps
+            kwargs |= dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False))
+            if kwargs.get("eps") is None:
+                kwargs["eps"] = self.eps
             args = ()
-        return func(*args, **given)
+        return func(*args, **kwargs)
 
 
 class NoReferenceError(Exception):
@@ -127,19 +127,19 @@ class Reference:
     def output(self) -> Tensor:
         """The output ``(*lead, L, Ev)`` in float64 on the CPU."""
         if self._is_mechanism:
-            with self._judged():
+            with self._reference_run():
                 return self.subject.output(self.module, self.inputs)
         return self.log_weights.exp() @ self._value
 
     @functools.cached_property
     def scores(self) -> Tensor:
         """Scores ``(*lead, L, S)`` of a scoring function or kernel, with the mask's bias."""
-        with self._judged():
+        with self._reference_run():
             scores: Tensor = self.module(self.inputs.query, self._key) + self.bias
         return scores
 
     @contextlib.contextmanager
-    def _judged(self) -> Iterator[None]:
+    def _reference_run(self) -> Iterator[None]:
         try:
             with torch.no_grad(), NormEpsilon(self.dtype):
                 yield
@@ -181,10 +181,10 @@ class Reference:
         if pairs is None:
             return [divmod(row, q_len) for row in range(count)]
         if self._is_mechanism:
-            items = _spread(max(1, pairs // (q_len * kv_len)), count // q_len)
+            items = _spread_indices(max(1, pairs // (q_len * kv_len)), count // q_len)
             return [(item, row) for item in items for row in range(q_len)]
         least = 2 if kv_len <= 8 * pairs else 1
-        return [divmod(row, q_len) for row in _spread(max(least, pairs // kv_len), count)]
+        return [divmod(row, q_len) for row in _spread_indices(max(least, pairs // kv_len), count)]
 
     def scalar(self, rows: list[tuple[int, int]]) -> Tensor:
         """Compute rows of the output in Python floats: ``(len(rows), Ev)``."""
@@ -193,20 +193,20 @@ class Reference:
         tensors = (*(getattr(self.inputs, name) for name in ("query", "key", "value")),)
         flat = [t.reshape(-1, *t.shape[-2:]) for t in (*tensors, self.allowed, self.bias)]
         items: dict[int, list[list[list[Any]]]] = {}
-        found = []
+        outputs = []
         for item, row in rows:
             if item not in items:
                 items[item] = [tensor[item].tolist() for tensor in flat]
                 if self._is_mechanism:
                     items[item][0] = reference(self.module, *items[item][:4])
-            query, key, value, may, add = items[item]
+            query, key, value, allowed, bias = items[item]
             if self._is_mechanism:
-                found.append(query[row])
+                outputs.append(query[row])
             else:
                 place = row + len(key) - len(query)
-                score = functools.partial(_scored, reference, self.module, query[row], key, place)
-                found.append(_pooled(score, value, may[row], add[row]))
-        return torch.tensor(found, dtype=torch.float64)
+                score = functools.partial(_score, reference, self.module, query[row], key, place)
+                outputs.append(_pool_row(score, value, allowed[row], bias[row]))
+        return torch.tensor(outputs, dtype=torch.float64)
 
     def select(self, tensor: Tensor, rows: list[tuple[int, int]]) -> Tensor:
         """Select rows of an output ``(*lead, L, Ev)``: ``(len(rows), Ev)``."""
@@ -222,20 +222,20 @@ class Reference:
         return flat.reshape(self.output.shape)
 
 
-def _spread(some: int, count: int) -> list[int]:
-    """At most ``some`` of ``0 .. count - 1``, evenly spread, always including the last."""
-    if some >= count:
+def _spread_indices(limit: int, count: int) -> list[int]:
+    """At most ``limit`` of ``0 .. count - 1``, evenly spread, always including the last."""
+    if limit >= count:
         return list(range(count))
-    return sorted({count - 1, *(round(i * (count - 1) / (some - 1)) for i in range(some - 1))})
+    return sorted({count - 1, *(round(i * (count - 1) / (limit - 1)) for i in range(limit - 1))})
 
 
 @functools.lru_cache(maxsize=64)
 def _takes_positions(reference: Callable[..., float]) -> bool:
-    """Whether ``i`` and ``j`` follow its module, query and key, which may have any names."""
+    """Whether a reference has parameters ``i`` and ``j`` after the first three."""
     return {"i", "j"} <= {*[*inspect.signature(reference).parameters][3:]}
 
 
-def _scored(
+def _score(
     reference: Callable[..., float],
     module: nn.Module,
     query: list[float],
@@ -249,19 +249,18 @@ def _scored(
     return reference(module, query, key[slot])
 
 
-def _pooled(
+def _pool_row(
     score: Callable[[int], float],
     value: list[list[float]],
     allowed: list[bool],
     bias: list[float],
 ) -> list[float]:
     """One row of the output: softmax over the allowed keys, and the weighted mean of values."""
-    scored = [(s, score(s) + bias[s]) for s, yes in enumerate(allowed) if yes]
-    slots = [s for s, found in scored if found > -math.inf]  # it may hide keys of its own
-    scores = [found for _, found in scored if found > -math.inf]
-    top = max(scores, default=0.0)
-    weights = [math.exp(x - top) for x in scores]
+    scores = {s: score(s) + bias[s] for s, is_allowed in enumerate(allowed) if is_allowed}
+    scores = {s: x for s, x in scores.items() if x > -math.inf}  # it may hide keys itself
+    top = max(scores.values(), default=0.0)
+    weights = [math.exp(x - top) for x in scores.values()]
     total = math.fsum(weights)
-    columns = zip(*(value[s] for s in slots), strict=True) if slots else ()
-    pooled = [math.fsum(map(operator.mul, weights, column)) / total for column in columns]
-    return pooled or [0.0] * len(value[0])
+    columns = zip(*(value[s] for s in scores), strict=True) if scores else ()
+    row = [math.fsum(map(operator.mul, weights, column)) / total for column in columns]
+    return row or [0.0] * len(value[0])

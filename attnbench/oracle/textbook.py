@@ -1,7 +1,7 @@
 """Textbook attention in float64, stage by stage: softmax(q·k·scale) v with every option.
 
-It is the reference for the options that a mechanism accepts; with a stage replaced, it shows what a
-known mistake would give.
+It is the reference for the options that a mechanism accepts; with a stage replaced, it gives the
+output of a known mistake.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attnbench.oracle.references import Reference, allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-_OFF = 1e-3
+_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -110,16 +110,13 @@ def is_textbook(subject: Subject) -> bool:
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             module, inputs = subject.build(case)
-            right = textbook_output(inputs)
+            expected = textbook_output(inputs)
             reference = Reference(subject, module, inputs)
-            if not reference.has_scalar:
-                return bool(
-                    torch.allclose(
-                        subject.output(module, inputs).cpu().double(), right, rtol=_OFF, atol=_OFF
-                    )
-                )
-            rows = reference.rows()
-            found = reference.scalar(rows)
+            if reference.has_scalar:
+                rows = reference.rows()
+                output, expected = reference.scalar(rows), reference.select(expected, rows)
+            else:
+                output = subject.output(module, inputs).cpu().double()
+            return torch.allclose(output, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
     except (Exception, SystemExit):  # the invariants report such errors
         return False
-    return torch.allclose(found, reference.select(right, rows), rtol=_OFF, atol=_OFF)

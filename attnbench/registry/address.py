@@ -2,11 +2,11 @@
 
 additive                           a scoring function or a mechanism
 additive/factorised                a kernel of a scoring function
-my-scores:cosine                   of one distribution, if two register the same name
+my-scores:cosine                   of a named distribution, if two register the same name
 multi_head(scoring=additive)       with options: a separate subject
 path/to/file.py:SPEC               not installed: a spec, or an iterable of specs
-path/to/file.py:SPECS#cosine       one of such an iterable, by its name
-'a path, quoted/file.py':SPEC      the same, where the path could be read in another way
+path/to/file.py:SPECS#cosine       one spec of such an iterable, by its name
+'a path, quoted/file.py':SPEC      the same, for a path that would be ambiguous unquoted
 package.module:SPEC
 package.module:function as sdpa    a function, module or class, with its style of call
 soft with hidden_slots=finite      with other conventions than those of its spec
@@ -61,8 +61,8 @@ class Address:
     item: str = ""
 
     def __post_init__(self) -> None:
-        for what in ("options", "conventions"):
-            object.__setattr__(self, what, ReadOnly(getattr(self, what)))
+        for attribute in ("options", "conventions"):
+            object.__setattr__(self, attribute, ReadOnly(getattr(self, attribute)))
 
     @property
     def is_file(self) -> bool:
@@ -80,12 +80,8 @@ class Address:
         rest += f" with {format_conventions(self.conventions)}" if self.conventions else ""
         if self.source is None:
             return rest
-        plain = f"{self.source}:{rest}"
-        return (
-            plain
-            if _parts(plain) == _parts(f"{self.source!r}:{rest}")
-            else f"{self.source!r}:{rest}"
-        )
+        bare_text, quoted_text = f"{self.source}:{rest}", f"{self.source!r}:{rest}"
+        return bare_text if _parts(bare_text) == _parts(quoted_text) else quoted_text
 
     def called(self, style: str | None, conventions: Mapping[str, Any]) -> Address:
         """The same address with a style of call and further conventions.
@@ -109,41 +105,41 @@ def parse_address(text: str) -> Address:
         SpecError: a convention is unknown, or its value is.
     """
     source, head, options, tail = _parts(text)
-    given = split_outside(tail["with"] or "")
+    pairs = split_outside(tail["with"] or "")
     return Address(
         name=head["name"],
         kernel=head["kernel"],
         source=source,
         options=_read_options(options) or {},
         style=tail["style"],
-        conventions=dict(parse_convention(pair) for pair in given),
+        conventions=dict(parse_convention(pair) for pair in pairs),
         item=head["item"] or "",
     )
 
 
 def split_addresses(text: str) -> list[str]:
-    """The addresses of a text with commas between; commas within an address are its own."""
-    found: list[str] = []
+    """Split at the commas between addresses, not at those within one."""
+    addresses: list[str] = []
     for part in split_outside(text):
-        if found and _CONTINUES.match(part):  # another convention of the address before
-            found[-1] += f", {part}"
+        if addresses and _CONTINUES.match(part):  # another convention of the address before
+            addresses[-1] += f", {part}"
         else:
-            found.append(part)
-    return found
+            addresses.append(part)
+    return addresses
 
 
 def split_outside(text: str) -> list[str]:
-    """Split at the commas outside of brackets and quotes; parts are stripped, and not empty."""
+    """Split at commas outside brackets and quotes; parts are stripped, and empty ones dropped."""
     parts, depth, start, place = [], 0, 0, 0
     while place < len(text):
         sign = text[place]
-        # an apostrophe within a word opens no quotation
-        quoted = (
+        # an apostrophe within a word does not open a quotation
+        quotation = (
             _QUOTED.match(text, place) if place == start or text[place - 1] in " =([{,:" else None
         )
         depth += (sign in "([{") - (sign in ")]}")
-        if quoted:
-            place = quoted.end()
+        if quotation:
+            place = quotation.end()
             continue
         if sign == "," and depth <= 0:
             parts.append(text[start:place])
@@ -153,11 +149,13 @@ def split_outside(text: str) -> list[str]:
 
 
 def format_options(options: Mapping[str, Any]) -> str:
-    """The options as in an address, sorted by name; ``""`` without any."""
+    """Format the options as in an address, sorted by name; ``""`` if there are none."""
     if not options:
         return ""
     return (
-        "(" + ", ".join(f"{key}={_written(value)}" for key, value in sorted(options.items())) + ")"
+        "("
+        + ", ".join(f"{key}={_format_value(value)}" for key, value in sorted(options.items()))
+        + ")"
     )
 
 
@@ -165,14 +163,14 @@ _Parts = tuple[str | None, dict[str, Any], str, dict[str, Any]]
 
 
 def _parts(text: str) -> _Parts:
-    """Source, head, options with their brackets, and tail: the first way to read the whole text."""
+    """Split into source, head, options with their brackets, and tail; the first split that fits."""
     complaint = ""
     for source, rest in _sources(text.strip()):
         head = _HEAD.match(rest)
         if head is None or (source is None and (head["item"] or head.group().endswith(".py"))):
             continue
         rest = rest[head.end() :]
-        options = _bracketed(rest)
+        options = _options_text(rest)
         tail = _TAIL.fullmatch(rest[len(options) :])
         if tail is not None and source != "":
             return source, head.groupdict(), options, tail.groupdict()
@@ -184,9 +182,9 @@ def _parts(text: str) -> _Parts:
 def _sources(text: str) -> Iterator[tuple[str | None, str]]:
     """Each way to split a text into a source and what follows it."""
     yield None, text
-    quoted = _QUOTED.match(text)
-    if quoted and text[quoted.end() : quoted.end() + 1] == ":":
-        yield _literal(quoted.group()), text[quoted.end() + 1 :]
+    quotation = _QUOTED.match(text)
+    if quotation and text[quotation.end() : quotation.end() + 1] == ":":
+        yield _literal(quotation.group()), text[quotation.end() + 1 :]
     for colon in re.finditer(":", text):
         yield text[: colon.start()], text[colon.end() :]
 
@@ -203,35 +201,35 @@ def _reason(text: str) -> str:
     return f"{text.rpartition(':')[2]!r} is not a name"
 
 
-def _complaint(text: str, what: str) -> str:
+def _complaint(text: str, reason: str) -> str:
     return (
-        f"cannot read the address {text!r}: {what}.\n"
+        f"cannot read the address {text!r}: {reason}.\n"
         "Write name, scoring/kernel, distribution:name, name(option=value) or "
         "path/to/file.py:ATTRIBUTE, followed by #NAME for one of the specs that it lists, by "
         "'as STYLE' and by 'with KEY=VALUE, KEY=VALUE'. A path may be quoted."
     )
 
 
-def _bracketed(text: str) -> str:
+def _options_text(text: str) -> str:
     """The options at the start of a text, with their brackets; ``""`` if there are none."""
     if text.startswith("("):
-        for end in re.finditer(r"\)", text):
-            if _read_options(text[: end.end()]) is not None:
-                return text[: end.end()]
+        for bracket in re.finditer(r"\)", text):
+            if _read_options(text[: bracket.end()]) is not None:
+                return text[: bracket.end()]
     return ""
 
 
-def _read_options(bracketed: str) -> dict[str, Any] | None:
+def _read_options(text: str) -> dict[str, Any] | None:
     """The options between brackets; ``None`` if they are not ``key=value`` pairs."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a backslash that escapes nothing
-            call = ast.parse(f"f{bracketed}", mode="eval").body
+            warnings.simplefilter("ignore")  # about a backslash that escapes nothing
+            call = ast.parse(f"f{text}", mode="eval").body
     except (SyntaxError, ValueError):
         return None
     if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
         return None
-    source = f"f{bracketed}"
+    source = f"f{text}"
     values = {str(k.arg): ast.get_source_segment(source, k.value) or "" for k in call.keywords}
     return {key: _literal(value) for key, value in values.items()}
 
@@ -246,12 +244,12 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _written(value: Any) -> str:
-    """An option's value as an address shows it: text without quotes, where it can be read back."""
+def _format_value(value: Any) -> str:
+    """Format an option's value; text has no quotes unless reading it back requires them."""
     if isinstance(value, str):
-        read = _read_options(f"(x={value})")
-        same = read is not None and list(read.items()) == [("x", value)]
+        options = _read_options(f"(x={value})")
+        same = options is not None and list(options.items()) == [("x", value)]
         return value if same else repr(value)
-    plain = repr(value)
-    ways = (plain, re.sub(r"\binf\b", "1e999", plain))  # no literal is called inf
-    return next((way for way in ways if _literal(way) == value), repr(str(value)))
+    source = repr(value)
+    literals = (source, re.sub(r"\binf\b", "1e999", source))  # no literal is called inf
+    return next((literal for literal in literals if _literal(literal) == value), repr(str(value)))

@@ -31,7 +31,7 @@ BUILT_IN = "attnbench"
 
 
 @dataclass(frozen=True)
-class Registered:
+class Entry:
     """A spec and the plugin that registers it."""
 
     spec: AnySpec
@@ -63,19 +63,19 @@ class Registry:
         scorings = {spec.name for p in plugins for spec in p.specs if isinstance(spec, ScoringSpec)}
         self.scoring_names = frozenset(scorings)
         absent = [p for p in plugins if p.status in ("blocked", "failed")]
-        self.plugins = [self._validated(plugin, absent) for plugin in plugins]
-        self._by_key: dict[str, list[Registered]] = {}
-        self._invariants: dict[str, list[Registered]] = {}
+        self.plugins = [self._validate_plugin(plugin, absent) for plugin in plugins]
+        self._by_key: dict[str, list[Entry]] = {}
+        self._invariants: dict[str, list[Entry]] = {}
         for plugin in self.plugins:
             for spec in plugin.specs:
                 table = self._invariants if isinstance(spec, Invariant) else self._by_key
-                entry = Registered(spec, plugin)
+                entry = Entry(spec, plugin)
                 table.setdefault(entry.key, []).append(entry)
 
-    def _validated(self, plugin: Plugin, absent: list[Plugin]) -> Plugin:
-        # a name may come from a plugin that is absent, if that one could be known to this one
-        near = {normalised(plugin.distribution), "attnbench", *plugin.requires}
-        excused = any(normalised(other.distribution) in near for other in absent)
+    def _validate_plugin(self, plugin: Plugin, absent: list[Plugin]) -> Plugin:
+        # an absent plugin may register a name if it is built in, a sibling or a requirement
+        visible = {normalised(plugin.distribution), "attnbench", *plugin.requires}
+        excused = any(normalised(other.distribution) in visible for other in absent)
         try:
             for spec in plugin.specs:
                 if not isinstance(spec, Invariant):
@@ -97,12 +97,12 @@ class Registry:
         laws = () if isinstance(spec, KernelSpec) else spec.laws
         where = spec_key(spec)
         if isinstance(spec, KernelSpec) and spec.scoring not in self.scoring_names and not excused:
-            raise SpecError(_no_scoring(spec, self.scoring_names))
-        for what, names in (("law", laws), ("exemption", tuple(spec.exempt))):
+            raise SpecError(_no_scoring_text(spec, self.scoring_names))
+        for role, names in (("law", laws), ("exemption", tuple(spec.exempt))):
             for name in names:
                 if name not in known and not excused:
                     raise SpecError(
-                        f"{where} names the {what} {name!r}, which no plugin registers. "
+                        f"{where} names the {role} {name!r}, which no plugin registers. "
                         f"{nearest(name, known)}"
                     )
         for name, reason in spec.exempt.items():
@@ -114,15 +114,15 @@ class Registry:
 
     @property
     def shadowed(self) -> list[str]:
-        """A sentence for each spec that has the name of a built-in one, which the name means."""
+        """A sentence for each spec that is shadowed by a built-in one of the same name."""
         return [
             f"{entry.plugin.distribution} {entry.plugin.version} (entry point "
             f"{entry.plugin.name!r}) registers {key!r}, which is built in: the name means the "
-            f"built-in one. {_way_out(entry)}"
+            f"built-in one. {_remedy(entry)}"
             for table in (self._by_key, self._invariants)
-            for key, found in table.items()
-            if any(other.plugin.distribution == BUILT_IN for other in found)
-            for entry in found
+            for key, entries in table.items()
+            if any(other.plugin.distribution == BUILT_IN for other in entries)
+            for entry in entries
             if entry.plugin.distribution != BUILT_IN
         ]
 
@@ -140,19 +140,19 @@ class Registry:
         """
         address = parse_address(name) if isinstance(name, str) else name
         key = address.key
-        found = self._by_key.get(key, [])
+        entries = self._by_key.get(key, [])
         if address.source is not None:
-            wanted = normalised(address.source)
-            found = [r for r in found if normalised(r.plugin.distribution) == wanted]
-        if not found:
+            distribution = normalised(address.source)
+            entries = [r for r in entries if normalised(r.plugin.distribution) == distribution]
+        if not entries:
             raise UnknownNameError(
-                self._unknown(f"{address.source}:{key}" if address.source else key)
+                self._unknown_text(f"{address.source}:{key}" if address.source else key)
             )
-        spec = _meant(key, found).spec
+        spec = _resolve(key, entries).spec
         assert not isinstance(spec, Invariant)
         return spec
 
-    def _unknown(self, name: str) -> str:
+    def _unknown_text(self, name: str) -> str:
         text = f"no scoring function, kernel, mechanism or layer is called {name!r}. "
         text += nearest(name, self._by_key)
         absent = [p for p in self.plugins if p.status in ("blocked", "failed")]
@@ -164,37 +164,36 @@ class Registry:
     def specs(self) -> list[tuple[Address, Spec, Plugin]]:
         """Address, spec and plugin of each subject, sorted.
 
-        Of those of one name, all but the built-in one name their distribution.
+        Where several share a name, the address of each but the built-in one names its distribution.
         """
         rows: list[tuple[Address, Spec, Plugin]] = []
-        for key, found in self._by_key.items():
+        for key, entries in self._by_key.items():
             name, _, kernel = key.partition("/")
-            for entry in found:
+            for entry in entries:
                 assert not isinstance(entry.spec, Invariant)
-                bare = len(found) == 1 or entry.plugin.distribution == BUILT_IN
-                source = None if bare else entry.plugin.distribution
+                is_bare = len(entries) == 1 or entry.plugin.distribution == BUILT_IN
+                source = None if is_bare else entry.plugin.distribution
                 rows.append((Address(name, kernel or None, source), entry.spec, entry.plugin))
         return sorted(rows, key=lambda row: str(row[0]))
 
     def scoring_for(self, kernel: KernelSpec) -> ScoringSpec:
-        """The scoring function of a kernel; of several, the one of the kernel's distribution.
+        """The scoring function of a kernel; among several, that of the kernel's distribution.
 
         Raises:
             UnknownNameError: there is none.
             DuplicateNameError: there are several, none built in, and not one in that distribution.
         """
-        found = [r for r in self._by_key.get(kernel.scoring, []) if isinstance(r.spec, ScoringSpec)]
-        if not found:
-            raise UnknownNameError(_no_scoring(kernel, self.scoring_names))
-        if len(found) > 1:
-            own = {
-                r.plugin.distribution
-                for r in self._by_key.get(spec_key(kernel), [])
-                if r.spec is kernel
-            }
-            near = [r for r in found if r.plugin.distribution in own]
-            found = near if len(near) == 1 else found
-        spec = _meant(kernel.scoring, found).spec
+        entries = [
+            r for r in self._by_key.get(kernel.scoring, []) if isinstance(r.spec, ScoringSpec)
+        ]
+        if not entries:
+            raise UnknownNameError(_no_scoring_text(kernel, self.scoring_names))
+        if len(entries) > 1:
+            kernels = self._by_key.get(spec_key(kernel), [])
+            distributions = {r.plugin.distribution for r in kernels if r.spec is kernel}
+            siblings = [r for r in entries if r.plugin.distribution in distributions]
+            entries = siblings if len(siblings) == 1 else entries
+        spec = _resolve(kernel.scoring, entries).spec
         assert isinstance(spec, ScoringSpec)
         return spec
 
@@ -205,12 +204,8 @@ class Registry:
     @functools.cached_property
     def _kernels(self) -> dict[int, list[KernelSpec]]:
         table: dict[int, list[KernelSpec]] = {}
-        kernels = [
-            r.spec
-            for found in self._by_key.values()
-            for r in found
-            if isinstance(r.spec, KernelSpec)
-        ]
+        specs = [entry.spec for entries in self._by_key.values() for entry in entries]
+        kernels = [spec for spec in specs if isinstance(spec, KernelSpec)]
         for kernel in sorted(kernels, key=lambda kernel: (-kernel.priority, kernel.name)):
             with contextlib.suppress(LookupError):  # raised when the kernel itself is looked up
                 table.setdefault(id(self.scoring_for(kernel)), []).append(kernel)
@@ -218,10 +213,10 @@ class Registry:
 
     @functools.cached_property
     def _by_origin(self) -> dict[str, ScoringSpec]:
-        entries = [r.spec for found in self._by_key.values() for r in found]
-        return {getattr(s.make, ORIGIN): s for s in entries if isinstance(s, ScoringSpec)}
+        specs = [entry.spec for entries in self._by_key.values() for entry in entries]
+        return {getattr(s.make, ORIGIN): s for s in specs if isinstance(s, ScoringSpec)}
 
-    def made(self, origin: str | None) -> ScoringSpec | None:
+    def scoring_by_origin(self, origin: str | None) -> ScoringSpec | None:
         """The scoring function that made a module of this origin; ``None`` if none did."""
         return self._by_origin.get(origin) if origin is not None else None
 
@@ -231,58 +226,60 @@ class Registry:
         Raises:
             DuplicateNameError: two plugins register one of the same name, and none is built in.
         """
-        entries = [_meant(name, found) for name, found in self._invariants.items()]
+        entries = [_resolve(*item) for item in self._invariants.items()]
         specs = [entry.spec for entry in sorted(entries, key=lambda entry: entry.key)]
         return [spec for spec in specs if isinstance(spec, Invariant)]
 
     def invariant_plugin(self, name: str) -> str:
         """The distribution that registers an invariant, for messages."""
-        found = self._invariants.get(name, [])
-        return ", ".join(f"{e.plugin.distribution} {e.plugin.version}" for e in found) or "unknown"
+        entries = self._invariants.get(name, [])
+        return (
+            ", ".join(f"{e.plugin.distribution} {e.plugin.version}" for e in entries) or "unknown"
+        )
 
 
-def _no_scoring(kernel: KernelSpec, names: frozenset[str]) -> str:
+def _no_scoring_text(kernel: KernelSpec, names: frozenset[str]) -> str:
     return (
         f"kernel {kernel.name!r} names {kernel.scoring!r}, which is no scoring function. "
         f"{nearest(kernel.scoring, names)}"
     )
 
 
-def _meant(key: str, found: list[Registered]) -> Registered:
-    """The one that a bare name means: the only one, or the built-in one.
+def _resolve(key: str, entries: list[Entry]) -> Entry:
+    """The entry that a bare name means: the only one, or the built-in one.
 
     Raises:
         DuplicateNameError: there are several, and not exactly one is built in.
     """
-    own = [entry for entry in found if entry.plugin.distribution == BUILT_IN]
-    for candidates in (found, own):
+    built_in = [entry for entry in entries if entry.plugin.distribution == BUILT_IN]
+    for candidates in (entries, built_in):
         if len(candidates) == 1:
             return candidates[0]
-    raise DuplicateNameError(_duplicate(key, found))
+    raise DuplicateNameError(_duplicate_text(key, entries))
 
 
-def _way_out(entry: Registered) -> str:
+def _remedy(entry: Entry) -> str:
     if isinstance(entry.spec, Invariant):
         return "Rename yours, which does not run."
     return f"{entry.plugin.distribution}:{entry.key} reaches the other; rename it."
 
 
-def _duplicate(key: str, found: list[Registered]) -> str:
-    kind = type(found[0].spec).__name__.removesuffix("Spec").lower()
-    count = "twice" if len(found) == 2 else f"{len(found)} times"
+def _duplicate_text(key: str, entries: list[Entry]) -> str:
+    kind = type(entries[0].spec).__name__.removesuffix("Spec").lower()
+    count = "twice" if len(entries) == 2 else f"{len(entries)} times"
     lines = [f"{kind} {key!r} is registered {count}:"]
     lines += [
         f"  by {r.plugin.distribution} {r.plugin.version} (entry point {r.plugin.name!r})"
-        for r in found
+        for r in entries
     ]
-    ways = " or ".join(f"{r.plugin.distribution}:{key}" for r in found)
+    addresses = " or ".join(f"{r.plugin.distribution}:{key}" for r in entries)
     # an invariant is never named by its distribution: its name is its id in every report
-    named = (
+    remedy = (
         "Uninstall one, "
         if kind == "invariant"
-        else (f"Name one by its distribution ({ways}), uninstall one, ")
+        else (f"Name one by its distribution ({addresses}), uninstall one, ")
     )
-    lines.append(f"{named}or set {DISABLED_VARIABLE}={found[-1].plugin.name}.")
+    lines.append(f"{remedy}or set {DISABLED_VARIABLE}={entries[-1].plugin.name}.")
     return "\n".join(lines)
 
 

@@ -69,7 +69,7 @@ def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _described(dist: metadata.Distribution | None) -> dict[str, Any]:
+def _describe(dist: metadata.Distribution | None) -> dict[str, Any]:
     """Name, version and requirements of a distribution; each call parses its metadata."""
     if dist is None:
         return {"distribution": "unknown", "version": "0"}
@@ -88,17 +88,17 @@ def discover(disabled: str | None = None) -> list[Plugin]:
     text = os.environ.get(DISABLED_VARIABLE, "") if disabled is None else disabled
     blocked = {normalised(name.strip()) for name in text.split(",") if name.strip()}
     plugins = []
-    described = functools.cache(_described)
+    describe = functools.cache(_describe)
     for point in metadata.entry_points(group=hookspecs.PROJECT):
-        about = described(point.dist)
-        is_blocked = bool({normalised(point.name), normalised(about["distribution"])} & blocked)
+        facts = describe(point.dist)
+        is_blocked = bool({normalised(point.name), normalised(facts["distribution"])} & blocked)
         plugins.append(
             Plugin(
                 name=point.name,
                 value=point.value,
                 status="blocked" if is_blocked else "found",
                 entry_point=point,
-                **about,
+                **facts,
             )
         )
     return sorted(plugins, key=lambda p: (p.name, p.distribution))
@@ -125,8 +125,8 @@ def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
     manager.add_hookspecs(hookspecs)
     name = manager.register(namespace)
     callers = {c.name: c for c in manager.get_hookcallers(namespace) or () if name}
-    if stated := callers.pop("attnbench_contract", None):
-        _check_contract(stated())  # first: a hook of a newer contract is none of this one
+    if contract := callers.pop("attnbench_contract", None):
+        _check_contract(contract())  # first, since hooks of a newer contract are unknown here
     for caller in callers.values():
         if caller.name not in HOOKS:
             raise PluginError(
@@ -141,8 +141,8 @@ def call_hooks(namespace: object) -> tuple[AnySpec, ...]:
     return tuple(spec for caller in callers.values() for spec in _results(caller.name, caller()))
 
 
-def _check_contract(stated: Sequence[object]) -> None:
-    for version in stated:
+def _check_contract(versions: Sequence[object]) -> None:
+    for version in versions:
         if not is_count(version):
             raise PluginError(
                 f"attnbench_contract returned {version!r}, but should return the version of the "
@@ -175,46 +175,46 @@ def _results(hook: str, results: Sequence[object]) -> Iterator[AnySpec]:
 
 
 def _check_core(distribution: metadata.Distribution | None) -> None:
-    """Hold a plugin's own requirement of attnbench against the version that is installed.
+    """Compare a plugin's requirement of attnbench with the installed version.
 
     Raises:
         PluginError: the plugin is made for another version.
     """
     from packaging.requirements import Requirement
 
-    wanted = [Requirement(text) for text in (distribution and distribution.requires) or ()]
-    for one in wanted:
-        if normalised(one.name) != hookspecs.PROJECT or (one.marker and not one.marker.evaluate()):
+    for requirement in map(Requirement, (distribution and distribution.requires) or ()):
+        marker = requirement.marker
+        if normalised(requirement.name) != hookspecs.PROJECT or (marker and not marker.evaluate()):
             continue
         core = metadata.version(hookspecs.PROJECT)
-        if distribution and not one.specifier.contains(core, prereleases=True):
+        if distribution and not requirement.specifier.contains(core, prereleases=True):
             raise PluginError(
                 f"{distribution.name} {distribution.version} is made for attnbench "
-                f"{one.specifier}, but {core} is installed. Install versions that fit: "
+                f"{requirement.specifier}, but {core} is installed. Install versions that fit: "
                 f"pip install --upgrade attnbench {distribution.name}."
             )
 
 
 def absent_module(plugin: Plugin) -> str | None:
-    """The module of an entry point, or the package that it is in, if it is not installed.
+    """The module of an entry point, or the package that contains it, if it is not installed.
 
     Nothing is imported.
     """
-    found: ModuleSpec | None = None
+    spec: ModuleSpec | None = None
     parts = plugin.value.partition(":")[0].strip().split(".")
     for count in range(1, len(parts) + 1):
         name = ".".join(parts[:count])
         try:
-            # of a nested name, find_spec would import the packages that it is in
-            found = (
-                PathFinder.find_spec(name, found.submodule_search_locations)
-                if found
+            # for a nested name, find_spec would import the packages that contain it
+            spec = (
+                PathFinder.find_spec(name, spec.submodule_search_locations)
+                if spec
                 else find_spec(name)
             )
         except (ImportError, ValueError):
-            return None  # it is imported already, in a way of its own
-        if found is None or (count < len(parts) and found.submodule_search_locations is None):
-            return name if found is None else ".".join(parts[: count + 1])
+            return None  # already imported by other means
+        if spec is None or (count < len(parts) and spec.submodule_search_locations is None):
+            return name if spec is None else ".".join(parts[: count + 1])
     return None
 
 

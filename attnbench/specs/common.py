@@ -63,7 +63,7 @@ class ReadOnly(Mapping[str, Any]):
 class Sizes:
     """The sizes of one attention: ``(*lead, q_len, query_size)`` and so on.
 
-    ``spec.sizes`` takes one and gives a legal one; :meth:`replace` changes some of them.
+    ``spec.sizes`` maps them to legal ones; :meth:`replace` changes some of them.
     """
 
     lead: tuple[int, ...]
@@ -97,57 +97,57 @@ def check_name(kind: str, name: object) -> None:
 
 def check_callable(kind: str, name: str, **values: object) -> None:
     """Check that fields are callable."""
-    for what, value in values.items():
-        require(callable(value), kind, name, f"{what} should be callable, not {value!r}")
+    for field, value in values.items():
+        require(callable(value), kind, name, f"{field} should be callable, not {value!r}")
 
 
-def check_names(kind: str, name: str, what: str, given: object, known: Iterable[str]) -> None:
+def check_names(kind: str, name: str, field: str, values: object, choices: Iterable[str]) -> None:
     """Check that names are known."""
-    unknown = [item for item in given if item not in known] if isinstance(given, tuple) else ()
+    unknown = [item for item in values if item not in choices] if isinstance(values, tuple) else ()
     for item in unknown:
-        require(False, kind, name, f"{what} names {item!r}. {nearest(str(item), known)}")
+        require(False, kind, name, f"{field} names {item!r}. {nearest(str(item), choices)}")
 
 
-def check_type(spec: Any, kind: str, what: str, wanted: type, expected: str) -> None:
+def check_type(spec: Any, kind: str, field: str, field_type: type, expected: str) -> None:
     """Check the type of a field."""
-    value = getattr(spec, what)
-    right = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
-    require(right, kind, spec.name, f"{what} should be {expected}, not {value!r}")
+    value = getattr(spec, field)
+    is_right = isinstance(value, field_type) and (field_type is bool or not isinstance(value, bool))
+    require(is_right, kind, spec.name, f"{field} should be {expected}, not {value!r}")
 
 
-def freeze_tuple(spec: Any, kind: str, what: str) -> None:
+def freeze_tuple(spec: Any, kind: str, field: str) -> None:
     """Turn a field into a tuple of names."""
-    value = getattr(spec, what)
-    listed = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
-    items = tuple(value) if listed else ()
+    value = getattr(spec, field)
+    is_listing = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+    items = tuple(value) if is_listing else ()
     require(
-        listed and all(isinstance(item, str) for item in items),
+        is_listing and all(isinstance(item, str) for item in items),
         kind,
         spec.name,
-        f"{what} should be a tuple of names, not {value!r}",
+        f"{field} should be a tuple of names, not {value!r}",
     )
-    object.__setattr__(spec, what, items)
+    object.__setattr__(spec, field, items)
 
 
-def freeze_mapping(spec: Any, kind: str, what: str) -> None:
+def freeze_mapping(spec: Any, kind: str, field: str) -> None:
     """Turn a field into a mapping that cannot be changed."""
-    check_type(spec, kind, what, Mapping, "a mapping of an invariant's name to a reason")
-    object.__setattr__(spec, what, ReadOnly(getattr(spec, what)))
+    check_type(spec, kind, field, Mapping, "a mapping of an invariant's name to a reason")
+    object.__setattr__(spec, field, ReadOnly(getattr(spec, field)))
 
 
 def _freeze_variants(spec: Any, kind: str) -> None:
-    given = spec.variants
-    listed = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    variants = tuple(given) if listed else ()
+    value = spec.variants
+    is_listing = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+    variants = tuple(value) if is_listing else ()
     require(
-        listed
+        is_listing
         and all(
             isinstance(v, Mapping) and all(isinstance(key, str) for key in v) for v in variants
         ),
         kind,
         spec.name,
         "variants should be a tuple of mappings of an option's name to its value, such as "
-        f"({{'num_heads': 2}},), not {given!r}",
+        f"({{'num_heads': 2}},), not {value!r}",
     )
     object.__setattr__(spec, "variants", tuple(ReadOnly(variant) for variant in variants))
 
@@ -159,12 +159,12 @@ def is_count(value: object) -> bool:
 
 def check_same_as(spec: Any, kind: str) -> None:
     """Check that ``same_as`` is an address or ``None``."""
-    given = spec.same_as
+    address = spec.same_as
     require(
-        given is None or (isinstance(given, str) and bool(given.strip())),
+        address is None or (isinstance(address, str) and bool(address.strip())),
         kind,
         spec.name,
-        f"same_as should be the address of another subject, not {given!r}",
+        f"same_as should be the address of another subject, not {address!r}",
     )
 
 
@@ -172,17 +172,17 @@ def freeze_common(spec: ScoringSpec | MechanismSpec | LayerSpec, kind: str) -> N
     """Check the types of the fields that scoring functions, mechanisms and layers share."""
     check_name(kind, spec.name)
     check_callable(kind, spec.name, make=spec.make)
-    for what in ("sizes", "reference"):
-        if getattr(spec, what, None) is not None:
-            check_callable(kind, spec.name, **{what: getattr(spec, what)})
+    for field in ("sizes", "reference"):
+        if getattr(spec, field, None) is not None:
+            check_callable(kind, spec.name, **{field: getattr(spec, field)})
     if spec.dtypes is not None:
         freeze_tuple(spec, kind, "dtypes")
         check_names(kind, spec.name, "dtypes", spec.dtypes, DTYPES)
         require(bool(spec.dtypes), kind, spec.name, "dtypes is empty; leave it None for all")
     freeze_tuple(spec, kind, "laws")
     freeze_mapping(spec, kind, "exempt")
-    for what in ("formula", "source"):
-        check_type(spec, kind, what, str, "text")
+    for field in ("formula", "source"):
+        check_type(spec, kind, field, str, "text")
     if hasattr(spec, "equal_sizes"):
         check_type(spec, kind, "equal_sizes", bool, "True or False")
     _freeze_variants(spec, kind)

@@ -1,7 +1,7 @@
 """Conventions: which of several usual meanings of attention a subject follows.
 
-Each changes what is expected of it and leaves the rest of the suite in force. The first value of
-each is the default: what attention means here.
+A convention changes what the suite expects of a subject in one respect. The first value of each is
+the default: what attention means here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "lse_base": ("e", "2"),
     }
 )
-"""The words that a convention may be, or for ``masks`` be made of."""
+"""The allowed words of each convention; ``masks`` combines several."""
 
 LAYER_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
@@ -46,29 +46,29 @@ LAYER_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "gradients": True,
     }
 )
-"""Those that a layer may declare, with what holds of one that does not."""
+"""The conventions that a layer may declare, with their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conventions:
-    """What a subject follows, with the defaults filled in.
+    """The conventions that a subject follows, with the defaults filled in.
 
     Args:
         empty_rows: what a query without keys gets: ``"zeros"``, the ``"mean"`` of all values,
             ``"nan"`` (nothing is promised of that row), or it is ``"refused"``.
-        hidden_slots: what a slot hidden from every query may hold: ``"any"`` number, NaN and Inf
-            too, or ``"finite"`` ones only.
+        hidden_slots: what a slot hidden from every query may hold: ``"any"`` number, including NaN
+            and Inf, or only ``"finite"`` ones.
         masks: the forms it takes, of ``"boolean"``, ``"floating"`` and ``"lengths"``; ``"keys"``
             restricts them to one row for all queries; an empty tuple means no mask.
-        mask_value: ``-inf``, or the finite number that stands for it.
+        mask_value: ``-inf``, or the finite number used in its place.
         internal_dtype: the dtype in which it computes; ``None`` for that of its inputs.
         gradients: whether it has a backward pass.
         causal: where the diagonal of ``is_causal`` ends: ``"bottom_right"`` or ``"top_left"``;
-            ``"square"`` takes it for L = S only; ``"always"`` is causal whatever is asked.
-        positions: ``"none"``: any reordering leaves the output alone; ``"relative"``: a shift of
-            all does; ``"absolute"``: neither.
-        extra_keys: how many keys it adds of its own, such as sinks or a key of zeros.
-        per_head: whether it has parameters by position among the leading sizes.
+            ``"square"`` supports only L = S; ``"always"`` is causal whatever the caller asks.
+        positions: ``"none"``: reordering the keys does not change the output; ``"relative"``:
+            shifting all positions does not; ``"absolute"``: both may.
+        extra_keys: number of keys that it adds itself, such as sinks or a key of zeros.
+        per_head: whether its parameters differ along the leading sizes.
         lse_base: base of the log-sum-exp that it returns, ``"e"`` or ``"2"``.
         lse_empty: log-sum-exp of a query without keys; NaN if nothing is promised.
     """
@@ -94,35 +94,36 @@ def freeze_conventions(spec: Any, kind: str, allowed: Iterable[str] = _KEYS) -> 
     """Check the ``conventions`` of a spec, and make them a read-only mapping of known values.
 
     Raises:
-        SpecError: a key is unknown, or its value is none of its own.
+        SpecError: a key or its value is unknown.
     """
-    given, where = spec.conventions, f"{kind} {spec.name!r}"
-    if not isinstance(given, Mapping):
+    conventions, where = spec.conventions, f"{kind} {spec.name!r}"
+    if not isinstance(conventions, Mapping):
         raise SpecError(
             f"{where}: conventions should map a key such as 'empty_rows' to its value, "
-            f"not be {given!r}"
+            f"not be {conventions!r}"
         )
-    checked = {key: _checked(where, key, value, tuple(allowed)) for key, value in given.items()}
-    object.__setattr__(spec, "conventions", ReadOnly(checked))
+    names = tuple(allowed)
+    values = {key: _check_value(where, key, value, names) for key, value in conventions.items()}
+    object.__setattr__(spec, "conventions", ReadOnly(values))
 
 
-def _checked(where: str, key: object, value: object, allowed: tuple[str, ...]) -> Any:
+def _check_value(where: str, key: object, value: object, allowed: tuple[str, ...]) -> Any:
     if key not in allowed:
         hint = nearest(str(key), allowed)
-        whose = " of a layer" if key in _KEYS else ""
-        raise SpecError(f"{where}: {key!r} is no convention{whose}. {hint}")
+        owner = " of a layer" if key in _KEYS else ""
+        raise SpecError(f"{where}: {key!r} is no convention{owner}. {hint}")
     check, expected = _VALUES[str(key)]
-    accepted = check(str(key), value)
-    if accepted is _WRONG:
+    result = check(str(key), value)
+    if result is _INVALID:
         raise SpecError(f"{where}: convention {key} = {value!r}, but should be {expected}.")
-    return accepted
+    return result
 
 
-_WRONG = object()
+_INVALID = object()
 
 
 def _word(key: str, value: object) -> object:
-    return value if isinstance(value, str) and value in KINDS[key] else _WRONG
+    return value if isinstance(value, str) and value in KINDS[key] else _INVALID
 
 
 def _base(key: str, value: object) -> object:
@@ -130,13 +131,13 @@ def _base(key: str, value: object) -> object:
 
 
 def _words(key: str, value: object) -> object:
-    given = (value,) if isinstance(value, str) else value
-    if not isinstance(given, Iterable):
-        return _WRONG
-    words = tuple(given)
+    items = (value,) if isinstance(value, str) else value
+    if not isinstance(items, Iterable):
+        return _INVALID
+    words = tuple(items)
     if not all(word in KINDS[key] for word in words):
-        return _WRONG
-    # one row for all queries is a boolean one unless it is said otherwise
+        return _INVALID
+    # a mask of one row is boolean unless the convention says otherwise
     return ("boolean", *words) if words == ("keys",) else words
 
 
@@ -148,24 +149,24 @@ def _number(_: str, value: object) -> object:
     if value == "-inf":
         return -math.inf
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _WRONG
-    return float(value) if value < 0 else _WRONG
+        return _INVALID
+    return float(value) if value < 0 else _INVALID
 
 
 def _any_number(_: str, value: object) -> object:
     if value in ("inf", "-inf", "nan"):
         return float(str(value))
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number else _WRONG  # type: ignore[arg-type]  # it is a number
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else _INVALID  # type: ignore[arg-type]  # it is a number
 
 
 def _flag(_: str, value: object) -> object:
-    return value if isinstance(value, bool) else _WRONG
+    return value if isinstance(value, bool) else _INVALID
 
 
 def _count(_: str, value: object) -> object:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and value >= 0 else _WRONG  # type: ignore[operator]  # it is whole
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_whole and value >= 0 else _INVALID  # type: ignore[operator]  # it is whole
 
 
 def _one_of(key: str) -> str:
@@ -189,28 +190,28 @@ _VALUES: Mapping[str, tuple[Callable[[str, object], object], str]] = {
 
 
 def parse_convention(text: str) -> tuple[str, Any]:
-    """Read ``KEY=VALUE``: a Python literal, or words; those of ``masks`` with ``+`` between.
+    """Read ``KEY=VALUE``: a Python literal or a word; ``masks`` takes words joined by ``+``.
 
     Raises:
         SpecError: there is no ``=``, or the key or its value is unknown.
     """
-    key, separator, written = (part.strip() for part in text.partition("="))
+    key, separator, literal = (part.strip() for part in text.partition("="))
     if not separator:
         raise SpecError(f"--convention {text}: write KEY=VALUE, such as empty_rows=nan.")
     value: Any
     try:
-        value = ast.literal_eval(written)
+        value = ast.literal_eval(literal)
     except (SyntaxError, ValueError):
-        value = written
+        value = literal
     if key == "masks" and isinstance(value, str):
-        value = tuple(word for word in written.split("+") if word not in ("", "none"))
-    return key, _checked("--convention", key, value, _KEYS)
+        value = tuple(word for word in literal.split("+") if word not in ("", "none"))
+    return key, _check_value("--convention", key, value, _KEYS)
 
 
 def format_conventions(conventions: Mapping[str, Any]) -> str:
-    """Conventions as :func:`parse_convention` reads them, with commas between."""
-    return ", ".join(f"{key}={_written(value)}" for key, value in conventions.items())
+    """Format conventions as :func:`parse_convention` reads them, separated by commas."""
+    return ", ".join(f"{key}={_format_value(value)}" for key, value in conventions.items())
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "+".join(value) or "none" if isinstance(value, tuple) else str(value)

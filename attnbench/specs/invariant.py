@@ -55,6 +55,6 @@ class Invariant:
         freeze_tuple(self, "invariant", "kinds")
         check_names("invariant", self.name, "kinds", self.kinds, KINDS)
         check_callable("invariant", self.name, check=self.check)
-        for what in ("cases", "applies"):
-            if getattr(self, what) is not None:
-                check_callable("invariant", self.name, **{what: getattr(self, what)})
+        for attribute in ("cases", "applies"):
+            if getattr(self, attribute) is not None:
+                check_callable("invariant", self.name, **{attribute: getattr(self, attribute)})

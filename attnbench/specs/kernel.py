@@ -27,8 +27,8 @@ class KernelSpec:
             output; ``module`` comes from the scoring function's ``make``. :func:`attnbench.attend`
             calls it, with equal leading sizes, no size of zero, no row without keys, a mask that
             broadcasts to ``(..., L, S)``, and ``is_causal`` only without a mask and ``L <= S``.
-        supports: ``supports(case)`` gives ``None``, or the reason why it cannot run that case;
-            plain Python on the case's fields, since torch.compile traces it.
+        supports: ``supports(case)`` gives ``None``, or the reason why it cannot run that case. It
+            uses plain Python on the case's fields, since torch.compile traces it.
         priority: ``attend(kernel="auto")`` uses the kernel with the highest priority that supports
             a case.
         exempt: maps the name of an invariant that it does not obey to the reason.

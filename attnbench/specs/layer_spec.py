@@ -27,7 +27,7 @@ LAYER_ACCEPTS = ("padding_mask", "cache", "source", "extras")
 """Keyword arguments that a layer's ``forward`` may take beyond ``hidden``."""
 
 PATHS = ("chunked_equals_recurrent", "absorbed_equals_expanded")
-"""Laws that two methods of a layer's module agree."""
+"""Laws which state that two methods of a layer's module agree."""
 
 
 def _is_window(window: Any) -> bool:
@@ -44,24 +44,21 @@ class CacheSpec:
     Args:
         new: ``new(module, batch_size)`` gives an empty cache.
         select: ``select(cache, index)`` keeps the rows that a 1-D int64 tensor on the cache's
-            device names: at least one, in that order, repeats allowed. A fresh cache may be
-            selected from, too.
-        crop: ``crop(cache, length)`` keeps the first ``length`` slots; there are at least that
-            many.
+            device names: at least one, in that order, repeats allowed. The cache may be fresh.
+        crop: ``crop(cache, length)`` keeps the first ``length`` slots, which exist.
         length: ``length(cache)`` is the number of slots appended and not cropped; padded and
             evicted ones count.
         capacity: number of slots that it can hold; a check stays within it, and within 64 if it is
             ``None``.
-
         append_tree: ``append_tree(module, hidden, cache, parents)`` appends a tree of tokens
             ``(B, L, E)``: ``parents``, ``(L,)`` int64, has for each the index of an earlier one of
             them, or -1 for the last token in the cache. A token sees the cache and its ancestors.
             It gives the output ``(B, L, E)`` and changes the cache in place, or gives ``(output,
             cache)``. ``crop`` to the first tokens, where they are a path, keeps that path.
 
-    ``select`` and ``crop`` give the cache to go on with, after which the old one is not used, or
-    ``None`` if they changed it in place. An operation that is ``None`` is not tried. One that
-    raises ``NotImplementedError`` refuses, and leaves the cache as it was.
+    ``select`` and ``crop`` return the cache to continue with, after which the old one is not used,
+    or ``None`` if they changed it in place. An operation that is ``None`` is not tried. One that
+    raises ``NotImplementedError`` must leave the cache as it was.
 
     Raises:
         SpecError: a field has the wrong type.
@@ -75,9 +72,9 @@ class CacheSpec:
     append_tree: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        for what in ("new", "select", "crop", "length", "append_tree"):
-            if what == "new" or getattr(self, what) is not None:
-                check_callable("spec", "CacheSpec", **{what: getattr(self, what)})
+        for operation in ("new", "select", "crop", "length", "append_tree"):
+            if operation == "new" or getattr(self, operation) is not None:
+                check_callable("spec", "CacheSpec", **{operation: getattr(self, operation)})
         require(
             self.capacity is None or is_count(self.capacity),
             "spec",
@@ -104,13 +101,13 @@ class LayerSpec:
         extras: ``extras(case, generator)`` draws the extras of a case: a dict of tensors
             ``(B, L)``, with ``case.lead[0]`` for B and ``case.q_len`` for L.
         cache: how to make and change a cache, for a layer that accepts one.
-        window: the span of positions that an output may depend on: its width ``n``, its own among
-            them, or ``(before, after)``, how far it reaches to both sides of its own.
+        window: the span of positions that an output may depend on: its width ``n``, including its
+            own position, or ``(before, after)``, the numbers of positions on either side.
         grid: whether tokens lie on a grid: hidden and output are ``(B, H, W, E)``.
         heads, kv_heads: numbers of query heads and of key and value heads, where each of the latter
             serves a group of neighbouring query heads.
         reference: ``reference(module, hidden, real)`` gives the output of one item as rows of
-            floats; ``hidden`` are rows of floats, and ``real`` says of each whether it is a token.
+            floats; ``hidden`` has rows of floats, and ``real`` says for each whether it is a token.
         paths: for a law that two methods of the module agree (``chunked_equals_recurrent``,
             ``absorbed_equals_expanded``), the names of both; each is called like ``forward``.
         sizes: ``sizes(size)`` gives the nearest legal E.
@@ -118,8 +115,8 @@ class LayerSpec:
             ``internal_dtype`` and ``gradients``.
         same_as: the address of another subject with which it agrees.
         notes: remarks for the first lines of a report, such as what an adapter found by trying.
-        settle: ``settle(spec)`` gives the spec with what only calls of the module tell; an adapter
-            sets it, and it is called once, when the subject is looked up.
+        settle: ``settle(spec)`` gives the spec completed by what calls of the module show; an
+            adapter sets it, and it is called once, when the subject is looked up.
         formula, source, dtypes, laws, exempt, variants: as in :class:`ScoringSpec`.
 
     Raises:
@@ -158,25 +155,25 @@ class LayerSpec:
         freeze_conventions(self, "layer", LAYER_DEFAULTS)
         check_same_as(self, "layer")
         self._check("causal", isinstance(self.causal, bool), "True or False")
-        alone = isinstance(self.grid, bool) and not (self.grid and self.accepts)
-        self._check("grid", alone, "True or False, and True only where accepts is empty")
+        is_valid = isinstance(self.grid, bool) and not (self.grid and self.accepts)
+        self._check("grid", is_valid, "True or False, and True only where accepts is empty")
         self._check("window", _is_window(self.window), "a number of positions, (before, after)")
-        for what in ("heads", "kv_heads"):
-            given = getattr(self, what)
-            self._check(what, given is None or is_count(given), "a number of heads")
-        groups = self.kv_heads is None or (
+        for attribute in ("heads", "kv_heads"):
+            count = getattr(self, attribute)
+            self._check(attribute, count is None or is_count(count), "a number of heads")
+        divides = self.kv_heads is None or (
             self.heads is not None and self.heads % self.kv_heads == 0
         )
-        self._check("kv_heads", groups, "a divisor of heads")
-        takes = "extras" in self.accepts
+        self._check("kv_heads", divides, "a divisor of heads")
+        has_extras = "extras" in self.accepts
         self._check(
-            "extras", takes == callable(self.extras), "a function, if accepts names extras,"
+            "extras", has_extras == callable(self.extras), "a function, if accepts names extras,"
         )
         self._check("reference", self.reference is None or callable(self.reference), "a function")
         object.__setattr__(self, "paths", ReadOnly(self.paths))
         for law, names in self.paths.items():
-            pair = isinstance(names, tuple) and [type(name) for name in names] == [str, str]
-            self._check("paths", law in PATHS and pair, f"two methods for each of {PATHS}")
+            is_pair = isinstance(names, tuple) and [type(name) for name in names] == [str, str]
+            self._check("paths", law in PATHS and is_pair, f"two methods for each of {PATHS}")
         self._check("cache", isinstance(self.cache, CacheSpec | None), "a CacheSpec")
         require(
             self.cache is None or "cache" in self.accepts,
@@ -186,7 +183,9 @@ class LayerSpec:
             " where it takes that too",
         )
 
-    def _check(self, what: str, right: bool, should: str) -> None:
-        value = getattr(self, what)
-        or_none = "" if what in ("causal", "grid") else " or None"
-        require(right, "layer", self.name, f"{what} should be {should}{or_none}, not {value!r}")
+    def _check(self, name: str, condition: bool, expected: str) -> None:
+        value = getattr(self, name)
+        or_none = "" if name in ("causal", "grid") else " or None"
+        require(
+            condition, "layer", self.name, f"{name} should be {expected}{or_none}, not {value!r}"
+        )

@@ -147,7 +147,7 @@ def test_grouped_heads_of_one_query_stay_heads_where_positions_count(
     spec: Any = SPECS["distant"]
     module = spec.make(4, 4)
     if registered:  # as a plugin's, so that its exemptions are known
-        monkeypatch.setattr(registry(), "made", lambda origin: spec)
+        monkeypatch.setattr(registry(), "scoring_by_origin", lambda origin: spec)
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 4, 1, 4), torch.randn(2, 1, 3, 4), torch.randn(2, 1, 3, 5)
     got = attnbench.attend(module, query, key, value, enable_gqa=True)
