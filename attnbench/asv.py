@@ -79,14 +79,14 @@ LAYER_CASES = {
 
 
 def _accelerators() -> tuple[str, ...]:
-    """``accelerator`` if there seems to be one, found out without touching the device."""
+    """``accelerator`` if there seems to be one, determined without touching the device."""
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         for line in path.read_text(errors="replace").splitlines():
             if line.startswith("Model:"):
                 return (f"accelerator, {line.partition(':')[2].strip()}",)
-    built_for = torch.accelerator.current_accelerator(check_available=False)
-    others = built_for is not None and (built_for.type != "cuda" or Path("/dev/kfd").exists())
-    return ("accelerator",) if others else ()
+    device = torch.accelerator.current_accelerator(check_available=False)
+    has_device = device is not None and (device.type != "cuda" or Path("/dev/kfd").exists())
+    return ("accelerator",) if has_device else ()
 
 
 DEVICES = ("cpu", *_accelerators())
@@ -120,11 +120,11 @@ _ASV_NAMES = frozenset(
 def class_name(address: str) -> str:
     """The name of a subject's class, such as ``additive__factorised``."""
     name = re.sub(r"[/(]|, ", "__", address.removesuffix(")")).replace("=", "_")
-    plain = re.sub(r"\W", "_", name, flags=re.ASCII)  # "²" is of \w, but in no identifier
-    if plain != name or not plain[0].isalpha() or plain in _ASV_NAMES:
+    label = re.sub(r"\W", "_", name, flags=re.ASCII)  # \w also matches characters such as "²"
+    if label != name or not label[0].isalpha() or label in _ASV_NAMES:
         # other characters all become "_": the sum keeps my-score and my.score apart
-        plain = f"subject_{plain}_{zlib.crc32(address.encode()):08x}"
-    return plain
+        label = f"subject_{label}_{zlib.crc32(address.encode()):08x}"
+    return label
 
 
 def fill(
@@ -157,17 +157,17 @@ def fill(
     expected = ExpectedBenchmarks(namespace.get("__file__"), module)
     baselines = BASELINES
     if baseline is not None:
-        own = _is_layer(baseline)
-        baselines = (BASELINES[0], baseline) if own else (baseline, BASELINES[1])
+        is_layer = _is_layer(baseline)
+        baselines = (BASELINES[0], baseline) if is_layer else (baseline, BASELINES[1])
     for name, address in names.items():
         namespace[name] = _suite(name, address, module, expected, baselines)
 
-    def absent(name: str) -> type:
+    def missing_class(name: str) -> type:
         if name.startswith("_") or name not in expected.classes():
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return _suite(name, None, module, expected, baselines)
 
-    namespace["__getattr__"] = absent
+    namespace["__getattr__"] = missing_class
 
 
 def _suite(
@@ -182,16 +182,16 @@ def _suite(
     def setup(self: Any, case: str, device: str) -> None:
         if address is None:
             raise NotImplementedError(f"{name} is not installed at this commit")
-        found = LAYER_CASES.get(case) or BenchCase(CASES[case])
-        self.prepared = prepare(address, found, device, baseline)
+        bench_case = LAYER_CASES.get(case) or BenchCase(CASES[case])
+        self.prepared = prepare(address, bench_case, device, baseline)
 
-    layer = address is not None and _is_layer(address)
-    baseline = baseline_of("layer" if layer else "", baselines)
-    cases = list(LAYER_CASES if layer else CASES)
+    is_layer = address is not None and _is_layer(address)
+    baseline = baseline_of("layer" if is_layer else "", baselines)
+    cases = list(LAYER_CASES if is_layer else CASES)
     methods = {
         method: _benchmark(f"{name}.{method}", address or name, expected, tracked, cases, baseline)
         for method, tracked in TRACKED.items()
-        if tracked.of in ("", "layers" if layer else "attention") or address is None
+        if tracked.of in ("", "layers" if is_layer else "attention") or address is None
     }
     content = {"setup": setup, "timeout": 300, "param_names": ["case", "device"], **methods}
     return type(name, (), {"__module__": module, "__doc__": address, **content})
@@ -213,18 +213,18 @@ def _benchmark(
     cases: Sequence[str],
     baseline: str,
 ) -> Callable[..., Any]:
-    """A method ``track_*``."""
+    """Make a method ``track_*``."""
 
     def benchmark(self: Any, case: str, device: str) -> Any:
         load = Load()
-        found = tracked.measure(self.prepared)
+        result = tracked.measure(self.prepared)
         expected.write_load(name, case, device, load.read())
-        return found
+        return result
 
     def setup(case: str, device: str) -> None:
-        wanted = expected.version(name)
-        if wanted not in (None, VERSION):
-            raise NotImplementedError(f"this commit measures as of {VERSION}, not of {wanted}")
+        version = expected.version(name)
+        if version not in (None, VERSION):
+            raise NotImplementedError(f"this commit measures as of {VERSION}, not of {version}")
 
     # asv reads these attributes, and stores the plain ones in its benchmarks.json
     vars(benchmark).update(

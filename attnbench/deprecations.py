@@ -1,7 +1,7 @@
 """Deprecated names of public modules: they work for one minor release, with a warning.
 
 A module sets ``__getattr__ = deprecated_names(...)``. From the release that the warning names, the
-name is gone; a test fails then until its entry is deleted.
+name raises ``AttributeError``, and a test fails until its entry is deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLES: dict[str, tuple[str, Mapping[str, str]]] = {}
 def deprecated_names(
     module: str, homes: Mapping[str, str], *, why: str, gone_in: str
 ) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` for names that it is about to lose.
+    """Make a module's ``__getattr__`` for its deprecated names.
 
     Args:
         module: name of the module.

@@ -1,6 +1,6 @@
 """``pytest --attnbench[=NAMES]``: one test for each subject and invariant, in any project.
 
-Unless it is asked for, this does nothing, and imports neither torch nor hypothesis.
+Without the option, this does nothing, and imports neither torch nor hypothesis.
 """
 
 from __future__ import annotations
@@ -70,23 +70,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(args: list[str]) -> None:
-    """Keep a bare ``--attnbench`` from taking the path behind it for its names."""
+    """Keep a bare ``--attnbench`` from using the path that follows as its names."""
     args[:] = ["--attnbench=" if arg == "--attnbench" else arg for arg in args]
 
 
 def _seed(config: pytest.Config) -> int | None:
-    """The seed of the command line, ours before Hypothesis's, which may be any text."""
+    """The seed of the command line; that of Hypothesis, which may be any text, comes second."""
     seed: int | None = config.getoption("--attnbench-seed")
-    given = config.getoption("--hypothesis-seed", None)
-    if seed is None and given is not None:
-        return int(given) if str(given).isdecimal() else zlib.crc32(str(given).encode())
+    text = config.getoption("--hypothesis-seed", None)
+    if seed is None and text is not None:
+        return int(text) if str(text).isdecimal() else zlib.crc32(str(text).encode())
     return seed
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the options of the command line hold for the tests of ``parametrize_with_checks``."""
-    given = {"profile": config.getoption("--attnbench-profile"), "seed": _seed(config)}
-    changes = {name: value for name, value in given.items() if value is not None}
+    """Apply options of the command line to the tests of ``parametrize_with_checks``."""
+    options = {"profile": config.getoption("--attnbench-profile"), "seed": _seed(config)}
+    changes = {name: value for name, value in options.items() if value is not None}
     if not changes or "attnbench.checking.parametrization" not in sys.modules:
         return
     from attnbench.checking.parametrization import Check
@@ -107,24 +107,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Keep what ``--hypothesis-show-statistics`` shows of the searches within a check."""
-    asked = item.config.getoption("--hypothesis-show-statistics", None)
-    if not asked or "attnbench.checking.hypothesis_engine" not in sys.modules:
+    """Keep the statistics of the searches in a check for ``--hypothesis-show-statistics``."""
+    is_requested = item.config.getoption("--hypothesis-show-statistics", None)
+    if not is_requested or "attnbench.checking.hypothesis_engine" not in sys.modules:
         return (yield)
     from hypothesis.statistics import collector, describe_statistics
 
-    told: list[str] = []
+    texts: list[str] = []
 
     def note(statistics: Any) -> None:
         statistics["nodeid"] = item.nodeid
-        told.append(describe_statistics(statistics))
+        texts.append(describe_statistics(statistics))
 
     try:
         with collector.with_value(note):  # type: ignore[arg-type]  # it is typed as None
             return (yield)
     finally:
-        if told:
-            item.hypothesis_statistics = "\n".join(told)  # type: ignore[attr-defined]  # the same
+        if texts:
+            item.hypothesis_statistics = "\n".join(texts)  # type: ignore[attr-defined]  # the same
 
 
 @pytest.hookimpl(wrapper=True)
@@ -144,7 +144,8 @@ def pytest_runtest_makereport(
 
 def _annotate(reporter: pytest.TerminalReporter) -> None:
     """Print annotations of the checks that failed."""
-    rows = [one.attnbench for one in reporter.getreports("failed") if hasattr(one, "attnbench")]
+    reports = reporter.getreports("failed")
+    rows = [report.attnbench for report in reports if hasattr(report, "attnbench")]
     if not rows:
         return
     from attnbench.checking.check_report import CheckReport
@@ -224,7 +225,7 @@ class CheckItem(pytest.Item):
         self.subject, self.check = subject, check
 
     def runtest(self) -> None:
-        """Run it."""
+        """Run the check."""
         self.check(self.subject)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -236,5 +237,5 @@ class CheckItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[str, None, str]:
-        """Where it is said to be from."""
+        """The location in reports: no file and no line."""
         return "attnbench", None, self.name

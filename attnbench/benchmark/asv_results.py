@@ -1,4 +1,4 @@
-"""What asv wrote down of a run that is going on, and the load of the machine beside it."""
+"""asv's list of the benchmarks of the present run, and the recorded load of the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ExpectedBenchmarks:
     def __init__(self, file: str | None, module: str) -> None:
         self._file = file
         self._prefix = module.partition(".")[2] + "."
-        self._found: dict[str, str] | None = None
+        self._version_by_name: dict[str, str] | None = None
 
     def classes(self) -> set[str]:
         """Names of the classes."""
@@ -53,14 +53,14 @@ class ExpectedBenchmarks:
             file.write(json.dumps(line) + "\n")
 
     def _versions(self) -> dict[str, str]:
-        if self._found is None:
+        if self._version_by_name is None:
             prefix = self._prefix
-            self._found = {
+            self._version_by_name = {
                 name.removeprefix(prefix): str(row.get("version"))
-                for name, row in _written_down(self._file).items()
+                for name, row in _benchmark_list(self._file).items()
                 if name.startswith(prefix) and isinstance(row, dict)
             }
-        return self._found
+        return self._version_by_name
 
 
 def _results(file: str | None) -> Path | None:
@@ -74,12 +74,12 @@ def _results(file: str | None) -> Path | None:
         if conf is not None:
             # the file may have comments, which the standard library does not read
             pattern = r'^\s*"results_dir"\s*:\s*"([^"]+)"'
-            named = re.search(pattern, conf.read_text("utf-8"), re.MULTILINE)
-            return folder / (named[1] if named else "results")
+            match = re.search(pattern, conf.read_text("utf-8"), re.MULTILINE)
+            return folder / (match[1] if match else "results")
     return None
 
 
-def _written_down(file: str | None) -> Mapping[str, Any]:
+def _benchmark_list(file: str | None) -> Mapping[str, Any]:
     """The content of asv's ``benchmarks.json``; empty if there is none."""
     folder = _results(file)
     try:

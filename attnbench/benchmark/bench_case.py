@@ -72,8 +72,8 @@ class BenchCase:
     def reason_against(self, subject: Subject) -> str | None:
         """The reason why a subject does not support this case, or ``None`` if it does."""
         if not self.suits(subject.kind):
-            other = "attention, with query, key and value" if subject.kind == "layer" else "a layer"
-            return f"it is a {subject.kind}, and the case is one of {other}"
+            group = "attention, with query, key and value" if subject.kind == "layer" else "a layer"
+            return f"it is a {subject.kind}, and the case is one of {group}"
         if self.case.dtype not in subject.dtypes:
             return f"it supports {', '.join(subject.dtypes)}"
         if self.of_layers:
@@ -86,12 +86,12 @@ class BenchCase:
                 f"{self.case.key_size}"
             )
         if subject.legal(self.case).sizes != self.case.sizes:
-            here, there = (
+            here, nearest = (
                 {f.name: getattr(sizes, f.name) for f in fields(sizes)}
                 for sizes in (self.case.sizes, subject.legal(self.case).sizes)
             )
-            wanted = [f"{n} = {v}, not {here[n]}" for n, v in there.items() if v != here[n]]
-            return f"it does not take these sizes; the nearest have {', '.join(wanted)}"
+            differences = [f"{n} = {v}, not {here[n]}" for n, v in nearest.items() if v != here[n]]
+            return f"it does not take these sizes; the nearest have {', '.join(differences)}"
         if self.kv_heads is not None and "enable_gqa" not in subject.accepts:
             return "it does not take grouped heads"
         return subject.unsupported(self.case)
@@ -130,8 +130,8 @@ class BenchCase:
         if self.kv_heads is None:
             return inputs
         # with the same seed, the query's extra heads would repeat the numbers of the keys
-        other = self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1)
-        return inputs.replace(query=make_inputs(other).query, enable_gqa=True)
+        query_case = self.case.replace(kv_len=1, mask="none", seed=self.case.seed + 1)
+        return inputs.replace(query=make_inputs(query_case).query, enable_gqa=True)
 
     def write_inputs(self, path: str) -> None:
         """Write the inputs to a file in the format of :mod:`attnbench.saved_inputs`."""

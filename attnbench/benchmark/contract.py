@@ -77,9 +77,9 @@ class Contract:
             raise UsageError(
                 f"no timing is called {self.timing!r}. {nearest(self.timing, TIMINGS)}"
             )
-        for name, least in (("threads", 1), ("blocks", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} = {getattr(self, name)}, but must be at least {least}.")
+        for name, minimum in (("threads", 1), ("blocks", 1)):
+            if getattr(self, name) < minimum:
+                raise UsageError(f"{name} = {getattr(self, name)}, but must be at least {minimum}.")
         for name in ("slot_s", "cap_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} = {getattr(self, name)}, but must be above 0.")

@@ -44,7 +44,7 @@ class StepInputs(LayerInputs):
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield names and tensors, including those of the cache."""
         yield "hidden", self.hidden
-        for number, tensor in enumerate(held(self.cache)):
+        for number, tensor in enumerate(cache_tensors(self.cache)):
             yield f"cache {number}", tensor
 
 
@@ -56,8 +56,8 @@ class Step(FreshCall):
 
     def __init__(self, subject: LayerSubject, module: nn.Module, inputs: StepInputs) -> None:
         self.inputs = inputs
-        shared = [t for t in _copied(inputs.cache) if not _is_count(t)]
-        memo = {id(each): each for each in shared}
+        shared = [t for t in _deepcopied_items(inputs.cache) if not _is_count(t)]
+        memo = {id(item): item for item in shared}
 
         def run(given: StepInputs) -> Tensor:
             with torch.no_grad():
@@ -75,29 +75,29 @@ class Step(FreshCall):
             return self._call(self.inputs.hidden, None, copy.deepcopy(self.inputs.cache))
 
 
-def _is_count(found: Tensor | nn.Module) -> bool:
+def _is_count(item: Tensor | nn.Module) -> bool:
     """Whether this is a tensor of counters or positions, which a step may change in place."""
-    return isinstance(found, Tensor) and not found.is_floating_point()
+    return isinstance(item, Tensor) and not item.is_floating_point()
 
 
-def _copied(cache: Any) -> list[Tensor | nn.Module]:
+def _deepcopied_items(cache: Any) -> list[Tensor | nn.Module]:
     """The tensors and modules that a deep copy of a cache would copy."""
     memo: dict[int, Any] = {}
     with torch.no_grad():
         copy.deepcopy(cache, memo)
     # deepcopy stores the objects that it copied under the memo's own id
-    return [each for each in memo.get(id(memo), ()) if isinstance(each, Tensor | nn.Module)]
+    return [item for item in memo.get(id(memo), ()) if isinstance(item, Tensor | nn.Module)]
 
 
-def held(cache: Any) -> list[Tensor]:
+def cache_tensors(cache: Any) -> list[Tensor]:
     """The tensors of a cache, one per storage, without those that belong to modules."""
-    found = _copied(cache)
-    modules = [each for each in found if isinstance(each, nn.Module)]
-    owned = {id(t) for module in modules for t in (*module.parameters(), *module.buffers())}
+    items = _deepcopied_items(cache)
+    modules = [item for item in items if isinstance(item, nn.Module)]
+    parameter_ids = {id(t) for module in modules for t in (*module.parameters(), *module.buffers())}
     storages = {
-        each.untyped_storage().data_ptr(): each
-        for each in found
-        if isinstance(each, Tensor) and id(each) not in owned
+        item.untyped_storage().data_ptr(): item
+        for item in items
+        if isinstance(item, Tensor) and id(item) not in parameter_ids
     }
     return list(storages.values())
 
@@ -108,7 +108,7 @@ def bytes_a_token(step: Step) -> float | None:
     Empty slots of a buffer count as bytes, and evicted tokens count as tokens.
     """
     _, cache = step.alone()
-    size = sum(tensor.untyped_storage().nbytes() for tensor in held(cache))
+    size = sum(tensor.untyped_storage().nbytes() for tensor in cache_tensors(cache))
     batch, past = step.inputs.past.shape[:2]
     return size / (batch * (past + 1)) if size else None
 

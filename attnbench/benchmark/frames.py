@@ -88,25 +88,25 @@ def asv_frame(folder: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    listed = _json(folder / "benchmarks.json", version=ASV_FORMAT)
-    known = {n: row for n, row in listed.items() if isinstance(row, dict) and "subject" in row}
-    rows = [row for path in _result_files(folder) for row in _asv_rows(path, known)]
+    benchmarks = _json(folder / "benchmarks.json", version=ASV_FORMAT)
+    suite = {n: row for n, row in benchmarks.items() if isinstance(row, dict) and "subject" in row}
+    rows = [row for path in _result_files(folder) for row in _asv_rows(path, suite)]
     if not rows:
         raise RecordError(
             f"{folder} has no results of a suite made by attnbench.asv; run 'asv run' first."
         )
     # asv stores each quantity separately; here the quantities of a case are columns of one row
     keys = [n for n in rows[0] if n not in {"quantity", "value", "status", *_QUARTILES}]
-    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    table: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         key = tuple(row[name] for name in keys)
-        target = merged.setdefault(key, {"source": "asv", **row})
+        target = table.setdefault(key, {"source": "asv", **row})
         target[row["quantity"]] = row["value"]
         if row["status"] != "ok":
             target["status"] = row["status"]
         if row["quantity"] == "time_s":
             target.update({f"time_{name}_s": row[name] for name in _QUARTILES})
-    frame = pd.DataFrame(list(merged.values())).drop(columns=["quantity", "value", *_QUARTILES])
+    frame = pd.DataFrame(list(table.values())).drop(columns=["quantity", "value", *_QUARTILES])
     frame["created"] = pd.to_datetime(frame["created"], utc=True, unit="ms")
     return frame
 
@@ -145,7 +145,7 @@ def _result_files(folder: Path) -> Iterator[Path]:
             yield from (p for p in sorted(machine.glob("*.json")) if p.name != "machine.json")
 
 
-def _asv_rows(path: Path, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _asv_rows(path: Path, suite: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     content = _json(path, version=ASV_FORMAT)
     try:
         common = {
@@ -156,9 +156,9 @@ def _asv_rows(path: Path, known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
         for name, values in content["results"].items():
             method = name.rpartition(".")[2]
-            if name in known and method in _TRACKED:
+            if name in suite and method in _TRACKED:
                 result = dict(zip(content["result_columns"], values, strict=False))
-                yield from _case_rows(common, known[name]["subject"], method, result)
+                yield from _case_rows(common, suite[name]["subject"], method, result)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(
             f"{path} is damaged, or not one of asv's result files: {type(error).__name__}: {error}."
@@ -184,13 +184,13 @@ def _case_rows(
         if value is not None and math.isnan(value):
             continue  # n/a: there was nothing to measure
         name = str(ast.literal_eval(case))
-        own = name.partition(",")[0]  # the name of a layer's case begins with its direction
+        prefix = name.partition(",")[0]  # the name of a layer's case begins with its direction
         yield {
             **common,
             "subject": subject,
             "case": name,
             "device": ast.literal_eval(device),
-            "direction": own if own in LAYER_DIRECTIONS else direction,
+            "direction": prefix if prefix in LAYER_DIRECTIONS else direction,
             "contract": f"asv, version {result['version']}",
             "status": "failed" if value is None else "ok",
             "quantity": quantity,

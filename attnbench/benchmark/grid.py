@@ -92,15 +92,15 @@ def scoring_of(kernel: str) -> str:
 
 def _ordered(kinds: dict[str, str]) -> list[tuple[str, bool]]:
     """The subjects in display order, and whether each is listed below its scoring function."""
-    found: list[tuple[str, bool]] = []
+    lines: list[tuple[str, bool]] = []
     scorings = [name for name, kind in kinds.items() if kind == "scoring"]
     for name in sorted(scorings, key=lambda name: (name != BASELINE, name)):
-        found.append((name, False))
+        lines.append((name, False))
         kernels = [n for n, k in kinds.items() if k == "kernel" and scoring_of(n) == name]
-        found += [(kernel, True) for kernel in sorted(kernels)]
-    placed = {name for name, _ in found}
-    rest = sorted((name for name in kinds if name not in placed), key=_first_baseline)
-    return found + [
+        lines += [(kernel, True) for kernel in sorted(kernels)]
+    names = {name for name, _ in lines}
+    rest = sorted((name for name in kinds if name not in names), key=_first_baseline)
+    return lines + [
         (n, False) for kind in ("kernel", "mechanism", "layer") for n in rest if kinds[n] == kind
     ]
 
@@ -128,11 +128,11 @@ def _title(record: Record, others: Sequence[Record]) -> str:
     parts = [record.workload or record.case]
     if record.kind == "layer":
         parts = [record.direction, *parts[0].split()]
-    for name, usual in (("mask", "none"), ("direction", "forward"), ("dtype", ""), ("device", "")):
+    for name, norm in (("mask", "none"), ("direction", "forward"), ("dtype", ""), ("device", "")):
         value = getattr(record, name)
         if name == "direction" and record.kind == "layer":
             continue
-        if len({getattr(other, name) for other in others}) > 1 and value != usual:
+        if len({getattr(other, name) for other in others}) > 1 and value != norm:
             parts.append(str(value))
     return "\n".join(parts) if record.kind == "layer" else ", ".join(parts)
 

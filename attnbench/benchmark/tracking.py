@@ -77,10 +77,10 @@ def prepare(address: str, case: BenchCase, device: str, baseline: str = BASELINE
     """
     torch.set_num_threads(_CONTRACT.threads)
     if device != "cpu":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        if found is None:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        if accelerator is None:
             raise NotImplementedError("there is no accelerator")
-        device = found.type
+        device = accelerator.type
     try:
         subjects = resolve(address)
     except AttnbenchError as error:
@@ -101,16 +101,16 @@ def _error(prepared: Prepared) -> float:
     Raises:
         ValueError: the share is above 1, so that timing the subject makes no sense.
     """
-    found = output_agreement(prepared.subject, prepared.module, prepared.inputs)
-    if not found.agrees:
+    result = output_agreement(prepared.subject, prepared.module, prepared.inputs)
+    if not result.agrees:
         raise ValueError(
-            f"{prepared.subject.name} is off by {found.error_abs:.3g}, {found.ratio:.3g} times "
+            f"{prepared.subject.name} is off by {result.error_abs:.3g}, {result.ratio:.3g} times "
             f"the allowed error; see: {prepared.subject.check_command}"
         )
-    return _rounded(found.ratio, 3)
+    return _round(result.ratio, 3)
 
 
-def _rounded(value: float, digits: int) -> float:
+def _round(value: float, digits: int) -> float:
     """A number without the digits that say nothing, since asv prints all of them."""
     return float(f"{value:.{digits}g}")
 
@@ -118,10 +118,10 @@ def _rounded(value: float, digits: int) -> float:
 def _timer(prepared: Prepared, direction: str) -> Timer:
     _error(prepared)
     if direction != "forward":
-        slopes = gradient_ratio(prepared.subject, prepared.module, prepared.inputs)
-        if slopes > 1.0:
+        ratio = gradient_ratio(prepared.subject, prepared.module, prepared.inputs)
+        if ratio > 1.0:
             raise ValueError(
-                f"gradients of {prepared.subject.name} are off by {slopes:.3g} times the "
+                f"gradients of {prepared.subject.name} are off by {ratio:.3g} times the "
                 f"allowed error; see: {prepared.subject.check_command}"
             )
     call = prepared.call(direction)
@@ -145,7 +145,7 @@ def _sample(value: float, number: int) -> dict[str, Any]:
     return {"samples": [value], "number": number}
 
 
-def _timed(prepared: Prepared, direction: str) -> dict[str, Any]:
+def _time_direction(prepared: Prepared, direction: str) -> dict[str, Any]:
     with settled(prepared.device):
         timer = _timer(prepared, direction)
         chance = random.Random(os.getpid())  # noqa: S311 -- places, not secrets
@@ -158,34 +158,34 @@ def _timed(prepared: Prepared, direction: str) -> dict[str, Any]:
 
 
 def _time(prepared: Prepared) -> dict[str, Any]:
-    return _timed(prepared, "forward")
+    return _time_direction(prepared, "forward")
 
 
 def _time_backward(prepared: Prepared) -> dict[str, Any]:
-    return _timed(prepared, "forward_backward")
+    return _time_direction(prepared, "forward_backward")
 
 
 def _cache_bytes(prepared: Prepared) -> float:
     """Bytes of cache per token; NaN, which asv shows as n/a, if nothing is decoded."""
     call = prepared.call()
-    found = bytes_a_token(call) if isinstance(call, Step) else None
-    return math.nan if found is None else found
+    size = bytes_a_token(call) if isinstance(call, Step) else None
+    return math.nan if size is None else size
 
 
 def _ratio(prepared: Prepared) -> dict[str, Any]:
     """Time over that of the baseline, taken in blocks."""
     case = prepared.case
     device = case.case.device.partition(":")[0]
-    other = prepare(prepared.baseline, case, device).call()
-    other()
+    baseline_call = prepare(prepared.baseline, case, device).call()
+    baseline_call()
     with settled(prepared.device):
         timer = _timer(prepared, "forward")
-        base = Timer(other, prepared.device, timer.pace, timer.clock)
+        baseline_timer = Timer(baseline_call, prepared.device, timer.pace, timer.clock)
         chance = random.Random(os.getpid())  # noqa: S311 -- an order, not a secret
         pace = {"slot_s": _CONTRACT.slot_s, "cap_s": math.inf}
-        blocks = list(take_blocks(base, timer, _CONTRACT.blocks, chance, **pace))
+        blocks = list(take_blocks(baseline_timer, timer, _CONTRACT.blocks, chance, **pace))
     _verify(prepared, timer, "forward")
-    return _sample(_rounded(math.exp(pair_value(blocks)), 4), timer.calls)
+    return _sample(_round(math.exp(pair_value(blocks)), 4), timer.calls)
 
 
 def _peak_bytes(prepared: Prepared) -> int:
@@ -220,7 +220,7 @@ def _compile_time(prepared: Prepared) -> dict[str, Any]:
     direction = prepared.case.direction
     text = json.dumps([sys.path, prepared.address, case.id, direction, case.device])
     with tempfile.TemporaryDirectory(prefix="attnbench-compiled-") as folder:
-        found = subprocess.run(  # noqa: S603 -- this Python, and code of our own
+        process = subprocess.run(  # noqa: S603 -- this Python, and code of our own
             [sys.executable, "-c", _ALONE],
             input=text,
             env={**os.environ, **{name: os.path.join(folder, name) for name in COMPILER_CACHES}},
@@ -228,7 +228,7 @@ def _compile_time(prepared: Prepared) -> dict[str, Any]:
             text=True,
             check=True,
         )
-    return _sample(float(found.stdout.split()[-1]), 1)
+    return _sample(float(process.stdout.split()[-1]), 1)
 
 
 @dataclass(frozen=True)

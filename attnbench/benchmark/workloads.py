@@ -32,8 +32,8 @@ def _data() -> Mapping[str, Any]:
 
 def workloads() -> Mapping[str, Mapping[str, Any]]:
     """The sizes, mask and source of each real workload, by name."""
-    found: Mapping[str, Mapping[str, Any]] = _data()["workloads"]
-    return found
+    table: Mapping[str, Mapping[str, Any]] = _data()["workloads"]
+    return table
 
 
 def set_names() -> list[str]:
@@ -77,10 +77,10 @@ def named_set(
     """
     if name not in _data()["sets"]:
         raise UnknownNameError(f"no set of cases is called {name!r}. {nearest(name, set_names())}")
-    listed: dict[BenchCase, None] = {}
+    cases: dict[BenchCase, None] = {}
     for part in _data()["sets"][name]:
-        listed.update(dict.fromkeys(_part(part, devices, dtypes)))
-    return list(listed)
+        cases.update(dict.fromkeys(_part(part, devices, dtypes)))
+    return list(cases)
 
 
 def _part(
@@ -151,10 +151,10 @@ def saved(
 
     path = Path(path)
     inputs = load_inputs(path)
-    own = str(inputs.query.dtype).removeprefix("torch.")
-    if dtype is not None and dtype != own:
+    name = str(inputs.query.dtype).removeprefix("torch.")
+    if dtype is not None and dtype != name:
         raise UsageError(
-            f"{path} holds {own} tensors, but --dtype asks for {dtype}. Saved inputs are measured "
+            f"{path} holds {name} tensors, but --dtype asks for {dtype}. Saved inputs are measured "
             "in their own dtype."
         )
     lead = tuple(inputs.query.shape[:-2])
@@ -172,7 +172,7 @@ def saved(
         query_size=inputs.query.shape[-1],
         key_size=inputs.key.shape[-1],
         value_size=inputs.value.shape[-1],
-        dtype=own,
+        dtype=name,
         device=device,
         mask=mask,
     )
@@ -214,16 +214,16 @@ class Selection:
         Raises:
             UnknownNameError: no set, workload or dtype has a name.
         """
-        listed: list[BenchCase] = []
+        cases: list[BenchCase] = []
         if self.set_name is not None:
-            listed += named_set(self.set_name, devices=devices, dtypes=self.dtypes)
+            cases += named_set(self.set_name, devices=devices, dtypes=self.dtypes)
         for part in _data()["lengths"] if self.lengths else ():
-            listed += _part({**part, "lengths": self.lengths}, devices, self.dtypes)
-        listed = [case for case in listed if layers or not case.of_layers]
+            cases += _part({**part, "lengths": self.lengths}, devices, self.dtypes)
+        cases = [case for case in cases if layers or not case.of_layers]
         for device, dtype, name in product(devices, self.dtypes or ["float32"], self.workloads):
             _check_names(dtype, "forward")
-            listed.append(workload(name, dtype=dtype, device=device))
-        return list(dict.fromkeys(listed))
+            cases.append(workload(name, dtype=dtype, device=device))
+        return list(dict.fromkeys(cases))
 
     def check(self) -> None:
         """Check names, and that the file exists, without reading it.

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from attnbench.processes.pool import Task
 
 STACK_SIGNAL = signal.SIGUSR1
-"""The signal at which a child writes to standard error where it is."""
+"""The signal at which a child writes its stack to standard error."""
 
-_KEPT = 2**16
-"""Characters kept of each text written to standard error; only its end is shown."""
+_MAX_TEXT = 2**16
+"""Most characters of each text written to standard error, of which the end is shown."""
 
 
 class Descriptor:
@@ -38,10 +38,10 @@ class Descriptor:
     def __reduce__(self) -> tuple[Any, ...]:
         from multiprocessing import reduction
 
-        return Descriptor._rebuilt, (reduction.DupFd(self.number),)
+        return Descriptor._rebuild, (reduction.DupFd(self.number),)
 
     @staticmethod
-    def _rebuilt(duplicate: Any) -> Descriptor:
+    def _rebuild(duplicate: Any) -> Descriptor:
         return Descriptor(duplicate.detach())
 
 
@@ -64,9 +64,10 @@ def serve(
     except BaseException as error:
         if not isinstance(error, Exception | SystemExit | KeyboardInterrupt):
             raise
-        own = isinstance(error, errors.AttnbenchError) and type(error).__module__ == errors.__name__
-        text = str(error) if own else "".join(traceback.format_exception(error)).rstrip()
-        sender.send(("raised", (text, error if own else None)))
+        module = type(error).__module__
+        is_own = isinstance(error, errors.AttnbenchError) and module == errors.__name__
+        text = str(error) if is_own else "".join(traceback.format_exception(error)).rstrip()
+        sender.send(("raised", (text, error if is_own else None)))
     finally:
         sender.close()
         # do not wait for threads or atexit functions of a subject
@@ -74,7 +75,7 @@ def serve(
 
 
 def _values(task: Task) -> Iterator[Any]:
-    with contextlib.suppress(ImportError):  # plugins can be loaded without torch, if only to fail
+    with contextlib.suppress(ImportError):  # without torch, plugins can still be loaded
         import torch
 
         torch.set_num_threads(task.threads)
@@ -95,35 +96,35 @@ def _detach(log: int) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(log, 2)
-    sys.stdout, sys.stderr = _Brief(1, keep=0), _Brief(2, keep=_KEPT)
+    sys.stdout, sys.stderr = _TruncatedStream(1, limit=0), _TruncatedStream(2, limit=_MAX_TEXT)
     faulthandler.enable(all_threads=False)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=False)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
 
 
-class _Brief(io.TextIOWrapper):
-    """A standard stream that writes only the end of each text, since encoding 1 GB takes 2 GB more.
+class _TruncatedStream(io.TextIOWrapper):
+    """A standard stream that writes only the end of a text, since encoding 1 GB takes 2 GB more.
 
     Args:
         number: number of the file descriptor.
-        keep: most characters of a text that are written.
+        limit: most characters of a text that are written.
     """
 
-    def __init__(self, number: int, *, keep: int) -> None:
+    def __init__(self, number: int, *, limit: int) -> None:
         raw = io.FileIO(number, "w", closefd=False)
         super().__init__(io.BufferedWriter(raw), "utf-8", "backslashreplace", write_through=True)
-        self._keep = keep
+        self._limit = limit
 
     def write(self, text: str) -> int:
         """Write the end of a text; returns its full number of characters."""
-        if self._keep:
-            super().write(text[-self._keep :])
+        if self._limit:
+            super().write(text[-self._limit :])
             self.flush()
         return len(text)
 
 
-def _follow(sentinel: Any) -> None:
+def _exit_with_parent(sentinel: Any) -> None:
     connection.wait([sentinel])
     os.killpg(0, signal.SIGKILL)

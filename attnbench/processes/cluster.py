@@ -25,8 +25,8 @@ from attnbench.processes.pool import Event, Task
 from attnbench.processes.remote import installed_versions, run_task
 
 _ANSWER_S = 10.0
-_TOGETHER_S = 0.02
-"""Wait for more answers after one, since those that are fetched together cost less."""
+_BATCH_WAIT_S = 0.02
+"""Wait for more answers after the first, since fetching them together costs less."""
 
 
 class UnencryptedWarning(UserWarning):
@@ -54,24 +54,24 @@ class ClusterWorkers:
         resources: Mapping[str, float] | None = None,
     ) -> None:
         distributed = _distributed()
-        # it logs a lost connection with its traceback, of which the user is told in one line
+        # it logs a lost connection with a traceback; the user gets one line instead
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
         self._stack = contextlib.ExitStack()
         self._preload, self._resources = tuple(preload), dict(resources or {})
         self._run = uuid.uuid4().hex[:12]
-        self._waiting: list[Task] = []
+        self._queue: list[Task] = []
         self._tasks: dict[str, Task] = {}
         self._numbers = itertools.count()
         try:
             self.client = self._stack.enter_context(_client_of(where))
-            self._refuse_others(where)
+            self._check_workers(where)
         except BaseException:
             self._stack.close()
             raise
-        self._done = distributed.as_completed(loop=self.client.loop)
+        self._completions = distributed.as_completed(loop=self.client.loop)
 
-    def _refuse_others(self, where: str) -> None:
-        """Check that there are workers, with the resources and versions, before the first task."""
+    def _check_workers(self, where: str) -> None:
+        """Check before the first task that workers have the resources and the same versions."""
         try:
             self.client.wait_for_workers(1, timeout=_ANSWER_S)
         except TimeoutError:
@@ -81,28 +81,28 @@ class ClusterWorkers:
             ) from None
         workers = self.workers()
         if self._resources and not any(
-            all(one["resources"].get(name, 0) >= n for name, n in self._resources.items())
-            for one in workers.values()
+            all(worker["resources"].get(name, 0) >= n for name, n in self._resources.items())
+            for worker in workers.values()
         ):
-            wanted = ", ".join(f"{name}={n:g}" for name, n in self._resources.items())
+            text = ", ".join(f"{name}={n:g}" for name, n in self._resources.items())
             raise UsageError(
-                f"no worker of the cluster at {where} has the resource {wanted}; start one with "
-                f'`dask worker --resources "{wanted}"`.'
+                f"no worker of the cluster at {where} has the resource {text}; start one with "
+                f'`dask worker --resources "{text}"`.'
             )
         try:
-            theirs = self.client.run(installed_versions)
+            remote_versions = self.client.run(installed_versions)
         except ModuleNotFoundError as error:
             raise UsageError(
                 f"a worker of the cluster at {where} cannot import {error.name}; install attnbench "
                 "there, in the version that is here."
             ) from None
-        ours = installed_versions()
+        local_versions = installed_versions()
         differences = []
-        for address, versions in theirs.items():
-            for name in sorted({*ours, *versions}):
-                here, there = ours.get(name, "absent"), versions.get(name, "absent")
-                if here != there:
-                    differences.append(f"  {name}: {here} here, {there} on {address}")
+        for address, versions in remote_versions.items():
+            for name in sorted({*local_versions, *versions}):
+                local, remote = local_versions.get(name, "absent"), versions.get(name, "absent")
+                if local != remote:
+                    differences.append(f"  {name}: {local} here, {remote} on {address}")
         if differences:
             raise UsageError(
                 f"the cluster at {where} has other versions, so that its outcomes could be "
@@ -110,7 +110,7 @@ class ClusterWorkers:
             )
 
     def workers(self) -> dict[str, Any]:
-        """What the scheduler knows now about each worker, by the worker's address.
+        """The scheduler's current information on each worker, by the worker's address.
 
         Raises:
             UsageError: the scheduler was lost.
@@ -122,12 +122,12 @@ class ClusterWorkers:
 
     @property
     def count(self) -> int:
-        """The number of tasks that the cluster can run at once now."""
-        return sum(int(one["nthreads"]) for one in self.workers().values()) or 1
+        """The number of tasks that the cluster can currently run at once."""
+        return sum(int(worker["nthreads"]) for worker in self.workers().values()) or 1
 
     def submit(self, task: Task) -> None:
-        """Submit a task; allowed while events are being read, with the next of which it is sent."""
-        self._waiting.append(task)
+        """Queue a task; allowed while events are read, and sent before the next one."""
+        self._queue.append(task)
 
     def send(
         self,
@@ -156,58 +156,58 @@ class ClusterWorkers:
         return f"attnbench-{self._run}-{next(self._numbers)}"
 
     def _setting(self) -> str:
-        """What all tasks have in common, as JSON."""
+        """The setting that all tasks share, as JSON."""
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
         setting = {"preload": self._preload, "variables": variables, "folder": os.getcwd()}
         return json.dumps(setting, sort_keys=True)
 
     def events(self) -> Iterator[Event]:
         """Yield the events of each task as the tasks end, until none is left."""
-        while self._waiting or not self._done.is_empty():
-            self._send_waiting()
-            batch = self._done.next_batch()
-            time.sleep(_TOGETHER_S)
-            batch += self._done.next_batch(block=False)
-            found = self._gathered(batch)
+        while self._queue or not self._completions.is_empty():
+            self._send_queue()
+            batch = self._completions.next_batch()
+            time.sleep(_BATCH_WAIT_S)
+            batch += self._completions.next_batch(block=False)
+            answers = self._gather(batch)
             for future in batch:
                 task = self._tasks.pop(future.key)
-                if future.key in found:
-                    yield from pickle.loads(found[future.key])  # noqa: S301 -- of our own worker
+                if future.key in answers:
+                    yield from pickle.loads(answers[future.key])  # noqa: S301 -- of our own worker
                 else:
                     yield from self.ended(task, future)
                 future.release()
 
-    def _send_waiting(self) -> None:
-        """Send the waiting tasks together: each message and each answer has a cost of its own."""
-        if not self._waiting:
+    def _send_queue(self) -> None:
+        """Send the queued tasks together, since each message has its own cost."""
+        if not self._queue:
             return
-        tasks = {self._key(): task for task in self._waiting}
-        pickled = [pickle.dumps(task) for task in self._waiting]
+        tasks = {self._key(): task for task in self._queue}
+        pickled = [pickle.dumps(task) for task in self._queue]
         settings = [self._setting()] * len(pickled)
-        self._waiting.clear()
+        self._queue.clear()
         self._tasks |= tasks
         futures = self.client.map(run_task, pickled, settings, key=list(tasks), pure=False)
-        self._done.update(futures)
+        self._completions.update(futures)
 
-    def _gathered(self, batch: Sequence[Any]) -> dict[str, bytes]:
-        """The answers of those that have one, fetched together, by key."""
-        finished = [future for future in batch if future.status == "finished"]
+    def _gather(self, batch: Sequence[Any]) -> dict[str, bytes]:
+        """Fetch the answers of the finished tasks together; returns them by key."""
+        futures = [future for future in batch if future.status == "finished"]
         try:
-            answers = self.client.gather(finished)
-        except Exception:  # one was lost since; asked one by one, each says what happened to it
+            answers = self.client.gather(futures)
+        except Exception:  # one was lost since; ended() asks each separately
             return {}
-        return {future.key: answer for future, answer in zip(finished, answers, strict=True)}
+        return {future.key: answer for future, answer in zip(futures, answers, strict=True)}
 
     def ended(self, task: Task, future: Any) -> Iterator[Event]:
         """Yield the events of a task that has ended."""
         try:
             answer = future.result()
         except Exception as error:
-            yield self._lost(task, error)
+            yield self._loss_event(task, error)
         else:
             yield from pickle.loads(answer)  # noqa: S301 -- of our own worker
 
-    def _lost(self, task: Task, error: Exception) -> Event:
+    def _loss_event(self, task: Task, error: Exception) -> Event:
         """The event of a task that no worker could finish."""
         from distributed import CancelledError, KilledWorker
 
@@ -220,10 +220,10 @@ class ClusterWorkers:
 
     def cancel(self) -> None:
         """Cancel the tasks that have not ended."""
-        self._waiting.clear()
+        self._queue.clear()
         with contextlib.suppress(Exception):
-            self.client.cancel(list(self._done.futures), force=True)
-        self._done.clear()
+            self.client.cancel(list(self._completions.futures), force=True)
+        self._completions.clear()
         self._tasks.clear()
 
     def __enter__(self) -> ClusterWorkers:
@@ -255,7 +255,7 @@ def _scheduler_lost(error: Exception) -> UsageError:
 def _client_of(where: str) -> Iterator[Any]:
     from distributed import Client
 
-    address = where if "://" in where else _address_in(Path(where))
+    address = where if "://" in where else _read_address(Path(where))
     if not address.startswith("tls://") and not _is_local(address):
         warnings.warn(
             f"{address} is not encrypted: whoever reaches it can run code there. Use tls:// with "
@@ -266,15 +266,15 @@ def _client_of(where: str) -> Iterator[Any]:
     try:
         client = Client(address, timeout=_ANSWER_S, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"no scheduler answers at {where} within 10 s ({said}).") from None
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"no scheduler answers at {where} within 10 s ({message}).") from None
     try:
         yield client
     finally:
         client.close(timeout=5)
 
 
-def _address_in(file: Path) -> str:
+def _read_address(file: Path) -> str:
     """The address in the file of a Dask scheduler."""
     try:
         return str(json.loads(file.read_text("utf-8"))["address"])

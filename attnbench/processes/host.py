@@ -17,20 +17,20 @@ from collections.abc import Sequence
 
 from attnbench.processes.pool import Task, Workers, warm_up
 
-Given = queue.SimpleQueue[Task | Sequence[str]]
+Inbox = queue.SimpleQueue[Task | Sequence[str]]
 
 
 def main() -> None:
     """Run the tasks from standard input, and write their events to standard output.
 
-    The first object on standard input is the names of the modules to import in children.
+    The first object on standard input holds the names of modules to import in children.
     """
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # other output is not an event
-    given: Given = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(given,), daemon=True).start()
+    inbox: Inbox = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(inbox,), daemon=True).start()
     while True:
-        task = given.get()
+        task = inbox.get()
         if not isinstance(task, Task):
             warm_up(*task)
             continue
@@ -41,12 +41,12 @@ def main() -> None:
                 sink.flush()
 
 
-def _read(given: Given) -> None:
+def _read(inbox: Inbox) -> None:
     while True:
         try:
-            given.put(pickle.load(sys.stdin.buffer))  # noqa: S301 -- of the worker that started us
+            inbox.put(pickle.load(sys.stdin.buffer))  # noqa: S301 -- of the worker that started us
         except Exception:
-            os._exit(0)  # the parent has ended, or speaks another language
+            os._exit(0)  # the parent has ended, or sent something else
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The machines of a cluster, each of which runs one task at a time, as benchmarks need it.
+"""The machines of a cluster, each of which runs one task at a time, as benchmarks require.
 
 A worker that measures has the Dask resource ``machine`` and, to measure an accelerator, ``GPU``.
 Workers belong to one machine if they share its boot id, which its containers share as well. The
-tasks of a machine go to one of its workers, and to another one if that is lost.
+tasks of a machine go to one of its workers, and to another if that one is lost.
 """
 
 from __future__ import annotations
@@ -63,40 +63,40 @@ class Machines:
     def __init__(self, cluster: ClusterWorkers, *, accelerator: bool = False) -> None:
         self.cluster = cluster
         self.stopped = threading.Event()
-        self._needed = {MEASURING, "GPU"} if accelerator else {MEASURING}
-        self._known: dict[str, _Worker] = {}
+        self._requirements = {MEASURING, "GPU"} if accelerator else {MEASURING}
+        self._workers: dict[str, _Worker] = {}
         self._lock = threading.Lock()
-        best: dict[str, _Worker] = {}
+        picks: dict[str, _Worker] = {}
         for worker in self.workers():
-            other = best.get(worker.machine)
-            if other is None or len(worker.resources) > len(other.resources):
-                best[worker.machine] = worker
-        if not best:
+            rival = picks.get(worker.machine)
+            if rival is None or len(worker.resources) > len(rival.resources):
+                picks[worker.machine] = worker
+        if not picks:
             raise errors.UsageError(
                 "the cluster's workers went while they were asked where they are: no worker that "
                 "measures is left."
             )
-        names = Counter(worker.name for worker in best.values())
+        names = Counter(worker.name for worker in picks.values())
         self.all = [
             Machine(self, worker, worker.name if names[worker.name] == 1 else _long_name(worker))
-            for worker in sorted(best.values(), key=lambda worker: (worker.name, worker.address))
+            for worker in sorted(picks.values(), key=lambda worker: (worker.name, worker.address))
         ]
 
     def workers(self) -> list[_Worker]:
         """The present workers for measuring."""
         with self._lock:
-            there = {
-                address: one["resources"]
-                for address, one in self.cluster.workers().items()
-                if self._needed <= {name for name, n in one["resources"].items() if n >= 1}
+            resources = {
+                address: info["resources"]
+                for address, info in self.cluster.workers().items()
+                if self._requirements <= {name for name, n in info["resources"].items() if n >= 1}
             }
-            new = [address for address in there if address not in self._known]
+            addresses = [address for address in resources if address not in self._workers]
             # a worker may be lost after it was listed; it is then left out
-            ask = {"workers": new, "on_error": "ignore"}
-            facts = self.cluster.client.run(machine_facts, **ask) if new else {}
+            options = {"workers": addresses, "on_error": "ignore"}
+            facts = self.cluster.client.run(machine_facts, **options) if addresses else {}
             for address, (machine, name) in facts.items():
-                self._known[address] = _Worker(address, machine, name, there[address])
-            return [self._known[address] for address in there if address in self._known]
+                self._workers[address] = _Worker(address, machine, name, resources[address])
+            return [self._workers[address] for address in resources if address in self._workers]
 
     def __enter__(self) -> Machines:
         return self
@@ -148,11 +148,11 @@ class Machine:
             StoppedError: the machines were closed.
             UsageError: the scheduler was lost.
         """
-        for lost in itertools.count(1):
+        for losses in itertools.count(1):
             address = self._address()
             future = self._machines.cluster.send(task, self._resources, [address])
             try:
-                while not future.done() and self._is_there(address):
+                while not future.done() and self._is_present(address):
                     if self._machines.stopped.is_set():
                         raise StoppedError
                     with contextlib.suppress(Exception):  # reported when the task has ended
@@ -162,23 +162,23 @@ class Machine:
                     return
             finally:
                 future.cancel(force=True)
-            if lost == _LOSSES:
-                reason = f"the workers that ran it on {self.name} were lost, {lost} in a row"
+            if losses == _LOSSES:
+                reason = f"the workers that ran it on {self.name} were lost, {losses} in a row"
                 yield Event(task, "crashed", reason=reason)
                 return
 
-    def _is_there(self, address: str) -> bool:
+    def _is_present(self, address: str) -> bool:
         return address in self._machines.cluster.workers()
 
     def _address(self) -> str:
         """The address of a worker of this machine with the resources of the first one."""
-        wanted = (self._worker.machine, self._resources)
-        until = time.monotonic() + _RETURN_S
-        while time.monotonic() < until and not self._machines.stopped.is_set():
-            for one in self._machines.workers():
-                there = {name: one.resources.get(name) for name in self._resources}
-                if (one.machine, there) == wanted:
-                    return one.address
+        key = (self._worker.machine, self._resources)
+        deadline = time.monotonic() + _RETURN_S
+        while time.monotonic() < deadline and not self._machines.stopped.is_set():
+            for worker in self._machines.workers():
+                resources = {name: worker.resources.get(name) for name in self._resources}
+                if (worker.machine, resources) == key:
+                    return worker.address
             self._machines.stopped.wait(_LOOK_S)
         if self._machines.stopped.is_set():
             raise StoppedError

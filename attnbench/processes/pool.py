@@ -39,7 +39,7 @@ MEMORY_GIB = 2.0
 _POLL_S = 0.05
 _LOG_BYTES = 2**20
 _STACK_S = 1.0
-"""Most seconds that a process that hangs gets to write where it is."""
+"""Most seconds that a hanging process gets to write its stack."""
 
 
 @dataclass(frozen=True)
@@ -95,33 +95,33 @@ class Workers:
 
     def __init__(self, jobs: int = 1) -> None:
         self._jobs = jobs or cores()
-        self._waiting: collections.deque[Task] = collections.deque()
-        self._running: list[_Child] = []
+        self._queue: collections.deque[Task] = collections.deque()
+        self._children: list[_Child] = []
 
     def submit(self, task: Task) -> None:
         """Append a task to the queue; allowed while events are being read."""
-        self._waiting.append(task)
+        self._queue.append(task)
 
     def events(self) -> Iterator[Event]:
         """Yield events as they happen, until no task is left."""
-        while self._waiting or self._running:
-            while self._waiting and len(self._running) < self._jobs:
-                self._running.append(_Child(self._waiting.popleft()))
-            connection.wait([running.receiver for running in self._running], timeout=_POLL_S)
-            for running in list(self._running):
-                for event in running.poll():
+        while self._queue or self._children:
+            while self._queue and len(self._children) < self._jobs:
+                self._children.append(_Child(self._queue.popleft()))
+            connection.wait([process.receiver for process in self._children], timeout=_POLL_S)
+            for process in list(self._children):
+                for event in process.poll():
                     if event.kind != "value":
-                        self._running.remove(running)
-                        running.end()
+                        self._children.remove(process)
+                        process.end()
                     yield event
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._waiting.clear()
-        while self._running:
-            self._running.pop().end()
+        self._queue.clear()
+        while self._children:
+            self._children.pop().end()
 
 
 def cores() -> int:
@@ -156,7 +156,7 @@ def warm_up(*modules: str) -> None:
     from multiprocessing import forkserver
 
     _context(modules)
-    with _launching():
+    with _launch_environment():
         forkserver.ensure_running()
 
 
@@ -167,25 +167,25 @@ def _context(preload: Sequence[str] = ()) -> Any:
     return context
 
 
-_LAUNCHED = {"PYTHONUTF8": "1", "PYTHONWARNINGS": "ignore:resource_tracker"}
+_VARIABLES = {"PYTHONUTF8": "1", "PYTHONWARNINGS": "ignore:resource_tracker"}
 
 
 @contextlib.contextmanager
-def _launching() -> Iterator[None]:
+def _launch_environment() -> Iterator[None]:
     """Start processes without this one's main script, and with UTF-8 as default encoding.
 
     Otherwise torch fails to import in a locale without UTF-8, since its sources are UTF-8. Python's
-    tracker of resources does not warn of the semaphores that a killed child leaves, which it frees.
-    Ctrl-C, which reaches all processes of a terminal, is left to this one: a server that it meets
-    while it imports would print a traceback.
+    resource tracker must not warn of semaphores that a killed child leaves, since it frees them.
+    Ctrl-C reaches all processes of a terminal and is blocked for the new ones, since a server that
+    is interrupted while it imports would print a traceback.
     """
     from multiprocessing import resource_tracker
 
-    main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _LAUNCHED}
+    main, backup = sys.modules["__main__"], {name: os.environ.get(name) for name in _VARIABLES}
     sys.modules["__main__"] = types.ModuleType("__main__")
-    for name, value in _LAUNCHED.items():
-        more = f"{before[name]},{value}" if name == "PYTHONWARNINGS" and before[name] else value
-        os.environ[name] = more
+    for name, value in _VARIABLES.items():
+        text = f"{backup[name]},{value}" if name == "PYTHONWARNINGS" and backup[name] else value
+        os.environ[name] = text
     resource_tracker.ensure_running()  # its start unblocks SIGINT
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -193,10 +193,10 @@ def _launching() -> Iterator[None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         sys.modules["__main__"] = main
-        for name, old in before.items():
+        for name, old_value in backup.items():
             del os.environ[name]
-            if old is not None:
-                os.environ[name] = old
+            if old_value is not None:
+                os.environ[name] = old_value
 
 
 class _Child:
@@ -212,17 +212,17 @@ class _Child:
         log = child.Descriptor(self.log.fileno())
         arguments = (sender, log, task, variables)
         self.process = context.Process(target=child.serve, args=arguments)
-        with _launching():
+        with _launch_environment():
             self.process.start()
         sender.close()
-        self.since = time.monotonic()
+        self.last_event_s = time.monotonic()
 
     def poll(self) -> Iterator[Event]:
         """Yield the events since the last call."""
         try:
             while self.receiver.poll():
                 kind, content = self.receiver.recv()
-                self.since = time.monotonic()
+                self.last_event_s = time.monotonic()
                 if kind == "raised":
                     text, error = content
                     yield Event(self.task, "raised", reason=text, error=error)
@@ -231,20 +231,20 @@ class _Child:
                 if kind == "done":
                     return
         except (EOFError, OSError):
-            yield Event(self.task, "crashed", reason=self._ending())
+            yield Event(self.task, "crashed", reason=self._end_text())
             return
         except Exception as error:  # a dying process may have written half a pickle
             reason = f"its process sent something that cannot be read: {error!r}"
             yield Event(self.task, "crashed", reason=reason)
             return
-        if time.monotonic() - self.since > self.task.timeout_s:
-            reason = f"no answer within {self.task.timeout_s:g} s{self._hanging()}"
+        if time.monotonic() - self.last_event_s > self.task.timeout_s:
+            reason = f"no answer within {self.task.timeout_s:g} s{self._stack_text()}"
             yield Event(self.task, "timeout", reason=reason)
             return
-        used = self._memory()
-        if used > self.task.memory_gib * GIB:
+        memory = self._memory()
+        if memory > self.task.memory_gib * GIB:
             cap = self.task.memory_gib
-            reason = f"its process took {used / GIB:.2f} GiB, over the cap of {cap:g} GiB"
+            reason = f"its process took {memory / GIB:.2f} GiB, over the cap of {cap:g} GiB"
             yield Event(self.task, "crashed", reason=reason, over_memory=True)
 
     def _memory(self) -> int:
@@ -253,26 +253,26 @@ class _Child:
         try:
             return int(psutil.Process(self.process.pid).memory_info().rss)
         except psutil.Error:
-            return 0  # it has just ended; the pipe tells next time
+            return 0  # it has just ended, as the next read of the pipe shows
 
-    def _ending(self) -> str:
+    def _end_text(self) -> str:
         self.process.join(timeout=1.0)
         code = self.process.exitcode
         if code is None:
-            how = "its process closed its pipe"
+            cause = "its process closed its pipe"
         elif code < 0:
-            how = f"its process was ended by {signal.Signals(-code).name}"
+            cause = f"its process was ended by {signal.Signals(-code).name}"
         else:
-            how = f"its process ended itself with exit code {code}"
-        return how + self._log_tail()
+            cause = f"its process ended itself with exit code {code}"
+        return cause + self._log_tail()
 
-    def _hanging(self) -> str:
+    def _stack_text(self) -> str:
         """The end of the output, with the stack of the process as it is now."""
-        before = os.fstat(self.log.fileno()).st_size
+        size = os.fstat(self.log.fileno()).st_size
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.process.pid or 0, child.STACK_SIGNAL)
-        until = time.monotonic() + _STACK_S
-        while os.fstat(self.log.fileno()).st_size == before and time.monotonic() < until:
+        deadline = time.monotonic() + _STACK_S
+        while os.fstat(self.log.fileno()).st_size == size and time.monotonic() < deadline:
             time.sleep(_STACK_S / 20)
         return self._log_tail()
 

@@ -27,38 +27,38 @@ _HOSTS = threading.local()
 def run_task(task: bytes, setting: str) -> bytes:
     """Run a task and return its events; the last one says how it ended.
 
-    Both are pickled here: Dask would search other containers for its own keys, and measure them.
+    Both are pickled here, since Dask would search containers for its keys and measure them.
 
     Args:
         task: the pickled :class:`~attnbench.processes.pool.Task`.
         setting: JSON: ``preload``, the modules to import in the children of a new host;
-            ``variables`` of the environment in which the run was started; and its ``folder``, which
-            is the host's, too, if it is shared, so that users' files are found.
+            ``variables`` of the environment in which the run was started; and its ``folder``, where
+            the host starts if it exists there too, so that users' files are found.
     """
-    host: subprocess.Popen[bytes] | None = getattr(_HOSTS, "one", None)
+    host: subprocess.Popen[bytes] | None = getattr(_HOSTS, "process", None)
     if host is not None and _HOSTS.setting != setting and host.stdin is not None:
         host.stdin.close()  # ends a host that was started for another run
         host = None
     if host is None or host.poll() is not None:
-        host = _HOSTS.one = _started(**json.loads(setting))
+        host = _HOSTS.process = _start_host(**json.loads(setting))
         _HOSTS.setting = setting
     events: list[Event] = []
     assert host.stdin is not None
     assert host.stdout is not None
-    over = threading.Event()
-    threading.Thread(target=_end_if_cancelled, args=(_own_task(), host, over), daemon=True).start()
+    end = threading.Event()
+    threading.Thread(target=_end_if_cancelled, args=(_own_task(), host, end), daemon=True).start()
     try:
         host.stdin.write(task)
         host.stdin.flush()
         while not events or events[-1].kind == "value":
             events.append(pickle.load(host.stdout))  # noqa: S301 -- of our own process
     except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-        given: Task = pickle.loads(task)  # noqa: S301 -- of the client, which may run code here
+        failed_task: Task = pickle.loads(task)  # noqa: S301 -- of the client, which may run code here
         events.append(
-            Event(given, "crashed", reason="the process that ran it for the worker ended")
+            Event(failed_task, "crashed", reason="the process that ran it for the worker ended")
         )
     finally:
-        over.set()
+        end.set()
     return pickle.dumps(events)
 
 
@@ -73,15 +73,15 @@ def _own_task() -> Any:
         return None
 
 
-def _end_if_cancelled(task: Any, host: subprocess.Popen[bytes], over: threading.Event) -> None:
+def _end_if_cancelled(task: Any, host: subprocess.Popen[bytes], end: threading.Event) -> None:
     """Kill the process of a task that was cancelled, since Dask does not stop its thread."""
-    while task is not None and not over.wait(_LOOK_S):
+    while task is not None and not end.wait(_LOOK_S):
         if task.state == "cancelled":
             host.terminate()
             return
 
 
-def _started(
+def _start_host(
     preload: Sequence[str], variables: dict[str, str], folder: str
 ) -> subprocess.Popen[bytes]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ATTNBENCH_")}
@@ -102,23 +102,23 @@ def machine_facts() -> tuple[str, str]:
 
     Host names may be ambiguous. Containers of one host share its boot id and compete for its cores.
     """
-    given = os.environ.get(MACHINE_VARIABLE, "")
+    name = os.environ.get(MACHINE_VARIABLE, "")
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         boot = platform.node()
-    return f"{boot} {given}", given or platform.node()
+    return f"{boot} {name}", name or platform.node()
 
 
 def installed_versions() -> dict[str, str]:
     """The versions on which machines must agree: Python, torch, attnbench and all plugins."""
-    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in ("attnbench", "torch"):
         try:
-            found[name] = metadata.version(name).partition("+")[0]
+            versions[name] = metadata.version(name).partition("+")[0]
         except metadata.PackageNotFoundError:
-            found[name] = "absent"
+            versions[name] = "absent"
     for plugin in discover():
         if plugin.distribution != "attnbench":
-            found[f"plugin {plugin.name!r} of {plugin.distribution}"] = plugin.version
-    return found
+            versions[f"plugin {plugin.name!r} of {plugin.distribution}"] = plugin.version
+    return versions

@@ -11,7 +11,7 @@ from pathlib import Path
 _LIBRARIES = ("attnbench", "torch", "hypothesis", "pluggy")
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line \d+ in ')
 _STACK = ("Fatal Python", "Stack (most recent")
-"""How faulthandler begins a stack, of a crash or of a process that hangs."""
+"""The first words of a stack by faulthandler, of a crash or of a hanging process."""
 
 _LINES = 12
 _WIDTH = 200
@@ -45,15 +45,15 @@ def is_own_code(file: str) -> bool:
 def last_words(text: str) -> str:
     """The end of a process's standard error, each line prefixed with a bar.
 
-    Of a stack written by ``faulthandler``, the innermost frame and the user's frames are kept.
+    A stack by ``faulthandler`` is reduced to the innermost frame and the user's frames.
     """
     lines = [line for line in text.splitlines() if line.strip()]
-    fatal = next((i for i, line in enumerate(lines) if line.startswith(_STACK)), len(lines))
-    before, dump = lines[:fatal], lines[fatal:]
-    frames = [(line, match["file"]) for line in dump if (match := _FRAME.match(line))]
-    crash = dump[:1] + [
+    stack_start = next((i for i, line in enumerate(lines) if line.startswith(_STACK)), len(lines))
+    output, stack = lines[:stack_start], lines[stack_start:]
+    frames = [(line, match["file"]) for line in stack if (match := _FRAME.match(line))]
+    crash = stack[:1] + [
         line for i, (line, file) in enumerate(frames) if i == 0 or is_own_code(file)
     ]
-    shown = before[-_LINES:] + crash[:_LINES]
-    cut = [line if len(line) <= _WIDTH else line[:_WIDTH] + " ..." for line in shown]
-    return "".join(f"\n  | {line}" for line in cut)
+    selection = output[-_LINES:] + crash[:_LINES]
+    lines_shown = [line if len(line) <= _WIDTH else line[:_WIDTH] + " ..." for line in selection]
+    return "".join(f"\n  | {line}" for line in lines_shown)

@@ -45,18 +45,18 @@ def _description(row: Row) -> str:
     """The full text about a cell."""
     record = row.record
     mask = f", mask {record.mask}" if record.mask != "none" else ""
-    where = f"{record.subject}, {record.workload or record.case}{mask}, {record.direction}"
-    where += f" on {record.machine_name}" if record.machine_name else ""
+    text = f"{record.subject}, {record.workload or record.case}{mask}, {record.direction}"
+    text += f" on {record.machine_name}" if record.machine_name else ""
     time = record.time_s if row.time_s is None else row.time_s
-    timed = f", {Decimal(str(time)):f} s" if time is not None else ""
+    time_text = f", {Decimal(str(time)):f} s" if time is not None else ""
     if row.processes > 1:
-        timed += f", the median of {row.processes} processes"
+        time_text += f", the median of {row.processes} processes"
     if row.tokens_per_s is not None:
-        timed += f", {row.tokens_per_s:,.0f} tokens/s"
+        time_text += f", {row.tokens_per_s:,.0f} tokens/s"
     if record.cache_bytes_per_token is not None:
-        timed += f", {record.cache_bytes_per_token:,.0f} B of cache a token"
+        time_text += f", {record.cache_bytes_per_token:,.0f} B of cache a token"
     reason = f": {row.reason}" if row.reason else ""
-    return f"{where}: {row.status}{timed}{reason}"
+    return f"{text}: {row.status}{time_text}{reason}"
 
 
 def _scatter(group: Sequence[Row]) -> Markup | None:
@@ -81,18 +81,18 @@ def _scatter(group: Sequence[Row]) -> Markup | None:
 
 
 def _pictures(table: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry per case with enough subjects: a title, the Pareto picture, and the rows."""
-    found = []
+    """One entry per case with enough subjects: a record, the picture, and the Pareto front."""
+    entries = []
     for _, members in groupby(table, key=lambda row: row.group):
         group = list(members)
         picture = _scatter(group)
         if picture is not None:
-            found.append({"record": group[0].record, "picture": picture, "front": pareto(group)})
-    return found
+            entries.append({"record": group[0].record, "picture": picture, "front": pareto(group)})
+    return entries
 
 
 def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
-    found = []
+    entries = []
     for title, family in curves(table).items():
         times = [time for curve in family for _, time in (*curve.points, *curve.baseline)]
         panels = [
@@ -111,35 +111,35 @@ def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
             }
             for curve in family
         ]
-        found.append({"title": title, "panels": panels})
-    return found
+        entries.append({"title": title, "panels": panels})
+    return entries
 
 
 def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> list[dict[str, Any]]:
     """One entry per subject: counts by status, failures, and its ratios to the baseline."""
-    found = []
+    entries = []
     for name in sorted({o["subject"] for o in outcomes}):
-        own = [o for o in outcomes if o["subject"] == name]
-        found.append(
+        results = [o for o in outcomes if o["subject"] == name]
+        entries.append(
             {
                 "subject": name,
-                "passed": sum(o["status"] == "passed" for o in own),
-                "skipped": [o for o in own if o["status"] == "skipped"],
-                "wrong": [o for o in own if o["status"] not in ("passed", "skipped")],
-                "cases": sum(int(o.get("cases") or 0) for o in own),
+                "passed": sum(o["status"] == "passed" for o in results),
+                "skipped": [o for o in results if o["status"] == "skipped"],
+                "wrong": [o for o in results if o["status"] not in ("passed", "skipped")],
+                "cases": sum(int(o.get("cases") or 0) for o in results),
                 "ratios": ratios_of(name, table),
             }
         )
-    return found
+    return entries
 
 
 def _formulas(formulas: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], str, str]]:
     """Names, formula and source, with one entry for all subjects that share a formula."""
-    found: dict[tuple[str, str], list[str]] = {}
+    names_by_text: dict[tuple[str, str], list[str]] = {}
     for name in sorted(formulas, key=texts.natural):
         formula, source = map(str, formulas[name])  # a plugin's text may be a Markup
-        found.setdefault((formula, source), []).append(name)
-    return [(names, *texts) for texts, names in found.items()]
+        names_by_text.setdefault((formula, source), []).append(name)
+    return [(names, *texts) for texts, names in names_by_text.items()]
 
 
 def render(
@@ -170,12 +170,12 @@ def render(
     folder = resources.files("attnbench.report")
     template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
     heat_maps = heat_maps or {}
-    weights = [w for map_ in heat_maps.values() for line in map_ for w in line]
-    top = max((w for w in weights if math.isfinite(w)), default=1.0)
-    strange = sorted(
+    weights = [w for grid in heat_maps.values() for line in grid for w in line]
+    largest = max((w for w in weights if math.isfinite(w)), default=1.0)
+    non_finite = sorted(
         name
-        for name, map_ in heat_maps.items()
-        if not all(math.isfinite(w) for line in map_ for w in line)
+        for name, grid in heat_maps.items()
+        if not all(math.isfinite(w) for line in grid for w in line)
     )
     return template.render(
         title=title,
@@ -200,11 +200,11 @@ def render(
         scaling=_scaling(table),
         outcomes=_outcomes(outcomes, table),
         heat_maps={
-            name: svg.heat_map(f"weights of {name}", weights, top)
+            name: svg.heat_map(f"weights of {name}", weights, largest)
             for name, weights in heat_maps.items()
         },
-        heat_top=top,
-        strange=strange,
+        heat_top=largest,
+        strange=non_finite,
         machines=machines(records),
         beside=side_by_side(table),
         sources=[Path(source).name for source in sources],

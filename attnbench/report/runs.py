@@ -1,4 +1,4 @@
-"""Each run at a glance, the newest first: ratios, with kernels below their scoring function."""
+"""A grid of ratios for each run, newest first, with kernels below their scoring function."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Run:
 
 
 def runs_of(records: Sequence[Record]) -> list[Run]:
-    """The runs in some records, separate by machine and commit, the newest first."""
+    """The runs of records, separated by machine and commit, newest first."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         key = (record.run, record.machine_name, record.commit)
         groups.setdefault(key, []).append(record)
-    found = [_run(group) for group in groups.values()]
-    return sorted(found, key=lambda run: run.newest.created, reverse=True)
+    runs = [_run(group) for group in groups.values()]
+    return sorted(runs, key=lambda run: run.newest.created, reverse=True)
 
 
 def _run(records: Sequence[Record]) -> Run:
     newest = max(records, key=lambda record: record.created)
     cells = {(r.record.subject, r.record.device, r.record.case): r for r in rows(records)}
-    found = [
+    run_grids = [
         RunGrid(
             titles=grid.titles,
             lines=tuple(
@@ -49,4 +49,4 @@ def _run(records: Sequence[Record]) -> Run:
         )
         for grid in grids(records)
     ]
-    return Run(newest, tuple(found))
+    return Run(newest, tuple(run_grids))

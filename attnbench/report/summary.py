@@ -15,18 +15,18 @@ class Row:
     """One subject at one case under one contract, as the terminal and the page show it.
 
     Times are medians over processes; the quartiles are over processes where there are at least
-    three, else those within them. Memory and error are the largest of all processes.
+    three, else within the processes. Memory and error are the largest of all processes.
 
     Args:
         record: first record of the group, for the fields that all share.
         status: ``ok`` if any process was ok; otherwise the status of the first.
         processes: number of processes that were ok.
         ratio: time over the baseline's at the same case and contract, measured in turn with it;
-            ``None`` without one.
+            ``None`` if there is none.
         ratio_low, ratio_high: 95 % interval; for several runs, the range of all their intervals.
-        gain: for a kernel: the time of its scoring function over its own.
-        tokens_per_s: for a layer: tokens per second.
-        roofline_share: the least time that the machine would need, over the time.
+        gain: for a kernel, the time of its scoring function over its own.
+        tokens_per_s: for a layer, tokens per second.
+        roofline_share: the least time that the machine would need, over the measured time.
         ranked: place by ratio, or by time, among the ok rows of this case, from 1.
     """
 
@@ -60,39 +60,39 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _origin(record: Record) -> tuple[str, object, object]:
-    """The commit, processor and cores, which records of one number must share."""
+    """The commit, processor and cores, which all records of a row must share."""
     return record.commit, record.machine.get("processor"), record.machine.get("cores")
 
 
 def _row(records: Sequence[Record]) -> Row:
-    newest = _origin(max(records, key=lambda record: record.created))
-    records = [record for record in records if _origin(record) == newest]
-    good = [r for r in records if r.status == "ok" and r.time_s is not None]
-    shown = good or list(records)
-    times = [time for r in good for time in r.times_s]
+    origin = _origin(max(records, key=lambda record: record.created))
+    records = [record for record in records if _origin(record) == origin]
+    runs = [r for r in records if r.status == "ok" and r.time_s is not None]
+    group = runs or list(records)
+    times = [time for r in runs for time in r.times_s]
     if len(times) >= 3:
         low, high = statistics.quantiles(times, n=4, method="inclusive")[::2]
         quartiles: tuple[float | None, float | None] = low, high
     else:
-        quartiles = _median(r.time_q1_s for r in good), _median(r.time_q3_s for r in good)
-    peak = max((r.peak_bytes for r in shown if r.peak_bytes is not None), default=None)
+        quartiles = _median(r.time_q1_s for r in runs), _median(r.time_q3_s for r in runs)
+    peak = max((r.peak_bytes for r in group if r.peak_bytes is not None), default=None)
     return Row(
-        record=shown[0],
-        status=shown[0].status,
-        reason=shown[0].reason,
+        record=group[0],
+        status=group[0].status,
+        reason=group[0].reason,
         processes=len(times),
-        time_s=_median(r.time_s for r in good),
+        time_s=_median(r.time_s for r in runs),
         time_q1_s=quartiles[0],
         time_q3_s=quartiles[1],
         peak_bytes=peak,
-        error_ratio=max((r.error_ratio for r in shown if r.error_ratio is not None), default=None),
-        first_call_s=_median(r.first_call_s for r in shown),
-        roofline_share=_median(r.roofline_share for r in good),
-        ratio=_median(r.ratio for r in good),
-        ratio_low=min((r.ratio_low for r in good if r.ratio_low is not None), default=None),
-        ratio_high=max((r.ratio_high for r in good if r.ratio_high is not None), default=None),
-        gain=_median(r.gain for r in good),
-        tokens_per_s=_median(r.tokens_per_s for r in good),
+        error_ratio=max((r.error_ratio for r in group if r.error_ratio is not None), default=None),
+        first_call_s=_median(r.first_call_s for r in group),
+        roofline_share=_median(r.roofline_share for r in runs),
+        ratio=_median(r.ratio for r in runs),
+        ratio_low=min((r.ratio_low for r in runs if r.ratio_low is not None), default=None),
+        ratio_high=max((r.ratio_high for r in runs if r.ratio_high is not None), default=None),
+        gain=_median(r.gain for r in runs),
+        tokens_per_s=_median(r.tokens_per_s for r in runs),
     )
 
 
@@ -106,21 +106,21 @@ def rows(records: Iterable[Record]) -> list[Row]:
     for record in records:
         key = (record.contract, record.where, record.case, record.subject)
         groups.setdefault(key, []).append(record)
-    together: dict[tuple[str, str], list[Row]] = {}
+    rows_by_group: dict[tuple[str, str], list[Row]] = {}
     for group in groups.values():
         row = _row(group)
-        together.setdefault(row.group, []).append(row)
-    return [row for group in together.values() for row in _ranked(group)]
+        rows_by_group.setdefault(row.group, []).append(row)
+    return [row for group in rows_by_group.values() for row in _rank(group)]
 
 
-def _ranked(group: list[Row]) -> list[Row]:
-    timed = sorted(
+def _rank(group: list[Row]) -> list[Row]:
+    contenders = sorted(
         (row for row in group if row.time_s is not None),
         key=lambda row: (row.ratio or math.inf, row.time_s or 0.0),
     )
-    places = {row.record.subject: place for place, row in enumerate(timed, 1)}
-    ranked = [replace(row, ranked=places.get(row.record.subject)) for row in group]
-    return sorted(ranked, key=lambda row: row.ranked or math.inf)
+    places = {row.record.subject: place for place, row in enumerate(contenders, 1)}
+    result = [replace(row, ranked=places.get(row.record.subject)) for row in group]
+    return sorted(result, key=lambda row: row.ranked or math.inf)
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,12 @@ def slope(points: Sequence[tuple[int, float]]) -> float:
 def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
     """Curves of subjects with at least three lengths, by a title with the fixed parameters."""
     families: dict[str, dict[str, dict[int, float]]] = {}
-    recorded: dict[str, set[int]] = {}
+    lengths_by_title: dict[str, set[int]] = {}
     baselines: dict[str, str] = {}
     for row in table:
         record = row.record
-        square = record.q_len == record.kv_len or record.direction == "decode"
-        if not square or record.inputs is not None:
+        has_one_length = record.q_len == record.kv_len or record.direction == "decode"
+        if not has_one_length or record.inputs is not None:
             continue
         lead = "×".join(map(str, record.lead)) or "1"
         title = (
@@ -166,18 +166,18 @@ def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
             f"on {record.where}: {record.contract}"
         )
         baselines[title] = baseline_of(record.kind)
-        recorded.setdefault(title, set()).add(record.kv_len)
+        lengths_by_title.setdefault(title, set()).add(record.kv_len)
         if row.time_s is not None:
             lengths = families.setdefault(title, {}).setdefault(record.subject, {})
             lengths[record.kv_len] = row.time_s
-    found = {}
+    result = {}
     for title, subjects in families.items():
         base = tuple(sorted(subjects.get(baselines[title], {}).items()))
-        long = {name: tuple(sorted(p.items())) for name, p in subjects.items() if len(p) >= 3}
-        if long:
-            all_ = tuple(sorted(recorded[title]))
-            found[title] = [Curve(n, p, base, all_, slope(p)) for n, p in sorted(long.items())]
-    return found
+        points = {name: tuple(sorted(p.items())) for name, p in subjects.items() if len(p) >= 3}
+        if points:
+            sizes = tuple(sorted(lengths_by_title[title]))
+            result[title] = [Curve(n, p, base, sizes, slope(p)) for n, p in sorted(points.items())]
+    return result
 
 
 def pareto(group: Sequence[Row]) -> set[str]:
@@ -186,24 +186,24 @@ def pareto(group: Sequence[Row]) -> set[str]:
     def costs(row: Row) -> tuple[float, float, float]:
         return (row.time_s or 0.0, float(row.peak_bytes or 0), row.error_ratio or 0.0)
 
-    usable = [row for row in group if row.time_s is not None and row.peak_bytes is not None]
+    candidates = [row for row in group if row.time_s is not None and row.peak_bytes is not None]
     return {
         row.record.subject
-        for row in usable
+        for row in candidates
         if not any(
             all(a <= b for a, b in zip(costs(o), costs(row), strict=True))
             and costs(o) != costs(row)
-            for o in usable
+            for o in candidates
         )
     }
 
 
 def machines(records: Iterable[Record]) -> list[Mapping[str, object]]:
     """Each machine once, with its description, versions, commits and runs."""
-    found: dict[str, dict[str, object]] = {}
+    entries: dict[str, dict[str, object]] = {}
     for record in records:
         key = f"{sorted(record.machine.items())}{record.device_name}"
-        entry = found.setdefault(
+        entry = entries.setdefault(
             key,
             {
                 "machine": dict(record.machine),
@@ -223,4 +223,4 @@ def machines(records: Iterable[Record]) -> list[Mapping[str, object]]:
             table = entry[name]
             assert isinstance(table, dict)
             table.update(value)
-    return list(found.values())
+    return list(entries.values())

@@ -12,7 +12,7 @@ from markupsafe import Markup
 _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def _three(number: float) -> str:
+def _three_digits(number: float) -> str:
     """A number with three digits, without an exponent for a thousand."""
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
@@ -23,7 +23,7 @@ def seconds_text(seconds: float | None) -> str:
         return "–"
     for factor, unit in _PREFIXES:
         if seconds >= factor:
-            return f"{_three(seconds / factor)} {unit}"
+            return f"{_three_digits(seconds / factor)} {unit}"
     return f"{seconds / 1e-9:.2g} ns"
 
 
@@ -33,7 +33,7 @@ def bytes_text(count: float | None) -> str:
         return "–"
     for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= factor:
-            return f"{_three(count / factor)} {unit}"
+            return f"{_three_digits(count / factor)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -60,7 +60,7 @@ def log_axis(
     end: float,
     text: Callable[[float], str] = "{:g}".format,
     *,
-    most: int = 5,
+    max_ticks: int = 5,
     base: float = 10.0,
 ) -> Axis:
     """An axis for all values, with ticks at powers of a base (for 10 also at 2 and 5)."""
@@ -71,7 +71,7 @@ def log_axis(
     if base == 10.0 and high / low < 300:
         powers = [factor * power for power in powers for factor in (1, 2, 5)]
     powers = [power for power in powers if low <= power <= high]
-    step = max(1, math.ceil(len(powers) / most))
+    step = max(1, math.ceil(len(powers) / max_ticks))
     return Axis(low, high, start, end, tuple((p, text(p)) for p in powers[::step]))
 
 
@@ -84,21 +84,21 @@ def _text(x: float, y: float, text: str, css: str = "", anchor: str = "middle") 
 def _grid(x: Axis, y: Axis) -> Markup:
     parts = [Markup("")]
     for value, text in x.ticks:
-        at = x.at(value)
+        place = x.at(value)
         parts.append(
             Markup(
                 '<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>'
-            ).format(at, y.start, y.end)
+            ).format(place, y.start, y.end)
         )
-        parts.append(_text(at, y.start + 13, text, "tick"))
+        parts.append(_text(place, y.start + 13, text, "tick"))
     for value, text in y.ticks:
-        at = y.at(value)
+        place = y.at(value)
         parts.append(
             Markup(
                 '<line class="grid" x1="{1:.1f}" x2="{2:.1f}" y1="{0:.1f}" y2="{0:.1f}"/>'
-            ).format(at, x.start, x.end)
+            ).format(place, x.start, x.end)
         )
-        parts.append(_text(x.start - 5, at + 3.5, text, "tick", "end"))
+        parts.append(_text(x.start - 5, place + 3.5, text, "tick", "end"))
     return Markup("").join(parts)
 
 
@@ -142,8 +142,8 @@ def panel(
         lengths, times: those of all panels in a group, which share their axes; one of these lengths
             between two neighbouring points is a gap.
     """
-    x = log_axis(lengths, 46, 214, most=4, base=2.0)
-    y = log_axis(times, 128, 8, seconds_text, most=4)
+    x = log_axis(lengths, 46, 214, max_ticks=4, base=2.0)
+    y = log_axis(times, 128, 8, seconds_text, max_ticks=4)
     body = _grid(x, y)
     if baseline:
         body += _line(baseline, lengths, x, y, "base")
@@ -166,24 +166,24 @@ def scatter(title: str, marks: Sequence[Mark], x_name: str, y_name: str) -> Mark
     x = log_axis([m.x for m in marks], 66, 610, seconds_text)
     y = log_axis([max(m.y, 1.0) for m in marks], 300, 14, bytes_text, base=2.0)
     body = _grid(x, y)
-    taken: list[tuple[float, float]] = []
+    label_places: list[tuple[float, float]] = []
     for mark in sorted(marks, key=lambda m: m.css):
-        at = x.at(mark.x), y.at(max(mark.y, 1.0))
+        place = x.at(mark.x), y.at(max(mark.y, 1.0))
         body += Markup(
             '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="5"><title>{}\n{}</title></circle>'
-        ).format(mark.css, *at, mark.name, mark.detail)
+        ).format(mark.css, *place, mark.name, mark.detail)
         if mark.css == "front" and all(
-            abs(at[1] - b) > 11 or abs(at[0] - a) > 120 for a, b in taken
+            abs(place[1] - b) > 11 or abs(place[0] - a) > 120 for a, b in label_places
         ):
-            right = at[0] < 480
+            is_left_half = place[0] < 480
             body += _text(
-                at[0] + (9 if right else -9),
-                at[1] + 4,
+                place[0] + (9 if is_left_half else -9),
+                place[1] + 4,
                 mark.name,
                 "name",
-                "start" if right else "end",
+                "start" if is_left_half else "end",
             )
-            taken.append(at)
+            label_places.append(place)
     body += _text(338, 334, x_name, "axis")
     body += Markup(
         '<text x="14" y="157" class="axis" text-anchor="middle" '
@@ -208,13 +208,13 @@ def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -
     cells = [Markup("")]
     for row, line in enumerate(weights):
         for column, weight in enumerate(line):
-            usual = math.isfinite(weight)
+            is_finite = math.isfinite(weight)
             cells.append(
                 Markup(
                     '<rect class="{}" x="{}" y="{}" width="{}" height="{}" '
                     'fill-opacity="{:.3f}"><title>query {}, key {}: {:.4f}</title></rect>'
                 ).format(
-                    "heat" if usual else "heat strange",
+                    "heat" if is_finite else "heat strange",
                     column * size,
                     row * size,
                     size - 1,

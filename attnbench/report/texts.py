@@ -30,13 +30,13 @@ def sizes(record: Record) -> str:
         return f"B {lead}, {record.q_len} of S {record.kv_len} tokens, E {record.query_size}"
     heads = f" ({record.kv_heads} heads of key and value)" if record.kv_heads else ""
     sizes = {record.query_size, record.key_size, record.value_size}
-    each = f"{record.query_size}, {record.key_size}, {record.value_size} of query, key, value"
-    features = str(record.query_size) if len(sizes) == 1 else each
+    trio = f"{record.query_size}, {record.key_size}, {record.value_size} of query, key, value"
+    features = str(record.query_size) if len(sizes) == 1 else trio
     return f"lead {lead}{heads}, L {record.q_len}, S {record.kv_len}, E {features}"
 
 
 def fact(value: object, key: str) -> str:
-    """A value in the table of a machine, with the unit that is the end of its key."""
+    """A value in the table of a machine, with the unit that ends its key."""
     if not isinstance(value, int | float):
         return str(value)
     if key.endswith("_per_s"):
@@ -69,5 +69,5 @@ def ratio(row: Row) -> str:
         return row.status.replace("_", " ")
     if row.ratio is None:
         return svg.seconds_text(row.time_s or 0.0)
-    half = half_width(row.ratio_low, row.ratio_high)
-    return f"{row.ratio:.3g}" if half is None else f"{row.ratio:.3g} ± {percent(half)}"
+    width = half_width(row.ratio_low, row.ratio_high)
+    return f"{row.ratio:.3g}" if width is None else f"{row.ratio:.3g} ± {percent(width)}"

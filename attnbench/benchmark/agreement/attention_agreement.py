@@ -5,7 +5,7 @@ depend on each other, so for a mechanism whole items are compared, and one is en
 parameters per head, an item contains all heads, since a head alone would get the first's.
 
 A mechanism is its own reference in float64, unless its spec says that it computes scaled
-dot-product attention: then the textbook formula is, which owes nothing to its code.
+dot-product attention: then the reference is the textbook formula, which shares no code with it.
 """
 
 from __future__ import annotations
@@ -93,44 +93,44 @@ def agreement(
     module: nn.Module,
     inputs: Inputs,
     output: Tensor,
-    most: int = ROWS,
+    max_rows: int = ROWS,
     chance: random.Random | None = None,
 ) -> Agreement:
     """Compare an output ``(..., L, Ev)`` with the references, on enough rows to trust it.
 
     Args:
-        subject, module, inputs, output: what was called, with what, and what it returned.
-        most: number of query rows that are compared if there are more.
+        subject, module, inputs, output: the call and its result.
+        max_rows: number of query rows that are compared if there are more.
         chance: draws items and rows; by default, they are spread evenly.
     """
-    wanted = (*inputs.query.shape[:-1], output.shape[-1])
-    if tuple(output.shape) != wanted:
+    shape = (*inputs.query.shape[:-1], output.shape[-1])
+    if tuple(output.shape) != shape:
         return Agreement(math.inf, math.inf, 0)
     error = ratio = 0.0
     count = 0
-    for item, rows in blocks(subject, inputs, most, chance):
+    for item, rows in blocks(subject, inputs, max_rows, chance):
         oracle = _oracle(subject, module, cut(subject, inputs, item, rows))
-        found = item_of(subject, output.detach(), item)[..., rows, :].unsqueeze(0).cpu().double()
-        if found.shape != oracle.output.shape:
+        block = item_of(subject, output.detach(), item)[..., rows, :].unsqueeze(0).cpu().double()
+        if block.shape != oracle.output.shape:
             return Agreement(math.inf, math.inf, 0)
-        off = (found - oracle.output).abs()
+        errors = (block - oracle.output).abs()
         budget = oracle.budget()
-        worst = ratio_of_errors(off, budget)
-        if worst > 1.0:  # a quick budget suffices to pass; to fail, the full one is computed
+        block_ratio = ratio_of_errors(errors, budget)
+        if block_ratio > 1.0:  # a quick budget suffices to pass; to fail, the full one is computed
             budget = oracle.budget(sure=True)
-            worst = ratio_of_errors(off, budget)
+            block_ratio = ratio_of_errors(errors, budget)
         if count == 0:
-            worst = max(worst, _scalar_ratio(subject, oracle, found, budget))
-        error, ratio = max(error, _largest(off)), max(ratio, worst)
+            block_ratio = max(block_ratio, _scalar_ratio(subject, oracle, block, budget))
+        error, ratio = max(error, _largest(errors)), max(ratio, block_ratio)
         count += len(rows)
     return Agreement(error, ratio, count)
 
 
-def _scalar_ratio(subject: Subject, oracle: Oracle, found: Tensor, budget: Tensor) -> float:
-    """The error ratio against the reference in Python floats, on as many rows as are cheap.
+def _scalar_ratio(subject: Subject, oracle: Oracle, output: Tensor, budget: Tensor) -> float:
+    """The error ratio to the reference in Python floats, on as many rows as are cheap.
 
-    Only this reference shows that the module computes the function that it is named after: the one
-    in float64 runs the same module.
+    Only this reference shows that the module computes the function of its name, since the float64
+    reference runs the same module.
     """
     inputs = oracle.inputs
     work = inputs.key.shape[-2] * inputs.query.shape[-1]
@@ -139,8 +139,8 @@ def _scalar_ratio(subject: Subject, oracle: Oracle, found: Tensor, budget: Tenso
     if not oracle.has_scalar or work > _SCALAR_WORK:
         return 0.0
     rows = oracle.rows(_SCALAR_WORK // inputs.query.shape[-1])
-    off = (oracle.select(found, rows) - oracle.scalar(rows)).abs()
-    return ratio_of_errors(off, oracle.select(budget.broadcast_to(found.shape), rows))
+    errors = (oracle.select(output, rows) - oracle.scalar(rows)).abs()
+    return ratio_of_errors(errors, oracle.select(budget.broadcast_to(output.shape), rows))
 
 
 def _largest(values: Tensor) -> float:
@@ -148,41 +148,41 @@ def _largest(values: Tensor) -> float:
     return math.inf if math.isnan(largest) else largest
 
 
-def ratio_of_errors(off: Tensor, budget: Tensor | float) -> float:
+def ratio_of_errors(errors: Tensor, budget: Tensor | float) -> float:
     """The largest error over the allowed error; infinite if either is not a finite number."""
-    ratio = torch.where(off == 0, torch.zeros_like(off), off / budget)
-    finite = torch.isfinite(off + budget)
-    return _largest(torch.where(finite, ratio, math.inf))
+    ratio = torch.where(errors == 0, torch.zeros_like(errors), errors / budget)
+    is_finite = torch.isfinite(errors + budget)
+    return _largest(torch.where(is_finite, ratio, math.inf))
 
 
 def blocks(
-    subject: Subject, inputs: Inputs, wanted: int = ROWS, chance: random.Random | None = None
+    subject: Subject, inputs: Inputs, max_rows: int = ROWS, chance: random.Random | None = None
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield items and the rows to compare in each, few enough to fit into memory at once."""
     count, q_len = _item_dimensions(subject, inputs.query), inputs.query.shape[-2]
     items, heads = math.prod(inputs.query.shape[:count]), math.prod(inputs.query.shape[count:-2])
     size = heads * inputs.key.shape[-2] * max(inputs.value.shape[-1], inputs.key.shape[-1])
     if _by_items(subject):
-        few = min(_MECHANISM_ITEMS, math.ceil(wanted / q_len), _AT_ONCE // (q_len * size))
-        most = max(1, min(items, few))
-        for item in _chosen(items, most, chance):
+        limit = min(_MECHANISM_ITEMS, math.ceil(max_rows / q_len), _AT_ONCE // (q_len * size))
+        most = max(1, min(items, limit))
+        for item in _choose(items, most, chance):
             yield item, list(range(q_len))
         return
-    chosen = _chosen(items, min(items, 4) if q_len > 1 else min(items, wanted), chance)
+    chosen_items = _choose(items, min(items, 4) if q_len > 1 else min(items, max_rows), chance)
     step = max(1, _AT_ONCE // size)
-    for item in chosen:
-        rows = _chosen(q_len, min(q_len, math.ceil(wanted / len(chosen))), chance)
+    for item in chosen_items:
+        rows = _choose(q_len, min(q_len, math.ceil(max_rows / len(chosen_items))), chance)
         for start in range(0, len(rows), step):
             yield item, rows[start : start + step]
 
 
-def _chosen(count: int, some: int, chance: random.Random | None) -> list[int]:
-    """``some`` numbers below ``count``: drawn, or evenly spread from the first to the last."""
+def _choose(count: int, size: int, chance: random.Random | None) -> list[int]:
+    """``size`` numbers below ``count``: drawn, or evenly spread from the first to the last."""
     if chance is not None:
-        return sorted(chance.sample(range(count), some))
-    if some == 1:
+        return sorted(chance.sample(range(count), size))
+    if size == 1:
         return [count - 1]
-    return sorted({round(i * (count - 1) / (some - 1)) for i in range(some)})
+    return sorted({round(i * (count - 1) / (size - 1)) for i in range(size)})
 
 
 def _item_dimensions(subject: Subject, tensor: Tensor) -> int:
@@ -205,12 +205,12 @@ def cut(subject: Subject, inputs: Inputs, item: int, rows: list[int]) -> Inputs:
     """
     query = inputs.query
     lead, q_len, kv_len = tuple(query.shape[:-2]), query.shape[-2], inputs.key.shape[-2]
-    outer, whole = lead[: _item_dimensions(subject, query)], (*lead, q_len, kv_len)
+    outer, shape = lead[: _item_dimensions(subject, query)], (*lead, q_len, kv_len)
 
     mask = inputs.mask.as_tensor()
     if mask is not None:
         place = tuple(map(int, np.unravel_index(item, outer)))
-        mask = mask.broadcast_to(whole)[place][..., rows, :].unsqueeze(0)
+        mask = mask.broadcast_to(shape)[place][..., rows, :].unsqueeze(0)
     slots = kv_item(subject, inputs, item)
     return Inputs(
         item_of(subject, query, item)[..., rows, :].unsqueeze(0),
@@ -225,6 +225,6 @@ def kv_item(subject: Subject, inputs: Inputs, item: int) -> int:
     """The item of key and value that belongs to an item of the query; grouped heads share one."""
     if not inputs.enable_gqa or subject.conventions.per_head:
         return item
-    heads, shared = inputs.query.shape[-3], inputs.key.shape[-3]
+    heads, kv_heads = inputs.query.shape[-3], inputs.key.shape[-3]
     batch, head = divmod(item, heads)
-    return batch * shared + head // (heads // shared)
+    return batch * kv_heads + head // (heads // kv_heads)

@@ -43,71 +43,74 @@ def gradient_ratio(subject: Subject, module: nn.Module, inputs: Inputs) -> float
     Raises:
         ValueError: the case is too large for gradients in float64.
     """
-    whole = inputs.query.shape[-2] * inputs.key.shape[-2]
-    mechanism = subject.scoring is None
-    if mechanism and whole > _MOST:
+    pairs = inputs.query.shape[-2] * inputs.key.shape[-2]
+    is_mechanism = subject.scoring is None
+    if is_mechanism and pairs > _MOST:
         raise ValueError("the gradients of an item this long do not fit into memory in float64")
     item, rows = next(blocks(subject, inputs))
-    rows = rows if mechanism else rows[:_ROWS]
+    rows = rows if is_mechanism else rows[:_ROWS]
     shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
     generator = torch.Generator().manual_seed(0)
     upstream = torch.zeros(shape, dtype=torch.float64)
-    mine = item_of(subject, upstream, item)  # a view
-    some = torch.randn(mine[..., rows, :].shape, generator=generator, dtype=torch.float64)
-    mine[..., rows, :] = some
-    some = some.unsqueeze(0)
-    got = _gradients(subject, module, inputs, upstream, plain=False)
+    view = item_of(subject, upstream, item)
+    part = torch.randn(view[..., rows, :].shape, generator=generator, dtype=torch.float64)
+    view[..., rows, :] = part
+    part = part.unsqueeze(0)
+    gradients = _gradients(subject, module, inputs, upstream, plain=False)
     slots = kv_item(subject, inputs, item)
-    got[0] = item_of(subject, got[0], item)[..., rows, :].unsqueeze(0)
-    got[1:3] = (item_of(subject, gradient, slots).unsqueeze(0) for gradient in got[1:3])
-    return _ratio(subject, module, cut(subject, inputs, item, rows), some, got)
+    gradients[0] = item_of(subject, gradients[0], item)[..., rows, :].unsqueeze(0)
+    gradients[1:3] = (item_of(subject, gradient, slots).unsqueeze(0) for gradient in gradients[1:3])
+    return _ratio(subject, module, cut(subject, inputs, item, rows), part, gradients)
 
 
 def timed_gradient_ratio(
     subject: Subject,
     module: nn.Module,
     inputs: Inputs,
-    timed: Sequence[Tensor],
+    sample: Sequence[Tensor],
     chance: random.Random,
 ) -> float:
-    """The same of what a timed call returned, whose upstream gradient is all ones.
+    """The same ratio for a timed call, whose upstream gradient is all ones.
 
-    Of one drawn item the gradients of some queries are compared, or of all where the mechanism
-    needs all, and then those of keys and values, too.
+    In one drawn item, the gradients of some queries are compared. If the mechanism requires all
+    queries, those of keys and values are compared as well.
 
     Args:
-        subject, module, inputs: what was called, and with what.
-        timed: the gradients of query, key and value.
+        subject, module, inputs: the call.
+        sample: the gradients of query, key and value that the call returned.
         chance: draws item and rows.
     """
     item, rows = next(blocks(subject, inputs, chance=chance))
-    got = [item_of(subject, timed[0], item)[..., rows, :].unsqueeze(0)]
+    gradients = [item_of(subject, sample[0], item)[..., rows, :].unsqueeze(0)]
     if len(rows) == inputs.query.shape[-2] and kv_item(subject, inputs, item) == item:
-        alone = inputs.query.shape[:-2] == inputs.key.shape[:-2]  # no other head adds to them
-        got += [item_of(subject, t, item).unsqueeze(0) for t in timed[1:3] if alone]
-    shape = (*got[0].shape[:-1], inputs.value.shape[-1])
+        is_ungrouped = (
+            inputs.query.shape[:-2] == inputs.key.shape[:-2]
+        )  # no other head adds to them
+        gradients += [item_of(subject, t, item).unsqueeze(0) for t in sample[1:3] if is_ungrouped]
+    shape = (*gradients[0].shape[:-1], inputs.value.shape[-1])
     ones = torch.ones(shape, dtype=torch.float64)
-    return _ratio(subject, module, cut(subject, inputs, item, rows), ones, got)
+    return _ratio(subject, module, cut(subject, inputs, item, rows), ones, gradients)
 
 
 def _ratio(
-    subject: Subject, module: nn.Module, inputs: Inputs, upstream: Tensor, got: Gradients
+    subject: Subject, module: nn.Module, inputs: Inputs, upstream: Tensor, gradients: Gradients
 ) -> float:
-    """The largest error over the allowed error, of as many gradients as are given."""
+    """The largest error over the allowed error, for as many gradients as there are."""
     oracle = Oracle(subject, module, inputs)
     expected = _gradients(subject, oracle.module, oracle.inputs, upstream, plain=True)
     step = max(oracle.eps, 2.0**-24)
     moves = [
-        _gradients(subject, near, given, upstream, plain=True)
-        for near, given in oracle.moved(step, _MOVES)
+        _gradients(subject, moved_module, moved_inputs, upstream, plain=True)
+        for moved_module, moved_inputs in oracle.moved(step, _MOVES)
     ]
-    largest = max(float(true.abs().max()) for true in expected)  # in one, all terms may cancel
-    worst = 0.0
-    for n, (ours, true) in enumerate(zip(got, expected, strict=False)):
-        change = max(float((move[n] - true).abs().max()) for move in moves) * oracle.eps / step
+    largest = max(float(t.abs().max()) for t in expected)  # in one, all terms may cancel
+    ratio = 0.0
+    for n, (gradient, target) in enumerate(zip(gradients, expected, strict=False)):
+        change = max(float((move[n] - target).abs().max()) for move in moves) * oracle.eps / step
         allowed = _UNITS * (change + oracle.eps * largest) + oracle.tiny
-        worst = max(worst, ratio_of_errors((ours.detach().cpu().double() - true).abs(), allowed))
-    return worst
+        errors = (gradient.detach().cpu().double() - target).abs()
+        ratio = max(ratio, ratio_of_errors(errors, allowed))
+    return ratio
 
 
 def _gradients(
@@ -115,8 +118,8 @@ def _gradients(
 ) -> Gradients:
     """Gradients of query, key, value and each parameter; zeros for those that are not reached."""
     leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    wanted = [leaves.query, leaves.key, leaves.value]
-    wanted += [parameter for parameter in module.parameters() if parameter.requires_grad]
+    variables = [leaves.query, leaves.key, leaves.value]
+    variables += [parameter for parameter in module.parameters() if parameter.requires_grad]
     with torch.enable_grad():
         if plain and subject.scoring is not None:
             output = attend(
@@ -129,5 +132,5 @@ def _gradients(
             )
         else:
             output = subject.output(module, leaves)
-        found = torch.autograd.grad(output, wanted, upstream.to(output), allow_unused=True)
-    return [torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)]
+        grads = torch.autograd.grad(output, variables, upstream.to(output), allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for g, w in zip(grads, variables, strict=True)]

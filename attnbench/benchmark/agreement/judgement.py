@@ -1,4 +1,4 @@
-"""The status of what is timed: whether it is right before, during and after it is timed."""
+"""The status of a timed subject: whether it is right before, during and after it is timed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, LayerInputs
 
 _SAMPLE_ROWS = 8
-"""Query rows that are compared of a timed call, of which each process compares two."""
+"""Number of query rows that are compared in a timed call; each process compares two calls."""
 
 
 class Unverified(Exception):  # noqa: N818 -- a result for a row, not an error of attnbench
-    """What was timed is not to be ranked; the message says why."""
+    """A timed subject must not be ranked; the message says why."""
 
 
 def output_agreement(
@@ -44,10 +44,10 @@ def output_agreement(
     """Compare an output of the timed call with the reference for this kind of subject.
 
     Args:
-        subject, module, inputs: what was called, and with what.
+        subject, module, inputs: the call.
         output: the output; by default, the call is made here.
         rows: number of query rows that are compared if a case has more.
-        chance: draws them; by default, they are spread evenly.
+        chance: draws the rows; by default, they are spread evenly.
     """
     with torch.no_grad():
         if output is None and isinstance(inputs, StepInputs):
@@ -60,29 +60,29 @@ def output_agreement(
         return agreement(subject, module, inputs, output, rows, chance)
 
 
-def judged(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:
+def rating(subject: Subject, module: nn.Module, inputs: Inputs, direction: str) -> dict[str, Any]:
     """The status and errors of a subject; a wrong one is still measured, but never ranked."""
     try:
-        found = output_agreement(subject, module, inputs)
-        slopes = 0.0
-        if direction == "forward_backward" and found.agrees:
-            slopes = gradient_ratio(subject, module, inputs)
+        result = output_agreement(subject, module, inputs)
+        slope_ratio = 0.0
+        if direction == "forward_backward" and result.agrees:
+            slope_ratio = gradient_ratio(subject, module, inputs)
     except Exception as error:
         reason = f"the reference could not be computed: {type(error).__name__}: {error}"
         return {"status": "unverified", "reason": reason.splitlines()[0]}
     values = {
-        "error_abs": found.error_abs,
-        "error_ratio": max(found.ratio, slopes),
-        "error_rows": found.rows,
+        "error_abs": result.error_abs,
+        "error_ratio": max(result.ratio, slope_ratio),
+        "error_rows": result.rows,
     }
-    if found.agrees and slopes <= 1.0:
+    if result.agrees and slope_ratio <= 1.0:
         return {"status": "ok", "reason": "", **values}
-    off = (
-        f"gradients differ from those of float64 by up to {slopes:.3g} times"
-        if found.agrees
-        else f"off the float64 reference by up to {found.error_abs:.3g}, {found.ratio:.3g} times"
+    finding = (
+        f"gradients differ from those of float64 by up to {slope_ratio:.3g} times"
+        if result.agrees
+        else f"off the float64 reference by up to {result.error_abs:.3g}, {result.ratio:.3g} times"
     )
-    reason = f"{off} the allowed error; see: {subject.check_command}"
+    reason = f"{finding} the allowed error; see: {subject.check_command}"
     return {"status": "unverified", "reason": reason, **values}
 
 
@@ -96,23 +96,23 @@ def verify(
     """Compare what was timed with the reference, after the clock has stopped.
 
     Raises:
-        Unverified: the output of a timed call is wrong, is no plain tensor of its own, or changed
-            after the call had returned.
+        Unverified: the output of a timed call is wrong, is not a plain tensor of its own, or
+            changed after the call had returned.
     """
     fault = samples.form_fault()
     if fault:
         raise Unverified(fault)
-    chance = random.SystemRandom()  # who knows the rows could compute no others
+    chance = random.SystemRandom()  # a subject that knew the rows could compute only those
     if direction == "forward_backward":
-        _verify_gradients(subject, module, inputs, chance.choice(samples.kept), chance)
+        _verify_gradients(subject, module, inputs, chance.choice(samples.items), chance)
         return
     for sample in samples:
         (output,) = sample.copies
-        found = output_agreement(subject, module, sample.inputs, output, _SAMPLE_ROWS, chance)
-        if not found.agrees:
+        result = output_agreement(subject, module, sample.inputs, output, _SAMPLE_ROWS, chance)
+        if not result.agrees:
             raise Unverified(
-                f"the output of a timed call is off by up to {found.error_abs:.3g}, "
-                f"{found.ratio:.3g} times the allowed error, though an untimed one was right: it "
+                f"the output of a timed call is off by up to {result.error_abs:.3g}, "
+                f"{result.ratio:.3g} times the allowed error, though an untimed one was right: it "
                 "depends on earlier calls or on being timed"
             )
 
@@ -124,17 +124,18 @@ def _verify_gradients(
         raise Unverified("its gradients are wrong after it was timed, and were right before")
     shapes = [tensor.shape for tensor in (inputs.query, inputs.key, inputs.value)]
     if [tensor.shape for tensor in sample.copies[:3]] != shapes:
-        return  # one is missing, as that of a query that does not count
-    off = timed_gradient_ratio(subject, module, sample.inputs, sample.copies, chance)
-    if not off <= 1.0:
+        return  # one is missing, such as that of an unused query
+    ratio = timed_gradient_ratio(subject, module, sample.inputs, sample.copies, chance)
+    if not ratio <= 1.0:
         raise Unverified(
-            f"a gradient of a timed call is off by {off:.3g} times the allowed error, though those "
-            "of untimed calls were right: it depends on the upstream gradient or on being timed"
+            f"a gradient of a timed call is off by {ratio:.3g} times the allowed error, though "
+            "those of untimed calls were right: it depends on the upstream gradient or on being "
+            "timed"
         )
 
 
 def is_blind() -> bool:
-    """Whether a wrong output is not told from a right one: code replaced what compares them."""
+    """Whether a wrong output passes as right, because code replaced the comparison."""
     try:
         query, key, value = torch.arange(96.0, device="cpu").sin().view(3, 4, 8)
         module = TEXTBOOK.maker.make(8, 8)

@@ -25,25 +25,25 @@ def layer_agreement(
     subject: LayerSubject, module: nn.Module, inputs: LayerInputs, output: Tensor
 ) -> Agreement:
     """Compare the output of a call with that of the whole sequence in the widest dtype."""
-    got = output[-1:]
+    item_output = output[-1:]
     hidden = inputs.hidden
     with torch.no_grad():
         if isinstance(inputs, StepInputs):
             hidden = torch.cat([inputs.past, hidden], 1)
-        rows = got.shape[1]
-        whole = hidden[-1:].cpu()
-        near = copy.deepcopy(module).cpu()
-        wide = next((name for name in _WIDE if name in subject.dtypes), subject.dtypes[0])
-        dtype = getattr(torch, wide)
-        expected, _ = subject.call(copy.deepcopy(near).to(dtype), whole.to(dtype))
-        off = (got.cpu().double() - expected[:, -rows:].double()).abs()
-        found = _agreement(off, floor_of(subject, expected, hidden.dtype))
-        if not found.agrees:  # a fixed tolerance suffices to pass; to fail, measure the rounding
-            found = _agreement(off, rounding_of(subject, near, whole)[:, -rows:])
-    return found
+        rows = item_output.shape[1]
+        sequence = hidden[-1:].cpu()
+        module_copy = copy.deepcopy(module).cpu()
+        dtype_name = next((name for name in _WIDE if name in subject.dtypes), subject.dtypes[0])
+        dtype = getattr(torch, dtype_name)
+        expected, _ = subject.call(copy.deepcopy(module_copy).to(dtype), sequence.to(dtype))
+        errors = (item_output.cpu().double() - expected[:, -rows:].double()).abs()
+        result = _agreement(errors, floor_of(subject, expected, hidden.dtype))
+        if not result.agrees:  # a fixed tolerance suffices to pass; to fail, measure the rounding
+            result = _agreement(errors, rounding_of(subject, module_copy, sequence)[:, -rows:])
+    return result
 
 
-def _agreement(off: Tensor, allowed: Tensor | float) -> Agreement:
-    largest = float(off.max()) if off.numel() else 0.0
+def _agreement(errors: Tensor, allowed: Tensor | float) -> Agreement:
+    largest = float(errors.max()) if errors.numel() else 0.0
     error = largest if math.isfinite(largest) else math.inf
-    return Agreement(error, ratio_of_errors(off, allowed), off.shape[1])
+    return Agreement(error, ratio_of_errors(errors, allowed), errors.shape[1])

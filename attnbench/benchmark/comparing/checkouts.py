@@ -34,8 +34,8 @@ class Repository:
 
         Args:
             revision: a revision, or ``None`` for the working tree with its changes.
-            build: whether to build and install the project, which subjects need that are addressed
-                by their registered name.
+            build: whether to build and install the project, as subjects that are addressed by their
+                registered name require.
 
         Raises:
             UsageError: the project does not build at this revision.
@@ -44,9 +44,9 @@ class Repository:
         with self._worktree(commit) as (folder, top):
             name = f"{revision} ({commit})" if revision not in (None, commit) else commit
             if revision is None:
-                changed = self._take_over(top)
-                state = f"{changed} changed files" if changed != 1 else "1 changed file"
-                name = f"the working tree ({commit}, {state if changed else 'clean'})"
+                count = self._copy_changes(top)
+                state = f"{count} changed files" if count != 1 else "1 changed file"
+                name = f"the working tree ({commit}, {state if count else 'clean'})"
             here = top / self.here.relative_to(self.top)
             here.mkdir(parents=True, exist_ok=True)
             roots: tuple[Path, ...] = ()
@@ -55,7 +55,7 @@ class Repository:
                 _install(_project(here, top, name), site, name)
                 roots = (site,)
             else:
-                roots = tuple(self._moved_roots(top))
+                roots = tuple(self._worktree_roots(top))
             yield Side(name, here, roots, folder)
 
     @contextlib.contextmanager
@@ -71,11 +71,11 @@ class Repository:
                 _git(self.top, "worktree", "remove", "--force", str(top))
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _take_over(self, top: Path) -> int:
+    def _copy_changes(self, top: Path) -> int:
         """Copy uncommitted changes into a worktree; returns the number of changed files."""
         options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
-        listed = _git(self.top, "status", *options)
-        names = [entry[3:] for entry in listed.split("\0") if entry]
+        status = _git(self.top, "status", *options)
+        names = [entry[3:] for entry in status.split("\0") if entry]
         for name in names:
             source, target = self.top / name, top / name
             if target.is_symlink() or target.is_file():  # copy2 would follow a link and write there
@@ -85,7 +85,7 @@ class Repository:
                 shutil.copy2(source, target, follow_symlinks=False)
         return len(names)
 
-    def _moved_roots(self, top: Path) -> Iterator[Path]:
+    def _worktree_roots(self, top: Path) -> Iterator[Path]:
         """The entries of ``sys.path`` that are in the repository, moved to the worktree."""
         for entry in sys.path:
             path = Path(entry or ".").resolve()
@@ -115,16 +115,16 @@ def commit_of(folder: Path, text: str) -> str | None:
 def branches(folder: Path) -> list[str]:
     """The names of the branches and tags in the repository of a folder."""
     with contextlib.suppress(UsageError):
-        listed = _git(
+        output = _git(
             folder, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"
         )
-        return listed.splitlines()
+        return output.splitlines()
     return []
 
 
 def _git(folder: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 -- arguments of our own, and a revision
+        process = subprocess.run(  # noqa: S603 -- arguments of our own, and a revision
             ["git", *arguments],  # noqa: S607 -- the git that the user would run
             cwd=folder,
             capture_output=True,
@@ -133,10 +133,10 @@ def _git(folder: Path, *arguments: str) -> str:
         )
     except OSError as error:
         raise UsageError(f"git cannot be run: {error.strerror or error}.") from None
-    if done.returncode != 0:
-        said = done.stderr.strip() or f"exit status {done.returncode}"
-        raise UsageError(f"git {arguments[0]} failed in {folder}: {said}")
-    return done.stdout.strip("\n")
+    if process.returncode != 0:
+        message = process.stderr.strip() or f"exit status {process.returncode}"
+        raise UsageError(f"git {arguments[0]} failed in {folder}: {message}")
+    return process.stdout.strip("\n")
 
 
 def _project(here: Path, top: Path, name: str) -> Path:
@@ -161,12 +161,12 @@ def _install(project: Path, site: Path, name: str) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     command += ["--disable-pip-version-check", "--target", str(site), str(project)]
     # the installed build tools usually suffice; if not, pip downloads those that the project needs
-    for more in (["--no-build-isolation"], []):
-        done = subprocess.run(  # noqa: S603 -- this Python's pip
-            [*command, *more], capture_output=True, text=True, check=False
+    for options in (["--no-build-isolation"], []):
+        process = subprocess.run(  # noqa: S603 -- this Python's pip
+            [*command, *options], capture_output=True, text=True, check=False
         )
-        if done.returncode == 0:
+        if process.returncode == 0:
             return
-        said = (done.stderr or done.stdout).strip().splitlines()[-6:]
-    lines = "".join(f"\n  | {line}" for line in said)
+        errors = (process.stderr or process.stdout).strip().splitlines()[-6:]
+    lines = "".join(f"\n  | {line}" for line in errors)
     raise UsageError(f"{name} does not build:{lines}")

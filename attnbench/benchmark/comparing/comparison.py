@@ -58,7 +58,7 @@ def read_side(text: str, folder: Path) -> list[Record]:
     if not path.exists() and run_path(folder, text).exists():
         path = run_path(folder, text)
     if not path.exists():
-        runs = [found.stem for found in folder.glob("*.jsonl")]
+        runs = [file.stem for file in folder.glob("*.jsonl")]
         raise RecordError(
             f"{text!r} is not a file or folder of records, nor the id of a run in {folder}. "
             f"{nearest(text, runs)}"
@@ -66,8 +66,8 @@ def read_side(text: str, folder: Path) -> list[Record]:
     records = read_folder(path) if path.is_dir() else list(read(path))
     if not any(record.status == "ok" for record in records):
         counts = Counter(record.status for record in records)
-        held = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"
-        raise RecordError(f"{text} has no measurement to compare: it holds {held}.")
+        summary = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing"
+        raise RecordError(f"{text} has no measurement to compare: it holds {summary}.")
     return records
 
 
@@ -86,13 +86,13 @@ def compare(
     _refuse_shared_runs("A", a, "B", b)
     _refuse_other_machine(_one_machine("A", a), _one_machine("B", b))
     sides = _by_row(a), _by_row(b)
-    shared = [key for key in sides[0] if key in sides[1]]
-    if not shared:
+    keys = [key for key in sides[0] if key in sides[1]]
+    if not keys:
         _refuse_nothing_shared(*sides)
     examples = {record.key: record for record in (*b, *a)}
-    times = [_times(sides[0][key], sides[1][key]) for key in shared]
+    times = [_times(sides[0][key], sides[1][key]) for key in keys]
     verdicts = judge_runs(times, margin=margin)
-    rows = [Compared(examples[k], t, v) for k, t, v in zip(shared, times, verdicts, strict=True)]
+    rows = [Compared(examples[k], t, v) for k, t, v in zip(keys, times, verdicts, strict=True)]
     for key, example in examples.items():
         if (key in sides[0]) != (key in sides[1]):
             rows.append(_one_sided(example, a, b))
@@ -110,12 +110,12 @@ def _times(a: Sequence[Record], b: Sequence[Record]) -> Sides:
         for side in runs
     ]
     in_turn = taken_in_turn(*starts)
-    fewest = min(len(side) for side in runs)
-    if in_turn and fewest >= MIN_PROCESSES:
+    count = min(len(side) for side in runs)
+    if in_turn and count >= MIN_PROCESSES:
         means = [tuple(_mean_s(run) for run in side.values()) for side in runs]
         return Sides(means[0], means[1])
     times = [tuple(t for r in side for t in r.times_s) for side in (a, b)]
-    return Sides(times[0], times[1], alternated=False, runs=fewest if in_turn else 1)
+    return Sides(times[0], times[1], alternated=False, runs=count if in_turn else 1)
 
 
 def _by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -143,22 +143,22 @@ def _one_sided(example: Record, a: Sequence[Record], b: Sequence[Record]) -> Com
     reasons = []
     for name, records in zip("AB", sides, strict=True):
         counts = Counter(r.status for r in records)
-        held = ", ".join(f"{count} {status}" for status, count in counts.items())
-        reasons.append(f"{name}: {held or 'not measured'}")
+        summary = ", ".join(f"{count} {status}" for status, count in counts.items())
+        reasons.append(f"{name}: {summary or 'not measured'}")
     a_s, b_s = (tuple(r.time_s for r in side if r.status == "ok" and r.time_s) for side in sides)
     nan = math.nan
     verdict = Verdict("ambiguous", nan, nan, nan, nan, reason="; ".join(reasons))
     return Compared(example, Sides(a_s, b_s, alternated=False), verdict)
 
 
-_SAME = ("name", "processor", "cores")
+_MACHINE_FIELDS = ("name", "processor", "cores")
 """Fields that identify a machine; not its node, new in every container, nor its updated system."""
 
 
 def _machine(record: Record) -> dict[str, str]:
     device = {f"device {record.device}": record.device_name} if record.device_name else {}
-    known = {name: str(record.machine[name]) for name in _SAME if name in record.machine}
-    return {**known, **device}
+    fields = {name: str(record.machine[name]) for name in _MACHINE_FIELDS if name in record.machine}
+    return {**fields, **device}
 
 
 def _one_machine(name: str, records: Sequence[Record]) -> dict[str, str]:
@@ -175,9 +175,9 @@ def _one_machine(name: str, records: Sequence[Record]) -> dict[str, str]:
 
 
 def _refuse_other_machine(a: dict[str, str], b: dict[str, str]) -> None:
-    other = [key for key in a if key in b and a[key] != b[key]]
-    if other:
-        lines = "\n".join(f"  {key}: {a[key]} and {b[key]}" for key in other)
+    keys = [key for key in a if key in b and a[key] != b[key]]
+    if keys:
+        lines = "\n".join(f"  {key}: {a[key]} and {b[key]}" for key in keys)
         raise RecordError(
             f"A and B were measured on different machines, and cannot be compared:\n{lines}\n"
             "Measure both on the same machine."
@@ -185,10 +185,10 @@ def _refuse_other_machine(a: dict[str, str], b: dict[str, str]) -> None:
 
 
 def _refuse_shared_runs(name_a: str, a: Iterable[Record], name_b: str, b: Iterable[Record]) -> None:
-    shared = {r.run for r in a} & {r.run for r in b}
-    if shared:
+    runs = {r.run for r in a} & {r.run for r in b}
+    if runs:
         raise RecordError(
-            f"the run {min(shared)} is in {name_a} and in {name_b}: nothing can be concluded from "
+            f"the run {min(runs)} is in {name_a} and in {name_b}: nothing can be concluded from "
             "comparing a run with itself. Name other runs, or measure again."
         )
 
@@ -217,15 +217,15 @@ def _notes(a: Sequence[Record], b: Sequence[Record], times: Sequence[Sides]) -> 
             "or more alternating runs of each side, recorded in two folders."
         )
     for name in ("node", "system"):
-        yield from _differing(name, *({r.machine.get(name) for r in side} for side in (a, b)))
+        yield from _changes(name, *({r.machine.get(name) for r in side} for side in (a, b)))
     for name in ("torch", "python"):
-        yield from _differing(name, *({r.versions.get(name) for r in side} for side in (a, b)))
-    left_out = sum(record.status == "unverified" for record in (*a, *b))
-    if left_out:
-        yield f"Records left out as unverified: {left_out}."
+        yield from _changes(name, *({r.versions.get(name) for r in side} for side in (a, b)))
+    count = sum(record.status == "unverified" for record in (*a, *b))
+    if count:
+        yield f"Records left out as unverified: {count}."
 
 
-def _differing(name: str, a: set[str | None], b: set[str | None]) -> Iterable[str]:
+def _changes(name: str, a: set[str | None], b: set[str | None]) -> Iterable[str]:
     if a - {None} != b - {None}:
         values = [", ".join(sorted(str(v) for v in side - {None})) or "unknown" for side in (a, b)]
         yield f"{name} differs: {values[0]} in A, {values[1]} in B."

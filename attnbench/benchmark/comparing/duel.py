@@ -90,58 +90,58 @@ class Duel:
 
     def run(self) -> None:
         """Take pairs and judge the rows until all are decided or the budget is used up."""
-        started, taken = time.monotonic(), 0
+        started, count = time.monotonic(), 0
         load = Load(whole=True)
         longest = 0.0
         for number, (look, alpha) in enumerate(self.looks.items()):
-            last = number == len(self.looks) - 1
-            while self.pairs < look and self._open():
-                begun = time.monotonic()
-                if self.pairs and begun - started + longest > self.budget_s:
-                    self.short = last = True
+            is_last = number == len(self.looks) - 1
+            while self.pairs < look and self._open_rows():
+                pair_start = time.monotonic()
+                if self.pairs and pair_start - started + longest > self.budget_s:
+                    self.short = is_last = True
                     break
-                taken += self._pair()
-                longest = max(longest, time.monotonic() - begun)
+                count += self._pair()
+                longest = max(longest, time.monotonic() - pair_start)
                 self.seconds = time.monotonic() - started
-                self.row_s = self.seconds / max(taken, 1)
+                self.row_s = self.seconds / max(count, 1)
                 self.load = load.read()
             if self.decide:
-                self._look(alpha, last=last)
-            if last or not self._open():
+                self._judge(alpha, last=is_last)
+            if is_last or not self._open_rows():
                 break
 
-    def _open(self) -> list[Row]:
+    def _open_rows(self) -> list[Row]:
         return [row for row in self.rows if not row.decided]
 
     def _pair(self) -> int:
-        rows = self._open()
-        first = self.pairs == 0
-        for number, found in self.exchange.pair([row.sides for row in rows], check=first):
+        rows = self._open_rows()
+        is_first = self.pairs == 0
+        for number, result in self.exchange.pair([row.sides for row in rows], check=is_first):
             row = rows[number]
-            if not isinstance(found, Unmeasured):
-                row.values[self.pairs] = pair_value(found)
+            if not isinstance(result, Unmeasured):
+                row.values[self.pairs] = pair_value(result)
                 continue
             row.failures += 1
-            row.reason = str(found)
-            row.differs = isinstance(found, AnotherAnswer)
-            row.refused = first or row.differs or row.failures >= _FAILURES
+            row.reason = str(result)
+            row.differs = isinstance(result, AnotherAnswer)
+            row.refused = is_first or row.differs or row.failures >= _FAILURES
         self.pairs += 1
         self.step(len(rows))
         return len(rows)
 
-    def _look(self, alpha: float, *, last: bool) -> None:
-        rows = [row for row in self._open() if row.values]
+    def _judge(self, alpha: float, *, last: bool) -> None:
+        rows = [row for row in self._open_rows() if row.values]
         if not rows:
             return
-        shared = sorted(set.intersection(*(set(row.values) for row in rows)))
-        values = np.array([[row.values[n] for row in rows] for n in shared], dtype=float)
+        numbers = sorted(set.intersection(*(set(row.values) for row in rows)))
+        values = np.array([[row.values[n] for row in rows] for n in numbers], dtype=float)
         if not len(values):
             return
-        found_by_row = judge_pairs(values, alpha=alpha, margin=self.margin)
-        for row, found in zip(rows, found_by_row, strict=True):
-            row.judged = found
-            if found.verdict == "ambiguous" and last:
-                ended = "out of time" if self.short else "undecided"
-                row.reason = f"{ended} after {len(values)} pair{'s' if len(values) != 1 else ''}"
-                if math.isinf(found.high):
+        verdicts = judge_pairs(values, alpha=alpha, margin=self.margin)
+        for row, verdict in zip(rows, verdicts, strict=True):
+            row.judged = verdict
+            if verdict.verdict == "ambiguous" and last:
+                outcome = "out of time" if self.short else "undecided"
+                row.reason = f"{outcome} after {len(values)} pair{'s' if len(values) != 1 else ''}"
+                if math.isinf(verdict.high):
                     row.reason += ", too few for an interval"

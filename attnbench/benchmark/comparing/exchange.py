@@ -94,12 +94,12 @@ class Exchange:
 
     def names(self) -> list[list[str]]:
         """For each side, the names of the subjects whose code is in its folder."""
-        found = []
+        names = []
         for server in self._servers:
             root = server.side.inside or server.side.folder
             order = {"do": "names", "root": str(root.resolve())}
-            found.append(list(server.ask(order, self.timeout_s)["names"]))
-        return found
+            names.append(list(server.ask(order, self.timeout_s)["names"]))
+        return names
 
     def expanded(self, text: str) -> list[str]:
         """An address for each subject of an address that both sides have.
@@ -107,17 +107,17 @@ class Exchange:
         Raises:
             UsageError: a side has no such subject, or they have none in common.
         """
-        found = []
+        names = []
         for server in self._servers:
             try:
                 order = {"do": "expand", "address": text}
-                found.append(list(server.ask(order, self.timeout_s)["names"]))
+                names.append(list(server.ask(order, self.timeout_s)["names"]))
             except Unmeasured as error:
                 raise UsageError(f"{text}: {error}") from None
-        both = [name for name in found[0] if name in found[1]]
-        if not both:
+        shared_names = [name for name in names[0] if name in names[1]]
+        if not shared_names:
             raise UsageError(f"{text}: the two sides have no subject name in common there.")
-        return both
+        return shared_names
 
     def pair(
         self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, check: bool = False
@@ -136,22 +136,22 @@ class Exchange:
         self.taken += 1
         chance = random.Random(f"{self.seed} {self.taken}")  # noqa: S311 -- orders, not secrets
         order = chance.sample(range(len(rows)), len(rows))
-        started = False
+        is_forked = False
         try:
             for number in order:
-                if not started:
+                if not is_forked:
                     self._fork()
-                    started = True
+                    is_forked = True
                 try:
                     yield number, self._blocks(rows[number], chance, check=check)
                 except (Ended, Late) as error:
                     self.restart()
-                    started = False
+                    is_forked = False
                     yield number, error
                 except Unmeasured as error:
                     yield number, error
         finally:
-            if started:
+            if is_forked:
                 self._join()
 
     def _fork(self) -> None:
@@ -171,31 +171,29 @@ class Exchange:
         check: bool,
     ) -> list[Block]:
         order = {"do": "prepare", "slot_s": self.slot_s, "cap_s": ROW_S}
-        found = []
+        answers = []
         for server, part in zip(self._servers, row, strict=True):
-            found.append(server.ask({**order, "row": part}, self.timeout_s))
-            inside = server.side.inside
-            if inside is not None and not Path(found[-1]["origin"]).is_relative_to(
-                inside.resolve()
-            ):
+            answers.append(server.ask({**order, "row": part}, self.timeout_s))
+            root = server.side.inside
+            if root is not None and not Path(answers[-1]["origin"]).is_relative_to(root.resolve()):
                 raise Unmeasured(
-                    f"its code is in {found[-1]['origin']}, not in {server.side.name}, so both "
+                    f"its code is in {answers[-1]['origin']}, not in {server.side.name}, so both "
                     "sides would be the same"
                 )
         if check:
             self._check()
-        clocks = {answer["clock"] for answer in found}
+        clocks = {answer["clock"] for answer in answers}
         clock = clocks.pop() if len(clocks) == 1 else "wall clock"
         for server in self._servers:
             server.ask({"do": "clock", "clock": clock}, self.timeout_s)
-        slowest = max(answer["each_s"] for answer in found)
+        slowest = max(answer["each_s"] for answer in answers)
         if 4 * slowest > self.timeout_s:
             raise Unmeasured(
                 f"one call takes {slowest:.3g} s, so a block does not fit into {self.timeout_s:g} s"
             )
         a, b = (
             _RemoteTimer(server, answer["each_s"], self.timeout_s)
-            for server, answer in zip(self._servers, found, strict=True)
+            for server, answer in zip(self._servers, answers, strict=True)
         )
         cap_s = max(ROW_S, 4 * slowest)
         blocks = list(take_blocks(a, b, self.blocks, chance, slot_s=self.slot_s, cap_s=cap_s))
@@ -213,21 +211,21 @@ class Exchange:
             Unmeasured: the outputs differ, or are no plain tensors that a call has completed.
         """
         a, b = self._servers
-        for ours, other in ((a, b), (b, a)) if timed else ((a, b),):
+        for side, peer in ((a, b), (b, a)) if timed else ((a, b),):
             with tempfile.TemporaryDirectory(prefix="attnbench-") as folder:
                 path = str(Path(folder) / "answer.pt")
                 order = {"do": "answer", "path": path, "timed": timed}
-                fault = ours.ask(order, self.timeout_s)["fault"]
+                fault = side.ask(order, self.timeout_s)["fault"]
                 if fault:
-                    raise AnotherAnswer(f"{ours.side.name}: {fault}")
-                found = other.ask({"do": "same", "path": path}, self.timeout_s)["reason"]
-            if found and timed:
+                    raise AnotherAnswer(f"{side.side.name}: {fault}")
+                reason = peer.ask({"do": "same", "path": path}, self.timeout_s)["reason"]
+            if reason and timed:
                 raise AnotherAnswer(
-                    f"{ours.side.name} gave another answer while it was timed than "
-                    f"{other.side.name} to the same inputs: {found}"
+                    f"{side.side.name} gave another answer while it was timed than "
+                    f"{peer.side.name} to the same inputs: {reason}"
                 )
-            if found:
-                raise AnotherAnswer(f"{other.side.name} gives another answer: {found}")
+            if reason:
+                raise AnotherAnswer(f"{peer.side.name} gives another answer: {reason}")
 
 
 @dataclass(frozen=True)
@@ -239,8 +237,8 @@ class _RemoteTimer:
     timeout_s: float
 
     def slot(self) -> Slot:
-        found = self.server.ask({"do": "slot"}, self.timeout_s)
-        return Slot(found["s"], found["d"])
+        answer = self.server.ask({"do": "slot"}, self.timeout_s)
+        return Slot(answer["s"], answer["d"])
 
     def shake(self, seed: int) -> None:
         self.server.ask({"do": "shake", "seed": seed}, self.timeout_s)
@@ -250,8 +248,8 @@ def quiet_core() -> int | None:
     """The least busy core; ``None`` if the system does not let a process choose its core."""
     if not hasattr(os, "sched_getaffinity"):
         return None
-    usable = sorted(os.sched_getaffinity(0))
-    if len(usable) == 1:
-        return usable[0]
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) == 1:
+        return cores[0]
     shares = psutil.cpu_percent(interval=0.3, percpu=True)
-    return min(usable, key=lambda core: shares[core] if core < len(shares) else 100.0)
+    return min(cores, key=lambda core: shares[core] if core < len(shares) else 100.0)

@@ -56,7 +56,7 @@ class Server:
 
     def __init__(self, side: Side, threads: int) -> None:
         self.side = side
-        self._unread = b""
+        self._buffer = b""
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="attnbench-")  # noqa: SIM115 -- end()
         path = os.pathsep.join([*map(str, side.roots), os.environ.get("PYTHONPATH", "")])
         variables = {
@@ -85,14 +85,14 @@ class Server:
             UsageError: the import failed or took too long.
         """
         try:
-            found = self._answer(_START_S)
+            answer = self._answer(_START_S)
         except Late:
             raise UsageError(
                 f"{self.side.name} was not imported within {_START_S:g} s: torch or one of its "
                 f"plugins hangs.{self.log_tail()}"
             ) from None
-        if "error" in found:
-            raise UsageError(f"{self.side.name} cannot be imported: {found['error']}")
+        if "error" in answer:
+            raise UsageError(f"{self.side.name} cannot be imported: {answer['error']}")
 
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send an order and return the answer.
@@ -101,12 +101,12 @@ class Server:
             Unmeasured: the child raised, died, or did not answer in time.
         """
         self.tell(order)
-        found = self._answer(timeout_s)
-        if "error" in found:
-            raise Unmeasured(f"{self.side.name}: {found['error']}")
-        if "ended" in found:
-            raise Ended(f"{self.side.name}: its process ended with {_how(found['ended'])}")
-        return found
+        answer = self._answer(timeout_s)
+        if "error" in answer:
+            raise Unmeasured(f"{self.side.name}: {answer['error']}")
+        if "ended" in answer:
+            raise Ended(f"{self.side.name}: its process ended with {_exit_text(answer['ended'])}")
+        return answer
 
     def tell(self, order: Mapping[str, Any]) -> None:
         """Send an order."""
@@ -119,18 +119,18 @@ class Server:
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        until = time.monotonic() + timeout_s
-        while b"\n" not in self._unread:
-            left = max(0.0, until - time.monotonic())
-            if not select.select([self._process.stdout], [], [], left)[0]:
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            remaining = max(0.0, deadline - time.monotonic())
+            if not select.select([self._process.stdout], [], [], remaining)[0]:
                 raise Late(f"{self.side.name}: no answer within {timeout_s:g} s")
             piece = os.read(self._process.stdout.fileno(), 65536)
             if not piece:
                 raise UsageError(f"{self.side.name} cannot be run.{self.log_tail()}")
-            self._unread += piece
-        line, _, self._unread = self._unread.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def log_tail(self) -> str:
         """The end of what the process wrote to its standard error."""
@@ -150,7 +150,7 @@ class Server:
 
 
 class AnotherAnswer(Unmeasured):
-    """The two sides do not compute the same."""
+    """The two sides give different answers."""
 
 
 class Ended(Unmeasured):
@@ -161,5 +161,5 @@ class Late(Unmeasured):
     """The child did not answer in time."""
 
 
-def _how(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

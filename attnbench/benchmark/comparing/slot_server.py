@@ -1,7 +1,7 @@
 """The slot server: a script that runs in the environment of one side; both sides run the same.
 
-It uses only the public names of the side's attnbench. Of the attnbench that it belongs to, which
-may be neither side's, it uses the engine that takes slots. The server imports torch and the side's
+It uses only the public names of the side's attnbench. The engine that takes slots comes from the
+attnbench of this script, which may be neither side's. The server imports torch and the side's
 plugins once. For each pair it forks a child, which takes slots on request. Orders and answers are
 lines of JSON on standard input and output.
 """
@@ -24,13 +24,13 @@ import torch
 
 import attnbench
 
-# by name, since they are the side's and none of the attnbench that this script belongs to
+# by name, since these modules are the side's, not those beside this script
 resolve = importlib.import_module("attnbench.testing").resolve
 load_inputs = importlib.import_module("attnbench.saved_inputs").load_inputs
 
-_LOOSE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 0.1}
-"""Allowed difference of two outputs, over the largest value: the order of sums may differ."""
-_VARIED = ("query", "key", "value")
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 0.1}
+"""Allowed difference of two outputs, over the largest value, since orders of sums may differ."""
+_INPUTS = ("query", "key", "value")
 
 
 def _load_timing() -> Any:
@@ -60,46 +60,46 @@ class Subject:
         self.row = row
         (self.subject,) = resolve(row["address"])
         self.device = torch.device(row["device"])
-        self.inputs = self._holding(load_inputs(row["inputs"]))
+        self.inputs = self._on_device(load_inputs(row["inputs"]))
         torch.manual_seed(row["seed"])
-        query, key, value = (getattr(self.inputs, name) for name in _VARIED)
+        query, key, value = (getattr(self.inputs, name) for name in _INPUTS)
         module = self.subject.make(query.shape[-1], key.shape[-1], value.shape[-1])
         self.module = module.to(self.device, query.dtype).eval()
         self.timer: Any = None
 
-    def _holding(self, inputs: Any, **tensors: torch.Tensor) -> Any:
+    def _on_device(self, inputs: Any, **tensors: torch.Tensor) -> Any:
         """Inputs on the device, with some tensors replaced."""
         tensors = {**dict(inputs.tensors()), **tensors}
         return inputs.replace(**{name: t.detach().to(self.device) for name, t in tensors.items()})
 
     def _run(self, inputs: Any) -> Any:
-        """What is timed: the output, or the gradients of inputs and parameters."""
+        """Make the timed call: the output, or the gradients of inputs and parameters."""
         if self.row["direction"] == "forward":
             with torch.no_grad():
                 return self.subject.output(self.module, inputs)
         output = self.subject.output(self.module, inputs)
-        wanted = [getattr(inputs, name) for name in _VARIED]
-        wanted += [p for p in self.module.parameters() if p.requires_grad]
-        return torch.autograd.grad(output, wanted, torch.ones_like(output), allow_unused=True)
+        sources = [getattr(inputs, name) for name in _INPUTS]
+        sources += [p for p in self.module.parameters() if p.requires_grad]
+        return torch.autograd.grad(output, sources, torch.ones_like(output), allow_unused=True)
 
     def _results(self, inputs: Any) -> list[torch.Tensor]:
         if self.row["direction"] != "forward":
             inputs = inputs.map(lambda tensor: tensor.detach().requires_grad_())
         results = self._run(inputs)
-        several = [results] if isinstance(results, torch.Tensor) else results
-        return [tensor for tensor in several if tensor is not None]
+        tensors = [results] if isinstance(results, torch.Tensor) else results
+        return [tensor for tensor in tensors if tensor is not None]
 
     def warm_up(self, slot_s: float, cap_s: float) -> dict[str, Any]:
-        """Call it until it is warm; returns the seconds of a call and the clock that fits it."""
-        one = self.device.type == "cpu" and torch.get_num_threads() == 1
-        usual = _TIMING.clocks.CPU_CLOCK if one else _TIMING.clocks.WALL_CLOCK
+        """Call the subject until it is warm; returns the seconds of a call and its clock."""
+        is_serial = self.device.type == "cpu" and torch.get_num_threads() == 1
+        clock = _TIMING.clocks.CPU_CLOCK if is_serial else _TIMING.clocks.WALL_CLOCK
         if self.device.type != "cpu":
-            usual = _TIMING.clocks.EVENT_CLOCK
-        pace = _TIMING.slots.Pace(usual, slot_s, cap_s)
+            clock = _TIMING.clocks.EVENT_CLOCK
+        pace = _TIMING.slots.Pace(clock, slot_s, cap_s)
         call = _TIMING.rotation.FreshCall(
             self._run,
-            [getattr(self.inputs, name) for name in _VARIED],
-            lambda fresh: self.inputs.replace(**dict(zip(_VARIED, fresh, strict=True))),
+            [getattr(self.inputs, name) for name in _INPUTS],
+            lambda fresh: self.inputs.replace(**dict(zip(_INPUTS, fresh, strict=True))),
             self.row["direction"] != "forward",
         )
         call()
@@ -107,16 +107,16 @@ class Subject:
         return {"each_s": self.timer.seconds, "clock": self.timer.clock}
 
     def answer(self, path: str, *, timed: bool) -> dict[str, Any]:
-        """Save parameters, inputs and results for the other side: of this case, or as timed."""
+        """Save parameters, inputs and results of the case or of a timed call for the other side."""
         samples = self.timer.samples
         if timed and samples.form_fault():
             return {"fault": samples.form_fault()}
-        given, results = self.inputs, self._results(self.inputs)
+        inputs, results = self.inputs, self._results(self.inputs)
         if timed:
-            given, results = samples.kept[0].inputs, list(samples.kept[0].copies)
+            inputs, results = samples.items[0].inputs, list(samples.items[0].copies)
         content = {
             "state": self.module.state_dict(),
-            "inputs": {name: tensor.detach() for name, tensor in given.tensors()},
+            "inputs": {name: tensor.detach() for name, tensor in inputs.tensors()},
             "results": results,
         }
         torch.save(content, path)
@@ -129,22 +129,22 @@ class Subject:
             self.module.load_state_dict(other["state"])
         except RuntimeError as error:
             return {"reason": f"its parameters differ ({_first_line(error)})"}
-        results = self._results(self._holding(self.inputs, **other["inputs"]))
-        loose = 1.0 if self.row["direction"] == "forward" else 10.0
+        results = self._results(self._on_device(self.inputs, **other["inputs"]))
+        factor = 1.0 if self.row["direction"] == "forward" else 10.0
         pairs = zip(results, other["results"], strict=True)
-        return {"reason": next(filter(None, (_unlike(a, b, loose) for a, b in pairs)), "")}
+        return {"reason": next(filter(None, (_difference(a, b, factor) for a, b in pairs)), "")}
 
 
-def _unlike(found: torch.Tensor, wanted: torch.Tensor, loose: float) -> str:
-    if found.shape != wanted.shape:
-        return f"its output is {tuple(found.shape)}, and was {tuple(wanted.shape)}"
-    if found.dtype != wanted.dtype:
-        return f"its output is {found.dtype}, and was {wanted.dtype}"
-    scale = float(wanted.double().abs().max()) if wanted.numel() else 0.0
-    apart = float((found.double() - wanted.double()).abs().max()) if wanted.numel() else 0.0
-    if apart <= loose * _LOOSE[found.dtype] * scale:
+def _difference(output: torch.Tensor, target: torch.Tensor, factor: float) -> str:
+    if output.shape != target.shape:
+        return f"its output is {tuple(output.shape)}, and was {tuple(target.shape)}"
+    if output.dtype != target.dtype:
+        return f"its output is {output.dtype}, and was {target.dtype}"
+    scale = float(target.double().abs().max()) if target.numel() else 0.0
+    error = float((output.double() - target.double()).abs().max()) if target.numel() else 0.0
+    if error <= factor * _TOLERANCES[output.dtype] * scale:
         return ""
-    return f"its output differs by up to {apart:.3g}, of values up to {scale:.3g}"
+    return f"its output differs by up to {error:.3g}, of values up to {scale:.3g}"
 
 
 def _origin_of(spec: Any) -> str:
@@ -167,14 +167,14 @@ def _fault_of(error: BaseException) -> dict[str, str]:
 
 def _names_inside(root: str) -> dict[str, Any]:
     """The subjects whose code is in a folder, except layers, which are not compared."""
-    inside = []
+    names = []
     for name in attnbench.subjects():
-        with contextlib.suppress(Exception):  # what cannot be looked up is not compared
+        with contextlib.suppress(Exception):  # a subject that cannot be looked up is not compared
             (subject,) = resolve(name)
             code = Path(_origin_of(subject.spec))
             if not subject.options and subject.kind != "layer" and code.is_relative_to(root):
-                inside.append(name)
-    return {"names": inside}
+                names.append(name)
+    return {"names": names}
 
 
 def _addresses(address: str) -> dict[str, Any]:
@@ -193,28 +193,28 @@ class _Child:
         self.settled = contextlib.ExitStack()
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
-        what = order["do"]
-        if what == "prepare":
+        action = order["do"]
+        if action == "prepare":
             self.subject = None
             self.settled.close()
             gc.collect()
             os.chdir(order["row"]["folder"])
             self.subject = Subject(order["row"])
             self.settled.enter_context(_TIMING.slots.settled(self.subject.device))
-            found = self.subject.warm_up(order["slot_s"], order["cap_s"])
-            return {**found, "origin": _origin_of(self.subject.subject.spec)}
+            report = self.subject.warm_up(order["slot_s"], order["cap_s"])
+            return {**report, "origin": _origin_of(self.subject.subject.spec)}
         assert self.subject is not None
         timer = self.subject.timer
-        if what == "clock":
+        if action == "clock":
             timer.clock = order["clock"]
-        elif what == "shake":
+        elif action == "shake":
             timer.shake(order["seed"])
-        elif what == "slot":
+        elif action == "slot":
             slot = timer.slot()
             return {"s": slot.seconds, "d": slot.disturbed}
-        elif what == "answer":
+        elif action == "answer":
             return self.subject.answer(order["path"], timed=order["timed"])
-        elif what == "same":
+        elif action == "same":
             return self.subject.same(order["path"])
         return {}
 
@@ -225,7 +225,7 @@ def _orders() -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _tell(answer: dict[str, Any]) -> None:
+def _send(answer: dict[str, Any]) -> None:
     os.write(_OUT, json.dumps(answer).encode() + b"\n")
 
 
@@ -239,11 +239,11 @@ def _serve_pair(core: int | None) -> None:
         if order["do"] == "end":
             break
         try:
-            _tell(child.do(order))
+            _send(child.do(order))
         except BaseException as error:  # whatever a subject raises
             if isinstance(error, KeyboardInterrupt):
                 raise
-            _tell(_fault_of(error))
+            _send(_fault_of(error))
 
 
 def main() -> None:
@@ -252,16 +252,16 @@ def main() -> None:
     try:
         attnbench.subjects()  # imports the plugins, once for all children
     except Exception as error:
-        _tell(_fault_of(error))
+        _send(_fault_of(error))
         return
-    _tell({"torch": torch.__version__, "attnbench": str(Path(attnbench.__file__).resolve())})
+    _send({"torch": torch.__version__, "attnbench": str(Path(attnbench.__file__).resolve())})
     gc.freeze()
     for order in _orders():
         if order["do"] == "names":
-            _tell(_names_inside(order["root"]))
+            _send(_names_inside(order["root"]))
             continue
         if order["do"] == "expand":
-            _tell(_addresses(order["address"]))
+            _send(_addresses(order["address"]))
             continue
         child = os.fork()
         if child == 0:
@@ -269,9 +269,9 @@ def main() -> None:
                 _serve_pair(order["core"])
             finally:
                 os._exit(0)
-        _tell({"child": child})
+        _send({"child": child})
         _, status = os.waitpid(child, 0)
-        _tell({"ended": os.waitstatus_to_exitcode(status)})
+        _send({"ended": os.waitstatus_to_exitcode(status)})
 
 
 if __name__ == "__main__":

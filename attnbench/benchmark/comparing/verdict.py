@@ -64,7 +64,7 @@ _TIMES_IN_TURN = 3
 
 _FLIPS = 4999
 _POWER_Z = 1.645  # detected in 95 of 100
-_MOST = math.log(1000)
+_MAX_LOG = math.log(1000)
 
 Values = NDArray[np.float64]
 
@@ -121,7 +121,7 @@ def judge_pairs(
     """
     pairs = len(values)
     if pairs < 2 or 2.0 ** (1 - pairs) > alpha:  # no signs would be significant
-        return [_nothing(float(center), "") for center in values.mean(0)]
+        return [_no_verdict(float(center), "") for center in values.mean(0)]
     limit = _limit_by_flips(values, alpha, seed)
     spreads = values.std(0, ddof=1)
     return [
@@ -143,10 +143,10 @@ def judge_runs(rows: Sequence[Sides], *, margin: float = RUNS_MARGIN) -> list[Ve
 def _judge_run(row: Sides, rows: int, margin: float) -> Verdict:
     logs = [[math.log(time) for time in side] for side in (row.a_s, row.b_s)]
     center = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
-    fewest = min(map(len, logs))
-    if fewest < MIN_PROCESSES:
-        reason = f"{fewest} processes on a side; at least {MIN_PROCESSES} are needed"
-        return _nothing(center, reason)
+    count = min(map(len, logs))
+    if count < MIN_PROCESSES:
+        reason = f"{count} processes on a side; at least {MIN_PROCESSES} are needed"
+        return _no_verdict(center, reason)
     parts = [(statistics.variance(side) / len(side), len(side) - 1.0) for side in logs]
     if not row.alternated:
         parts.append((2 * DRIFT_SD**2 / row.runs, math.inf))
@@ -175,21 +175,21 @@ def _verdict(
     return Verdict(verdict, effect, low, high, visible, spread)
 
 
-def _nothing(center: float, reason: str) -> Verdict:
+def _no_verdict(center: float, reason: str) -> Verdict:
     return Verdict("ambiguous", _change(center), -1.0, math.inf, math.inf, reason=reason)
 
 
 def _change(log: float) -> float:
     """Convert a difference of logarithms to a relative change; infinite if it is absurdly large."""
-    return math.expm1(log) if log < _MOST else math.inf
+    return math.expm1(log) if log < _MAX_LOG else math.inf
 
 
 def _limit_by_flips(values: Values, alpha: float, seed: int) -> float:
     """The value that the table's largest absolute t exceeds by chance in a share ``alpha``."""
     pairs = len(values)
-    rest = values - values.mean(0)
-    means = _signs(pairs, seed) @ rest / pairs
-    squares = (rest**2).sum(0)  # the same for every flip
+    residuals = values - values.mean(0)
+    means = _signs(pairs, seed) @ residuals / pairs
+    squares = (residuals**2).sum(0)  # the same for every flip
     variances = np.maximum(squares - pairs * means**2, 1e-300) / (pairs - 1)
     largest = np.abs(means / np.sqrt(variances / pairs)).max(1)
     place = math.ceil((1 - alpha) * (_FLIPS + 1)) - 1  # the table itself counts as one of the flips
@@ -205,8 +205,8 @@ def _signs(pairs: int, seed: int) -> Values:
 def _student(df: float, tail: float) -> float:
     from scipy import special  # scipy.stats takes 0.3 s to import
 
-    found = special.ndtri(1 - tail) if math.isinf(df) else special.stdtrit(df, 1 - tail)
-    return float(found)
+    quantile = special.ndtri(1 - tail) if math.isinf(df) else special.stdtrit(df, 1 - tail)
+    return float(quantile)
 
 
 def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:

@@ -30,7 +30,7 @@ def accelerator_facts(device: torch.device) -> dict[str, Any]:
     """
     if device.type != "cuda":
         return {}
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "cuda": torch.version.cuda or torch.version.hip,
         "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]  # no types there
         "tf32": {
@@ -39,20 +39,20 @@ def accelerator_facts(device: torch.device) -> dict[str, Any]:
         },
     }
     if importlib.util.find_spec("pynvml") is not None:
-        found |= _by_nvml(device)
-    return {name: value for name, value in found.items() if value is not None}
+        facts |= _by_nvml(device)
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _by_nvml(device: torch.device) -> dict[str, Any]:
     nvml: Any = importlib.import_module("pynvml")
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
-        return found
+        return facts
     try:
         with contextlib.suppress(nvml.NVMLError):
-            found["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
+            facts["driver"] = _text(nvml.nvmlSystemGetDriverVersion())
         with contextlib.suppress(nvml.NVMLError):
             # torch numbers the visible devices and NVML all of them; both know the UUID
             uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
@@ -60,14 +60,14 @@ def _by_nvml(device: torch.device) -> dict[str, Any]:
             clocks = {"sm": nvml.NVML_CLOCK_SM, "memory": nvml.NVML_CLOCK_MEM}
             for name, clock in clocks.items():
                 with contextlib.suppress(nvml.NVMLError):
-                    found[f"{name}_clock_mhz"] = nvml.nvmlDeviceGetClockInfo(handle, clock)
-            found["throttled"] = _throttled(nvml, handle)
+                    facts[f"{name}_clock_mhz"] = nvml.nvmlDeviceGetClockInfo(handle, clock)
+            facts["throttled"] = _throttle_reasons(nvml, handle)
     finally:
         nvml.nvmlShutdown()
-    return found
+    return facts
 
 
-def _throttled(nvml: Any, handle: Any) -> list[str]:
+def _throttle_reasons(nvml: Any, handle: Any) -> list[str]:
     """The reasons why the clocks are lower than they could be."""
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return [

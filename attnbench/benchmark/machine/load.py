@@ -19,18 +19,18 @@ class Load:
     """
 
     def __init__(self, *, whole: bool = False) -> None:
-        self._since = time.perf_counter()
+        self._start = time.perf_counter()
         self._whole = whole
-        self._used = _used_s(whole)
+        self._times = _cpu_times_s(whole)
 
     def read(self) -> dict[str, float]:
         """Read the number of cores kept busy by others, the number of cores, and the stolen share.
 
         The last is the share of time that a hypervisor gave to other machines.
         """
-        elapsed = max(time.perf_counter() - self._since, 1e-3)
+        elapsed = max(time.perf_counter() - self._start, 1e-3)
         used, own, stolen = (
-            now - then for now, then in zip(_used_s(self._whole), self._used, strict=True)
+            now - then for now, then in zip(_cpu_times_s(self._whole), self._times, strict=True)
         )
         cores = psutil.cpu_count() or 1
         return {
@@ -40,7 +40,7 @@ class Load:
         }
 
 
-def _used_s(whole: bool) -> tuple[float, float, float]:
+def _cpu_times_s(whole: bool) -> tuple[float, float, float]:
     """CPU time in seconds: of all processes, of this one, and stolen by a hypervisor."""
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")  # "user" includes guests

@@ -18,7 +18,7 @@ _BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 _ROUNDS = 7
-_AGREES = 4.0
+_UNITS = 4.0
 """Allowed error, in multiples of what one unit in the last place of the inputs changes."""
 
 
@@ -42,12 +42,12 @@ def backend_rows(sizes: Sequence[int], dtypes: Sequence[str]) -> list[dict[str, 
 
 def _rows(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(0)
-    given = [torch.randn(sizes, generator=generator).to(dtype) for _ in range(3)]
-    exact = _causal([one.double() for one in given])
-    moved = [_moved(one, generator) for one in given]
-    gap = _causal(moved) - exact
-    allowed = _AGREES * float(gap.abs().max()) + torch.finfo(dtype).eps * float(exact.abs().max())
-    inputs = [one.to(device) for one in given]
+    tensors = [torch.randn(sizes, generator=generator).to(dtype) for _ in range(3)]
+    target = _causal([tensor.double() for tensor in tensors])
+    shifted = [_shift(tensor, generator) for tensor in tensors]
+    gap = _causal(shifted) - target
+    allowed = _UNITS * float(gap.abs().max()) + torch.finfo(dtype).eps * float(target.abs().max())
+    inputs = [tensor.to(device) for tensor in tensors]
     rows: dict[str, dict[str, Any]] = {}
     for name in _BACKENDS:
         row: dict[str, Any] = {"device": device.type, "dtype": str(dtype).partition(".")[2]}
@@ -57,20 +57,20 @@ def _rows(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> l
         except RuntimeError as refusal:
             row["reason"] = str(refusal).strip().split("\n")[0]
         else:
-            error = float((output - exact).abs().max()) / allowed
+            error = float((output - target).abs().max()) / allowed
             row |= {"works": True, "agrees": error <= 1.0, "error": error, "reason": ""}
         rows[name] = row
-    working = [name for name, row in rows.items() if row["works"]]
+    names = [name for name, row in rows.items() if row["works"]]
     for _ in range(_ROUNDS):
-        for name in working:
-            began = time.perf_counter()
+        for name in names:
+            start = time.perf_counter()
             _attend(name, inputs)
-            took, best = time.perf_counter() - began, rows[name]["time_s"]
-            rows[name]["time_s"] = took if best is None else min(best, took)
+            seconds, best = time.perf_counter() - start, rows[name]["time_s"]
+            rows[name]["time_s"] = seconds if best is None else min(best, seconds)
     return list(rows.values())
 
 
-def _moved(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _shift(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """The tensor in float64, with each element moved by one unit in the last place."""
     signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
     return tensor.double() * (1 + signs * torch.finfo(tensor.dtype).eps)

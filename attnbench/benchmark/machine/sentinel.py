@@ -41,14 +41,14 @@ def ceilings(device: torch.device, dtype: torch.dtype = torch.float32) -> Ceilin
     side = 512 if on_cpu else 4096
     rate = _products_per_s(side, device, dtype)
     return Ceilings(
-        bytes_per_s=_copied_per_s(size, device),
+        bytes_per_s=_copy_bytes_per_s(size, device),
         operations_per_s=rate,
-        cached_bytes_per_s=max(_copied_per_s(2**power, device) for power in (16, 18, 20)),
+        cached_bytes_per_s=max(_copy_bytes_per_s(2**power, device) for power in (16, 18, 20)),
         most_operations_per_s=max(rate, _products_per_s(side, device, torch.float32)),
     )
 
 
-def _copied_per_s(size: int, device: torch.device) -> float:
+def _copy_bytes_per_s(size: int, device: torch.device) -> float:
     source = torch.ones(size // 4, dtype=torch.int32, device=device)
     target = torch.ones_like(source)
     return 2 * size / _fastest(lambda: target.copy_(source), device, max(1, 2**20 // size))
@@ -65,15 +65,15 @@ def _products_per_s(side: int, device: torch.device, dtype: torch.dtype) -> floa
 def _fastest(call: Callable[[], object], device: torch.device, calls: int = 1) -> float:
     """The least mean seconds of some consecutive calls."""
 
-    def several() -> None:
+    def repeat_call() -> None:
         for _ in range(calls):
             call()
 
-    several()  # the first call initialises libraries
-    return min(_timed(several, device) for _ in range(_TIMES)) / calls
+    repeat_call()  # the first call initialises libraries
+    return min(_call_s(repeat_call, device) for _ in range(_TIMES)) / calls
 
 
-def _timed(call: Callable[[], object], device: torch.device) -> float:
+def _call_s(call: Callable[[], object], device: torch.device) -> float:
     if device.type == "cpu":
         started, used = time.perf_counter(), time.process_time()
         call()

@@ -57,8 +57,8 @@ _MOVES = frozenset(
         "slice_backward",
     )
 )
-_KNOWN = frozenset(("aten", "prim", "prims"))
-_NOTHING = frozenset(
+_NAMESPACES = frozenset(("aten", "prim", "prims"))
+_FREE = frozenset(
     (
         "empty",
         "new_empty",
@@ -130,20 +130,21 @@ class _Counter(OperationMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         packet = getattr(func, "overloadpacket", func)
-        self.opaque |= getattr(func, "namespace", "aten") not in _KNOWN
+        self.opaque |= getattr(func, "namespace", "aten") not in _NAMESPACES
         name = str(getattr(packet, "__name__", packet))
-        if getattr(func, "is_view", False) or name in _NOTHING:
+        if getattr(func, "is_view", False) or name in _FREE:
             return result
-        given, made = list(_tensors(args)) + list(_tensors(kwargs or {})), list(_tensors(result))
-        if not made:
+        arguments = [*_tensors(args), *_tensors(kwargs or {})]
+        results = list(_tensors(result))
+        if not results:
             return result  # a query, such as whether a value is zero
-        product = _product(name, given)
+        product = _product(name, arguments)
         if product is None:
             formula = flop_registry.get(packet)
             product = int(formula(*args, **(kwargs or {}), out_val=result)) if formula else 0
         self.products += product
         if not product and name not in _MOVES:
-            product = max(t.numel() for t in (*given, *made))
+            product = max(t.numel() for t in (*arguments, *results))
         self.operations += product
         return result
 

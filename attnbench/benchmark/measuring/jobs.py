@@ -15,11 +15,11 @@ class Job:
     Args:
         target: address of the subject.
         case: case at which it is measured.
-        look: whether to also measure agreement, memory and counts.
+        with_facts: whether to also measure agreement, memory and counts.
         clock: clock that the first process chose; if empty, this process chooses one.
     """
 
     target: Address
     case: BenchCase
-    look: bool = True
+    with_facts: bool = True
     clock: str = ""

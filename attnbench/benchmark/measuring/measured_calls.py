@@ -1,4 +1,4 @@
-"""The timed calls, a call that computes nothing, and the bytes that every call has to move."""
+"""The timed calls, a call that computes nothing, and the bytes that every call must move."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def measured_call(subject: Subject, module: nn.Module, inputs: Inputs, direction
         return Step(subject, module, inputs)
     if direction != "forward_backward":
 
-        def forward(given: Inputs) -> Tensor:
+        def forward(arguments: Inputs) -> Tensor:
             with torch.no_grad():
-                return subject.output(module, given)
+                return subject.output(module, arguments)
 
-        return _fresh(forward, inputs, leaves=False)
+        return _fresh_call(forward, inputs, leaves=False)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     shape = (*inputs.query.shape[:-1], inputs.value.shape[-1])
     # dense, as from a real loss: kernels would copy an expanded tensor or read it more slowly
     upstream = torch.ones(shape, dtype=inputs.query.dtype, device=inputs.query.device)
 
-    def forward_backward(given: Inputs) -> tuple[Tensor, ...]:
-        output = subject.output(module, given)
-        wanted = [given.query, given.key, given.value, *parameters]
-        return torch.autograd.grad(output, wanted, upstream, allow_unused=True)
+    def forward_backward(arguments: Inputs) -> tuple[Tensor, ...]:
+        output = subject.output(module, arguments)
+        sources = [arguments.query, arguments.key, arguments.value, *parameters]
+        return torch.autograd.grad(output, sources, upstream, allow_unused=True)
 
-    return _fresh(forward_backward, inputs, leaves=True)
+    return _fresh_call(forward_backward, inputs, leaves=True)
 
 
-def _fresh(run: Callable[[Inputs], Any], inputs: Inputs, *, leaves: bool) -> FreshCall:
-    """A call that gets other values every time; the masks stay."""
+def _fresh_call(run: Callable[[Inputs], Any], inputs: Inputs, *, leaves: bool) -> FreshCall:
+    """A call that gets other values every time and the same masks."""
     names = inputs.floating
     tensors = [getattr(inputs, name) for name in names]
     return FreshCall(
@@ -68,9 +68,9 @@ def null_call(subject: Subject, module: nn.Module, inputs: Inputs, output: Tenso
 
 
 def compulsory_bytes(module: nn.Module, inputs: Inputs, call: Call) -> int:
-    """Bytes that any implementation has to move: inputs, parameters, buffers and results."""
-    given = [tensor for _, tensor in inputs.tensors()]
-    given += [*module.parameters(), *module.buffers()]
+    """Bytes that any implementation must move: inputs, parameters, buffers and results."""
+    tensors = [tensor for _, tensor in inputs.tensors()]
+    tensors += [*module.parameters(), *module.buffers()]
     result = call()
-    made = [result] if isinstance(result, Tensor) else [t for t in result if t is not None]
-    return sum(t.numel() * t.element_size() for t in (*given, *made))
+    results = [result] if isinstance(result, Tensor) else [t for t in result if t is not None]
+    return sum(t.numel() * t.element_size() for t in (*tensors, *results))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnbench.attention.compile_times import compilations
-from attnbench.benchmark.agreement.judgement import Unverified, is_blind, judged, verify
+from attnbench.benchmark.agreement.judgement import Unverified, is_blind, rating, verify
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.decoding import Step, bytes_a_token
@@ -26,7 +26,7 @@ from attnbench.benchmark.measuring.measured_calls import (
 )
 from attnbench.benchmark.measuring.memory import limited, peak_bytes
 from attnbench.benchmark.measuring.roofline import impossible_s, roofline_s
-from attnbench.benchmark.measuring.row_measurements import RowMeasurement, summed_up
+from attnbench.benchmark.measuring.row_measurements import RowMeasurement, summary_fields
 from attnbench.benchmark.measuring.shared_timers import Bench, timer_of
 from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
@@ -52,22 +52,22 @@ def measure(
 ) -> Record:
     """Measure one subject at one case in this process; errors are recorded, not raised."""
     setting = setting or Setting()
-    started = time.perf_counter()
-    found = measure_row(subject, case, bench or Bench(contract))
+    start = time.perf_counter()
+    measurement = measure_row(subject, case, bench or Bench(contract))
     fields = fields_of(case, contract, setting, subject=subject.name, kind=subject.kind)
-    fields["contract"] = contract.name(case.direction, case.case.device, found.clock)
-    total = time.perf_counter() - started
-    found_fields = summed_up([found], baseline_of(subject.kind), case.tokens)
-    return Record(**{**fields, **found_fields}, overhead_s=total - found.measuring_s)
+    fields["contract"] = contract.name(case.direction, case.case.device, measurement.clock)
+    total = time.perf_counter() - start
+    summary = summary_fields([measurement], baseline_of(subject.kind), case.tokens)
+    return Record(**{**fields, **summary}, overhead_s=total - measurement.measuring_s)
 
 
 def measure_row(
-    subject: Subject, case: BenchCase, bench: Bench, *, look: bool = True, clock: str = ""
+    subject: Subject, case: BenchCase, bench: Bench, *, with_facts: bool = True, clock: str = ""
 ) -> RowMeasurement:
     """Measure a row in this process; an exception becomes the status of the measurement."""
     threads = torch.get_num_threads()
     torch.set_num_threads(bench.contract.threads)
-    started = time.perf_counter()
+    start = time.perf_counter()
     try:
         device = torch.device(case.case.device)
         facts: dict[str, Any] = {"device_name": device_name(device)}
@@ -75,12 +75,12 @@ def measure_row(
         if reason is not None:
             return RowMeasurement("unsupported", reason, facts)
         with torch.random.fork_rng(devices=[]), limited(device):
-            found = _measured_row(subject, case, bench, look=look, clock=clock)
+            measurement = _time_row(subject, case, bench, with_facts=with_facts, clock=clock)
         spec = subject.spec
         if isinstance(spec, KernelSpec) and spec.runs_as is not None:
             facts["runs_as"] = spec.runs_as()
         facts["accelerator"] = accelerator_facts(device)  # clocks right after the load
-        return replace(found, facts={**facts, **found.facts})
+        return replace(measurement, facts={**facts, **measurement.facts})
     except RefusalError as error:
         return RowMeasurement("unsupported", _first_line(error))
     except Exception as error:
@@ -88,28 +88,28 @@ def measure_row(
             status, reason = "out_of_memory", _first_line(error)
         else:
             status, reason = "failed", f"{type(error).__name__}: {error}"
-        return RowMeasurement(status, reason, measuring_s=time.perf_counter() - started)
+        return RowMeasurement(status, reason, measuring_s=time.perf_counter() - start)
     finally:
         torch.set_num_threads(threads)
 
 
-def _measured_row(
-    subject: Subject, case: BenchCase, bench: Bench, *, look: bool, clock: str
+def _time_row(
+    subject: Subject, case: BenchCase, bench: Bench, *, with_facts: bool, clock: str
 ) -> RowMeasurement:
     device, contract = torch.device(case.case.device), bench.contract
     module, inputs = case.build(subject)
     call = measured_call(subject, module, inputs, case.direction)
-    started = time.perf_counter()
+    start = time.perf_counter()
     with compilations() as compiled:
         first_s = first_call(call, device)
     facts: dict[str, Any] = {}
     status, reason = "ok", ""
-    if look:
+    if with_facts:
         facts = {
             "first_call_s": first_s,
             "compile_s": min(compiled.seconds, first_s),
             "compiled": compiled.source,
-            **judged(subject, module, inputs, case.direction),
+            **rating(subject, module, inputs, case.direction),
         }
         status, reason = facts.pop("status"), facts.pop("reason")
         facts["peak_bytes"] = peak_bytes(call, device)
@@ -122,19 +122,19 @@ def _measured_row(
     with settled(device):
         timer = timer_of(subject, case, call, contract, clock)
         base = bench.baseline(case, timer.clock) if status == "ok" else None
-        timing = time.perf_counter()
+        timing_s = time.perf_counter()
         blocks, slots = _blocks(timer, base, bench) if base else ([], _slots(timer, contract))
-        timing = time.perf_counter() - timing
-        if look:
-            least = impossible_s(subject, inputs, facts["compulsory_bytes"], bench.ceilings(case))
+        timing_s = time.perf_counter() - timing_s
+        if with_facts:
+            bound = impossible_s(subject, inputs, facts["compulsory_bytes"], bench.ceilings(case))
             facts |= _limits(counts, facts["compulsory_bytes"], slots, bench.ceilings(case))
         if status == "ok":
             try:
                 verify(subject, module, inputs, case.direction, timer.samples)
-                if look and low_quantile(slots) < least:
+                if with_facts and low_quantile(slots) < bound:
                     raise Unverified(
                         f"a call took {low_quantile(slots):.3g} s, and this machine needs at least "
-                        f"{least:.3g} s to read its inputs and do its matrix products"
+                        f"{bound:.3g} s to read its inputs and do its matrix products"
                     )
             except Unverified as error:
                 status, reason = "unverified", f"{error}; see: {subject.check_command}"
@@ -146,9 +146,9 @@ def _measured_row(
         calls=timer.calls,
         slots=tuple(slots),
         blocks=tuple(blocks),
-        null_s=bench.null_s(case, timer.clock) if look else None,
-        timing_s=timing,
-        measuring_s=time.perf_counter() - started,
+        null_s=bench.null_s(case, timer.clock) if with_facts else None,
+        timing_s=timing_s,
+        measuring_s=time.perf_counter() - start,
         load=bench.load(),
     )
 
@@ -190,9 +190,9 @@ def _blocks(timer: Timer, base: Timer, bench: Bench) -> tuple[list[Block], list[
 
 def _slots(timer: Timer, contract: Contract) -> list[Slot]:
     """Take slots without a baseline."""
-    until = time.perf_counter() + contract.cap_s
+    deadline = time.perf_counter() + contract.cap_s
     slots = [timer.slot()]
-    while len(slots) < 2 * contract.blocks and time.perf_counter() < until:
+    while len(slots) < 2 * contract.blocks and time.perf_counter() < deadline:
         slots.append(timer.slot())
     return slots
 
@@ -215,22 +215,22 @@ def measure_rows(
     """Measure rows one after another; this is the task of a process of a run.
 
     Yields:
-        The index of a job and ``None`` when it begins, then the index and its measurement. The
-        last one is of a subject whose code changed the suite, if one did.
+        The index of a job and ``None`` when it begins, then the index and its measurement. If the
+        code of a subject changed the suite, its measurement is the last.
     """
     guard = SuiteGuard()
     bench = Bench(contract, seed=seed, baselines=(baselines[0], baselines[1]))
     for number, job in enumerate(jobs):
         yield number, None
         (subject,) = resolve(job.target)
-        found = measure_row(subject, job.case, bench, look=job.look, clock=job.clock)
-        if job.look:
-            found = replace(found, facts={**found.facts, "versions": _distribution(subject)})
+        row = measure_row(subject, job.case, bench, with_facts=job.with_facts, clock=job.clock)
+        if job.with_facts:
+            row = replace(row, facts={**row.facts, "versions": _distribution(subject)})
         change = guard.change() or ("a comparison was replaced" if is_blind() else None)
         if change is not None:
             yield number, RowMeasurement("crashed", CHANGED.format(change))
             return
-        yield number, found
+        yield number, row
 
 
 def _distribution(subject: Subject) -> dict[str, str]:
@@ -239,17 +239,17 @@ def _distribution(subject: Subject) -> dict[str, str]:
     return {plugin.distribution: plugin.version for plugin in plugins}
 
 
-def devices(wanted: Sequence[str] | None) -> list[str]:
+def devices(names: Sequence[str] | None) -> list[str]:
     """Check the requested devices; by default, return the CPU and the accelerator if present.
 
     Raises:
         DeviceError: a device is not available.
     """
-    if wanted is None:
+    if names is None:
         return available_devices()
-    for name in wanted:
+    for name in names:
         check_device(name)
-    return list(wanted)
+    return list(names)
 
 
 def _first_line(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from attnbench.benchmark.machine.memory_limits import available_bytes
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 _RESERVE = 256 * 2**20
-_SURE = 1.2
+_MIN_RATIO = 1.2
 _NOISE = 8 * 2**20
 """Accuracy of the resident size: some pages, which may be huge pages of 2 MiB."""
 
@@ -37,22 +37,22 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
     if device.type == "cpu":
         tensors = _peak_on_cpu(call)
         resident = min(_resident_peak(call) for _ in range(2))
-        return resident if resident > max(_SURE * tensors, tensors + _NOISE) else tensors
+        return resident if resident > max(_MIN_RATIO * tensors, tensors + _NOISE) else tensors
     torch.accelerator.synchronize(device)
     torch.accelerator.reset_peak_memory_stats(device)
-    before = _requested(device, "current")
+    before = _tensor_bytes(device, "current")
     result = call()
     torch.accelerator.synchronize(device)
-    peak = _requested(device, "peak") - before
+    peak = _tensor_bytes(device, "peak") - before
     del result
     return peak
 
 
-def _requested(device: torch.device, what: str) -> int:
+def _tensor_bytes(device: torch.device, kind: str) -> int:
     """Bytes requested by tensors, or as rounded by the allocator if it reports only those."""
     stats = torch.accelerator.memory_stats(device)
-    name = f"requested_bytes.all.{what}"
-    return int(stats.get(name, stats.get(f"allocated_bytes.all.{what}", 0)))
+    name = f"requested_bytes.all.{kind}"
+    return int(stats.get(name, stats.get(f"allocated_bytes.all.{kind}", 0)))
 
 
 def _peak_on_cpu(call: Callable[[], object]) -> int:
@@ -88,8 +88,8 @@ def _resident_peak(call: Callable[[], object]) -> int:
 
 
 def _kib(status: Path, name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", status.read_text(), re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(rf"^{name}:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 @contextlib.contextmanager
@@ -106,8 +106,8 @@ def limited(device: torch.device) -> Iterator[None]:
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        used = int(psutil.Process().memory_info().vms)
-        limit = used + max(available_bytes() - _RESERVE, _RESERVE)
+        size = int(psutil.Process().memory_info().vms)
+        limit = size + max(available_bytes() - _RESERVE, _RESERVE)
         if soft != resource.RLIM_INFINITY:
             limit = min(limit, soft)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

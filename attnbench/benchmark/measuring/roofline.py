@@ -1,4 +1,4 @@
-"""The roofline: what a call needs at least on a machine, and what no call can undercut."""
+"""The roofline: the least time of a call on a machine, and a bound that none can undercut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnbench.benchmark.measuring.counts import Counts
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-_CERTAIN = 2.0
+_SAFETY = 2.0
 """How many times faster than the measured ceilings a call must be to be impossible: the sentinels
 may have been disturbed, and reading alone is faster than copying."""
 
@@ -19,8 +19,8 @@ def roofline_s(counts: Counts, compulsory_bytes: int, limits: Ceilings) -> float
     """The least seconds that a call can take on a machine; ``None`` if operations are unknown."""
     if counts.opaque:
         return None
-    moving = compulsory_bytes / limits.bytes_per_s
-    return max(moving, counts.matmul_operations / limits.operations_per_s)
+    moving_s = compulsory_bytes / limits.bytes_per_s
+    return max(moving_s, counts.matmul_operations / limits.operations_per_s)
 
 
 def impossible_s(
@@ -33,13 +33,13 @@ def impossible_s(
     score is a product of a query and a key. Where the query does not count, rows are pooled once.
     """
     products = 0
-    softmax = subject.scoring is not None or is_scaled_dot(subject)
-    if softmax and "query_independent" not in subject.laws:
+    has_softmax = subject.scoring is not None or is_scaled_dot(subject)
+    if has_softmax and "query_independent" not in subject.laws:
         allowed = inputs.mask.allowed
         pairs = math.prod(inputs.query.shape[:-1]) * inputs.key.shape[-2]
         if allowed is not None:
             pairs = round(pairs * float(allowed.double().mean()))
         sizes = inputs.value.shape[-1] + is_scaled_dot(subject) * inputs.query.shape[-1]
         products = 2 * pairs * sizes
-    moving = compulsory_bytes / limits.cached_bytes_per_s
-    return max(moving, products / limits.most_operations_per_s) / _CERTAIN
+    moving_s = compulsory_bytes / limits.cached_bytes_per_s
+    return max(moving_s, products / limits.most_operations_per_s) / _SAFETY

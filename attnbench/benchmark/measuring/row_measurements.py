@@ -100,10 +100,10 @@ def interval(logs: Sequence[float]) -> Interval:
     center = statistics.fmean(logs)
     if len(logs) < 2:
         return Interval(math.exp(center), 0.0, math.inf)
-    half = _quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    if half > _MOST:
+    margin = _quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    if margin > _MOST:
         return Interval(math.exp(center), 0.0, math.inf)
-    return Interval(math.exp(center), math.exp(center - half), math.exp(center + half))
+    return Interval(math.exp(center), math.exp(center - margin), math.exp(center + margin))
 
 
 def _quantile(df: int) -> float:
@@ -117,18 +117,18 @@ def _of_blocks(blocks: Sequence[Block]) -> Interval:
     values = [block.value for block in blocks]
     size = max(1, len(values) // _BATCHES)
     batches = [statistics.median(values[n : n + size]) for n in range(0, len(values), size)]
-    found, center = interval(batches), math.exp(pair_value(blocks))
-    return Interval(center, min(found.low, center), max(found.high, center))
+    batch_interval, center = interval(batches), math.exp(pair_value(blocks))
+    return Interval(center, min(batch_interval.low, center), max(batch_interval.high, center))
 
 
 def ratio_of(measurements: Sequence[RowMeasurement]) -> Interval | None:
     """The ratio to the baseline, with an interval over processes, or over the blocks of one."""
-    logs = [each.log_ratio for each in measurements if each.log_ratio is not None]
+    logs = [m.log_ratio for m in measurements if m.log_ratio is not None]
     if not logs:
         return None
     if len(logs) == 1:
-        (only,) = (each for each in measurements if each.blocks)
-        return _of_blocks(only.blocks)
+        (single,) = (m for m in measurements if m.blocks)
+        return _of_blocks(single.blocks)
     return interval(logs)
 
 
@@ -140,70 +140,68 @@ def gain_of(kernel: Sequence[RowMeasurement], scoring: Sequence[RowMeasurement])
             only if both its measurements have a ratio.
     """
     logs = [
-        ours - theirs
-        for theirs, ours in zip(
-            (each.log_ratio for each in kernel),
-            (each.log_ratio for each in scoring),
+        scoring_log - kernel_log
+        for kernel_log, scoring_log in zip(
+            (m.log_ratio for m in kernel),
+            (m.log_ratio for m in scoring),
             strict=False,
         )
-        if ours is not None and theirs is not None
+        if scoring_log is not None and kernel_log is not None
     ]
     return interval(logs) if logs else None
 
 
-def summed_up(
+def summary_fields(
     measurements: Sequence[RowMeasurement], baseline: str = BASELINE, tokens: int | None = None
 ) -> dict[str, Any]:
     """Summarise measurements as the fields of a record."""
-    timed = [each for each in measurements if each.slots]
-    found: dict[str, Any] = {"status": "ok", "reason": ""}
-    for each in measurements:
-        found |= each.facts
-    wrong = next((each for each in measurements if each.status != "ok"), None)
-    if wrong is not None:
-        found |= {"status": wrong.status, "reason": wrong.reason}
-    found["measuring_s"] = math.fsum(each.measuring_s for each in measurements)
-    found["timing_s"] = math.fsum(each.timing_s for each in measurements)
-    if not timed:
-        return found
-    times = [low_quantile(each.slots) for each in timed]
-    slots = [slot for each in timed for slot in each.slots]
-    spread = times if len(times) >= 3 else [slot.seconds for slot in slots]
+    sources = [m for m in measurements if m.slots]
+    fields: dict[str, Any] = {"status": "ok", "reason": ""}
+    for m in measurements:
+        fields |= m.facts
+    fault = next((m for m in measurements if m.status != "ok"), None)
+    if fault is not None:
+        fields |= {"status": fault.status, "reason": fault.reason}
+    fields["measuring_s"] = math.fsum(m.measuring_s for m in measurements)
+    fields["timing_s"] = math.fsum(m.timing_s for m in measurements)
+    if not sources:
+        return fields
+    times = [low_quantile(m.slots) for m in sources]
+    slots = [slot for m in sources for slot in m.slots]
+    values = times if len(times) >= 3 else [slot.seconds for slot in slots]
     low, _, high = (
-        statistics.quantiles(spread, n=4, method="inclusive") if len(spread) > 1 else spread * 3
+        statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     )
-    middle = statistics.median(times)
-    found |= {
-        "time_s": middle,
-        "tokens_per_s": None if tokens is None else tokens / middle,
-        "time_q1_s": min(low, middle),
-        "time_q3_s": max(high, middle),
+    median_s = statistics.median(times)
+    fields |= {
+        "time_s": median_s,
+        "tokens_per_s": None if tokens is None else tokens / median_s,
+        "time_q1_s": min(low, median_s),
+        "time_q3_s": max(high, median_s),
         "times_s": tuple(times),
         "samples_s": tuple(slot.seconds for slot in slots),
-        "calls": timed[-1].calls,
-        "null_s": _median([each.null_s for each in timed]),
-        "load": _loads(timed, slots),
+        "calls": sources[-1].calls,
+        "null_s": _median([m.null_s for m in sources]),
+        "load": _loads(sources, slots),
     }
-    if found["status"] == "ok":
-        logs = [each.log_ratio for each in timed if each.log_ratio is not None]
-        ratio = ratio_of(timed)
-        found["ratios"] = tuple(math.exp(log) for log in logs)
+    if fields["status"] == "ok":
+        logs = [m.log_ratio for m in sources if m.log_ratio is not None]
+        ratio = ratio_of(sources)
+        fields["ratios"] = tuple(math.exp(log) for log in logs)
         if ratio is not None:
-            found |= {"baseline": baseline, "ratio": ratio.ratio}
+            fields |= {"baseline": baseline, "ratio": ratio.ratio}
         if ratio is not None and ratio.known:
-            found |= {"ratio_low": ratio.low, "ratio_high": ratio.high}
-    return found
+            fields |= {"ratio_low": ratio.low, "ratio_high": ratio.high}
+    return fields
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return statistics.median(there) if there else None
+    numbers = [value for value in values if value is not None]
+    return statistics.median(numbers) if numbers else None
 
 
 def _loads(measurements: Sequence[RowMeasurement], slots: Sequence[Slot]) -> dict[str, float]:
     """The load of the machine, averaged over the processes."""
-    names = dict.fromkeys(name for each in measurements for name in each.load)
-    load = {
-        n: statistics.fmean(each.load[n] for each in measurements if n in each.load) for n in names
-    }
+    names = dict.fromkeys(name for m in measurements for name in m.load)
+    load = {n: statistics.fmean(m.load[n] for m in measurements if n in m.load) for n in names}
     return {**load, "disturbed_share": sum(slot.disturbed for slot in slots) / len(slots)}

@@ -24,18 +24,18 @@ from attnbench.benchmark.measuring.row_measurements import (
     RowMeasurement,
     gain_of,
     ratio_of,
-    summed_up,
+    summary_fields,
 )
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of
 from attnbench.processes.machines import Machine
 from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
 
-_INSIDE = "attnbench.benchmark.measuring.measurement:measure_rows"
+_TASK = "attnbench.benchmark.measuring.measurement:measure_rows"
 _MEMORY = "attnbench.benchmark.machine.memory_limits:available_bytes"
-_ONCE = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
-_MOST_PASSES = 60
-_LEAST_WIDTH = 0.005
+_FINAL_STATUSES = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
+_MAX_PASSES = 60
+_MIN_WIDTH = 0.005
 """A row whose interval has a smaller half width, as a share, gets no further pass."""
 
 
@@ -83,18 +83,18 @@ class _Row:
     @property
     def clock(self) -> str:
         """The clock that its first process chose."""
-        return next((each.clock for each in self.measurements if each.clock), "")
+        return next((m.clock for m in self.measurements if m.clock), "")
 
     @property
     def ended(self) -> bool:
         """Whether further processes cannot add anything."""
-        return bool(self.measurements) and self.measurements[-1].status in _ONCE
+        return bool(self.measurements) and self.measurements[-1].status in _FINAL_STATUSES
 
     @property
     def width(self) -> float:
         """Half width of the ratio's interval; infinite while it is unknown."""
-        found = ratio_of([each for each in self.measurements if each.slots])
-        return float("inf") if found is None else found.half_width
+        ratio = ratio_of([m for m in self.measurements if m.slots])
+        return float("inf") if ratio is None else ratio.half_width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,72 +148,72 @@ class Session:
         )
 
     def events(
-        self, done: Collection[Record] = (), stored: Collection[StoredMeasurement] = ()
+        self, records: Collection[Record] = (), stored: Collection[StoredMeasurement] = ()
     ) -> Iterator[StoredMeasurement | Record]:
         """Measure; yields each measurement, and the record of a row once it is complete.
 
         A later record of the same row includes more measurements and replaces the earlier one.
 
         Args:
-            done: records of this run from before; their rows are not measured again.
-            stored: measurements of this run from before, of rows without a record.
+            records: earlier records of this run; their rows are not measured again.
+            stored: earlier measurements of this run, of rows without a record.
         """
-        known = {(record.subject, record.case) for record in done}
+        keys = {(record.subject, record.case) for record in records}
         rows = [
             _Row(planned, case)
             for planned, case in self.pairs
-            if (planned.name, case.id) not in known
+            if (planned.name, case.id) not in keys
         ]
         by_name = {(row.planned.name, row.case.id): row for row in rows}
-        for one in stored:
-            if (one.subject, one.case) in by_name:
-                by_name[one.subject, one.case].by_pass[one.number] = one.measurement
-        started = time.monotonic()
+        for item in stored:
+            if (item.subject, item.case) in by_name:
+                by_name[item.subject, item.case].by_pass[item.number] = item.measurement
+        start = time.monotonic()
         for number in range(self.processes):
-            chosen = [row for row in rows if not row.ended and number not in row.by_pass]
-            begun, last = time.monotonic(), number == self.processes - 1
-            for one in self._passed(chosen, number):
-                yield one
-                row = by_name[one.subject, one.case]
-                if (last or row.ended) and row.planned.kind != "kernel":
+            selection = [row for row in rows if not row.ended and number not in row.by_pass]
+            pass_start, is_last = time.monotonic(), number == self.processes - 1
+            for item in self._pass(selection, number):
+                yield item
+                row = by_name[item.subject, item.case]
+                if (is_last or row.ended) and row.planned.kind != "kernel":
                     yield self._record(row, rows)
-            whole_s = time.monotonic() - begun
+            pass_s = time.monotonic() - pass_start
         yield from (self._record(row, rows) for row in rows if row.planned.kind == "kernel")
-        improved = yield from self._more(rows, started + self.budget_s, whole_s)
-        yield from (self._record(row, rows) for row in improved)
+        updates = yield from self._further_passes(rows, start + self.budget_s, pass_s)
+        yield from (self._record(row, rows) for row in updates)
 
-    def _more(
-        self, rows: Sequence[_Row], until: float, whole_s: float
+    def _further_passes(
+        self, rows: Sequence[_Row], deadline: float, pass_s: float
     ) -> Generator[StoredMeasurement, None, list[_Row]]:
         """Make further passes while there is time; returns the rows that were measured again."""
-        improved: dict[int, _Row] = {}
-        for number in range(self.processes, _MOST_PASSES):
-            left = until - time.monotonic()
-            if left <= 0:
+        updates: dict[int, _Row] = {}
+        for number in range(self.processes, _MAX_PASSES):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 break
-            chosen = [row for row in rows if not row.ended and row.width > _LEAST_WIDTH]
-            if left < whole_s:
-                chosen = _widest(chosen, left)
-            if not chosen:
+            selection = [row for row in rows if not row.ended and row.width > _MIN_WIDTH]
+            if remaining < pass_s:
+                selection = _widest(selection, remaining)
+            if not selection:
                 break
-            yield from self._passed(chosen, number)
-            improved |= {id(row): row for row in chosen}
-        return [row for row in rows if id(row) in improved]
+            yield from self._pass(selection, number)
+            updates |= {id(row): row for row in selection}
+        return [row for row in rows if id(row) in updates]
 
-    def _passed(self, rows: Sequence[_Row], number: int) -> Iterator[StoredMeasurement]:
+    def _pass(self, rows: Sequence[_Row], number: int) -> Iterator[StoredMeasurement]:
         """Make one pass in one process; after a row that ends the process, start another."""
-        waiting = list(rows)
-        random.Random(f"{self.seed} {number}").shuffle(waiting)  # noqa: S311 -- no secret
-        while waiting:
+        queue = list(rows)
+        random.Random(f"{self.seed} {number}").shuffle(queue)  # noqa: S311 -- no secret
+        while queue:
             count = 0
-            # on a cluster, only a row has to be repeated when its worker is lost
-            together = waiting if self.machine is None else waiting[:1]
-            for row, found, seconds in self._process(together, number):
+            # on a cluster, a lost worker then costs one row only
+            batch = queue if self.machine is None else queue[:1]
+            for row, measurement, seconds in self._process(batch, number):
                 count += 1
-                row.by_pass[number] = found
+                row.by_pass[number] = measurement
                 row.seconds = seconds
-                yield StoredMeasurement(row.planned.name, row.case.id, number, found)
-            del waiting[: max(count, 1)]
+                yield StoredMeasurement(row.planned.name, row.case.id, number, measurement)
+            del queue[: max(count, 1)]
 
     def _process(
         self, rows: Sequence[_Row], number: int
@@ -227,24 +227,24 @@ class Session:
         }
         task = Task(
             rows[0].planned.name,
-            _INSIDE,
+            _TASK,
             arguments,
             timeout_s=self.timeout_s,
-            memory_gib=(self._bytes_there or available_bytes()) / GIB,
+            memory_gib=(self._memory_bytes or available_bytes()) / GIB,
             threads=self.contract.threads,
         )
-        at, since = 0, time.perf_counter()
+        place, start = 0, time.perf_counter()
         for event in self._events(task):
             if event.kind == "value":
-                at, found = event.value
-                if found is not None:
-                    yield rows[at], found, time.perf_counter() - since
-                    since, at = time.perf_counter(), at + 1
+                place, measurement = event.value
+                if measurement is not None:
+                    yield rows[place], measurement, time.perf_counter() - start
+                    start, place = time.perf_counter(), place + 1
             elif event.kind != "done":
-                yield rows[at], _ending(event), time.perf_counter() - since
+                yield rows[place], _end_measurement(event), time.perf_counter() - start
 
     @functools.cached_property
-    def _bytes_there(self) -> int:
+    def _memory_bytes(self) -> int:
         """Memory of the cluster's machine; cached, since asking takes a task."""
         return 0 if self.machine is None else int(self.machine.call(Task("memory", _MEMORY)))
 
@@ -262,38 +262,38 @@ class Session:
         )
         point = row.case
         fields["contract"] = self.contract.name(point.direction, point.case.device, row.clock)
-        found = summed_up(
+        summary = summary_fields(
             row.measurements, baseline_of(row.planned.kind, self.baselines), point.tokens
         )
-        found["versions"] = {**fields["versions"], **found.pop("versions", {})}
-        found["overhead_s"] = max(0.0, row.seconds - row.measurements[-1].measuring_s)
-        found["gain"] = self._gain(row, rows)
-        return Record(**{**fields, **found})
+        summary["versions"] = {**fields["versions"], **summary.pop("versions", {})}
+        summary["overhead_s"] = max(0.0, row.seconds - row.measurements[-1].measuring_s)
+        summary["gain"] = self._gain(row, rows)
+        return Record(**{**fields, **summary})
 
     def _gain(self, row: _Row, rows: Sequence[_Row]) -> float | None:
         if row.planned.kind != "kernel":
             return None
         name = scoring_of(row.planned.name)
-        for other in rows:
-            if other.planned.name == name and other.case == row.case:
-                both = sorted(set(row.by_pass) & set(other.by_pass))
-                pairs = [row.by_pass[n] for n in both], [other.by_pass[n] for n in both]
-                found = gain_of(*pairs)
-                return None if found is None else found.ratio
+        for scoring in rows:
+            if scoring.planned.name == name and scoring.case == row.case:
+                numbers = sorted(set(row.by_pass) & set(scoring.by_pass))
+                pairs = [row.by_pass[n] for n in numbers], [scoring.by_pass[n] for n in numbers]
+                gain = gain_of(*pairs)
+                return None if gain is None else gain.ratio
         return None
 
 
 def _widest(rows: Sequence[_Row], seconds: float) -> list[_Row]:
     """The rows with the widest intervals that can be measured within ``seconds``."""
-    found, used = [], 1.0  # seconds to start a process
+    selection, total = [], 1.0  # seconds to start a process
     for row in sorted(rows, key=lambda row: -row.width):
-        if row.width > _LEAST_WIDTH and used + row.seconds <= seconds:
-            found.append(row)
-            used += row.seconds
-    return found
+        if row.width > _MIN_WIDTH and total + row.seconds <= seconds:
+            selection.append(row)
+            total += row.seconds
+    return selection
 
 
-def _ending(event: Event) -> RowMeasurement:
+def _end_measurement(event: Event) -> RowMeasurement:
     """The measurement of a row whose process ended during its measurement."""
     if event.over_memory:
         return RowMeasurement("out_of_memory", event.reason)

@@ -1,4 +1,4 @@
-"""What the rows of a process share: the baselines' timers, ceilings, and times of a null call."""
+"""State that the rows of a process share: timers of baselines, ceilings, times of a null call."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from attnbench.benchmark.measuring.measured_calls import (
 )
 from attnbench.benchmark.records.record import BASELINES, baseline_of
 from attnbench.benchmark.timing.clocks import GRAPH_CLOCK
-from attnbench.benchmark.timing.graphs import CAPTURED
+from attnbench.benchmark.timing.graphs import GRAPH_CALLS
 from attnbench.benchmark.timing.slots import Timer
 from attnbench.errors import AttnbenchError
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
-_BASELINES_HELD = 4
+_MAX_TIMERS = 4
 _COPIED_BYTES = 2**28
 """Most bytes of the copies of inputs and parameters that a graph with a cold cache uses."""
 
@@ -45,25 +45,25 @@ class Bench:
         self.baselines = baselines
         self.chance = random.Random(seed)  # noqa: S311 -- an order, not a secret
         self._baselines: dict[str, Subject | None] = {}
-        self._held: OrderedDict[tuple[str, str], Timer | None] = OrderedDict()
+        self._timers: OrderedDict[tuple[str, str], Timer | None] = OrderedDict()
         self._ceilings: dict[tuple[str, str], Ceilings] = {}
-        self._null: dict[tuple[str, str], float] = {}
+        self._null_s: dict[tuple[str, str], float] = {}
         self._load = Load()
 
     def baseline(self, case: BenchCase, clock: str) -> Timer | None:
         """The baseline's timer at a case; ``None`` if the baseline does not support the case."""
         key = case.id, clock
-        if key not in self._held:
-            while len(self._held) >= _BASELINES_HELD:
-                self._held.popitem(last=False)
-            self._held[key] = self._timer(case, clock)
-        self._held.move_to_end(key)
-        return self._held[key]
+        if key not in self._timers:
+            while len(self._timers) >= _MAX_TIMERS:
+                self._timers.popitem(last=False)
+            self._timers[key] = self._timer(case, clock)
+        self._timers.move_to_end(key)
+        return self._timers[key]
 
     def _baseline_of(self, case: BenchCase) -> Subject | None:
         name = baseline_of("layer" if case.of_layers else "", self.baselines)
         if name not in self._baselines:
-            self._baselines[name] = _only(name)
+            self._baselines[name] = _baseline_subject(name)
         return self._baselines[name]
 
     def _timer(self, case: BenchCase, clock: str) -> Timer | None:
@@ -90,7 +90,7 @@ class Bench:
         if clock == GRAPH_CLOCK:
             return None  # a replayed graph does not contain this overhead
         key = case.id, clock
-        if key not in self._null:
+        if key not in self._null_s:
             if case.reason_against(subject) is not None:
                 return None
             module, inputs = case.build(subject)
@@ -99,30 +99,30 @@ class Bench:
             call = null_call(subject, module, inputs, output)
             call()
             timer = timer_of(subject, case, call, self.contract, clock)
-            self._null[key] = min(timer.slot().seconds for _ in range(3))
-        return self._null[key]
+            self._null_s[key] = min(timer.slot().seconds for _ in range(3))
+        return self._null_s[key]
 
     def load(self) -> dict[str, float]:
         """Load of the machine since this process began to measure."""
         return self._load.read()
 
 
-def _only(address: str) -> Subject | None:
+def _baseline_subject(address: str) -> Subject | None:
     try:
-        (found,) = resolve(address)
+        (subject,) = resolve(address)
     except AttnbenchError:
         return None  # no baseline without the built-in plugins
-    return found
+    return subject
 
 
 def timer_of(
     subject: Subject, case: BenchCase, call: Call, contract: Contract, clock: str
 ) -> Timer:
     """The timer of a call, with copies of the call if a graph is replayed with a cold cache."""
-    device, others = torch.device(case.case.device), []
-    replayed = (clock or contract.clock(case.case.device)) == GRAPH_CLOCK
-    if replayed and contract.cache == "cold" and not isinstance(call, Step):
+    device, copies = torch.device(case.case.device), []
+    is_replayed = (clock or contract.clock(case.case.device)) == GRAPH_CLOCK
+    if is_replayed and contract.cache == "cold" and not isinstance(call, Step):
         size = max(1, compulsory_bytes(*case.build(subject), call))
-        for _ in range(min(CAPTURED, _COPIED_BYTES // size)):
-            others.append(measured_call(subject, *case.build(subject), case.direction))
-    return Timer(call, device, contract.pace(case.case.device), clock, tuple(others))
+        for _ in range(min(GRAPH_CALLS, _COPIED_BYTES // size)):
+            copies.append(measured_call(subject, *case.build(subject), case.direction))
+    return Timer(call, device, contract.pace(case.case.device), clock, tuple(copies))

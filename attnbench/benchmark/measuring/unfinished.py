@@ -23,13 +23,13 @@ def files(folder: Path) -> list[Path]:
     return list(folder.glob(f"*{_SUFFIX}"))
 
 
-def append(path: Path, stored: StoredMeasurement) -> None:
+def append(path: Path, item: StoredMeasurement) -> None:
     """Append a measurement.
 
     Raises:
         RecordError: the file cannot be written.
     """
-    line = {**vars(stored), "measurement": stored.measurement.as_data()}
+    line = {**vars(item), "measurement": item.measurement.as_data()}
     with writing(path), path.with_suffix(_SUFFIX).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -38,13 +38,13 @@ def read(path: Path) -> list[StoredMeasurement]:
     """Read the measurements of an interrupted run; an incomplete line is ignored."""
     if not exists(path):
         return []
-    found = []
+    measurements = []
     for line in path.with_suffix(_SUFFIX).read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             data = json.loads(line)
             data["measurement"] = RowMeasurement.of_data(data["measurement"])
-            found.append(StoredMeasurement(**data))
-    return found
+            measurements.append(StoredMeasurement(**data))
+    return measurements
 
 
 def remove(path: Path) -> None:

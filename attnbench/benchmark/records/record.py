@@ -22,7 +22,7 @@ LAYER_BASELINE = "causal_attention"
 
 
 BASELINES = (BASELINE, LAYER_BASELINE)
-"""The two of them, unless a run names another."""
+"""Both baselines, unless a run names another."""
 
 
 def baseline_of(kind: str, baselines: tuple[str, str] = BASELINES) -> str:
@@ -73,7 +73,7 @@ class Record:
         timing: ``call``, as a user calls it, or ``device``, by a replayed CUDA graph.
         status: a key of :data:`STATUSES`.
         reason: why the status is not ``ok``.
-        baseline: subject that it was paired with; ``None`` without a ratio.
+        baseline: subject that it was paired with; ``None`` if there is no ratio.
         ratio: time over the baseline's, both measured in turn in the same processes.
         ratio_low, ratio_high: 95 % interval of the ratio over processes (over blocks, if there was
             only one process).
@@ -228,13 +228,13 @@ class Record:
                 f"{where} was written by {age} attnbench: its schema is {schema!r}, and this one "
                 f"reads {SCHEMA}; {advice}, or move the file away."
             )
-        known = {f.name: f for f in fields(cls)}
-        missing = [n for n, f in known.items() if _required(f) and n not in content]
+        specs = {f.name: f for f in fields(cls)}
+        missing = [n for n, f in specs.items() if _required(f) and n not in content]
         if missing:
             raise RecordError(f"{where} is damaged: it lacks {', '.join(missing)}.")
         if content["status"] not in STATUSES:
             raise RecordError(f"{where} has the unknown status {content['status']!r}.")
-        values = {name: value for name, value in content.items() if name in known}
+        values = {name: value for name, value in content.items() if name in specs}
         for name in ("lead", "samples_s", "times_s", "ratios"):
             if name in values:
                 values[name] = tuple(values[name])

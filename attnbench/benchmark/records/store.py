@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from attnbench.benchmark.records.record import FORMAT, Record
 from attnbench.errors import RecordError
 
-_BEGIN = f'{{"format":"{FORMAT}"'.encode()
+_PREFIX = f'{{"format":"{FORMAT}"'.encode()
 
 
 def new_run() -> str:
@@ -31,14 +31,14 @@ def run_path(folder: Path, run: str) -> Path:
     return folder / f"{run}.jsonl"
 
 
-def _unwritable(path: Path, error: OSError) -> RecordError:
+def _write_error(path: Path, error: OSError) -> RecordError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = "there is no space left; free some, or name another folder with --results"
+        reason = "there is no space left; free some, or name another folder with --results"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        what = "it may not be written to; change its permissions, or name another with --results"
+        reason = "it may not be written to; change its permissions, or name another with --results"
     else:
-        what = f"{error.strerror or error}; name another folder with --results"
-    return RecordError(f"cannot write to {path}: {what}. What was recorded before is kept.")
+        reason = f"{error.strerror or error}; name another folder with --results"
+    return RecordError(f"cannot write to {path}: {reason}. What was recorded before is kept.")
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _write_error(path, error) from None
 
 
 def check_writable(folder: Path) -> None:
@@ -121,17 +121,17 @@ def _mend(descriptor: int) -> int:
         step = min(65536, start)
         start -= step
         tail = os.pread(descriptor, step, start) + tail
-    last = tail.rpartition(b"\n")[2]
-    if not _is_torn(last):
+    line = tail.rpartition(b"\n")[2]
+    if not _is_torn(line):
         return size + os.write(descriptor, b"\n")
-    os.ftruncate(descriptor, size - len(last))
-    return size - len(last)
+    os.ftruncate(descriptor, size - len(line))
+    return size - len(line)
 
 
 def _is_torn(line: bytes) -> bool:
     """Whether a line is the beginning of a record, but incomplete."""
-    begin = min(len(line), len(_BEGIN))
-    if line[:begin] != _BEGIN[:begin]:
+    begin = min(len(line), len(_PREFIX))
+    if line[:begin] != _PREFIX[:begin]:
         return False
     try:
         json.loads(line)
@@ -143,11 +143,11 @@ def _is_torn(line: bytes) -> bool:
 def _write_whole(descriptor: int, line: bytes, size: int) -> None:
     """Write a line with one call; if the disk is full, remove the part that was written."""
     try:
-        written = os.write(descriptor, line)
+        count = os.write(descriptor, line)
     except OSError:
         os.ftruncate(descriptor, size)
         raise
-    if written != len(line):
+    if count != len(line):
         os.ftruncate(descriptor, size)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -170,13 +170,13 @@ def read(path: Path) -> Iterator[Record]:
 
 def _lines(path: Path, content: bytes) -> Iterator[Record]:
     lines = content.split(b"\n")
-    torn = lines.pop()  # after the last newline: empty, or an incomplete record
+    remainder = lines.pop()  # after the last newline: empty, or an incomplete record
     for number, line in enumerate(lines, 1):
         if line.strip():
             text = line.decode("utf-8", errors="replace")
             yield Record.from_json(text, f"{path}, line {number},")
-    if torn.strip() and not _is_torn(torn):
-        yield Record.from_json(torn.decode("utf-8", errors="replace"), f"{path}, last line,")
+    if remainder.strip() and not _is_torn(remainder):
+        yield Record.from_json(remainder.decode("utf-8", errors="replace"), f"{path}, last line,")
 
 
 def read_folder(folder: Path) -> list[Record]:

@@ -20,7 +20,7 @@ ORDERS = ("ABBA", "BAAB")
 QUANTILE = 0.25
 """The quantile of slots used as a call's time; low, since disturbances only make slots longer."""
 
-_FEWEST = 3
+_MIN_ITEMS = 3
 _LONG_SHAKE = 4
 """Blocks between changes of the memory layout, for calls that are longer than a slot."""
 
@@ -62,7 +62,7 @@ class Block:
 
 
 class Side(Protocol):
-    """What takes slots: a timer of this process, or of another one."""
+    """A timer that takes slots, in this process or another."""
 
     @property
     def seconds(self) -> float:
@@ -88,30 +88,30 @@ def take_blocks(
         cap_s: seconds after which no further block begins; one is always taken.
     """
     sides = {"A": a, "B": b}
-    until = time.perf_counter() + cap_s
-    each = 1 if max(a.seconds, b.seconds) < slot_s else _LONG_SHAKE
+    deadline = time.perf_counter() + cap_s
+    interval = 1 if max(a.seconds, b.seconds) < slot_s else _LONG_SHAKE
     for number in range(count):
-        if number and time.perf_counter() > until:
+        if number and time.perf_counter() > deadline:
             break
-        if number % each == 0:
+        if number % interval == 0:
             for side in chance.sample((a, b), 2):  # the one called last starts with warm caches
                 side.shake(chance.getrandbits(32))
         order = chance.choice(ORDERS)
         yield Block(order, tuple(sides[name].slot() for name in order))
 
 
-_Taken = TypeVar("_Taken", Block, Slot)
+_Item = TypeVar("_Item", Block, Slot)
 
 
-def clean(taken: Sequence[_Taken]) -> list[_Taken]:
+def clean(items: Sequence[_Item]) -> list[_Item]:
     """Keep the undisturbed slots or blocks; if these are too few, the least disturbed ones.
 
     At least half are kept, and at least three if there are that many.
     """
-    fewest = max(math.ceil(len(taken) / 2), min(_FEWEST, len(taken)))
-    ordered = sorted(range(len(taken)), key=lambda n: int(taken[n].disturbed))
-    calm = sum(not item.disturbed for item in taken)
-    return [taken[n] for n in sorted(ordered[: max(calm, fewest)])]
+    minimum = max(math.ceil(len(items) / 2), min(_MIN_ITEMS, len(items)))
+    order = sorted(range(len(items)), key=lambda n: int(items[n].disturbed))
+    count = sum(not item.disturbed for item in items)
+    return [items[n] for n in sorted(order[: max(count, minimum)])]
 
 
 def pair_value(blocks: Sequence[Block]) -> float:
@@ -125,5 +125,5 @@ def low_quantile(slots: Sequence[Slot]) -> float:
     if len(times) == 1:
         return times[0]
     place = QUANTILE * (len(times) - 1)
-    below = math.floor(place)
-    return times[below] + (place - below) * (times[min(below + 1, len(times) - 1)] - times[below])
+    index = math.floor(place)
+    return times[index] + (place - index) * (times[min(index + 1, len(times) - 1)] - times[index])

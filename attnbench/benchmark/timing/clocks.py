@@ -54,13 +54,13 @@ def read() -> Reading:
 
 def fitting_clock(call: Callable[[], Any], slot_s: float, cap_s: float) -> str:
     """Find the clock that fits a call on a CPU, by making calls for as long as a slot takes."""
-    before, started, count = _waits(), perf_counter(), 0
-    while count < 3 or perf_counter() - started < slot_s:
+    waits, start, count = _waits(), perf_counter(), 0
+    while count < 3 or perf_counter() - start < slot_s:
         call()
         count += 1
-        if count >= _MOST_CALLS or perf_counter() - started > cap_s:
+        if count >= _MOST_CALLS or perf_counter() - start > cap_s:
             break
-    return WALL_CLOCK if _waits() - before > _WAITING * count else CPU_CLOCK
+    return WALL_CLOCK if _waits() - waits > _WAITING * count else CPU_CLOCK
 
 
 def _usage() -> Any:

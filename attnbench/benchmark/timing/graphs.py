@@ -9,13 +9,13 @@ import torch
 from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.errors import RefusalError
 
-CAPTURED = 16
+GRAPH_CALLS = 16
 """Most calls in a graph; they share the cost of launching it."""
 
 _WARM_UP = 3  # torch requires some calls on a side stream before a capture
 
 
-def captured(calls: Sequence[Callable[[], object]], device: torch.device) -> Callable[[], None]:
+def capture(calls: Sequence[Callable[[], object]], device: torch.device) -> Callable[[], None]:
     """Capture calls in a CUDA graph and return a function that replays it.
 
     Args:
@@ -23,7 +23,7 @@ def captured(calls: Sequence[Callable[[], object]], device: torch.device) -> Cal
         device: a CUDA device.
 
     Raises:
-        RefusalError: the calls cannot be captured, because one waits for the device or changes the
+        RefusalError: the calls cannot be capture, because one waits for the device or changes the
             inputs of the next.
     """
     if any(getattr(call, "appends", False) for call in calls):
@@ -46,9 +46,9 @@ def captured(calls: Sequence[Callable[[], object]], device: torch.device) -> Cal
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        first = (str(error).splitlines() or [""])[0]
+        message = (str(error).splitlines() or [""])[0]
         raise RefusalError(
-            f"it cannot be captured in a CUDA graph ({type(error).__name__}: {first}); measure it "
+            f"it cannot be capture in a CUDA graph ({type(error).__name__}: {message}); measure it "
             "with '--timing call'."
         ) from error
     replay: Callable[[], None] = graph.replay

@@ -3,8 +3,8 @@
 Each input is a window of a pool that is a little larger. The windows of the calls of a slot begin
 at different rows, so that no two calls have the same values; all overlap, so that the processor's
 caches stay as warm as if it were the same tensor. Before each slot the rows of the pool move, with
-the versions of the tensors unchanged: what was remembered by address is then wrong. The values come
-from the system's randomness, not from the seed of the case.
+the versions of the tensors unchanged, so that results cached by address become wrong. The values
+come from the system's randomness, not from the seed of the case.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 _PLACES = 128
-"""Windows of a pool; further calls of a slot combine the windows of the inputs differently."""
+"""Windows of a pool; further calls of a slot use other combinations of the inputs' windows."""
 _ALIGNED = 64
 """Windows begin at multiples of this many bytes, as the allocator's blocks do."""
 
@@ -46,20 +46,20 @@ class FreshCall:
         self._turns: list[tuple[Sequence[Tensor], Any]] = []
         self._next: Iterator[tuple[Sequence[Tensor], Any]] = iter(())
 
-    def _built(self, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
+    def _turn(self, tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
         if self._leaves:
             tensors = [tensor.detach().requires_grad_() for tensor in tensors]
         return tensors, self._build(tensors)
 
     def prepare(self, calls: int) -> None:
         """Give each of the next calls inputs of its own."""
-        self._turns = [self._built(tensors) for tensors in self._rotation.fresh(calls)]
+        self._turns = [self._turn(tensors) for tensors in self._rotation.fresh(calls)]
         self._next = iter(self._turns)
 
-    def given(self, number: int) -> tuple[Sequence[Tensor], Any]:
-        """The tensors that a call since :meth:`prepare` was given, and a copy of its argument."""
+    def inputs_of(self, number: int) -> tuple[Sequence[Tensor], Any]:
+        """The tensors of a call since :meth:`prepare`, and a copy of its argument."""
         tensors = self._turns[number][0]
-        return tensors, self._built([tensor.detach().clone() for tensor in tensors])[1]
+        return tensors, self._turn([tensor.detach().clone() for tensor in tensors])[1]
 
     def move(self) -> None:
         """Move the inputs to other places in memory."""
@@ -68,7 +68,7 @@ class FreshCall:
     def __call__(self) -> Any:
         """Make the call on the next inputs, or on the first ones if none are prepared."""
         turn = next(self._next, None)
-        return self.repeat((turn or self._built(self._tensors))[1])
+        return self.repeat((turn or self._turn(self._tensors))[1])
 
 
 class Rotation:
@@ -96,14 +96,14 @@ class Rotation:
         ]
 
     def move(self) -> None:
-        """Move half of the times to other places in memory; else, addresses stay the same."""
+        """With probability 1/2, move the pools to other places in memory."""
         if self._chance.random() < 0.5:
             for pool in self._pools:
                 pool.place = pool.place.clone()
 
 
 class _Pool:
-    """The rows of a tensor, and further ones that are distributed alike."""
+    """The rows of a tensor, and further rows with the same distribution."""
 
     def __init__(self, tensor: Tensor, chance: random.Random) -> None:
         self._shape = tensor.shape
@@ -111,19 +111,19 @@ class _Pool:
         self._step = math.lcm(row * tensor.element_size(), _ALIGNED) // tensor.element_size()
         flat = tensor.detach().reshape(-1)
         generator = torch.Generator().manual_seed(chance.getrandbits(48))
-        further = torch.randn((_PLACES - 1) * self._step, generator=generator)
-        known = flat.float()
-        spread = known.std() if known.numel() > 1 else known.abs().sum()
-        further = further.to(flat.device) * spread.nan_to_num(1.0) + known.mean().nan_to_num(0.0)
-        self._rows = torch.cat([flat, further.to(flat.dtype)])
+        tail = torch.randn((_PLACES - 1) * self._step, generator=generator)
+        values = flat.float()
+        scale = values.std() if values.numel() > 1 else values.abs().sum()
+        tail = tail.to(flat.device) * scale.nan_to_num(1.0) + values.mean().nan_to_num(0.0)
+        self._rows = torch.cat([flat, tail.to(flat.dtype)])
         self._row = row
         self.place = self._rows.clone()
 
     def roll(self, chance: random.Random) -> None:
-        by = self._row * chance.randrange(max(1, len(self._rows) // self._row))
+        shift = self._row * chance.randrange(max(1, len(self._rows) // self._row))
         place = self.place.data  # has a version of its own
-        place[by:] = self._rows[: len(self._rows) - by]
-        place[:by] = self._rows[len(self._rows) - by :]
+        place[shift:] = self._rows[: len(self._rows) - shift]
+        place[:shift] = self._rows[len(self._rows) - shift :]
 
     def window(self, number: int) -> Tensor:
         start = number * self._step

@@ -1,8 +1,8 @@
 """Slots: some milliseconds of consecutive calls, timed as a whole.
 
 On an accelerator, device events around the calls, or around a replayed graph of them, give the
-time; elsewhere see :mod:`clocks`. Every call of a slot gets fresh inputs, and of some slots an
-output is kept; both happen while the clock stands.
+time; elsewhere see :mod:`clocks`. Every call of a slot gets fresh inputs, and an output of some
+slots is kept; both happen while the clock is stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .samples import Samples
 
 Call = Callable[[], object]
 _MOST_CALLS = 4_096
-"""Most calls in a slot: what takes less than 1 µs is no attention."""
+"""Most calls in a slot; no attention takes less than 1 µs."""
 WARM_UP_S = 0.5
 """Seconds for which an accelerator is kept busy before the first slot."""
 
@@ -37,7 +37,7 @@ class Pace:
     Args:
         clock: clock of calls that do not wait.
         slot_s: duration of a slot, in seconds.
-        cap_s: seconds after which a call is not tried again to find out how long it takes.
+        cap_s: seconds after which a call is not repeated to find its duration.
         cold: whether a slot is one call with cold caches.
     """
 
@@ -59,11 +59,11 @@ def cache_bytes() -> int:
 
 def first_call(call: Call, device: torch.device) -> float:
     """Time the first call until its result is available, including any compilation, in seconds."""
-    started = perf_counter()
+    start = perf_counter()
     result = call()
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-    elapsed = perf_counter() - started
+    elapsed = perf_counter() - start
     del result
     return elapsed
 
@@ -82,25 +82,25 @@ def settled(device: torch.device) -> Iterator[None]:
     """
     if device.type == "cpu":
         torch.empty(_SETTLED_BYTES, dtype=torch.uint8)
-    enabled = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if was_enabled:
             gc.enable()
 
 
-_SHAKEN_BYTES = (2**12, 2**16, 2**20, 2**22)
+_BALLAST_BYTES = (2**12, 2**16, 2**20, 2**22)
 
 
-def shaken(chance: random.Random) -> list[torch.Tensor]:
+def ballast(chance: random.Random) -> list[torch.Tensor]:
     """Allocate random sizes; while they are held, later allocations are placed elsewhere.
 
     The relative placement of tensors changes the time of a call by 10 % and more, and processes
     forked from one server inherit the same heap.
     """
-    sizes = chance.choices(_SHAKEN_BYTES, k=chance.randrange(4, 12))
+    sizes = chance.choices(_BALLAST_BYTES, k=chance.randrange(4, 12))
     return [torch.empty(chance.randrange(1, limit), dtype=torch.uint8) for limit in sizes]
 
 
@@ -114,7 +114,7 @@ class Timer:
         device: device on which it computes.
         pace: length and usual clock of the slots.
         clock: one of the clocks; by default the one that fits the call.
-        others: the same call on other copies of the inputs; a graph makes them in turn.
+        others: the same call on other copies of the inputs, which a graph makes in turn.
     """
 
     call: Call
@@ -128,16 +128,16 @@ class Timer:
 
     def __post_init__(self) -> None:
         self._prepare = getattr(self.call, "prepare", _nothing)
-        self._given = getattr(self.call, "given", None)
-        self._held: list[torch.Tensor] = []
+        self._inputs_of = getattr(self.call, "inputs_of", None)
+        self._ballast: list[torch.Tensor] = []
         self._flush = _flusher(self.device) if self.pace.cold else None
         self.clock = self.clock or self._fitting_clock()
-        self._once, self._batch = self.call, 1
+        self._single_call, self._batch = self.call, 1
         if self.device.type != "cpu":
             self._warm_up()
         if self.clock == GRAPH_CLOCK:
             self._capture()
-        self.calls = self._filling() * self._batch
+        self.calls = self._slot_calls() * self._batch
         self.samples = Samples(getattr(self.call, "repeat", None))
 
     def slot(self) -> Slot:
@@ -148,7 +148,7 @@ class Timer:
 
     def shake(self, seed: int) -> None:
         """Move the tensors that the call reads and writes to other places, and call it once."""
-        self._held = shaken(random.Random(seed))  # noqa: S311 -- places, not secrets
+        self._ballast = ballast(random.Random(seed))  # noqa: S311 -- places, not secrets
         getattr(self.call, "move", _nothing_to_move)()
         self.call()
 
@@ -159,79 +159,79 @@ class Timer:
 
     def _warm_up(self) -> None:
         """Make calls until the device's clocks have risen to those under load."""
-        until = perf_counter() + WARM_UP_S
+        deadline = perf_counter() + WARM_UP_S
         self._timed(1)
-        while perf_counter() < until:
+        while perf_counter() < deadline:
             self._timed(1)
 
     def _capture(self) -> None:
         """Replay a graph from now on: of a slot's calls, or of one call on each copy of inputs."""
-        from .graphs import CAPTURED, captured
+        from .graphs import GRAPH_CALLS, capture
 
-        each = self._timed(1).seconds
-        alike = 1 if self._flush else min(CAPTURED, round(self.pace.slot_s / max(each, 1e-9)))
-        calls = (self.call, *self.others) if self.others else (self.call,) * max(1, alike)
+        call_s = self._timed(1).seconds
+        count = 1 if self._flush else min(GRAPH_CALLS, round(self.pace.slot_s / max(call_s, 1e-9)))
+        calls = (self.call, *self.others) if self.others else (self.call,) * max(1, count)
         self._prepare(0)  # the graph reads its inputs where they are
-        self._once, self._batch = captured(calls, self.device), len(calls)
-        self._prepare, self._given = _nothing, None
+        self._single_call, self._batch = capture(calls, self.device), len(calls)
+        self._prepare, self._inputs_of = _nothing, None
 
-    def _filling(self) -> int:
+    def _slot_calls(self) -> int:
         """The number of calls, or of replays, that fill a slot.
 
         It is raised until they fill a slot, which also warms everything up. The fastest of three
         tries counts, since an interrupted one would make the slots too short.
         """
-        calls, wanted = 1, self.pace.slot_s
+        calls, slot_s = 1, self.pace.slot_s
         while calls < _MOST_CALLS:
-            each = self._tried(calls)
-            if each * calls < 20 * wanted:
-                each = min(each, *(self._tried(calls) for _ in range(2)))
-            self.seconds = each
-            if each * calls >= 0.9 * wanted or self._flush:
+            call_s = self._tried(calls)
+            if call_s * calls < 20 * slot_s:
+                call_s = min(call_s, *(self._tried(calls) for _ in range(2)))
+            self.seconds = call_s
+            if call_s * calls >= 0.9 * slot_s or self._flush:
                 break
-            calls = max(2 * calls, min(_MOST_CALLS, int(wanted / max(each, 1e-9)) + 1))
-        return max(1, min(calls, round(wanted / max(self.seconds, 1e-9)))) if not self._flush else 1
+            calls = max(2 * calls, min(_MOST_CALLS, int(slot_s / max(call_s, 1e-9)) + 1))
+        return max(1, min(calls, round(slot_s / max(self.seconds, 1e-9)))) if not self._flush else 1
 
     def _tried(self, calls: int) -> float:
         """Mean seconds of a number of calls, or of replays."""
         return self._timed(calls * self._batch).seconds * self._batch
 
     def _timed(self, calls: int) -> Slot:
-        """Time consecutive calls; one's output is kept, so that it can be looked at."""
+        """Time consecutive calls; the output of one of them may be kept."""
         count = max(1, calls // self._batch)
-        chosen = self.samples.choose(count)
+        number = self.samples.choose(count)
         self._prepare(count)
-        take = self._by_clock if self.device.type == "cpu" else self._by_events
-        slot, output = take(count, chosen)
-        if self._given is not None:
-            self.samples.add(output, lambda: self._given(chosen), count)
+        measure = self._by_clock if self.device.type == "cpu" else self._by_events
+        slot, output = measure(count, number)
+        if self._inputs_of is not None:
+            self.samples.add(output, lambda: self._inputs_of(number), count)
         return slot
 
-    def _by_clock(self, calls: int, chosen: int) -> tuple[Slot, object]:
+    def _by_clock(self, calls: int, number: int) -> tuple[Slot, object]:
         before = read()
-        output = self._made(calls, chosen)
+        output = self._made(calls, number)
         after = read()
-        wall = self.clock != CPU_CLOCK or after.waited(before, calls)
-        spent = after.wall_ns - before.wall_ns if wall else after.cpu_ns - before.cpu_ns
-        return Slot(max(spent, 1) / calls / 1e9, after.switches > before.switches), output
+        use_wall = self.clock != CPU_CLOCK or after.waited(before, calls)
+        elapsed = after.wall_ns - before.wall_ns if use_wall else after.cpu_ns - before.cpu_ns
+        return Slot(max(elapsed, 1) / calls / 1e9, after.switches > before.switches), output
 
-    def _by_events(self, calls: int, chosen: int) -> tuple[Slot, object]:
+    def _by_events(self, calls: int, number: int) -> tuple[Slot, object]:
         assert self.clock in (EVENT_CLOCK, GRAPH_CLOCK)
         start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
         start.record()
-        output = self._made(calls, chosen)
+        output = self._made(calls, number)
         end.record()
         torch.accelerator.synchronize(self.device)
         return Slot(start.elapsed_time(end) / 1e3 / calls / self._batch), output
 
-    def _made(self, calls: int, chosen: int) -> Any:
+    def _made(self, calls: int, number: int) -> Any:
         """Make the calls, and return the output of one of them."""
-        once = self._once
-        for _ in range(chosen):
-            once()
-        output = once()
-        for _ in range(calls - chosen - 1):
-            once()
+        call = self._single_call
+        for _ in range(number):
+            call()
+        output = call()
+        for _ in range(calls - number - 1):
+            call()
         return output
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.decoding import Step, StepInputs, held
+from attnbench.benchmark.decoding import Step, StepInputs, cache_tensors
 from attnbench.benchmark.measuring.measured_calls import measured_call
 from attnbench.benchmark.measuring.measurement import measure
 from attnbench.benchmark.measuring.shared_timers import Bench
@@ -97,7 +97,7 @@ def test_every_timed_step_begins_at_the_same_cache() -> None:
     # the values of a call are drawn, and one window of those is the case's own
     assert sum(output.equal(first) for output in fresh) <= 1
     assert len({tuple(output.flatten().tolist()) for output in fresh}) == 5
-    again = [Step(subject, module, call.given(n)[1])() for n in range(5)]
+    again = [Step(subject, module, call.inputs_of(n)[1])() for n in range(5)]
     assert all(map(torch.equal, fresh, again))
     assert call().equal(first)
     assert isinstance(inputs, StepInputs)
@@ -110,13 +110,13 @@ def test_the_copies_of_a_cache_share_its_floating_tensors_and_nothing_else() -> 
     call = measured_call(subject, module, inputs, "decode")
     assert isinstance(call, Step)
     call.prepare(1)
-    copy = call.given(0)[1].cache
+    copy = call.inputs_of(0)[1].cache
     assert isinstance(inputs, StepInputs)
     assert copy["count"] is not inputs.cache["count"]
     assert copy["tokens"] is not inputs.cache["tokens"]
     assert all(a is b for a, b in zip(copy["tokens"], inputs.cache["tokens"], strict=True))
     assert copy["module"] is module
-    stored, count = held(inputs.cache)  # the tokens are views of what one call projected
+    stored, count = cache_tensors(inputs.cache)  # the tokens are views of what one call projected
     assert (stored.untyped_storage().nbytes(), count.nbytes) == (2 * 15 * 64 * 4, 8)
 
 

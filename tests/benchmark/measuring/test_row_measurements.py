@@ -12,7 +12,7 @@ from attnbench.benchmark.measuring.row_measurements import (
     gain_of,
     interval,
     ratio_of,
-    summed_up,
+    summary_fields,
 )
 from attnbench.benchmark.timing.blocks import Block, Slot
 
@@ -55,7 +55,7 @@ def test_of_one_process_the_interval_is_over_its_blocks() -> None:
 
 
 def test_of_one_block_no_interval_is_told() -> None:
-    record = summed_up([measured(2.0, blocks=1)])
+    record = summary_fields([measured(2.0, blocks=1)])
     assert record["ratio"] == pytest.approx(2.0)
     assert "ratio_low" not in record
 
@@ -70,7 +70,7 @@ def test_the_gain_of_a_kernel_is_from_the_ratios_of_both() -> None:
 
 
 def test_times_are_medians_over_processes_and_all_are_kept() -> None:
-    record = summed_up([measured(2.0, seconds=s) for s in (1.0, 3.0, 2.0)])
+    record = summary_fields([measured(2.0, seconds=s) for s in (1.0, 3.0, 2.0)])
     assert record["times_s"] == (2.0, 6.0, 4.0)
     assert record["time_s"] == 4.0
     assert record["time_q1_s"] <= record["time_s"] <= record["time_q3_s"]
@@ -80,6 +80,6 @@ def test_times_are_medians_over_processes_and_all_are_kept() -> None:
 def test_a_process_that_ended_otherwise_gives_the_row_its_status() -> None:
     ended = RowMeasurement("crashed", "its process was ended by SIGSEGV")
     for measurements in ([measured(2.0), ended], [ended, measured(2.0)]):
-        record = summed_up(measurements)
+        record = summary_fields(measurements)
         assert (record["status"], record["reason"]) == (ended.status, ended.reason)
         assert "ratio" not in record

@@ -58,11 +58,11 @@ def test_what_is_kept_of_a_call_is_its_inputs_and_its_output_as_they_were() -> N
     for _ in range(20):
         call.prepare(5)
         outputs = [call() for _ in range(5)]
-        samples.add(outputs[3], lambda: call.given(3))
-    assert len(samples.kept) == 6
+        samples.add(outputs[3], lambda: call.inputs_of(3))
+    assert len(samples.items) == 6
     assert samples.form_fault() == ""
     assert all(torch.equal(s.copies[0], s.inputs * 2) for s in samples)
-    samples.kept[0].output.add_(1)
+    samples.items[0].output.add_(1)
     assert "changed after the call had returned" in samples.form_fault()
 
 
