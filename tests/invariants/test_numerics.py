@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from attnbench_zoo.twins.attention import Attention
 from torch import Tensor, nn
 
-from attnbench import Case, KernelSpec, ScoringSpec, check
+from attnbench import Case, InvariantViolation, KernelSpec, ScoringSpec, check
 from attnbench.checking.api import select_invariants
 from attnbench.invariants import numerics, rounding, shapes
 from attnbench.subject.lookup import resolve
@@ -224,3 +225,17 @@ def test_scores_at_late_positions_are_those_of_float64(make: type[Turned], statu
     (outcome,) = check(spec, profile="quick", invariants=["agrees_with_float64"]).outcomes
     assert outcome.status == status, outcome.reason
     assert outcome.failure is None or "half precision" in (outcome.diagnosis or "")
+
+
+@pytest.mark.parametrize(("error", "bounds"), [(1.0, 5), (1e-5, 7)])
+def test_no_more_draws_are_made_where_the_error_is_far_beyond(error: float, bounds: int) -> None:
+    looked_at = []
+
+    def allowed() -> Iterator[Tensor]:
+        for number in range(7):
+            looked_at.append(number)
+            yield torch.tensor([1e-9])
+
+    with pytest.raises(InvariantViolation):
+        numerics.within(torch.tensor([error]), torch.zeros(1), allowed(), "output", "the other")
+    assert len(looked_at) == bounds
