@@ -17,10 +17,21 @@ from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Answer
 from attnbench.judging.right_answers import error_of_all, error_of_rows
 from attnbench.judging.shared_bytes import copy_of
-from attnbench.subject.tensors import Inputs, make_inputs
+from attnbench.subject.tensors import Inputs, lay_out, make_inputs
 
 _REGIMES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 32.0, 1 / 32)
 """Sizes of queries that a call draws from: softmax saturates at one and is flat at the other."""
+_QUERIES = {"saturating": 32.0, "flat": 1 / 32}
+_KEYS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "growing": lambda t: t * torch.linspace(0.1, 3.0, t.shape[-2]).unsqueeze(-1),
+    "shrinking": lambda t: t * torch.linspace(3.0, 0.1, t.shape[-2]).unsqueeze(-1),
+    "far_keys": lambda t: t + 4.0,
+    "equal_keys": lambda t: t[..., :1, :].expand(t.shape).clone(),
+}
+_VALUES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "far_values": lambda t: t + 8.0,
+    "large_values": lambda t: t * 1000.0,
+}
 _POOL = 3
 LOST = -1e30
 """Where a floating mask in float32 is below it for all keys of a query, all have equal weights."""
@@ -75,10 +86,12 @@ class Stream:
         style: style of call.
         generator: draws everything.
         causal: where causality ends: ``"bottom_right"`` or ``"top_left"``.
-        layout: ``"packed"`` for views of one tensor (B, L, 3, H, E), with L = S, ``"misaligned"``
-            for tensors one element behind the start of their storage, or ``"plain"``.
-        kv_heads: number of heads of key and value, if grouped.
-        alone: whether one tensor is query, key and value.
+        layout: a key of :data:`attnbench.cases.case.LAYOUTS`, ``"packed"`` for views of one tensor
+            (B, L, 3, H, E), with L = S, ``"misaligned"`` for tensors one element behind the start
+            of their storage, ``"alone"`` where one tensor is query, key and value, or ``"shared"``
+            where one is key and value.
+        values: what is special about values, as in :data:`attnbench.judging.axes.AXES`; where it is
+            empty, each call draws how large its queries are.
         name: what is special about it.
     """
 
@@ -91,52 +104,64 @@ class Stream:
         kv_heads: int | None = None,
         *,
         causal: str = "bottom_right",
-        layout: str = "plain",
-        alone: bool = False,
+        layout: str = "contiguous",
+        values: str = "",
         name: str = "",
     ) -> None:
-        self.case, self.keywords, self.alone = case, keywords, alone
-        self.causal, self.layout, self.name = causal, layout, name
+        self.case, self.keywords = case, keywords
+        self.causal, self.layout, self.values, self.name = causal, layout, values, name
         self.generator, self.grouped = generator, kv_heads is not None
         self.turned = style == "flash"
         lead = (*(1,) * (2 - len(case.lead)), *case.lead)
         self.kv_lead = lead if kv_heads is None else (lead[0], kv_heads)
-        dtype = getattr(torch, case.dtype)
-        shapes = (
+        self.shapes = (
             (*lead, case.q_len, case.query_size),
             (*self.kv_lead, case.kv_len, case.key_size),
             (*self.kv_lead, case.kv_len, case.value_size),
         )
-        self.pools = [
-            [torch.randn(self._stored(s), generator=generator).to(dtype) for _ in range(_POOL)]
-            for s in shapes
-        ]
+        self.pools: list[list[Tensor]] = []
         self.drawn: list[tuple[Tensor, Tensor]] = []
 
-    def _stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (shape[0], shape[2], shape[1], shape[3]) if self.turned else shape
+    def _pools(self) -> list[list[Tensor]]:
+        """Values for query, key and value: one of each if what they are like is asked for."""
+        dtype, count = getattr(torch, self.case.dtype), 1 if self.values else _POOL
+        pools = []
+        for shape, known in zip(self.shapes, ({}, _KEYS, _VALUES), strict=True):
+            change = known.get(self.values)
+            drawn = [torch.randn(shape, generator=self.generator) for _ in range(count)]
+            drawn = drawn if change is None else list(map(change, drawn))
+            turned = (t.transpose(1, 2) if self.turned else t for t in drawn)
+            pools.append([t.to(dtype).contiguous() for t in turned])
+        return pools
 
     def draw(self) -> None:
         """Choose what the next call's inputs are made of."""
-        size = _REGIMES[int(torch.randint(len(_REGIMES), (), generator=self.generator))]
-        size = 0.5 if self.alone else size  # at 1 a row would attend to nothing but itself
+        self.pools = self.pools or self._pools()
+        place = int(torch.randint(len(_REGIMES), (), generator=self.generator))
+        size = _QUERIES.get(self.values, 1.0) if self.values else _REGIMES[place]
+        size = min(size, 0.5) if self.layout == "alone" else size  # or a row attends to itself
         self.drawn = []
         for pool, scale in zip(self.pools, (size, 1.0, 1.0), strict=True):
-            place = int(torch.randint(_POOL, (), generator=self.generator))
+            place = int(torch.randint(len(pool), (), generator=self.generator))
             factors = torch.rand(pool[0].shape[-1], generator=self.generator) + 0.5
             signs = torch.randint(2, factors.shape, generator=self.generator) * 2 - 1
             self.drawn.append((pool[place], (factors * signs * scale).to(pool[0].dtype)))
 
     def tensors(self) -> list[Tensor]:
         """The drawn inputs, as they are stored."""
-        made = [base * factors for base, factors in self.drawn[: 1 if self.alone else 3]]
-        if self.layout == "packed":
-            parts = made if self.turned else [t.transpose(1, 2) for t in made]
-            parts = list(torch.stack(parts, 2).unbind(2))
-            return parts if self.turned else [t.transpose(1, 2) for t in parts]
-        if self.layout == "misaligned":
-            return [_misaligned(tensor) for tensor in made]
-        return made * 3 if self.alone else made
+        made = [base * factors for base, factors in self.drawn]
+        match self.layout:
+            case "alone":
+                return made[:1] * 3
+            case "shared":
+                return [*made[:2], made[1]]
+            case "packed":
+                parts = made if self.turned else [t.transpose(1, 2) for t in made]
+                parts = list(torch.stack(parts, 2).unbind(2))
+                return parts if self.turned else [t.transpose(1, 2) for t in parts]
+            case "misaligned":
+                return [_misaligned(tensor) for tensor in made]
+        return [lay_out(tensor, self.layout) for tensor in made]
 
     def inputs(self) -> Inputs:
         """The drawn inputs as ``(B, H, L, E)``, with causality as a mask."""
@@ -149,7 +174,7 @@ class Stream:
             pair = query.shape[-2], key.shape[-2]
             last = 0 if self.causal == "top_left" else pair[1] - pair[0]
             mask = torch.ones(pair, dtype=torch.bool).tril(last)
-        if mask is not None and mask.dtype == torch.float32:
+        if mask is not None and mask.is_floating_point():
             lost = (mask.lt(LOST) & mask.isfinite()).all(-1, keepdim=True)  # rounds scores away
             query, mask = query.masked_fill(lost, 0.0), mask.masked_fill(lost, 0.0)
         return Inputs(query, key, value, attn_mask=mask, scale=self.keywords.get("scale"))
@@ -196,9 +221,9 @@ class Caller:
         self.tally.calls += 1
         if answer.output is None:
             return answer
-        places = self._places(stream, whole=whole)
-        if self.error(stream, answer.output, places, whole=whole) > 1.0:
-            self._refuse(stream, places)
+        seed = self.chance.getrandbits(32)
+        if self.error(stream, answer.output, seed, whole=whole) > 1.0:
+            self._refuse(stream, seed)
         self.tally.add(stream.case)
         return answer
 
@@ -209,40 +234,36 @@ class Caller:
         }
         return cell.call(stream.tensors(), keywords)
 
-    def _places(self, stream: Stream, *, whole: bool) -> list[tuple[int, list[int]]]:
-        """Items and rows of an output to compare: one item, or some of those of a whole output."""
-        items, q_len = math.prod(stream.case.lead), stream.case.q_len
-        chosen = [q_len - 1, *(self.chance.randrange(q_len) for _ in range(2))]
-        if not whole:
-            some = sorted({*chosen[self.chance.randrange(2) :]})
-            return [(self.chance.randrange(items), some)]
-        rows = sorted({0, *chosen})
-        return [(self.chance.randrange(items), rows) for _ in range(min(items, 4))]
+    def error(self, stream: Stream, output: Tensor, seed: int, *, whole: bool = False) -> float:
+        """The error of an output as a multiple of what is allowed; infinite for a wrong shape.
 
-    def error(
-        self,
-        stream: Stream,
-        output: Tensor,
-        places: list[tuple[int, list[int]]],
-        *,
-        whole: bool = False,
-    ) -> float:
-        """The error of an output as a multiple of what is allowed; infinite for a wrong shape."""
+        Args:
+            stream: what the call was given.
+            output: of the call.
+            seed: draws which rows are compared.
+            whole: compare all rows, or as many as there is time for, and not one or a few.
+        """
         inputs = stream.inputs()
         if stream.turned and output.dim() == 4:
             output = output.transpose(1, 2)
         wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
         if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
             return float("inf")
+        chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
         if whole:
-            return error_of_all(inputs, output, places)
-        return max(error_of_rows(inputs, output, *place) for place in places)
+            return error_of_all(inputs, output, chance)
+        items, q_len = math.prod(stream.case.lead), stream.case.q_len
+        chosen = [q_len - 1, *(chance.randrange(q_len) for _ in range(2))]
+        rows = sorted({*chosen[chance.randrange(2) :]})
+        return error_of_rows(inputs, output, chance.randrange(items), rows)
 
-    def _refuse(self, stream: Stream, places: list[tuple[int, list[int]]]) -> None:
-        """Refuse for a wrong answer, whose places are compared again where more is asked."""
+    def _refuse(self, stream: Stream, seed: int) -> None:
+        """Refuse for a wrong answer; the same rows of other calls are compared to find out why."""
 
         def right(output: Tensor | None) -> bool:
-            return output is not None and self.error(stream, output, places, whole=True) <= 1.0
+            return output is not None and all(
+                self.error(stream, output, seed, whole=whole) <= 1.0 for whole in (False, True)
+            )
 
         case = stream.case.id
         if right(self.cell.again()):

@@ -57,6 +57,10 @@ class Proxy:
         keywords = keywords_of(function)
         self.names: Mapping[str, str] = {} if keywords is None else keywords.named
 
+    def grouped(self, subject: Subject) -> bool:
+        """Whether it takes grouped heads: by a keyword, or in the style of flash without one."""
+        return "enable_gqa" in (subject.accepts if self.style == "flash" else self.names)
+
     def _call(self, *tensors: Tensor, **given: Any) -> Any:
         if tensors[0].dtype == torch.float64:
             return self._right(*tensors, **given)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from attnbench.benchmark.agreement.attention_agreement import cut, ratio_of_errors
+from attnbench.benchmark.agreement.attention_agreement import ratio_of_errors
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import Reference
 from attnbench.registry.address import Address
@@ -15,8 +16,10 @@ from attnbench.specs import ScoringSpec
 from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.tensors import Inputs
 
-_FURTHEST = 5
-"""Rows of a whole output that are looked at closely."""
+_FURTHEST = 3
+"""Rows of a whole output that are looked at closely, of each kind."""
+_PAIRS, _ITEMS, _ROWS = 2**17, 4, 8
+"""Most pairs of a query and a key of which all are compared; items and least rows of others."""
 
 
 class _Dot(nn.Module):
@@ -64,43 +67,90 @@ def error_of_rows(inputs: Inputs, output: Tensor, item: int, rows: list[int]) ->
     """The largest error of some rows of one item, as a multiple of the allowed error.
 
     Args:
-        inputs: inputs whose causality ends at the bottom right.
+        inputs: ``(B, H, L, E)``, with causality as a mask.
         output: ``(*lead, L, Ev)``, in any floating dtype.
         item: which of the leading places, counted through.
         rows: queries to look at.
     """
-    oracle = Oracle(_RIGHT, _Dot(inputs.scale), cut(_RIGHT, inputs, item, rows))
+    oracle = Oracle(_RIGHT, _Dot(inputs.scale), _cut(inputs, item, rows))
     found = output.reshape(-1, *output.shape[-2:])[item, rows].double().unsqueeze(0)
     off = (found - oracle.output).abs()
     ratio = ratio_of_errors(off, oracle.budget())
     return ratio if ratio <= 1.0 else ratio_of_errors(off, oracle.budget(sure=True))
 
 
-def error_of_all(
-    inputs: Inputs, output: Tensor, looked_at: Sequence[tuple[int, list[int]]]
-) -> float:
-    """An error above what is allowed, or else the largest error.
+def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float:
+    """An error above what is allowed, or else the largest error that was looked at closely.
 
-    Rows of the whole output that are furthest off are looked at first, then the given ones.
-
-    How much rounding explains differs widely between rows where softmax saturates, so the allowed
-    error is computed for the rows in question only.
+    All rows are compared, or as many drawn ones as there is time for. What rounds values and sums
+    is allowed at once; the whole of what rounding explains is computed for some of the other rows:
+    those furthest off, those furthest off for their size, and some that are drawn.
     """
-    expected = right_output(
-        inputs.query,
-        inputs.key,
-        inputs.value,
-        inputs.attn_mask,
-        is_causal=inputs.is_causal,
-        scale=inputs.scale,
-    )
-    off = (output.double() - expected).abs().amax(-1).nan_to_num(math.inf, math.inf).flatten()
-    q_len = output.shape[-2]
-    furthest = [divmod(int(place), q_len) for place in off.topk(min(_FURTHEST, len(off))).indices]
-    rows = [*((item, [row]) for item, row in furthest), *looked_at]
+    open_: list[tuple[float, float, int, int]] = []
+    largest = 0.0
+    for part, items, rows in _parts(inputs, chance):
+        oracle = Oracle(_RIGHT, _Dot(part.scale), part)
+        found = output.flatten(0, -3)[items][:, rows].double()
+        off = (found - oracle.output.reshape(found.shape)).abs().nan_to_num(math.inf, math.inf)
+        share = (off / oracle.floor().reshape(found.shape)).nan_to_num(0.0, math.inf).amax(-1)
+        largest = max(largest, float(share.max()) if share.numel() else 0.0)
+        far = (share > 1.0).nonzero().tolist()
+        open_ += [
+            (float(off[p].max()), float(share[p]), *(items[p[0]], rows[p[1]]))
+            for p in map(tuple, far)
+        ]
+    return largest if not open_ else _error_of_furthest(inputs, output, open_, chance)
+
+
+def _error_of_furthest(
+    inputs: Inputs,
+    output: Tensor,
+    rows: list[tuple[float, float, int, int]],
+    chance: random.Random,
+) -> float:
+    """The largest error of some rows: those with the largest numbers, and some that are drawn.
+
+    Args:
+        inputs, output: of a call.
+        rows: two numbers for each, its item, and its place in it.
+        chance: draws rows.
+    """
+    few = min(_FURTHEST, len(rows))
+    chosen = {
+        *sorted(rows)[-few:],
+        *sorted(rows, key=lambda r: r[1])[-few:],
+        *chance.sample(rows, few),
+    }
+    items: dict[int, list[int]] = {}
+    for *_, item, row in sorted(chosen):
+        items.setdefault(item, []).append(row)
     worst = 0.0
-    for item, some in rows:
+    for item, some in items.items():
         worst = max(worst, error_of_rows(inputs, output, item, some))
         if worst > 1.0:  # how much further others are off changes nothing, and takes seconds
             break
     return worst
+
+
+def _parts(inputs: Inputs, chance: random.Random) -> Iterator[tuple[Inputs, list[int], list[int]]]:
+    """What is compared at a time, its items and their rows: all, or what there is time for."""
+    count, q_len = inputs.query.shape[:-2].numel(), inputs.query.shape[-2]
+    kv_len = max(1, inputs.key.shape[-2])
+    if count * q_len * kv_len <= _PAIRS:
+        yield inputs, list(range(count)), list(range(q_len))
+        return
+    for item in chance.sample(range(count), min(count, _ITEMS)):
+        some = min(q_len, max(_ROWS, _PAIRS // _ITEMS // kv_len))
+        rows = sorted({0, q_len - 1, *chance.sample(range(q_len), some)})
+        yield _cut(inputs, item, rows), [item], rows
+
+
+def _cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
+    """One item ``(1, rows, E)`` of inputs ``(B, H, L, E)`` whose only mask is ``attn_mask``."""
+    place = divmod(item, inputs.query.shape[1])
+    mask = inputs.attn_mask
+    if mask is not None:
+        whole = (*inputs.query.shape[:-1], inputs.key.shape[-2])
+        mask = mask.broadcast_to(whole)[place][rows].unsqueeze(0)
+    query, key, value = (t[place].unsqueeze(0) for t in (inputs.query, inputs.key, inputs.value))
+    return Inputs(query[:, rows], key, value, attn_mask=mask, scale=inputs.scale)

@@ -14,22 +14,26 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
 from attnbench.errors import StyleError
+from attnbench.judging.axes import AXES, FEW, MANY, axes_for
 from attnbench.judging.confined import Confined
+from attnbench.judging.covering import Coverage
 from attnbench.judging.decision import NEVER_TRIED, Judgement, RefusedError, Row
+from attnbench.judging.drawn_streams import stream_of
 from attnbench.judging.fresh_calls import Caller, Stream, Tally, keywords_of_case
 from attnbench.judging.proxy import Proxy, style_of, subject_of
-from attnbench.judging.strata import streams_of
 from attnbench.judging.turns import FUSED_PLACE, timed
 from attnbench.subject.subject import Subject
 
 if TYPE_CHECKING:
     from attnbench.judging.court import Court
 
-_CALLS, _CALLS_AFTER = 120, 28
-"""Calls before and after all that is timed."""
+_CALLS_AFTER = 28
+"""Calls after all that is timed."""
 _MOST_S = 30.0
-"""Seconds after which calls that take long end early."""
-_REPEATED, _REFUSED = 0.15, 6
+"""Seconds after which shapes do not come again before the invariants."""
+_KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.35, 0.15, 0.25
+"""Shapes that come again; how often one does, with the same values, and is compared as a whole."""
+_REFUSED = 6
 _FAILURES = 5
 """After so many no further invariant runs; 'attnbench check' runs all."""
 
@@ -42,6 +46,7 @@ class Trial:
         self.outcomes: list[Outcome] = []
         self.rows: list[Row] = []
         self.untried: list[str] = []
+        self.streams: list[Stream] = []
         self.cell: Confined | None = None
         self.caller: Caller | None = None
         self.chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
@@ -79,8 +84,7 @@ class Trial:
             style = style_of(described, style)
             proxy, subject = self._subject(style, described, conventions)
             self.caller = Caller(self.cell, self.cell_of, proxy.names, self.chance)
-            streams = self._streams(proxy, subject)  # drawn only now that the candidate is loaded
-            wrong = self._calls(streams, _CALLS)
+            wrong = self._wrong_answer(proxy, subject)
             self._check(subject, profile, invariants)
             if self.cell.refused is not None:
                 raise self.cell.refused
@@ -92,9 +96,7 @@ class Trial:
             for case in self.court.cases:
                 self.rows.append(self._timed(case, proxy))
             self.caller.timing = False
-            wrong = self._calls(streams, _CALLS_AFTER)
-            if wrong is not None:
-                raise wrong
+            self._calls_again(_CALLS_AFTER)
         except RefusedError as refused:
             return "refused", refused
         enough = any(o.status == "passed" for o in self.outcomes) and self.caller.tally.right
@@ -114,47 +116,51 @@ class Trial:
         except (StyleError, TypeError) as error:
             raise RefusedError("not_loaded", str(error)) from error
 
-    def _calls(self, streams: list[Stream], count: int) -> RefusedError | None:
-        """Calls of all shapes; returns a wrong answer that the invariants may explain.
-
-        A shape for which an error was raised is dropped; many before anything was right end it.
-        """
-        assert self.caller is not None
-        dropped = 0
-        first = [stream for stream in streams if not stream.drawn]
-        self.chance.shuffle(first)
-        until = time.monotonic() + _MOST_S
-        for number in range(count):
-            if not streams or (not first and time.monotonic() > until):
-                break
-            new = first.pop() if first else None
-            stream = new or self.chance.choice(streams)
-            if not stream.drawn or self.chance.random() > _REPEATED:
-                stream.draw()
-            try:
-                if self.caller.call(stream, whole=new is not None or number % 8 == 0).raised:
-                    streams.remove(stream)
-                    self.untried.append(f"{stream.name} in {stream.case.dtype}")
-                    dropped += 1
-                    if dropped == _REFUSED and not self.caller.tally.right:
-                        break
-            except RefusedError as refused:
-                if refused.name != "wrong":
-                    raise
-                return refused
+    def _wrong_answer(self, proxy: Proxy, subject: Subject) -> RefusedError | None:
+        """A wrong answer among the first calls, which the invariants may explain."""
+        try:
+            self._first_calls(proxy, subject)
+        except RefusedError as refused:
+            if refused.name != "wrong":
+                raise
+            return refused
         return None
 
-    def _streams(self, proxy: Proxy, subject: Subject) -> list[Stream]:
-        found = streams_of(
-            proxy.names, proxy.style, subject.conventions, self.chance, self.generator
+    def _first_calls(self, proxy: Proxy, subject: Subject) -> None:
+        """A call for each pair of levels, and others of the same shapes between them.
+
+        Many errors before anything was right end it.
+        """
+        assert self.caller is not None
+        axes = axes_for(
+            proxy.names, subject.conventions, grouped=proxy.grouped(subject), style=proxy.style
         )
-        streams = []
-        for name, stream in found:
-            if stream is None:
-                self.untried.append(name)
-            else:
-                streams.append(stream)
-        return streams
+        self.untried += [name for axis in AXES for name in AXES[axis] if name not in axes[axis]]
+        coverage = Coverage(axes, (FEW.fits, MANY.fits), self.chance)
+        until = time.monotonic() + _MOST_S
+        causal, refused = subject.conventions.causal, 0
+        for row in coverage.rows():
+            stream = stream_of(row, proxy.style, causal, self.chance, self.generator)
+            stream.draw()
+            right = self.caller.call(stream, whole=True).raised is None
+            coverage.add(row, right=right)
+            refused += not right
+            if refused == _REFUSED and not self.caller.tally.right:
+                break
+            if right and len(self.streams) < _KEPT:
+                self.streams.append(stream)
+            if self.chance.random() < _BETWEEN and time.monotonic() < until:
+                self._calls_again(1)
+        self.untried += coverage.untried()
+
+    def _calls_again(self, count: int) -> None:
+        """Calls of shapes that came before, a few of them with the same values as before."""
+        assert self.caller is not None
+        for _ in range(count if self.streams else 0):
+            stream = self.chance.choice(self.streams)
+            if self.chance.random() > _REPEATED:
+                stream.draw()
+            self.caller.call(stream, whole=self.chance.random() < _WHOLE)
 
     def _check(self, subject: Any, profile: str, invariants: Sequence[Any]) -> None:
         found = outcomes_of(

@@ -1,0 +1,118 @@
+"""The judge's own calls: a stream of inputs for a row of levels."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.judging.axes import AXES, CallSizes, drawn_sizes
+from attnbench.judging.covering import Row
+from attnbench.judging.fresh_calls import Stream
+
+_TILES = (8, 16, 32, 64)
+
+
+def stream_of(
+    row: Row, style: str, causal: str, chance: random.Random, generator: torch.Generator
+) -> Stream:
+    """Inputs of a whole row of levels.
+
+    Args:
+        row: a level for each axis of :data:`attnbench.judging.axes.AXES`.
+        style: style of call.
+        causal: where causality ends.
+        chance, generator: draw sizes, and values.
+    """
+    sizes = drawn_sizes(row, chance)
+    level = {axis: AXES[axis][name] for axis, name in row.items()}
+    keywords: dict[str, Any] = {}
+    if level["mask"] == "is_causal":
+        keywords["is_causal"] = True
+    elif level["mask"]:
+        keywords["attn_mask"] = _mask(row["mask"], sizes, level["dtype"], chance, generator)
+    if level["scale"] is not None:
+        keywords["scale"] = _scale(level["scale"], chance)
+    if sizes.kv_heads != sizes.heads and style == "sdpa":
+        keywords["enable_gqa"] = True
+    case = Case(
+        (sizes.batch, sizes.heads),
+        *(sizes.q_len, sizes.kv_len, sizes.size, sizes.size, sizes.value_size),
+        level["dtype"],
+        mask="causal" if "is_causal" in keywords else "none",
+    )
+    told = ("mask", "layout", "heads of keys", "scale", "values")
+    return Stream(
+        case,
+        keywords,
+        style,
+        generator,
+        None if sizes.kv_heads == sizes.heads else sizes.kv_heads,
+        causal=causal,
+        layout=level["layout"],
+        values=level["values"],
+        name=", ".join(row[axis] for axis in told if row[axis] != next(iter(AXES[axis]))),
+    )
+
+
+def _scale(ends: tuple[float, float], chance: random.Random) -> float:
+    """A number of a range, by its logarithm; both ends have the same sign, or are 0."""
+    if not all(ends):
+        return 0.0
+    low, high = (math.log(abs(end)) for end in ends)
+    return math.copysign(math.exp(chance.uniform(low, high)), ends[0])
+
+
+def _mask(
+    name: str, sizes: CallSizes, dtype: str, chance: random.Random, generator: torch.Generator
+) -> Tensor:
+    """A mask in which every query has a key."""
+    batch, heads, pair = sizes.batch, sizes.heads, (sizes.q_len, sizes.kv_len)
+    shapes = {
+        "(L, S)": pair,
+        "(H, L, S)": (heads, *pair),
+        "(B, 1, L, S)": (batch, 1, *pair),
+        "(B, 1, 1, S)": (batch, 1, 1, sizes.kv_len),
+        "stride of 0": (batch, 1, 1, sizes.kv_len),
+    }
+    ends = (shape for end, shape in shapes.items() if name.endswith(end))
+    shape = next(ends, (batch, heads, *pair))
+    if name.startswith("boolean"):
+        tile = chance.choice(_TILES) if name.endswith("tiles") else 1
+        found = _open(generator, tile, *shape)
+        return found.expand(batch, heads, *pair) if name.endswith("0") else found
+    kind = getattr(torch, dtype)
+    bias = torch.randn(shape, generator=generator)
+    if name.endswith("-inf"):
+        bias = bias.masked_fill(~_open(generator, 1, *shape), -math.inf)
+    elif name.endswith("below 0"):
+        bias = (bias + _floors(generator, sizes.q_len)).clamp_min(torch.finfo(kind).min)
+    return bias.to(kind)
+
+
+def _open(generator: torch.Generator, tile: int, *shape: int) -> Tensor:
+    """A boolean mask that leaves some keys, at least one a query.
+
+    Squares of ``tile`` queries and keys are left or hidden together.
+    """
+    lead, pair = shape[:-2], [-(-size // tile) for size in shape[-2:]]
+    allowed = torch.rand(*lead, *pair, generator=generator) < 0.6
+    keep = torch.randint(pair[1], (*lead, pair[0], 1), generator=generator)
+    allowed = allowed.scatter(-1, keep, True)
+    if tile == 1:
+        return allowed
+    wide = allowed.repeat_interleave(tile, -2).repeat_interleave(tile, -1)
+    return wide[..., : shape[-2], : shape[-1]].contiguous()
+
+
+def _floors(generator: torch.Generator, rows: int) -> Tensor:
+    """``(rows, 1)``: what whole rows of padding get: -30000 to -300000, or the least number."""
+    far = -3e4 * 10 ** torch.rand(rows, 1, generator=generator)
+    kinds = (torch.arange(rows) + int(torch.randint(3, (), generator=generator))) % 3
+    least = torch.full_like(far, torch.finfo(torch.float32).min)
+    places = kinds.unsqueeze(-1)
+    return torch.where(places == 0, 0.0, torch.where(places == 1, far, least))

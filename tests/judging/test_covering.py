@@ -1,0 +1,99 @@
+"""Pairs of levels: each that may come together does, whatever the seed."""
+
+import random
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from attnbench.judging.axes import AXES, FEW, MANY, axes_for
+from attnbench.judging.covering import Coverage, Pair, Row, cover, pairs_of
+from attnbench.specs.conventions import Conventions
+
+NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
+SDPA = axes_for(NAMES, Conventions(causal="top_left"), grouped=True, style="sdpa")
+FLASH = axes_for({"is_causal", "scale"}, Conventions(), grouped=True, style="flash")
+BARE = axes_for((), Conventions(causal="top_left", masks=()), grouped=False, style="sdpa")
+FITS = (FEW.fits, MANY.fits)
+
+
+def found_at_random(axes: Mapping[str, list[str]], count: int) -> set[Pair]:
+    """Pairs of rows that are drawn without a cover, and fit."""
+    chance = random.Random(0)
+    pairs: set[Pair] = set()
+    for _ in range(count):
+        row: Row = {}
+        for axis in chance.sample(list(axes), len(axes)):  # level by level, as long as it fits
+            fitting = [level for level in axes[axis] if MANY.fits({**row, axis: level})]
+            row = {**row, axis: chance.choice(fitting)} if fitting else {}
+            if not row:
+                break
+        pairs |= pairs_of(row) if len(row) == len(axes) else set()
+    return pairs
+
+
+@pytest.mark.parametrize("axes", [SDPA, FLASH, BARE], ids=["sdpa", "flash", "bare"])
+def test_every_pair_that_any_row_has_is_covered(axes: Mapping[str, list[str]]) -> None:
+    rows = list(cover(axes, FITS, random.Random()))
+    assert all(set(row) == set(AXES) and MANY.fits(row) for row in rows)
+    covered = {pair for row in rows for pair in pairs_of(row)}
+    assert not found_at_random(axes, 600) - covered
+    assert {level for pair in covered for level in pair} == {
+        (axis, level) for axis in axes for level in axes[axis]
+    }
+
+
+def test_pairs_that_an_outsider_won_with_are_covered() -> None:
+    covered = {pair for row in cover(SDPA, FITS, random.Random()) for pair in pairs_of(row)}
+    for row in (
+        {"H": "H = 7", "dtype": "float16"},
+        {"H": "H of 9 to 31", "L": "L of 129 to 512"},
+        {"E": "E of 129 to 256", "S": "S of 1101 to 4096"},
+        {"mask": "causal, L > S", "dtype": "bfloat16"},
+        {"mask": "floating mask with -inf", "S": "S of 4097 to 8192"},
+        {"E": "E of 513 to 1024", "mask": "causal, L < S"},
+    ):
+        assert pairs_of(row) <= covered
+
+
+def test_a_seed_repeats_the_rows() -> None:
+    first, second = (list(cover(SDPA, FITS, random.Random(3))) for _ in range(2))
+    assert first == second
+    assert first != list(cover(SDPA, FITS, random.Random(4)))
+
+
+def test_what_is_refused_hides_no_other_pair() -> None:
+    def refuses(row: Row) -> bool:
+        wide = row["E"] == "E of 513 to 1024"
+        return wide or (row["H"] == "H = 7" and row["dtype"] == "float16")
+
+    coverage = Coverage(SDPA, FITS, random.Random())
+    for row in coverage.rows():
+        coverage.add(row, right=not refuses(row))
+    assert coverage.untried() == ["E of 513 to 1024", "H = 7 with float16"]
+
+
+def test_a_callee_that_takes_everything_is_called_once_for_each_row() -> None:
+    coverage = Coverage(BARE, FITS, random.Random())
+    rows = list(coverage.rows())
+    for row in rows:
+        coverage.add(row, right=True)
+    assert len(rows) < 200
+    assert coverage.untried() == []
+
+
+@pytest.mark.parametrize(
+    ("names", "conventions", "style", "left_out"),
+    [
+        ((), Conventions(masks=()), "sdpa", {"scale above 2", "causal, L > S"}),
+        (NAMES, Conventions(empty_rows="mean"), "flash", {"causal, L > S", "Ev < E"}),
+        (NAMES, Conventions(masks=("boolean",)), "sdpa", {"floating mask, finite"}),
+        (NAMES, Conventions(causal="square"), "sdpa", {"causal, L > S", "causal, L < S"}),
+    ],
+)
+def test_levels_that_a_callee_does_not_take_are_left_out(
+    names: Collection[str], conventions: Conventions, style: str, left_out: set[str]
+) -> None:
+    axes = axes_for(names, conventions, grouped=True, style=style)
+    left = {level for axis in axes for level in axes[axis]}
+    assert not left_out & left
+    assert {"L = 1", "no mask", "causal, L = S"} - left <= {"causal, L = S"} - set(names)

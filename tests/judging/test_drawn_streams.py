@@ -1,0 +1,107 @@
+"""The judge's own calls have what the names of their levels say, and torch is right in all."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as fused
+
+from attnbench.judging.axes import FEW, MANY, axes_for
+from attnbench.judging.covering import Row, cover
+from attnbench.judging.drawn_streams import stream_of
+from attnbench.judging.fresh_calls import Stream
+from attnbench.judging.right_answers import error_of_all
+from attnbench.judging.shared_bytes import copy_of
+from attnbench.specs.conventions import Conventions
+
+NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
+
+
+def streams(style: str = "sdpa") -> Iterator[tuple[Row, Stream]]:
+    chance, generator = random.Random(), torch.Generator()
+    generator.seed()
+    conventions = Conventions(causal="top_left" if style == "sdpa" else "bottom_right")
+    axes = axes_for(NAMES, conventions, grouped=True, style=style)
+    for row in cover(axes, (FEW.fits, MANY.fits), chance):
+        stream = stream_of(row, style, conventions.causal, chance, generator)
+        stream.draw()
+        yield row, stream
+
+
+def as_named(row: Row, stream: Stream) -> dict[str, bool]:
+    """For levels whose names tell what a tensor is, whether it is that."""
+    query, key, value = stream.tensors()
+    mask = stream.keywords.get("attn_mask")
+    batch, heads, q_len, size = query.shape
+    kv_len = key.shape[-2]
+    lost = None if mask is None or mask.dtype == torch.bool else (mask.float() < -2e4).all(-1)
+    return {
+        "views of one packed tensor": query.data_ptr() < key.data_ptr()
+        and query.untyped_storage().data_ptr() == value.untyped_storage().data_ptr(),
+        "pointers that are not aligned": all(t.data_ptr() % 16 for t in (query, key, value)),
+        "one tensor is query, key and value": query is key is value,
+        "one tensor is key and value": key is value,
+        "features apart": size == 1 or key.stride(-1) == 2,
+        "one item for all of the batch": key.stride(0) == 0 and batch > 1,
+        "one head of keys": key.shape[1] == 1 < heads,
+        "grouped heads": 1 < key.shape[1] < heads and heads % key.shape[1] == 0,
+        "causal, L > S": q_len > kv_len and stream.keywords.get("is_causal", False),
+        "causal, L < S": q_len < kv_len and stream.keywords.get("is_causal", False),
+        "boolean mask (H, L, S)": mask is not None and mask.shape == (heads, q_len, kv_len),
+        "boolean mask with a stride of 0": mask is not None and 0 in copy_of(mask).stride(),
+        "floating mask, rows far below 0": q_len < 3 or (lost is not None and bool(lost.any())),
+        "negative scale": stream.keywords.get("scale", 0) < 0,
+        "scale of 0": stream.keywords.get("scale") == 0,
+        "H = 7": heads == 7,
+        "E of 513 to 1024": 512 < size <= 1024,
+        "S of 4097 to 8192": 4096 < kv_len <= 8192,
+        "L = S": q_len == kv_len,
+        "Ev < E": value.shape[-1] < size,
+        "Ev > E": value.shape[-1] > size,
+        "float16": query.dtype == torch.float16,
+    }
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_torch_is_right_in_every_call() -> None:
+    seen: set[str] = set()
+    chance = random.Random(0)
+    for row, stream in streams():
+        levels = set(row.values())
+        for level, true in as_named(row, stream).items():
+            assert true or level not in levels, (level, stream.case.id)
+            seen |= {level} & levels
+        given = {n: copy_of(v) if n == "attn_mask" else v for n, v in stream.keywords.items()}
+        output = fused(*stream.tensors(), **given)
+        assert error_of_all(stream.inputs(), output, chance) <= 1.0, (stream.case.id, stream.name)
+    assert len(seen) == len(as_named(row, stream))
+
+
+def test_a_mask_of_tiles_hides_whole_tiles_and_no_whole_row() -> None:
+    found = 0
+    for row, stream in streams():
+        if row["mask"] == "boolean mask that hides whole tiles":
+            mask = stream.keywords["attn_mask"]
+            assert mask.any(-1).all()
+            found += 0 in torch.nn.functional.max_pool2d(mask.flatten(0, -3).float(), 8)[..., :1]
+        if found:
+            break
+    assert found
+
+
+def test_flash_calls_have_heads_behind_positions_and_no_keyword_for_groups() -> None:
+    for count, (_, stream) in enumerate(streams("flash")):
+        query, key, value = stream.tensors()
+        assert query.shape[1] == stream.case.q_len
+        assert key.shape[1] == value.shape[1] == stream.case.kv_len
+        assert "enable_gqa" not in stream.keywords
+        if count == 20:
+            break
