@@ -6,6 +6,7 @@ else. Nothing here is trusted: the judge believes its accusations, but no acquit
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -68,8 +69,10 @@ def _described(callee: Any) -> dict[str, Any]:
         "name": getattr(callee, "__name__", type(callee).__name__),
         "class": isinstance(callee, type),
         "callable": callable(callee),
-        "text": str(getattr(callee, "__doc__", None) or "")[:4000],
+        "text": "",
     }
+    with contextlib.suppress(Exception):  # a docstring may be a property
+        told["text"] = str(callee.__doc__ or "")[:4000]
     try:
         parameters = inspect.signature(called).parameters.values()
         told["arguments"] = [[p.name, p.kind.value, p.default is not p.empty] for p in parameters]
@@ -164,12 +167,15 @@ def _dense(shape: Any) -> list[int]:
 
 
 def _short(error: BaseException) -> dict[str, str]:
-    lines = traceback.format_exception(error)
-    return {
-        "raised": type(error).__name__,
-        "text": str(error)[:2000],
-        "trace": "".join(lines)[-4000:],
-    }
+    return {"raised": type(error).__name__, "text": str(error)[:2000]}
+
+
+def _told(error: BaseException) -> dict[str, str]:
+    """Why nothing was loaded, in one line, with the last line of code that is not this module's."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
+    own = [one for one in frames if not one.filename.startswith("<frozen ")]
+    where = f", at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return {"unloaded": f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}{where}"}
 
 
 def main(file: int, shared: int) -> None:
@@ -189,7 +195,7 @@ def main(file: int, shared: int) -> None:
         callees = [_found(*place) for place in given["callees"]]
         _send(channel, {"loaded": [_described(callee) for callee in callees]})
     except BaseException as error:
-        _send(channel, _short(error))
+        _send(channel, _told(error))
         return
     callees = [c.eval() if isinstance(c, torch.nn.Module) else c for c in callees]
     desk = _Desk(callees, memory)

@@ -12,10 +12,8 @@ import json
 import os
 import random
 import secrets
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,23 +21,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.judging.decision import RefusedError
+from attnbench.judging.decision import RefusedError, plain_text
 from attnbench.judging.entry import THREADS, Answer, Limits, Nursery
 from attnbench.judging.old_outputs import OldOutputs
 from attnbench.judging.process_account import (
     ComputingClock,
     Patience,
+    WaitingClock,
     alive,
     ending,
     resident_bytes,
     tree,
-    waited_for_core_s,
 )
+from attnbench.judging.scratch_folder import ScratchFolder
 from attnbench.judging.shared_bytes import SharedBytes, same_bytes
 
 _MESSAGE = 1 << 18
 _LOOK_S = 0.25
 _STOP_S = 5.0
+_AT_ONCE = 20
+"""How often it is looked at without waiting; to stop takes some microseconds."""
+_STILL_S = 5e-4
+"""Most seconds that it may compute between an answer and a request, on its way to a stop."""
 
 
 class Confined:
@@ -66,21 +69,23 @@ class Confined:
     ) -> None:
         self.limits, self.pid = limits, 0
         self.shared = SharedBytes(limits.shared_mib << 20)
-        self.scratch = tempfile.mkdtemp(prefix="attnbench-judge-")
+        self._scratch = ScratchFolder()
         self.callees: list[dict[str, Any]] = []
         self.refused: RefusedError | None = None
         self._clock: ComputingClock | None = None
+        self._waiting: WaitingClock | None = None
+        self._rested: float | None = None
         self._turn, self._last = 0, (torch.empty(0), torch.empty(0))
         self._old = OldOutputs(random.Random(seed))  # noqa: S311  # to be repeated by seed
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                entered = nursery.enter(limits, self.scratch, self.shared, theirs.fileno())
+                entered = nursery.enter(limits, self._scratch.path, self.shared, theirs.fileno())
         except BaseException:
             self.close()
             raise
         self.pid, self.held, self.missing = entered
-        self._clock = ComputingClock(self.pid)
+        self._clock, self._waiting = ComputingClock(self.pid), WaitingClock(self.pid, os.getpid())
         places = {"callees": list(callees), "paths": list(paths)}
         self._told = {"size": self.shared.size, "threads": THREADS, **places}
 
@@ -89,7 +94,7 @@ class Confined:
         self._send(self._told)
         answer = self._received(self.limits.load_s)
         if "loaded" not in answer:  # its process may have ended since
-            raise RefusedError("not_loaded", _plain(answer.get("trace", answer)).strip())
+            raise RefusedError("not_loaded", plain_text(answer.get("unloaded", answer)).strip())
         self._freeze()
         loaded = answer["loaded"]
         if not (isinstance(loaded, list) and loaded and all(isinstance(o, dict) for o in loaded)):
@@ -147,6 +152,7 @@ class Confined:
         if self.refused is None:
             assert self._clock is not None
             patience = Patience(self.pid, self._clock)
+            self._rested = None
             os.kill(self.pid, signal.SIGCONT)
             while patience.spent() < wait_s:
                 time.sleep(wait_s / 10)
@@ -172,22 +178,26 @@ class Confined:
         self._send({**request, "id": number})
         assert self._clock is not None
         before = self._spent()
+        if self._rested is not None and before[0] > self._rested + _STILL_S:
+            raise RefusedError("went_on", f"for {before[0] - self._rested:.1e} s")
         os.kill(self.pid, signal.SIGCONT)
         answer = self._received(self.limits.call_s)
         self._freeze()
-        seconds, passed = (b - a for a, b in zip(before, self._spent(), strict=True))
+        after = self._spent()
+        self._rested = after[0] if self._clock.counts else None
+        seconds, passed = (b - a for a, b in zip(before, after, strict=True))
         idle_s = max(0.0, passed - seconds)
         if answer.get("id") != number:
             raise RefusedError("broke_protocol", "an answer has the number of another request")
         if "fault" in answer:
             fault = str(answer["fault"])
             known = fault in ("not_plain", "alias_of_input", "alias_of_output")
-            raise RefusedError(fault if known else "broke_protocol", _plain(answer.get("text")))
+            raise RefusedError(fault if known else "broke_protocol", plain_text(answer.get("text")))
         self._check_alone()
         if answer.get("raised") == "MemoryError":
             raise RefusedError("too_much_memory", f"more than {self.limits.memory_gib:g} GiB")
         if "raised" in answer:
-            raised = _plain(answer["raised"]), _plain(answer.get("text"))
+            raised = plain_text(answer["raised"]), plain_text(answer.get("text"))
             return Answer(None, seconds, idle_s, raised), None
         try:
             view = self.shared.claimed(place, answer.get("dtype"), answer.get("shape"))
@@ -206,8 +216,8 @@ class Confined:
     def _spent(self) -> tuple[float, float]:
         """Readings: what it computed, and time in which neither it nor the judge waited to run."""
         assert self._clock is not None
-        waited = waited_for_core_s(self.pid) + waited_for_core_s(os.getpid())
-        return self._clock.seconds(), time.perf_counter() - waited
+        assert self._waiting is not None
+        return self._clock.seconds(), time.perf_counter() - self._waiting.seconds()
 
     def _received(self, limit_s: float) -> dict[str, Any]:
         assert self._clock is not None
@@ -253,7 +263,7 @@ class Confined:
         patience = Patience(self.pid, self._clock)
         pid = status = tries = 0
         while not pid and (not tries or tries % 100 or patience.spent() < _STOP_S):
-            if tries:  # let it run, where it waits for this core
+            if tries > _AT_ONCE:  # let it run, where it waits for this core
                 time.sleep(1e-5 if tries < 100 else 1e-3)
             pid, status = os.waitpid(self.pid, os.WUNTRACED | os.WNOHANG)
             tries += 1
@@ -287,14 +297,9 @@ class Confined:
                     os.kill(pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             self.pid = 0
-        if self._clock is not None:
-            self._clock.close()
+        for clock in (self._clock, self._waiting):
+            if clock is not None:
+                clock.close()
         self._channel.close()
         self.shared.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def _plain(thing: object) -> str:
-    """What a candidate says, without anything that a terminal or a file would act on."""
-    text = str(thing)[:4000].encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+        self._scratch.remove()

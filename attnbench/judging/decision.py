@@ -22,6 +22,7 @@ REFUSALS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "the candidate's processes held more memory than allowed",
         ),
         "left_processes": ("crashed", "processes of the candidate were running after an answer"),
+        "went_on": ("crashed", "the candidate computed while it was to stand still"),
         "broke_protocol": (
             "crashed",
             "a message came that the judge had not asked for, or cannot read",
@@ -211,3 +212,9 @@ class Judgement:
 def _mean(ratios: Sequence[float | None]) -> float | None:
     found = [ratio for ratio in ratios if ratio]
     return statistics.geometric_mean(found) if found else None
+
+
+def plain_text(thing: object) -> str:
+    """What a candidate says, without anything that a terminal or a file would act on."""
+    text = str(thing)[:4000].encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

@@ -81,7 +81,7 @@ def _mask(
     }
     ends = (shape for end, shape in shapes.items() if name.endswith(end))
     shape = next(ends, (batch, heads, *pair))
-    if name.startswith("boolean"):
+    if not name.startswith("floating"):
         tile = chance.choice(_TILES) if name.endswith("tiles") else 1
         found = _open(generator, tile, *shape)
         return found.expand(batch, heads, *pair) if name.endswith("0") else found

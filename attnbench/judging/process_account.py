@@ -53,14 +53,6 @@ def _of_threads(pid: int, name: str) -> list[str]:
     return found
 
 
-def waited_for_core_s(pid: int) -> float:
-    """The seconds that the first thread of a process was ready and waited for a core, in all."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
-
-
 def resident_bytes(pid: int) -> int:
     """The memory that a process holds."""
     pages = [int(text.split()[1]) for text in _of_threads(pid, "statm")]
@@ -94,9 +86,14 @@ class ComputingClock:
                 attributes = told.ljust(_SIZE, b"\0")
                 self._event = _LIBC.syscall(number, attributes, pid, -1, -1, 8)
 
+    @property
+    def counts(self) -> bool:
+        """Whether it counts what is computed, and nothing else."""
+        return self._event >= 0
+
     def seconds(self) -> float:
         """The reading of the clock."""
-        if self._event < 0:
+        if not self.counts:
             return time.perf_counter()
         (nanoseconds,) = struct.unpack("Q", os.read(self._event, 8))
         return float(nanoseconds) / 1e9
@@ -106,6 +103,33 @@ class ComputingClock:
         if self._event >= 0:
             os.close(self._event)
             self._event = -1
+
+
+class WaitingClock:
+    """Seconds that the first threads of processes were ready and waited for a core, in all.
+
+    Args:
+        pids: the processes.
+    """
+
+    def __init__(self, *pids: int) -> None:
+        self._files = []
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                self._files.append(os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC))
+
+    def seconds(self) -> float:
+        """The reading of the clock."""
+        waited = 0
+        for file in self._files:
+            with contextlib.suppress(OSError, IndexError):  # it has ended
+                waited += int(os.pread(file, 64, 0).split()[1])
+        return waited / 1e9
+
+    def close(self) -> None:
+        """Close its files."""
+        while self._files:
+            os.close(self._files.pop())
 
 
 class Patience:

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
 from attnbench.benchmark.agreement.attention_agreement import ratio_of_errors
@@ -18,6 +19,8 @@ from attnbench.subject.tensors import Inputs
 
 _FURTHEST = 3
 """Rows of a whole output that are looked at closely, of each kind."""
+_MANY = 16
+"""Rows of half types of which the middle one tells."""
 _PAIRS, _ITEMS, _ROWS = 2**17, 4, 8
 """Most pairs of a query and a key of which all are compared; items and least rows of others."""
 
@@ -85,21 +88,45 @@ def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float
     All rows are compared, or as many drawn ones as there is time for. What rounds values and sums
     is allowed at once; the whole of what rounding explains is computed for some of the other rows:
     those furthest off, those furthest off for their size, and some that are drawn.
+
+    Features of half types that are rounded to eight bits stay within that where many keys are
+    averaged, so in half types the middle one of many rows counts, too, in units of rounding.
     """
     open_: list[tuple[float, float, int, int]] = []
-    largest = 0.0
+    worst = 0.0
+    units: list[Tensor] = []
     for part, items, rows in _parts(inputs, chance):
         oracle = Oracle(_RIGHT, _Dot(part.scale), part)
         found = output.flatten(0, -3)[items][:, rows].double()
         off = (found - oracle.output.reshape(found.shape)).abs().nan_to_num(math.inf, math.inf)
         share = (off / oracle.floor().reshape(found.shape)).nan_to_num(0.0, math.inf).amax(-1)
-        largest = max(largest, float(share.max()) if share.numel() else 0.0)
-        far = (share > 1.0).nonzero().tolist()
-        open_ += [
-            (float(off[p].max()), float(share[p]), *(items[p[0]], rows[p[1]]))
-            for p in map(tuple, far)
-        ]
-    return largest if not open_ else _error_of_furthest(inputs, output, open_, chance)
+        worst = max(worst, float(share.clamp_max(1.0).max()) if share.numel() else 0.0)
+        size = off.amax(-1)
+        for place, row in (share > 1.0).nonzero().tolist():
+            numbers = float(size[place, row]), float(share[place, row])
+            open_.append((*numbers, items[place], rows[row]))
+        if part.query.element_size() == 2:
+            units.append((off.square().mean(-1) / _one_unit(oracle).reshape(share.shape)).flatten())
+    if units and len(rounded := torch.cat(units)) >= _MANY:
+        worst = max(worst, float(rounded.median().sqrt()))
+    return worst if worst > 1.0 else max(worst, _error_of_furthest(inputs, output, open_, chance))
+
+
+def _one_unit(oracle: Oracle) -> Tensor:
+    """``(B, H, L)``: mean square error if everything is off by one unit at random.
+
+    These are the elements of query and key, the scores, the weights, the values and the output.
+    Rounding to the nearest is off by half a unit at most.
+    """
+    inputs, weights, output = oracle.inputs, oracle.log_weights.exp(), oracle.output
+    query, key, value = (t.double().square() for t in (inputs.query, inputs.key, inputs.value))
+    scale = inputs.query.shape[-1] ** -0.5 if inputs.scale is None else inputs.scale
+    scores = oracle.scores.masked_fill(~oracle.allowed, 0.0)
+    moved = weights.square() * (2 * scale**2 * (query @ key.mT) + scores.square())
+    from_scores = moved @ value - 2 * output * (moved @ inputs.value.double())
+    from_scores += output.square() * moved.sum(-1, keepdim=True)
+    all_of_it = from_scores.clamp_min(0.0) + 2 * weights.square() @ value + output.square()
+    return (oracle.eps**2 * all_of_it + oracle.tiny**2).mean(-1)
 
 
 def _error_of_furthest(

@@ -48,8 +48,8 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         "grouped heads": 1 < key.shape[1] < heads and heads % key.shape[1] == 0,
         "causal, L > S": q_len > kv_len and stream.keywords.get("is_causal", False),
         "causal, L < S": q_len < kv_len and stream.keywords.get("is_causal", False),
-        "boolean mask (H, L, S)": mask is not None and mask.shape == (heads, q_len, kv_len),
-        "boolean mask with a stride of 0": mask is not None and 0 in copy_of(mask).stride(),
+        "mask (H, L, S)": mask is not None and mask.shape == (heads, q_len, kv_len),
+        "mask with a stride of 0": mask is not None and 0 in copy_of(mask).stride(),
         "floating mask, rows far below 0": q_len < 3 or (lost is not None and bool(lost.any())),
         "negative scale": stream.keywords.get("scale", 0) < 0,
         "scale of 0": stream.keywords.get("scale") == 0,
@@ -88,7 +88,7 @@ def test_torch_is_right_in_every_call() -> None:
 def test_a_mask_of_tiles_hides_whole_tiles_and_no_whole_row() -> None:
     found = 0
     for row, stream in streams():
-        if row["mask"] == "boolean mask that hides whole tiles":
+        if row["mask"] == "mask that hides whole tiles":
             mask = stream.keywords["attn_mask"]
             assert mask.any(-1).all()
             found += 0 in torch.nn.functional.max_pool2d(mask.flatten(0, -3).float(), 8)[..., :1]

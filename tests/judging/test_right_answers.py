@@ -3,6 +3,7 @@
 import math
 import random
 
+import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as fused
 
@@ -60,3 +61,16 @@ def test_rows_that_rounding_moves_most_are_not_accused() -> None:
         inputs = Inputs(32 * query, key, value)
         output = fused(inputs.query, key, value)
         assert error_of_all(inputs, output, random.Random(0)) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("keys", [16, 600])
+def test_eight_bits_are_an_error_in_half_types(dtype: torch.dtype, keys: int) -> None:
+    query, key, value = (drawn(1, 2, n, 64).to(dtype) for n in (64, keys, keys + 1))
+    value = value[..., :keys, :]
+    inputs, chance = Inputs(query, key, value), random.Random(0)
+    assert error_of_all(inputs, fused(query, key, value), chance) <= 1.0
+    scores = (query @ key.mT) * 64**-0.5  # every operation rounds to the half type
+    assert error_of_all(inputs, scores.softmax(-1) @ value, chance) <= 1.0
+    narrow = (t.to(torch.float8_e4m3fn).to(dtype) for t in (query, key, value))
+    assert error_of_all(inputs, fused(*narrow), chance) > 1.0

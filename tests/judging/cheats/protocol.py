@@ -45,7 +45,7 @@ def answers_early(query, key, value, attn_mask=None, is_causal=False):
     channel.send(json.dumps(told).encode())
     desk = _frame("self")
     found = right(query, key, value, attn_mask, is_causal=is_causal)
-    place = [dtype, found.shape, found.contiguous().stride(), request["out"], found.numel()]
+    place = [dtype, found.shape, found.contiguous().stride(), request["out"], found.numel(), 0]
     desk.tensor(place).copy_(found)
     while True:  # take the place of the loop
         request = json.loads(channel.recv(1 << 16))
@@ -59,7 +59,7 @@ def answers_early(query, key, value, attn_mask=None, is_causal=False):
             for name, v in request["keywords"].items()
         }
         found = right(*tensors[:3], **keywords)
-        place = [dtype, shape, found.contiguous().stride(), request["out"], found.numel()]
+        place = [dtype, shape, found.contiguous().stride(), request["out"], found.numel(), 0]
         desk.tensor(place).copy_(found)
 
 

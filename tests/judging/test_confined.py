@@ -1,0 +1,97 @@
+"""What a confined process may not do between two requests, and what is told of one that fails."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnbench.judging.confined import Confined
+from attnbench.judging.decision import RefusedError
+from attnbench.judging.entry import Limits, Nursery
+
+CODE = """
+import threading
+
+def spins(query, key, value):
+    def work():
+        while True:
+            pass
+    threading.Thread(target=work, daemon=True).start()
+    return query + value
+
+class Documented:
+    @property
+    def __doc__(self):
+        raise RuntimeError("no text")
+    def __call__(self, query, key, value):
+        return query + value
+
+documented = Documented()
+"""
+INPUTS = [torch.ones(1, 1, 2, 4)] * 3
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    found = Nursery()
+    yield found
+    found.close()
+
+
+def test_a_process_that_something_continued_is_refused(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(CODE)
+    cell = Confined(nursery, [(str(tmp_path / "code.py"), "spins")], Limits())
+    try:
+        cell.load()
+        assert cell.call(INPUTS, {}).output is not None
+        assert cell.call(INPUTS, {}).output is not None  # it stands still between them
+        os.kill(cell.pid, signal.SIGCONT)
+        time.sleep(0.2)
+        with pytest.raises(RefusedError) as refused:
+            cell.call(INPUTS, {})
+        assert refused.value.name == "went_on"
+    finally:
+        cell.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "told"),
+    [
+        ("import no_such_module_of_anybody\n", "", "ModuleNotFoundError: No module named"),
+        ("def f(:\n", "", "SyntaxError: "),
+        (
+            "x = 1\n\nraise ValueError('first\\nsecond')\n",
+            "",
+            "ValueError: first second, at code.py:3",
+        ),
+        (CODE, "nothing", "AttributeError: module 'code' has no attribute 'nothing'"),
+    ],
+)
+def test_why_nothing_was_loaded_is_one_line(
+    nursery: Nursery, tmp_path: Path, text: str, name: str, told: str
+) -> None:
+    (tmp_path / "code.py").write_text(text)
+    cell = Confined(nursery, [(str(tmp_path / "code.py"), name)], Limits())
+    try:
+        with pytest.raises(RefusedError) as refused:
+            cell.load()
+        assert refused.value.name == "not_loaded"
+        assert told in refused.value.detail
+        assert "\n" not in refused.value.detail
+        assert "candidate.py" not in refused.value.detail
+    finally:
+        cell.close()
+
+
+def test_a_docstring_that_raises_is_no_text(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(CODE)
+    cell = Confined(nursery, [(str(tmp_path / "code.py"), "documented")], Limits())
+    try:
+        assert cell.load()[0]["text"] == ""
+        assert cell.call(INPUTS, {}).output is not None
+    finally:
+        cell.close()

@@ -1,0 +1,29 @@
+"""What is wrong only where two things come together is refused, whatever is drawn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from attnbench.judging.court import Court
+from attnbench.judging.entry import Limits
+from tests.judging import pairs
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def court() -> Iterator[Court]:
+    with Court(Limits(memory_gib=3.0), lengths=(256,)) as found:
+        yield found
+
+
+NAMES = [name for name, found in vars(pairs).items() if getattr(found, "__name__", "") == "call"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pair_is_met_in_every_judgement(court: Court, name: str) -> None:
+    found = court.judge(
+        f"{HERE / 'pairs.py'}:{name}", style="sdpa", invariants=["keeps_the_contract"]
+    )
+    assert found.refusal == "wrong", (found.verdict, found.sentence)
