@@ -35,7 +35,7 @@ def stream_of(
         keywords["is_causal"] = True
     elif level["mask"]:
         keywords["attn_mask"] = _mask(row["mask"], sizes, level["dtype"], chance, generator)
-    if level["scale"] is not None:
+    if level["scale"]:
         keywords["scale"] = _scale(level["scale"], chance)
     if sizes.kv_heads != sizes.heads and style == "sdpa":
         keywords["enable_gqa"] = True
@@ -59,7 +59,7 @@ def stream_of(
     )
 
 
-def _scale(ends: tuple[float, float], chance: random.Random) -> float:
+def _scale(ends: list[float], chance: random.Random) -> float:
     """A number of a range, by its logarithm; both ends have the same sign, or are 0."""
     if not all(ends):
         return 0.0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as fused
 
-from attnbench.judging.axes import FEW, MANY, axes_for
+from attnbench.judging.axes import AXES, FEW, MANY, axes_for
 from attnbench.judging.covering import Row, cover
 from attnbench.judging.drawn_streams import stream_of
 from attnbench.judging.fresh_calls import Stream
@@ -86,15 +86,16 @@ def test_torch_is_right_in_every_call() -> None:
 
 
 def test_a_mask_of_tiles_hides_whole_tiles_and_no_whole_row() -> None:
-    found = 0
-    for row, stream in streams():
-        if row["mask"] == "mask that hides whole tiles":
-            mask = stream.keywords["attn_mask"]
-            assert mask.any(-1).all()
-            found += 0 in torch.nn.functional.max_pool2d(mask.flatten(0, -3).float(), 8)[..., :1]
-        if found:
-            break
-    assert found
+    row = {axis: next(iter(levels)) for axis, levels in AXES.items()}
+    row |= {"L": "L of 129 to 512", "S": "S of 129 to 512", "mask": "mask that hides whole tiles"}
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        stream = stream_of(row, "sdpa", "top_left", random.Random(seed), generator)
+        mask = stream.keywords["attn_mask"]
+        eights = mask[..., :128, :128].unflatten(-1, (16, 8)).unflatten(-3, (16, 8))
+        assert mask.any(-1).all()
+        assert not mask.all()
+        assert (eights == eights[..., :1, :, :1]).all()  # tiles are multiples of eight
 
 
 def test_flash_calls_have_heads_behind_positions_and_no_keyword_for_groups() -> None:
