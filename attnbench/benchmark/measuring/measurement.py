@@ -239,17 +239,17 @@ def _distribution(subject: Subject) -> dict[str, str]:
     return {plugin.distribution: plugin.version for plugin in plugins}
 
 
-def devices(names: Sequence[str] | None) -> list[str]:
+def devices(wanted: Sequence[str] | None) -> list[str]:
     """Check the requested devices; by default, return the CPU and the accelerator if present.
 
     Raises:
         DeviceError: a device is not available.
     """
-    if names is None:
+    if wanted is None:
         return available_devices()
-    for name in names:
+    for name in wanted:
         check_device(name)
-    return list(names)
+    return list(wanted)
 
 
 def _first_line(error: BaseException) -> str:
