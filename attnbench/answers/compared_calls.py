@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from attnbench.answers.way import Tensors
+from attnbench.answers.way import Tensors, short
 from attnbench.cases.case import Case
 from attnbench.errors import InputsError
 from attnbench.subject.input_files import load_inputs
@@ -104,6 +104,15 @@ def made(subject: Subject, case: Case, weights: str | None) -> nn.Module:
     return module.to(getattr(torch, case.dtype))
 
 
+def own_inputs(file: str, dtype: torch.dtype) -> tuple[str, Inputs]:
+    """The inputs of a file in a dtype, and what they are called where it holds less than theirs."""
+    given = load_inputs(file)
+    wide = given.query.dtype
+    loses = torch.finfo(wide).eps < torch.finfo(dtype).eps
+    words = f"{file}, rounded from {short(wide)} to {short(dtype)}" if loses else file
+    return words, given.map(lambda t: t.to(dtype))
+
+
 def layer_call(
     layer: LayerSubject, dtype: torch.dtype, mask: str = "none", length: int = LENGTH
 ) -> ComparedCall:
@@ -131,9 +140,9 @@ def calls_of(
         yield layer_call(subject, dtype, length=_LONG[1])
         return
     if file is not None:
-        own = load_inputs(file).map(lambda t: t.to(dtype))
+        words, own = own_inputs(file, dtype)
         sizes = (own.query.shape[-1], own.key.shape[-1], own.value.shape[-1])
-        yield ComparedCall(file, Case((2,), 3, 5, *sizes, name), own)
+        yield ComparedCall(words, Case((2,), 3, 5, *sizes, name), own)
         return
     drawn = [Case((2, 3), 9, LENGTH, 16, 16, 16, name, mask=mask, seed=1) for mask in _MASKS]
     drawn.append(Case((1, 2), *_LONG, 16, 16, 16, name, mask="causal", seed=1))

@@ -51,7 +51,7 @@ def difference(
 
     Returns:
         A row for each call that was compared: fields of :class:`Difference`, and with ``logits``
-        the share of ``flipped`` argmaxes and the mean ``kl``.
+        ``flipped_share`` of argmaxes and the mean divergence ``kl_nats``.
 
     Raises:
         UsageError: the ways do not fit each other, or the question does not fit the subject.
@@ -100,7 +100,7 @@ def _compared(pair: Pair, *, logits: bool) -> dict[str, Any]:
     found = compare_ways(first, second, given)
     if pair.by_convention and found.verdict == "bug":
         values = [run(way, given)[found.place].item() for way in (first, second)]
-        if all(map(math.isfinite, values)):
+        if math.isfinite(values[0]) == math.isfinite(values[1]):
             told = f"{first.name} gives {values[0]:.4g}, {second.name} {values[1]:.4g}"
             said = f"what a query without keys gives is a convention, and {told}"
             found = replace(found, verdict=CONVENTION, reason=said)
@@ -117,8 +117,8 @@ def _as_logits(first: Way, second: Way, inputs: Tensors) -> dict[str, float]:
         )
     log_p, log_q = one.log_softmax(-1), two.log_softmax(-1)
     return {
-        "flipped": float((one.argmax(-1) != two.argmax(-1)).double().mean()),
-        "kl": float((log_p.exp() * (log_p - log_q)).sum(-1).mean()),
+        "flipped_share": float((one.argmax(-1) != two.argmax(-1)).double().mean()),
+        "kl_nats": float((log_p.exp() * (log_p - log_q)).sum(-1).mean()),
     }
 
 

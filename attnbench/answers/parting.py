@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import takewhile
 from typing import Any
@@ -15,6 +16,9 @@ from attnbench.answers.tracing import Operation, Trace, joined, traced
 from attnbench.answers.way import UNITS, Tensors, Way, equal, short, widened
 from attnbench.oracle.operations import RoundedOperations
 from attnbench.oracle.references import NormEpsilon
+
+_LARGE = 3e4
+"""What stands for infinity in a mask of float16, and in those of wider types, is beyond this."""
 
 _SAME = 1e-9
 """Relative difference of equal values in float64, whatever the order of sums."""
@@ -162,19 +166,60 @@ def random_operation(way: Way, inputs: Tensors) -> str:
     return ""
 
 
-def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
-    """Where a way loses more than rounding: its first submodule and operation that is off."""
-    with torch.no_grad(), traced(way.module) as narrow:
-        given = [t.to(way.dtype) if t.is_floating_point() else t for t in inputs]
-        way.call(way.module, given)
-    runs, eps = [], torch.finfo(way.dtype).eps
+def narrows(way: Way, inputs: Tensors) -> bool:
+    """Whether a way computes in a half type even if everything that it is given is float64."""
+    module, given = widened(way, inputs)
+    with torch.no_grad(), NormEpsilon(way.dtype), traced(module) as trace:
+        way.call(module, given)
+    return any(operation.output.dtype.itemsize < 4 for operation in trace.operations)
+
+
+def _three_traces(way: Way, inputs: Tensors) -> Iterator[Trace]:
+    """Yield what happens in a way's own dtype, in float64, and there with roundings."""
+    eps = torch.finfo(way.dtype).eps
+    with torch.no_grad(), traced(way.module) as trace:
+        way.call(way.module, [t.to(way.dtype) if t.is_floating_point() else t for t in inputs])
+    yield trace
     for rounded in (False, True):
         module, given = widened(way, inputs)
         mode = RoundedOperations(eps, (*given, *module.parameters())) if rounded else nullcontext()
-        with torch.no_grad(), NormEpsilon(way.dtype), traced(module) as trace, mode:
+        # rounded within, so that what rounding itself computes is not recorded
+        with torch.no_grad(), NormEpsilon(way.dtype), mode, traced(module) as trace:
             way.call(module, given)
-        runs.append(trace)
-    wide, moved = runs
+        yield trace
+
+
+def _alike(traces: Sequence[Trace]) -> Iterator[tuple[Operation, ...]]:
+    """The operations of several runs, until they do other things."""
+    together = zip(*(trace.operations for trace in traces), strict=False)
+    return takewhile(lambda some: len({one.name for one in some}) == 1, together)
+
+
+def coarse_table(way: Way, inputs: Tensors) -> tuple[Any, ...]:
+    """How far a table is off that is computed in a half type from no data, in units, and where.
+
+    Angles of positions are one: float32 holds them far better than a half type holds their cosine.
+
+    Returns:
+        ``()`` without such a table.
+    """
+    eps = torch.finfo(way.dtype).eps
+    if eps <= torch.finfo(torch.float32).eps:
+        return ()
+    for own, right, near in _alike([*_three_traces(way, inputs)]):
+        tables = [one.output.double().clamp(-_LARGE, _LARGE) for one in (own, right, near)]
+        if not _varies(tables[1]) or not equal(tables[1], tables[2]):
+            continue
+        off = float((tables[0] - tables[1]).abs().max() / tables[1].abs().max() / eps)
+        if off > UNITS:
+            return off, _in_words(way.name, own)
+    return ()
+
+
+def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
+    """Where a way loses more than rounding: its first submodule and operation that is off."""
+    eps = torch.finfo(way.dtype).eps
+    narrow, wide, moved = traces = [*_three_traces(way, inputs)]
 
     def lost(own: Tensor, right: Tensor, near: Tensor) -> bool:
         if not own.shape == right.shape == near.shape or not own.numel():
@@ -185,16 +230,13 @@ def loss_of_one(way: Way, inputs: Tensors) -> dict[str, Any]:
 
     module_name = None
     for name, tensors in narrow.modules.items():
-        others = [trace.modules.get(name, []) for trace in runs]
+        others = [trace.modules.get(name, []) for trace in (wide, moved)]
         if any(map(lost, tensors, others[0], others[1])):
             module_name = name
             break
     parted = next((o for o in narrow.operations if torch.finfo(o.output.dtype).eps > eps), None)
     if parted is None:
-        triples = zip(narrow.operations, wide.operations, moved.operations, strict=False)
-        alike = takewhile(lambda three: len({one.name for one in three}) == 1, triples)
-        parted = next(
-            (o for o, *others in alike if lost(o.output, *(t.output for t in others))), None
-        )
+        alike = _alike(traces)
+        parted = next((o for o, *rest in alike if lost(o.output, *(t.output for t in rest))), None)
     told = () if parted is None else (_in_words(way.name, parted),)
     return {"parted_in": module_name, "operations": told}

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.answers.compared_calls import own_inputs
 from attnbench.cases.case import Case
 from attnbench.errors import RefusalError
 from attnbench.invariants.bitwise import ARRANGEMENTS, Arrangement, Rerun
 from attnbench.oracle.budget import Oracle
 from attnbench.registry.address import Address
-from attnbench.subject.input_files import load_inputs
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -95,11 +95,12 @@ def _given(
 ) -> Iterator[tuple[str, nn.Module, Inputs]]:
     """Yield growing calls: what each is called, a module, and inputs."""
     if file is not None:
-        own = load_inputs(file).map(lambda t: t.to(getattr(torch, dtype)).to(device))
+        words, own = own_inputs(file, getattr(torch, dtype))
+        own = own.map(lambda t: t.to(device))
         sizes = (own.query.shape[-1], own.key.shape[-1], own.value.shape[-1])
         torch.default_generator.manual_seed(0)
         module = subject.make(*sizes).to(dtype=getattr(torch, dtype), device=device).eval()
-        yield f"the tensors of {file}", module, own
+        yield words, module, own
         return
     seen = set()
     for length in _LENGTHS:

@@ -135,7 +135,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
             "call": row["call"],
             "verdict": row["verdict"],
             **_numbers(row),
-            **{key: row[key] for key in ("flipped", "kl") if key in row},
+            **{key: row[key] for key in ("flipped_share", "kl_nats") if key in row},
         }
         for row in rows
     ]

@@ -90,7 +90,8 @@ class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch
         if not any(tensor in self.data for tensor in _tensors((args, kwargs))):
             return func(*args, **(kwargs or {}))
         result = self._round_results(func, types, args, kwargs)
-        self.data.update(dict.fromkeys(_tensors(result), True))
+        floating = (tensor for tensor in _tensors(result) if tensor.is_floating_point())
+        self.data.update(dict.fromkeys(floating, True))  # a position of a token is no data
         return result
 
     def _round_results(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

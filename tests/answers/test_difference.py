@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from attnbench.answers.difference import Difference, compare_ways
 from attnbench.answers.way import Way
 from attnbench.cli import main
 from attnbench.errors import UsageError
+from attnbench.saved_inputs import save_inputs
 
 X = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(0))
 
@@ -202,7 +204,7 @@ def test_logits_have_flips_and_a_divergence() -> None:
     rows = difference(
         ["causal_attention"], question="dtype", values=("float32", "bfloat16"), logits=True
     )
-    assert all(0 <= row["flipped"] < 0.2 and 0 <= row["kl"] < 0.1 for row in rows)
+    assert all(0 <= row["flipped_share"] < 0.2 and 0 <= row["kl_nats"] < 0.1 for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +236,65 @@ def test_the_command_prints_the_verdict_and_exits_with_1_for_a_bug(capsys: Any) 
     printed = capsys.readouterr().out
     assert "bug: scaled_dot and dot compute different things" in printed
     assert "query @ key.mT" in printed
+
+
+def test_nan_in_both_is_a_bug_of_both_and_an_error_where_it_is_given() -> None:
+    def broken(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return sdpa(query, key, value) / torch.zeros(())
+
+    found = compare_ways(_way(broken), _way(broken), [X])
+    assert found.verdict == "bug"
+    assert "288 of 288 elements are NaN or infinite in both" in found.reason
+    given = X.clone()
+    given[0, 0, 0] = math.nan
+    with pytest.raises(UsageError, match="the inputs hold NaN or infinity"):
+        compare_ways(_way(eager), _way(sdpa), [given])
+
+
+def test_own_tensors_that_are_rounded_are_told(tmp_path: Any, capsys: Any) -> None:
+    file = tmp_path / "own.safetensors"
+    query, key, value = torch.randn(3, 1, 2, 5, 8, dtype=torch.float64)
+    save_inputs(file, query, key, value)
+    for dtype, told in (("float32", ", rounded from float64 to float32"), ("float64", "")):
+        arguments = ["scaled_dot", "scaled_dot/fused", "--dtype", dtype, "--inputs", str(file)]
+        assert main(["diff", *arguments, "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["rows"]
+        assert row["call"] == f"{file}{told}"
+
+
+def test_many_roundings_are_tried_only_where_few_explain_too_little() -> None:
+    class Counted(Block):
+        calls = 0
+
+        def forward(self, hidden: Tensor) -> Tensor:
+            Counted.calls += 1
+            return super().forward(hidden)
+
+    def calls_of(other: Any) -> int:
+        Counted.calls = 0
+        ways = [
+            Way("", Counted(attend), lambda module, given: module(given[0]), torch.float32)
+            for attend in (eager, other)
+        ]
+        compare_ways(ways[0], ways[1], [X])
+        return Counted.calls
+
+    def slightly_off(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return eager(query, key, value) * (1 + 2e-5)
+
+    assert calls_of(scaled_first) < 12
+    assert calls_of(coarse_scale) <= 12  # no number of them explains it
+    assert calls_of(slightly_off) > 20
+
+
+def test_what_float64_tells_apart_is_a_bug_though_half_types_round_it_away() -> None:
+    def shifted(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return sdpa(query, key, value) * 1.001
+
+    found = compare_ways(_way(eager, torch.bfloat16), _way(shifted, torch.bfloat16), [X])
+    assert found.verdict == "bug"
+    assert found.float64_units < 4
+    assert "units of float32" in found.reason
 
 
 def test_a_difference_is_plain_data() -> None:

@@ -64,6 +64,15 @@ def softmax_in_half(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = 
     return scores.softmax(-1, dtype=narrow).nan_to_num(0.0).to(value.dtype) @ value
 
 
+def angles_in_half(*given: Any, **more: Any) -> Tensor:
+    """As ``rotary_in_half``, but the output is a small part of a sum, as in a residual layer."""
+    return given[0] + 2**-6 * rotary_in_half(*given, **more)
+
+
+def angles_in_float32(*given: Any, **more: Any) -> Tensor:
+    return given[0] + 2**-6 * rotary(*given, **more)
+
+
 def shorter_mantissa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
     """Products of 10 bits, as tensor cores have them."""
     if query.dtype == torch.float32:
@@ -86,6 +95,12 @@ def in_wider_type(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = No
     wide = torch.promote_types(query.dtype, torch.float32)
     mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.to(wide)
     return eager(query.to(wide), key.to(wide), value.to(wide), mask).to(query.dtype)
+
+
+def of_bfloat16(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+    """A kernel that knows no other type, whatever it is given."""
+    mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.bfloat16()
+    return eager(query.bfloat16(), key.bfloat16(), value.bfloat16(), mask).to(query.dtype)
 
 
 def rotary(
@@ -217,6 +232,11 @@ BUGS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "softmax in bfloat16": ([spec(eager), spec(softmax_in_half)], {}),
     "products of 10 bits": ([spec(eager), spec(shorter_mantissa)], {}),
     "positions in half": ([spec(rotary), spec(rotary_in_half)], {"dtype": "bfloat16"}),
+    "positions in half within a sum": (
+        [spec(angles_in_float32), spec(angles_in_half)],
+        {"dtype": "bfloat16"},
+    ),
+    "positions in a cache in half": ([decoder(start=1)], {**CACHE, "dtype": "bfloat16"}),
     "a window of 32": ([decoder(window=32), decoder(window=33)], {}),
     "causal corner": (
         [spec(aligned(corner), "is_causal") for corner in ("top_left", "bottom_right")],
@@ -238,6 +258,8 @@ ROUNDING: dict[str, tuple[list[Any], dict[str, Any]]] = {
         for other in (scaled_first, summed_by_hand, in_wider_type, split_keys)
         for dtype in ("float32", "bfloat16", "float16")
     },
+    "angles in float32": ([spec(rotary), spec(rotary)], {"dtype": "bfloat16"}),
+    "kernels of half types alone": ([spec(eager), spec(of_bfloat16)], {"dtype": "bfloat16"}),
     "grouped heads": ([spec(NEIGHBOURS, "enable_gqa")] * 2, {}),
     "cache": ([decoder()], CACHE),
     "cache in half": ([decoder()], {**CACHE, "dtype": "bfloat16"}),
