@@ -196,12 +196,13 @@ class Decoder(nn.Module):
 
     def rotate(self, tensor: Tensor, places: Tensor) -> Tensor:
         count = tensor.shape[-1] // 2
-        rates = 100.0 ** -(torch.arange(count, dtype=tensor.dtype) / count)
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        rates = 100.0 ** -(torch.arange(count, dtype=wide) / count)
         angles = places[..., None] * rates
         if self.coarse and tensor.dtype == torch.float32:
             angles = angles.bfloat16().float()
         left, right = tensor.chunk(2, -1)
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles.cos().to(tensor.dtype), angles.sin().to(tensor.dtype)
         return torch.cat([left * cos - right * sin, left * sin + right * cos], -1)
 
 
