@@ -259,6 +259,7 @@ ROUNDING: dict[str, tuple[list[Any], dict[str, Any]]] = {
         for other in (scaled_first, summed_by_hand, in_wider_type, split_keys)
         for dtype in ("float32", "bfloat16", "float16")
     },
+    "blocks in float64": (["scaled_dot", "scaled_dot/fused"], {"dtype": "float64"}),
     "angles in float32": ([spec(rotary), spec(rotary)], {"dtype": "bfloat16"}),
     "kernels of half types alone": ([spec(eager), spec(of_bfloat16)], {"dtype": "bfloat16"}),
     "grouped heads": ([spec(NEIGHBOURS, "enable_gqa")] * 2, {}),
