@@ -50,7 +50,7 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         "causal, L < S": q_len < kv_len and stream.keywords.get("is_causal", False),
         "mask (H, L, S)": mask is not None and mask.shape == (heads, q_len, kv_len),
         "mask with a stride of 0": mask is not None
-        and (batch * heads * q_len == 1 or 0 in copy_of(mask).stride()),
+        and (heads * q_len == 1 or 0 in copy_of(mask).stride()),
         "floating mask, rows far below 0": q_len < 3 or (lost is not None and bool(lost.any())),
         "negative scale": stream.keywords.get("scale", 0) < 0,
         "scale of 0": stream.keywords.get("scale") == 0,
