@@ -19,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 NAME = re.compile(r"[a-z_0-9]+")
 SOURCES = ("attnbench/invariants", "plugins/attnbench_plugins/laws")
+MAKERS = ("invariant", "layer_invariant", "_law")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
@@ -212,7 +213,7 @@ def _properties_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def _decorators_of(function: ast.FunctionDef) -> list[ast.Call]:
     """The decorators that make an invariant, or a law, of a check."""
     calls = [each for each in function.decorator_list if isinstance(each, ast.Call)]
-    return [each for each in calls if getattr(each.func, "id", "") in ("invariant", "_law")]
+    return [each for each in calls if getattr(each.func, "id", "") in MAKERS]
 
 
 def _invariants_of(tree: ast.Module, a_law: str) -> Iterator[tuple[str, str, str]]:

@@ -37,6 +37,7 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
     kv_len = key.shape[-2]
     lost = None if mask is None or mask.dtype == torch.bool else (mask.float() < -2e4).all(-1)
     return {
+        "several items and heads of long rows": batch > 1 < heads and min(q_len, kv_len) > 128,
         "views of one packed tensor": query.data_ptr() < key.data_ptr()
         and query.untyped_storage().data_ptr() == value.untyped_storage().data_ptr(),
         "pointers that are not aligned": all(t.data_ptr() % 16 for t in (query, key, value)),

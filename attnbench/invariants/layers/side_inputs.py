@@ -61,7 +61,7 @@ class _Beside(LayerCase):
         self.expect(got, expected, real, f"{told}, output", other, allowed=limits, cause=cause)
 
 
-def _follows(what: str, name: str, statement: str) -> Invariant:
+def _follows(name: str, statement: str, what: str) -> Invariant:
     """An invariant on a side input that belongs to its items or tokens."""
 
     def check(subject: Subject, case: Case) -> None:
@@ -158,15 +158,15 @@ def _cases(subject: Subject) -> CaseStrategy:
 
 
 source_is_that_of_the_item = _follows(
-    "source",
     "source_is_that_of_the_item",
     "Each item attends to its own source, however calls are cut, selected, cropped and padded, and "
     "another source changes the output.",
+    "source",
 )
 extras_go_with_their_tokens = _follows(
-    "extras",
     "extras_go_with_their_tokens",
     "Inputs by token count for their own tokens, however calls are cut, selected, cropped and "
     "padded.",
+    "extras",
 )
 attnbench_invariants = hook_of(__name__)
