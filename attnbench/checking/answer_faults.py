@@ -47,7 +47,9 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
         if change is not None:
             message = f"{subject.name} changes its input: {change}"
             return Fault("changes", message, "inputs_changed")
+        state = torch.get_rng_state()
         repeat = subject.output(module, inputs)
+        drew = not torch.equal(state, torch.get_rng_state())
     except RefusalError:
         raise
     except (Exception, SystemExit) as error:
@@ -56,7 +58,7 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
     if bool(first.isnan().any()):
         scores = subject.scores(module, inputs)  # NaN compares as false
         return _nan(subject, first, case, scores is not None and not bool((scores < inf).all()))
-    return _random(subject, first, repeat)
+    return _random(subject, first, repeat, drew=drew)
 
 
 def raised_text(subject: Subject, error: BaseException) -> str:
@@ -108,7 +110,7 @@ def _nan(subject: Subject, output: Tensor, case: Case, has_nan_scores: bool) -> 
     return Fault("nan", text, cause)
 
 
-def _random(subject: Subject, first: Tensor, repeat: Tensor) -> Fault | None:
+def _random(subject: Subject, first: Tensor, repeat: Tensor, *, drew: bool) -> Fault | None:
     if first.numel() == 0:
         return None
     # the order of sums on a device may account for a few units in the last place
@@ -120,6 +122,7 @@ def _random(subject: Subject, first: Tensor, repeat: Tensor) -> Fault | None:
     index = _first_index(difference)
     values = f"{first[index].item():.6g}, then {repeat[index].item():.6g} for the same call"
     text = f"{subject.name} answers differently the second time: output{list(index)} = {values}"
+    text += ", in which it draws random numbers" if drew else ""
     return Fault("random", text, "not_deterministic")
 
 

@@ -173,7 +173,8 @@ def planned(
         registry().validate(subject.spec, excused=excused)
         if dtypes is not None and not set(dtypes) & set(subject.dtypes):
             raise UsageError(
-                f"{subject.name} supports {', '.join(subject.dtypes)}, none of {', '.join(dtypes)}."
+                f"{subject.name} supports {', '.join(subject.dtypes)}, none of "
+                f"{', '.join(dtypes)}: dtypes= of its spec, or of the adapter, says so."
             )
     return subjects, selection
 

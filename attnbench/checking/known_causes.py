@@ -1,4 +1,4 @@
-"""The causes in words, and the clues that point at each: ``causes.json``."""
+"""The causes in words, the clues that point at each, and what allows each: ``causes.json``."""
 
 from __future__ import annotations
 

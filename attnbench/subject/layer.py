@@ -109,7 +109,9 @@ class LayerSubject(Subject):
             return self.spec.make(query_size, **self.options)
         except Exception as error:
             told = f"make({query_size}) of {self.name} raised {type(error).__name__}: {error}"
-            if self.spec.sizes is None:
+            if isinstance(error, AttributeError | TypeError):
+                told += "\n  make gets E, an int, and nothing else: give make=lambda size: ..."
+            elif self.spec.sizes is None:
                 told += (
                     "\n  Every E is legal unless the spec says otherwise: give "
                     "sizes=lambda size: ..., the nearest legal one."

@@ -19,8 +19,8 @@ def output_and_more(result: Any) -> tuple[Any, Any]:
     """The output of what a callee returns, and the weights or whatever comes with it, or ``None``.
 
     Args:
-        result: a tensor; a tuple or list that begins with the output; or a dictionary, named tuple
-            or object with one of the usual names for it.
+        result: a tensor; a tuple or list that begins with the output, of which the next that is not
+            ``None`` is taken; or a dictionary, named tuple or object with a usual name for it.
     """
     named = result if isinstance(result, Mapping) else None
     if named is None and hasattr(result, "_asdict"):
@@ -33,7 +33,7 @@ def output_and_more(result: Any) -> tuple[Any, Any]:
             return output, next((named[name] for name in _WEIGHTS if name in named), None)
         result = tuple(named.values())
     if isinstance(result, tuple | list) and result:
-        return result[0], result[1] if len(result) > 1 else None
+        return result[0], next((part for part in result[1:] if part is not None), None)
     return result, None
 
 

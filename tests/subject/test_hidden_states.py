@@ -241,6 +241,17 @@ def test_an_argument_that_is_not_there_is_told_with_the_nearest() -> None:
         layer(Causal, kept="returned").make(8)
 
 
+def test_a_make_that_asks_for_more_than_a_size_is_told_so() -> None:
+    class Configured(Causal):
+        def __init__(self, config: Any) -> None:
+            super().__init__(config.width)
+
+    report = attnbench.check(layer(Configured), profile="quick", invariants=["keeps_the_contract"])
+    told = "make gets E, an int, and nothing else: give make=lambda size: ..."
+    assert told in str(report)
+    assert "legal" not in report.outcomes[0].reason
+
+
 def test_a_layer_that_raises_has_failed_and_no_invariant_is_blamed() -> None:
     def raising(module: Any, inputs: Any) -> None:
         if inputs[0].dtype == torch.bfloat16:
@@ -329,6 +340,15 @@ def test_whether_a_layer_is_causal_is_found_by_trying() -> None:
     assert "not causal (found by trying)" in other.about[0]
     assert not settled(layer(Causal, causal=False)).spec.causal
 
+    class Dropping(Causal):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(super().forward(x), 0.5, training=True)
+
+    (subject,) = resolve(layer(Dropping, **EVEN))
+    assert subject.spec.causal
+    report = attnbench.check(subject.spec, profile="quick", invariants=["keeps_the_contract"])
+    assert "for the same call, in which it draws random numbers" in str(report)
+
 
 class TakesOthers(Causal):
     def forward(self, x: Tensor, **_: Any) -> Tensor:
@@ -350,6 +370,11 @@ class OddlyMasked(TakesOthers):
         return super().forward(x)
 
 
+class Embedded(TakesOthers):
+    def forward(self, x: Tensor, temb: float) -> Tensor:  # type: ignore[override]
+        return super().forward(x * temb)
+
+
 class OddlyPlaced(GivesBack):
     def forward(  # type: ignore[override]
         self, x: Tensor, past_key_values: Any = None, rotary_pos: Any = None
@@ -364,6 +389,7 @@ class OddlyPlaced(GivesBack):
         (NowhereToGo, "'use_cache', and no argument with a usual name", {"cache_name": None}),
         (OddlyMasked, "'pad_mask', which may say what is padding: give mask=", {"mask": None}),
         (OddlyPlaced, "'rotary_pos', which may be where the tokens", {"positions": None}),
+        (Embedded, "'temb', and nothing says what that is", {"keywords": {"temb": 1.0}}),
     ],
 )
 def test_an_argument_that_nothing_decides_is_named_with_what_decides_it(

@@ -16,11 +16,12 @@ Named = namedtuple("Named", ["weights", "output"])
     "result",
     [
         (OUTPUT, WEIGHTS),
+        (OUTPUT, None, WEIGHTS),
         [OUTPUT, WEIGHTS],
         {"attn_weights": WEIGHTS, "attn_output": OUTPUT},
         Named(WEIGHTS, OUTPUT),
     ],
-    ids=["tuple", "list", "dictionary", "named_tuple"],
+    ids=["tuple", "triple", "list", "dictionary", "named_tuple"],
 )
 def test_output_and_weights_are_taken_from_what_people_return(result: Any) -> None:
     output, more = output_and_more(result)

@@ -70,9 +70,10 @@ def fits(callee: Any, style: str) -> str | None:
         return f"it is {type(callee).__name__} and not callable"
     if inspect.isclass(callee) and style in _FIRST:
         return (
-            "it is a class; write an instance beside it, and name SPEC:\n"
+            "it is a class; write these lines beside it, and name SPEC\n"
             f"  from attnbench.adapters import {style}\n"
-            f"  SPEC = {style}({callee.__name__}(...), name={callee.__name__!r})\n "
+            f"  SPEC = {style}({callee.__name__}(...), name={callee.__name__!r})\n"
+            "which checks an instance"
         )
     keywords = keywords_of(callee)
     if keywords is None:

@@ -38,9 +38,9 @@ __all__ = ["flash", "other_layout", "sdpa"]
 _OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale", "head_offset")
 FORMULA = "softmax(q·k / √E) v"
 _SECOND = {
-    "weights": ", and the weights are the second",
-    "lse": ", and the log-sum-exp of the scores is the second",
-    "lse_turned": ", and the log-sum-exp of the scores, as (B, L, H), is the second",
+    "weights": ", and the weights come with it",
+    "lse": ", and the log-sum-exp of the scores comes with it",
+    "lse_turned": ", and the log-sum-exp of the scores comes with it, as (B, L, H)",
     "more": "",
 }
 
@@ -153,9 +153,9 @@ def other_layout(spec: object) -> str | None:
         try:
             with torch.no_grad():
                 got = module(query, key, value)
-        except Exception:  # a function may raise anything where sizes do not fit
+            return got.shape == expected.shape and torch.allclose(got, expected, 1e-3, 1e-3)
+        except Exception:  # it may raise anything where sizes do not fit, and give anything
             return False
-        return got.shape == expected.shape and torch.allclose(got, expected, 1e-3, 1e-3)
 
     found = [style for style in ("sdpa", "flash") if right(style)]
     return found[0] if len(found) == 1 and found != [spec.style] else None

@@ -25,6 +25,7 @@ from attnbench.subject.styles.trials import (
     is_causal,
     refuse_masks,
     refuse_positions,
+    refuse_unknown,
     returned_cache,
     tried,
     without_crop,
@@ -233,6 +234,7 @@ def layer(
         spec = without_crop(spec, module, hidden, tuples=kept == "returned" and cache is None)
         if None not in (positions, cache_name):
             refuse_positions(spec, module.names, known | {positions})
+        refuse_unknown(spec, module, known | {positions})
         if spec.cache is None and "causal" not in fields:
             with contextlib.suppress(Exception):  # which a check reports
                 beside = {"source": hidden} if source else {}

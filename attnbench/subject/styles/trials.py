@@ -14,6 +14,7 @@ from attnbench.errors import UsageError
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
 from attnbench.subject.styles.held import TUPLES, Held
+from attnbench.subject.styles.signature import keywords_of
 
 _ROWS, _FIRST, _LENGTH = 2, 7, 9
 
@@ -65,13 +66,33 @@ def refuse_positions(spec: LayerSpec, names: Sequence[str], given: Collection[st
             )
 
 
+def refuse_unknown(spec: LayerSpec, module: Any, given: Collection[str | None]) -> None:
+    """Raise where the forward of a layer's module needs an argument that no call gives."""
+    keywords = keywords_of(module.module)
+    usual = {*OFFSETS, *SLOTS, "position_ids", module.mask, module.cache, *given}
+    for name in keywords.required[1:] if keywords and "extras" not in spec.accepts else ():
+        if name not in usual:
+            raise UsageError(
+                f"{spec.name}: forward needs {name!r}, and nothing says what that is: give "
+                f"keywords={{{name!r}: ...}} for a constant, source={name!r} for a second sequence "
+                f"(B, S, E), positions={name!r} for positions (B, L), or wrap it in a module that "
+                "needs the tokens alone."
+            )
+
+
 @torch.no_grad()
 def is_causal(module: Callable[..., Tensor], hidden: Tensor) -> bool:
-    """Whether no output changes with later tokens, wherever these begin."""
-    expected = module(hidden)
+    """Whether no output changes with later tokens, wherever these begin, with equal dropout."""
+
+    def run(tokens: Tensor) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return module(tokens)
+
+    expected = run(hidden)
     for own in range(1, hidden.shape[1]):
         other = torch.cat([hidden[:, :own], -hidden[:, own:].roll(1, -1)], 1)
-        gap = (module(other) - expected)[:, :own].abs().amax()
+        gap = (run(other) - expected)[:, :own].abs().amax()
         if not float(gap) <= 64 * torch.finfo(hidden.dtype).eps * float(expected.abs().amax()):
             return False
     return True

@@ -1,5 +1,6 @@
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -159,10 +160,8 @@ def test_weights_that_come_with_the_output_are_used_and_it_is_said() -> None:
         attention, style="sdpa", profile="quick", invariants=["weights_sum_to_one"]
     )
     assert report.ok, str(report)
-    assert (
-        "its output is the first of what it returns, and the weights are the second"
-        in (report.about[0])
-    )
+    said = "its output is the first of what it returns, and the weights come with it"
+    assert said in report.about[0]
 
 
 def with_log_sum(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,3 +180,15 @@ def test_a_log_sum_may_be_turned_and_an_entropy_is_none() -> None:
     names = ["log_sums_are_those_of_the_scores", "splits_merge"]
     assert attnbench.check(spec, profile="quick", invariants=names).ok
     assert flash(with_entropy).returns == ("output",)
+
+
+@pytest.mark.parametrize("found", [None, numpy.zeros((2, 3, 4, 8))], ids=["nothing", "an_array"])
+def test_what_is_no_tensor_fails_the_contract_and_is_no_error_of_the_check(found: Any) -> None:
+    report = attnbench.check(
+        lambda query, key, value: found,
+        style="sdpa",
+        profile="quick",
+        invariants=["keeps_the_contract"],
+    )
+    assert statuses(report) == {"keeps_the_contract": "failed"}, str(report)
+    assert f"returned {type(found).__name__} for its output" in str(report)
