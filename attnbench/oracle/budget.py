@@ -66,7 +66,8 @@ class Oracle(Reference):
         down = torch.minimum(down, up.sum(-1, keepdim=True) - up)
         slack = torch.maximum(up, down)
         spread = (self._value.unsqueeze(-3) - self.output.unsqueeze(-2)).abs()
-        return (slack.unsqueeze(-2) @ spread).squeeze(-2) + self.floor(units=units, eps=eps)
+        budget = (slack.unsqueeze(-2) @ spread).squeeze(-2) + self.floor(units=units, eps=eps)
+        return budget + self._lost_in_sums(eps) if sure else budget
 
     def sure_budgets(self, *, units: float = 4.0, eps: float | None = None) -> Iterator[Tensor]:
         """Yield increasing budgets up to ``budget(sure=True)``, which is slow for a mechanism."""
@@ -97,6 +98,21 @@ class Oracle(Reference):
         """
         walk = math.sqrt(self.allowed.shape[-1]) / _SHORT_SUM
         return eps + max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
+
+    def _lost_in_sums(self, eps: float) -> Tensor:
+        """What terms smaller than one unit of their sum lose where they are added one by one.
+
+        All of them are rounded alike, so that their errors are no random walk.
+        """
+        unit = min(eps, torch.finfo(torch.float32).eps)
+
+        def lost(terms: Tensor) -> Tensor:
+            least = unit * terms.sum(-2, keepdim=True)
+            return torch.minimum(terms, least / 2).masked_fill(terms >= least, 0.0).sum(-2)
+
+        weights = self.log_weights.exp().unsqueeze(-1)
+        of_values = lost(weights * self._value.abs().unsqueeze(-3))
+        return of_values + self.output.abs() * lost(weights)
 
     def score_budget(self, *, units: float = 4.0) -> Tensor:
         """The allowed error of each score, ``(*lead, L, S)``, if everything moves by ``units``.

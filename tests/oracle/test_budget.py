@@ -12,6 +12,7 @@ from attnbench import Case, ScoringSpec
 from attnbench.oracle.budget import Oracle
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 SMALL = Case((2,), 3, 5, 4, 4, 4)
 
@@ -125,6 +126,22 @@ def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed: 
     off = (subject.output(module, inputs).double() - oracle.output).abs()
     assert bool((off <= oracle.budget(sure=True)).all())
     assert bool((oracle.floor() < 1e-4).all())
+
+
+def test_what_a_sum_in_order_loses_of_small_terms_is_allowed() -> None:
+    generator = torch.Generator().manual_seed(17)
+    query, key = (torch.randn(1, 1, n, 3, generator=generator) for n in (1, 4120))
+    key = key * torch.linspace(3.0, 0.1, 4120).unsqueeze(-1)  # thousands of keys with tiny weights
+    inputs = Inputs(2 * query, key, key)
+    subject = _subject("scaled_dot")
+    oracle = Oracle(subject, subject.build(SMALL)[0], inputs)
+    weights = (inputs.query @ key.mT * 3**-0.5).softmax(-1)
+    output = torch.zeros(3)
+    for term in weights[0, 0, 0].unsqueeze(-1) * key[0, 0]:
+        output = output + term
+    error = (output.double() - oracle.output).abs()
+    assert bool((error > oracle.budget()).any())
+    assert bool((error <= oracle.budget(sure=True)).all())
 
 
 def test_a_budget_that_acquits_early_leaves_gradients_on() -> None:
