@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _LIBC = ctypes.PyDLL(None, use_errno=True)  # keeps the lock of the interpreter, for clone
@@ -27,14 +27,18 @@ _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
 _CLONE_PARENT, _CHILD_SETTID, _CHILD_CLEARTID = 0x00008000, 0x01000000, 0x00200000
 _TID_ADDRESS = 40
 _PRIVATE = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE
+_MOUNT_SETATTR, _AT_RECURSIVE, _READ_ONLY = 442, 0x8000, 1
 _DEATH_SIGNAL, _NO_NEW_PRIVILEGES, _SECCOMP, _DROP, _SECUREBITS = 1, 38, 22, 24, 28
 _PROCESSES = 512
+_CAPABILITIES = 0x20080522  # the version of their sets: 64 bits
 
 # syscall numbers: x86_64, aarch64
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE = (56, 220)
 _LANDLOCK = (444, 445, 446)  # create_ruleset, add_rule, restrict_self on every architecture
 _SOCKET = (41, 198)
+_CLONE3 = 435  # on every architecture
+_NEW_SPACES = 0x7E020000  # the flags of clone for namespaces
 _DENIED = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
@@ -49,8 +53,12 @@ _DENIED = {
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
     "io_uring_setup": (425, 425),
+    "memfd_create": (319, 279),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
 }
-"""System calls that fail with EPERM: other processes, other namespaces, other cores."""
+"""System calls that fail with EPERM: other processes, namespaces, cores, and what outlives it."""
 
 
 def _call(name: str, *arguments: Any) -> int:
@@ -78,9 +86,15 @@ def _enter_namespaces() -> None:
                 file.write(text)
 
 
+def _mount_read_only() -> None:
+    """All that is mounted can only be read; Landlock lets owners change the modes of files."""
+    _call("mount", b"none", b"/", None, _PRIVATE, None)
+    attributes = struct.pack("4Q", _READ_ONLY, 0, 0, 0)
+    _call("syscall", _MOUNT_SETATTR, -1, b"/", _AT_RECURSIVE, attributes, len(attributes))
+
+
 def _mount_own(scratch: str, size: int) -> None:
     """A file system of limited size for scratch, and a view of this cell's processes only."""
-    _call("mount", b"none", b"/", None, _PRIVATE, None)
     limit = f"size={size},mode=700".encode()
     for place in (scratch, "/dev/shm"):  # noqa: S108  # where shared memory has its names
         _call("mount", b"tmpfs", place.encode(), b"tmpfs", 0, limit)
@@ -112,19 +126,24 @@ def _drop_capabilities() -> None:
             break  # beyond the last one, or without privileges to drop
     if os.getuid() == 0:
         _call("prctl", _SECUREBITS, 0x2F, 0, 0, 0)  # root is a user like any other
+    _call("capset", struct.pack("Ii", _CAPABILITIES, 0), bytes(24))  # what it has until it execs
 
 
 def _landlock(scratch: str) -> None:
-    """Forbid writing outside scratch, connecting, and signals to others."""
+    """Forbid writing outside scratch, connecting, and signals to others.
+
+    Programs can be run only where nothing can be written: the performance event that counts what
+    is computed ends where a program begins that may not be read.
+    """
     version = _call("syscall", _LANDLOCK[0], None, 0, 1)
     writes = 0x1FF2  # write, remove and make entries
     writes |= (1 << 13 if version >= 2 else 0) | (1 << 14 if version >= 3 else 0)
-    handled = [writes, 3 if version >= 4 else 0, 3 if version >= 6 else 0]
+    handled = [writes | 1, 3 if version >= 4 else 0, 3 if version >= 6 else 0]
     size = 8 * (3 if version >= 6 else 2 if version >= 4 else 1)
     ruleset = _call("syscall", _LANDLOCK[0], struct.pack("3Q", *handled), size, 0)
     whole, one = writes, 0x2 | (1 << 14 if version >= 3 else 0)
     allowed = {scratch: whole, "/dev/shm": whole, "/dev/null": one, "/dev/zero": one}  # noqa: S108
-    for path, access in allowed.items():
+    for path, access in (*allowed.items(), *((path, 1) for path in _beside(scratch))):
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         _call("syscall", _LANDLOCK[1], ruleset, 1, struct.pack("=Qi", access, place), 0)
         os.close(place)
@@ -132,6 +151,15 @@ def _landlock(scratch: str) -> None:
     os.close(ruleset)
     if version < 6:
         raise OSError(f"Landlock {version} does not keep signals in; 6 does")
+
+
+def _beside(folder: str) -> Iterator[str]:
+    """The folders that neither hold a folder nor lie in it."""
+    while (parent := os.path.dirname(folder)) != folder:
+        for entry in os.scandir(parent):
+            if entry.path not in (folder, "/dev") and entry.is_dir():
+                yield entry.path
+        folder = parent
 
 
 def _seccomp() -> None:
@@ -142,12 +170,15 @@ def _seccomp() -> None:
         return struct.pack("HBBI", code, yes, no, value)
 
     load, equal, answer = 0x20, 0x15, 0x06
-    kill, refuse, allow = 0x80000000, 0x00050001, 0x7FFF0000
+    kill, refuse, allow, unknown = 0x80000000, 0x00050001, 0x7FFF0000, 0x00050026
     program = [step(load, 4), step(equal, audit, 1), step(answer, kill), step(load, 0)]
     if column == 0:  # the other table of calls of this architecture
         program += [step(0x35, 0x40000000, 0, 1), step(answer, kill)]
     for numbers in _DENIED.values():
         program += [step(equal, numbers[column], 0, 1), step(answer, refuse)]
+    program += [step(equal, _CLONE3, 0, 1), step(answer, unknown)]  # then clone is called
+    program += [step(equal, _CLONE[column], 0, 4), step(load, 16), step(0x45, _NEW_SPACES, 0, 1)]
+    program += [step(answer, refuse), step(answer, allow)]
     program += [step(equal, _SOCKET[column], 0, 3), step(load, 16), step(equal, 1, 1)]
     program += [step(answer, refuse), step(answer, allow)]
     code = ctypes.create_string_buffer(b"".join(program))
@@ -190,6 +221,7 @@ def _confine(given: dict[str, Any], report: int, apart: bool) -> None:
     hold("one core", os.sched_setaffinity, 0, [given["core"]])
     if apart:
         held.append("own processes, network and shared memory (namespaces)")
+        hold("nothing to write to (read-only mounts)", _mount_read_only)
         hold("scratch of limited size", _mount_own, given["scratch"], given["scratch_bytes"])
         hold("number of processes", _limit_processes)
     else:

@@ -26,8 +26,8 @@ _SURE_DRAWS = 128
 """Numbers of random directions that are tried first, and before a subject fails."""
 _JUMP = 16.0
 """If the output changes by so much more than in proportion to a move, it is not continuous."""
-_SHORT_SUM = 3.0
-"""Square root of the number of keys up to which a sum counts as a single rounding."""
+_SHORT_SUM, _SHORT_PRODUCT = 3.0, 8.0
+"""Square roots of the numbers of keys, and of features, whose sum counts as a single rounding."""
 
 
 class Oracle(Reference):
@@ -97,7 +97,7 @@ class Oracle(Reference):
         half types are summed in float32.
         """
         walk = math.sqrt(self.allowed.shape[-1]) / _SHORT_SUM
-        return eps + max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
+        return eps + _more(walk, eps)
 
     def _lost_in_sums(self, eps: float) -> Tensor:
         """What terms smaller than one unit of their sum lose where they are added one by one.
@@ -138,7 +138,10 @@ class Oracle(Reference):
         size = torch.maximum((self.scores - self.bias).abs(), self.bias.abs())
         move = (total / draws).sqrt() * (eps / step)
         # the score itself may always be rounded, even if the changes happen to cancel
-        move = torch.maximum(move, eps * size) + self.tiny
+        move = torch.maximum(move, eps * size)
+        # and its products may be summed in order, where partial sums are as large as the score
+        walk = math.sqrt(self.inputs.query.shape[-1]) / _SHORT_PRODUCT
+        move = move * (1 + _more(walk, eps) / eps) + self.tiny
         # a function may hide keys itself, with scores of minus infinity, which nothing moves
         return move.masked_fill(~self.allowed | self.scores.isinf(), 0.0)
 
@@ -195,6 +198,11 @@ class Oracle(Reference):
                 if mask is not None and mask.is_floating_point():
                     inputs = inputs.replace(attn_mask=move(mask))
             yield module, inputs
+
+
+def _more(walk: float, eps: float) -> float:
+    """What a sum adds to ``eps`` if its errors walk so far; half types are summed in float32."""
+    return max(0.0, walk - 1.0) * min(eps, torch.finfo(torch.float32).eps)
 
 
 def _step_of(tensor: Tensor, step: float, tiny: float) -> Tensor:

@@ -16,7 +16,7 @@ PYTHON = "/usr/bin/python3"
 """An interpreter that other users can read, too."""
 
 PROBE = """
-import json, os, socket, sys
+import json, os, shutil, socket, subprocess, sys
 sys.path.append(os.path.dirname(__file__))
 import cell
 def refused(attempt):
@@ -25,6 +25,13 @@ def refused(attempt):
     except OSError:
         return True
     return False
+def capable():
+    with open("/proc/self/status") as lines:
+        return {line.split()[0]: int(line.split()[1], 16) for line in lines if line[:3] == "Cap"}
+def runs(program):
+    shutil.copy("/bin/true", program)
+    os.chmod(program, 0o111)
+    subprocess.run([program], check=True)
 def probe():
     found = {
     "other folder": refused(lambda: open("/tmp/attnbench-was-here", "w")),
@@ -32,6 +39,11 @@ def probe():
     "cores": refused(lambda: os.sched_setaffinity(0, range(os.cpu_count()))),
     "parent": refused(lambda: os.kill(os.getppid() or 1 << 20, 0)),
     "scratch": refused(lambda: open("mine", "w").write("x")),
+    "capabilities": not any(capable().values()),
+    "modes": refused(lambda: os.chmod(__file__, 0o600)),
+    "programs of its own": refused(lambda: runs("mine")) and refused(lambda: runs("/dev/shm/mine")),
+    "programs in memory": refused(lambda: os.memfd_create("mine")),
+    "programs": refused(lambda: subprocess.run(["/bin/true"], check=True)),
     }
     os.write(int(sys.argv[2]), json.dumps(found).encode())
 cell.enter(json.loads(sys.argv[1]), int(sys.argv[3]), probe)
@@ -77,8 +89,15 @@ def test_cell_refuses_what_it_says(folder: Path, user: int | None) -> None:
     if "no network, no tracing, no other core (seccomp)" in report["held"]:
         assert found["network"]
         assert found["cores"]
+        assert found["programs in memory"]
     if "no writing, connecting or signalling outside (Landlock)" in report["held"]:
         assert found["other folder"]
         assert found["parent"]
+        assert found["programs of its own"]
+    if "no capabilities" in report["held"]:
+        assert found["capabilities"]
+    if "nothing to write to (read-only mounts)" in report["held"]:
+        assert found["modes"]
     assert report["missing"] == {} or set(report["missing"].values()) != {""}
     assert not found["scratch"]
+    assert not found["programs"]

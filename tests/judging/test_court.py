@@ -55,6 +55,7 @@ OUTCOMES = {
     "clocks.py:hidden_processes": {"left_processes", "accepted"},
     "clocks.py:child_without_its_first_thread": {"left_processes"},
     "clocks.py:changes_masks": {"failed"},
+    "clocks.py:hides_in_a_program": {"accepted"},
     "clocks.py:deletes_its_own_time": {"accepted"},
     "clocks.py:refuses_to_stop": CHANGING,
     "clocks.py:sleeps": {"accepted"},

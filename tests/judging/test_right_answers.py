@@ -1,5 +1,6 @@
 """The judge's own right answers, and how it measures errors."""
 
+import functools
 import math
 import random
 
@@ -61,6 +62,17 @@ def test_rows_that_rounding_moves_most_are_not_accused() -> None:
         inputs = Inputs(32 * query, key, value)
         output = fused(inputs.query, key, value)
         assert error_of_all(inputs, output, random.Random(0)) <= 1.0
+
+
+@pytest.mark.parametrize("size", [256, 1024])
+def test_products_that_are_summed_in_order_are_not_accused(size: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        query, key, value = (torch.randn(3, 7, n, size, generator=generator) for n in (1, 2, 2))
+        key = key * torch.tensor([0.1, 3.0]).unsqueeze(-1)
+        products = (query.unsqueeze(-2) * key.unsqueeze(-3)).unbind(-1)
+        weights = (functools.reduce(torch.add, products) * size**-0.5).softmax(-1)
+        assert error_of_all(Inputs(query, key, value), weights @ value, random.Random(0)) <= 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

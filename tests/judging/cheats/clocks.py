@@ -3,7 +3,9 @@
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
+import sys
 import threading
 import time
 
@@ -184,4 +186,19 @@ def slow_now_and_then(query, key, value, attn_mask=None, is_causal=False):
     until = time.thread_time() + 0.02 * (_state["calls"] % 6 == 0)
     while time.thread_time() < until:
         pass
+    return right(query, key, value, attn_mask, is_causal=is_causal)
+
+
+def hides_in_a_program(query, key, value, attn_mask=None, is_causal=False):
+    """Computes in a program that may be run but not read, where the kernel's account ends."""
+    program = os.path.join(os.environ["TMPDIR"], "program")
+    if not os.path.exists(program):
+        shutil.copy(os.path.realpath(sys.executable), program)
+        os.chmod(program, 0o111)
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(OSError):
+            os.execv(program, [program, "-S", "-c", "sum(range(100000))"])
+        os._exit(0)
+    os.waitpid(child, 0)
     return right(query, key, value, attn_mask, is_causal=is_causal)
