@@ -7,6 +7,7 @@ the order are drawn.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import tomllib
@@ -21,6 +22,15 @@ from attnbench.specs.conventions import Conventions
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 AXES: Mapping[str, Mapping[str, Any]] = _TABLE["levels"]
 """The levels of each axis, by name, and what each stands for, as the table says."""
+
+_ALLOWED: dict[str, list[tuple[str, list[str]]]] = {}
+"""For each level, the axes of which it allows some levels only."""
+for _table, _kept in (("needs", True), ("excludes", False)):
+    for _level, _others in _TABLE[_table].items():
+        for _axis, _names in _others.items():
+            _left = [name for name in AXES[_axis] if (name in _names) == _kept]
+            _ALLOWED.setdefault(_level, []).append((_axis, _left))
+_SIZES = ("B", "H", "heads of keys", "L", "S", "mask", "E", "Ev")
 
 
 @dataclass(frozen=True)
@@ -60,13 +70,18 @@ class Most:
 
     def fits(self, row: Row) -> bool:
         """Whether calls of a row, or of a part of one, may be made and are small enough."""
-        for table, wanted in (("needs", True), ("excludes", False)):
-            for need in (_TABLE[table].get(level, {}) for level in row.values()):
-                if any(axis in row and (row[axis] in need[axis]) != wanted for axis in need):
-                    return False
-        sizes = _sizes(row, min, min)
+        allowed = (pair for level in row.values() for pair in _ALLOWED.get(level, ()))
+        if not all(row.get(axis, levels[0]) in levels for axis, levels in allowed):
+            return False
+        sizes = _least(*(row.get(axis) for axis in _SIZES))
         return sizes is not None and self.allow(sizes)
 
+
+NEVER_TRIED: tuple[str, ...] = tuple(_TABLE["never_tried"])
+"""What no judgement tries."""
+
+_AT_BORDERS, _TILES = 1 / 3, (16, 32, 64, 128, 256)
+"""How often a length lies at the border of tiles, and their sizes."""
 
 FEW, MANY = Most(2**16, 2**17), Most(9 * 2**18, 2**21)
 """Sizes of most calls, and of those whose two levels need more."""
@@ -95,6 +110,7 @@ def axes_for(
         if form in ("", *masks) or (form in names and name.rpartition(", ")[2] in aligned)
     ]
     lacks = {
+        "shape of mask": not {AXES["mask"][name] for name in kept["mask"]} & {*masks},
         "heads of keys": not grouped,
         "scale": "scale" not in names,
         "Ev": style == "flash",
@@ -111,7 +127,11 @@ def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:
 
         def between(least: int, last: int, share: float = share) -> int:
             power: float = (last / least) ** (share * chance.random())
-            return round(least * power)
+            number = round(least * power)
+            if chance.random() < _AT_BORDERS:
+                tile = chance.choice(_TILES)
+                number = round(number / tile) * tile + chance.choice((-1, 0, 1))
+            return min(max(number, least), last)
 
         sizes = _sizes(row, choose, between)
         if sizes is not None and most.allow(sizes):
@@ -119,6 +139,13 @@ def drawn_sizes(row: Row, chance: random.Random) -> CallSizes:
     sizes = _sizes(row, min, min)
     assert sizes is not None, row
     return sizes
+
+
+@functools.cache
+def _least(*levels: str | None) -> CallSizes | None:
+    """The least sizes of a row, or of a part of one, by its levels of the axes of sizes."""
+    row = {axis: level for axis, level in zip(_SIZES, levels, strict=True) if level is not None}
+    return _sizes(row, min, min)
 
 
 def _sizes(
@@ -140,7 +167,7 @@ def _sizes(
     heads = choose(options)
     kv_heads = choose(((heads,), (1,), _divisors(heads))[groups])
     size = choose(numbers["E"])
-    others = {0: (size,), -1: range(1, size), 1: range(size + 1, 2 * size + 1)}
+    others = {0: (size,), -1: range(1, size), 1: range(size + 1, 2 * size + 1), 2: (1,)}
     value_size = choose(others[level["Ev"]]) if "Ev" in row else 1
     return CallSizes(choose(numbers["B"]), heads, kv_heads, *lengths, size, value_size)
 

@@ -49,15 +49,6 @@ REFUSALS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """The status, as of an outcome of a check, and the sentence of each refusal, by its name."""
 
 
-NEVER_TRIED = (
-    "dropout",
-    "NaN and infinity in slots that a query sees",
-    "float64",
-    "gradients",
-)
-"""What no judgement tries."""
-
-
 class RefusedError(AttnbenchError):
     """A candidate is refused.
 
@@ -126,7 +117,7 @@ class Judgement:
         rows: times, one a case.
         calls, calls_right: calls with the judge's own inputs that gave an output, and those right.
         untried: what was not tried, by name.
-        largest: the largest sizes that were tried, by ``L``, ``S`` and ``E``.
+        largest: the largest sizes that were tried, by ``B``, ``H``, ``L``, ``S`` and ``E``.
         held, missing: which restrictions of the system held, and which did not, with the reason.
         seed: seed of everything that was drawn.
         seconds: that judging took.

@@ -13,6 +13,7 @@ from attnbench.cases.case import Case
 from attnbench.judging.axes import AXES, CallSizes, drawn_sizes
 from attnbench.judging.covering import Row
 from attnbench.judging.fresh_calls import Stream
+from attnbench.subject.tensors import lay_out
 
 _TILES = (8, 16, 32, 64)
 
@@ -34,7 +35,9 @@ def stream_of(
     if level["mask"] == "is_causal":
         keywords["is_causal"] = True
     elif level["mask"]:
-        keywords["attn_mask"] = _mask(row["mask"], sizes, level["dtype"], chance, generator)
+        keywords["attn_mask"] = _mask(
+            row["mask"], level["shape of mask"], sizes, level["dtype"], chance, generator
+        )
     if level["scale"]:
         keywords["scale"] = _scale(level["scale"], chance)
     if sizes.kv_heads != sizes.heads and style == "sdpa":
@@ -45,7 +48,17 @@ def stream_of(
         level["dtype"],
         mask="causal" if "is_causal" in keywords else "none",
     )
-    told = ("mask", "layout", "heads of keys", "scale", "values")
+    layouts = tuple(axis for axis in AXES if axis.startswith("layout of "))
+    told = (
+        "mask",
+        "shape of mask",
+        "tensors",
+        *layouts,
+        "heads of keys",
+        "scale",
+        "scores",
+        "values",
+    )
     return Stream(
         case,
         keywords,
@@ -53,7 +66,9 @@ def stream_of(
         generator,
         None if sizes.kv_heads == sizes.heads else sizes.kv_heads,
         causal=causal,
-        layout=level["layout"],
+        layouts=[level[axis] for axis in layouts],
+        shared=level["tensors"],
+        scores=level["scores"],
         values=level["values"],
         name=", ".join(row[axis] for axis in told if row[axis] != next(iter(AXES[axis]))),
     )
@@ -68,30 +83,29 @@ def _scale(ends: list[float], chance: random.Random) -> float:
 
 
 def _mask(
-    name: str, sizes: CallSizes, dtype: str, chance: random.Random, generator: torch.Generator
+    name: str,
+    form: str,
+    sizes: CallSizes,
+    dtype: str,
+    chance: random.Random,
+    generator: torch.Generator,
 ) -> Tensor:
-    """A mask in which every query has a key."""
-    batch, heads, pair = sizes.batch, sizes.heads, (sizes.q_len, sizes.kv_len)
-    shapes = {
-        "(L, S)": pair,
-        "(H, L, S)": (heads, *pair),
-        "(B, 1, L, S)": (batch, 1, *pair),
-        "(B, 1, 1, S)": (batch, 1, 1, sizes.kv_len),
-        "stride of 0": (batch, 1, 1, sizes.kv_len),
-    }
-    ends = (shape for end, shape in shapes.items() if name.endswith(end))
-    shape = next(ends, (batch, heads, *pair))
-    if not name.startswith("floating"):
-        tile = chance.choice(_TILES) if name.endswith("tiles") else 1
-        found = _open(generator, tile, *shape)
-        return found.expand(batch, heads, *pair) if name.endswith("0") else found
-    kind = getattr(torch, dtype)
-    bias = torch.randn(shape, generator=generator)
-    if name.endswith("-inf"):
-        bias = bias.masked_fill(~_open(generator, 1, *shape), -math.inf)
-    elif name.endswith("below 0"):
-        bias = (bias + _floors(generator, sizes.q_len)).clamp_min(torch.finfo(kind).min)
-    return bias.to(kind)
+    """A mask in which every query has a key, of a shape that a level stands for."""
+    whole = (sizes.batch, sizes.heads, sizes.q_len, sizes.kv_len)
+    known = dict(zip("BHLS", whole, strict=True)) | {"1": 1}
+    stored = {"expanded": "B11S"}.get(form, form if set(form) <= {*known} else "BHLS")
+    shape = tuple(known[size] for size in stored)
+    if name.startswith("floating"):
+        kind = getattr(torch, dtype)
+        mask = torch.randn(shape, generator=generator)
+        if name.endswith("-inf"):
+            mask = mask.masked_fill(~_open(generator, 1, *shape), -math.inf)
+        elif name.endswith("below 0"):
+            mask = (mask + _floors(generator, shape[-2])).clamp_min(torch.finfo(kind).min)
+        mask = mask.to(kind)
+    else:
+        mask = _open(generator, chance.choice(_TILES) if name.endswith("tiles") else 1, *shape)
+    return mask.expand(whole) if form == "expanded" else lay_out(mask, form)
 
 
 def _open(generator: torch.Generator, tile: int, *shape: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,16 +21,19 @@ from attnbench.subject.tensors import Inputs, lay_out, make_inputs
 
 _REGIMES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 32.0, 1 / 32)
 """Sizes of queries that a call draws from: softmax saturates at one and is flat at the other."""
-_QUERIES = {"saturating": 32.0, "flat": 1 / 32}
+_QUERIES = {"saturating": 32.0, "flat": 1 / 32, "no_queries": 0.0, "tiny_queries": 2.0**-13}
 _KEYS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "growing": lambda t: t * torch.linspace(0.1, 3.0, t.shape[-2]).unsqueeze(-1),
     "shrinking": lambda t: t * torch.linspace(3.0, 0.1, t.shape[-2]).unsqueeze(-1),
     "far_keys": lambda t: t + 4.0,
     "equal_keys": lambda t: t[..., :1, :].expand(t.shape).clone(),
+    "outlier": lambda t: torch.cat([50 * t[..., :1], t[..., 1:]], -1),
 }
 _VALUES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "far_values": lambda t: t + 8.0,
-    "large_values": lambda t: t * 1000.0,
+    "large_values": lambda t: t * 1e3,
+    "huge_values": lambda t: t * 1e5,
+    "tiny_values": lambda t: t * 1e-5,
 }
 _POOL = 3
 LOST = -1e30
@@ -65,13 +68,14 @@ class Tally:
 
     calls: int = 0
     right: int = 0
-    largest: dict[str, int] = field(default_factory=lambda: dict.fromkeys("LSE", 0))
+    largest: dict[str, int] = field(default_factory=lambda: dict.fromkeys("BHLSE", 0))
 
     def add(self, case: Case) -> None:
         """Count a right answer."""
         self.right += 1
-        sizes = zip("LSE", (case.q_len, case.kv_len, case.query_size), strict=True)
-        self.largest = {name: max(self.largest[name], size) for name, size in sizes}
+        sizes = *case.lead[-2:], case.q_len, case.kv_len, case.query_size
+        for name, size in zip("BHLSE"[-len(sizes) :], sizes, strict=True):
+            self.largest[name] = max(self.largest[name], size)
 
 
 class Stream:
@@ -86,12 +90,14 @@ class Stream:
         style: style of call.
         generator: draws everything.
         causal: where causality ends: ``"bottom_right"`` or ``"top_left"``.
-        layout: a key of :data:`attnbench.cases.case.LAYOUTS`, ``"packed"`` for views of one tensor
-            (B, L, 3, H, E), with L = S, ``"misaligned"`` for tensors one element behind the start
-            of their storage, ``"alone"`` where one tensor is query, key and value, or ``"shared"``
-            where one is key and value.
-        values: what is special about values, as in :data:`attnbench.judging.axes.AXES`; where it is
-            empty, each call draws how large its queries are.
+        layouts: of query, key and value: keys of :data:`attnbench.cases.case.LAYOUTS`, or
+            ``"misaligned"`` for a tensor one element behind the start of its storage.
+        shared: ``"three"`` tensors, or ``"packed"`` for views of one tensor (B, L, 3, H, E), with
+            L = S, ``"alone"`` where one is query, key and value, or ``"shared"`` where one is key
+            and value.
+        scores, values: what is special about query and key, and about values, as in
+            :data:`attnbench.judging.axes.AXES`; where ``scores`` is empty, each call draws how
+            large its queries are.
         name: what is special about it.
     """
 
@@ -104,12 +110,15 @@ class Stream:
         kv_heads: int | None = None,
         *,
         causal: str = "bottom_right",
-        layout: str = "contiguous",
+        layouts: Sequence[str] = ("contiguous",) * 3,
+        shared: str = "three",
+        scores: str = "",
         values: str = "",
         name: str = "",
     ) -> None:
         self.case, self.keywords = case, keywords
-        self.causal, self.layout, self.values, self.name = causal, layout, values, name
+        self.causal, self.layouts, self.shared = causal, layouts, shared
+        self.scores, self.values, self.name = scores, values, name
         self.generator, self.grouped = generator, kv_heads is not None
         self.turned = style == "flash"
         lead = (*(1,) * (2 - len(case.lead)), *case.lead)
@@ -124,10 +133,10 @@ class Stream:
 
     def _pools(self) -> list[list[Tensor]]:
         """Values for query, key and value: one of each if what they are like is asked for."""
-        dtype, count = getattr(torch, self.case.dtype), 1 if self.values else _POOL
+        dtype, count = getattr(torch, self.case.dtype), 1 if self.scores else _POOL
         pools = []
-        for shape, known in zip(self.shapes, ({}, _KEYS, _VALUES), strict=True):
-            change = known.get(self.values)
+        changes = (None, _KEYS.get(self.scores), _VALUES.get(self.values))
+        for shape, change in zip(self.shapes, changes, strict=True):
             drawn = [torch.randn(shape, generator=self.generator) for _ in range(count)]
             drawn = drawn if change is None else list(map(change, drawn))
             turned = (t.transpose(1, 2) if self.turned else t for t in drawn)
@@ -138,8 +147,8 @@ class Stream:
         """Choose what the next call's inputs are made of."""
         self.pools = self.pools or self._pools()
         place = int(torch.randint(len(_REGIMES), (), generator=self.generator))
-        size = _QUERIES.get(self.values, 1.0) if self.values else _REGIMES[place]
-        size = min(size, 0.5) if self.layout == "alone" else size  # or a row attends to itself
+        size = _QUERIES.get(self.scores, 1.0) if self.scores else _REGIMES[place]
+        size = min(size, 0.5) if self.shared == "alone" else size  # or a row attends to itself
         self.drawn = []
         for pool, scale in zip(self.pools, (size, 1.0, 1.0), strict=True):
             place = int(torch.randint(len(pool), (), generator=self.generator))
@@ -149,19 +158,15 @@ class Stream:
 
     def tensors(self) -> list[Tensor]:
         """The drawn inputs, as they are stored."""
-        made = [base * factors for base, factors in self.drawn]
-        match self.layout:
-            case "alone":
-                return made[:1] * 3
-            case "shared":
-                return [*made[:2], made[1]]
-            case "packed":
-                parts = made if self.turned else [t.transpose(1, 2) for t in made]
-                parts = list(torch.stack(parts, 2).unbind(2))
-                return parts if self.turned else [t.transpose(1, 2) for t in parts]
-            case "misaligned":
-                return [_misaligned(tensor) for tensor in made]
-        return [lay_out(tensor, self.layout) for tensor in made]
+        made = [
+            _laid_out(base * factors, layout)
+            for (base, factors), layout in zip(self.drawn, self.layouts, strict=True)
+        ]
+        if self.shared == "packed":
+            parts = made if self.turned else [t.transpose(1, 2) for t in made]
+            parts = list(torch.stack(parts, 2).unbind(2))
+            return parts if self.turned else [t.transpose(1, 2) for t in parts]
+        return {"alone": made[:1] * 3, "shared": [*made[:2], made[1]]}.get(self.shared, made)
 
     def inputs(self) -> Inputs:
         """The drawn inputs as ``(B, H, L, E)``, with causality as a mask."""
@@ -180,7 +185,9 @@ class Stream:
         return Inputs(query, key, value, attn_mask=mask, scale=self.keywords.get("scale"))
 
 
-def _misaligned(tensor: Tensor) -> Tensor:
+def _laid_out(tensor: Tensor, layout: str) -> Tensor:
+    if layout != "misaligned":
+        return lay_out(tensor, layout)
     wide = tensor.new_empty(tensor.numel() + 1)
     return wide[1:].view(tensor.shape).copy_(tensor)
 

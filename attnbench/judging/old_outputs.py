@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 _MOST, _MOST_BYTES = 64, 1 << 27
-_FURTHER = ((2, 10), (8, 20), (24, 60))
+_FURTHER = ((2, 20), (16, 60))
 """After how many further outputs one is asked for again; one of each kind is always waited for."""
 
 
@@ -49,7 +49,7 @@ class OldOutputs:
         self._sizes.append(copy.numel() * copy.element_size())
         while self.held > _MOST or (self.held > 2 and sum(self._sizes) > _MOST_BYTES):
             self._sizes.popleft()
-        for kind in {0, 1, 2} - {one.kind for one in self._chosen}:
+        for kind in {*range(len(_FURTHER))} - {one.kind for one in self._chosen}:
             due = self._count + self._chance.randint(*_FURTHER[kind])
             self._chosen.append(_Chosen(self._count, due, kind, copy))
 

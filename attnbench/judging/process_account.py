@@ -8,7 +8,6 @@ import os
 import signal
 import struct
 import time
-from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OPEN = {"x86_64": 298, "aarch64": 241}
@@ -48,8 +47,9 @@ def _of_threads(pid: int, name: str) -> list[str]:
     found: list[str] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found.append(Path(f"/proc/{pid}/task/{thread}/{name}").read_text())
+            path = f"/proc/{pid}/task/{thread}/{name}"
+            with contextlib.suppress(OSError), open(path) as text:  # faster than a Path
+                found.append(text.read())
     return found
 
 

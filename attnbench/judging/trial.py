@@ -14,10 +14,10 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.checking.api import outcomes_of
 from attnbench.checking.outcomes import Outcome
 from attnbench.errors import StyleError
-from attnbench.judging.axes import AXES, FEW, MANY, axes_for
+from attnbench.judging.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for
 from attnbench.judging.confined import Confined
 from attnbench.judging.covering import Coverage
-from attnbench.judging.decision import NEVER_TRIED, Judgement, RefusedError, Row
+from attnbench.judging.decision import Judgement, RefusedError, Row
 from attnbench.judging.drawn_streams import stream_of
 from attnbench.judging.fresh_calls import Caller, Stream, Tally, keywords_of_case
 from attnbench.judging.proxy import Proxy, style_of, subject_of

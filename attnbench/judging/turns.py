@@ -33,6 +33,8 @@ FUSED_PLACE = (str(Path(__file__).with_name("honest.py")), "fused")
 """The second callee of a candidate's process, which has the same desk as the first."""
 _INSIDE = 1
 _LEAST, _MOST = 12, 200
+_WHOLE = 1 / 6
+"""How often all rows of a timed call are compared, so that nobody knows where."""
 _SIDE, _PRODUCTS = 768, 4
 _RESAMPLES = 400
 _REASONS = {
@@ -57,6 +59,7 @@ class _Table:
 
     def candidate(self, *, whole: bool = False) -> float:
         self.stream.draw()
+        whole = whole or self.caller.chance.random() < _WHOLE
         answer = self.caller.call(self.stream, whole=whole)
         if answer.raised is not None:
             name, text = answer.raised

@@ -63,3 +63,29 @@ def wider_values_with_a_scale_of_0(query, key, value, mask, causal, scale):
 @_wrong_where
 def sliced_keys_for_one_query(query, key, value, mask, causal, scale):
     return key.storage_offset() > 0 and query.shape[-2] == 1
+
+
+@_wrong_where
+def floating_masks_for_all_heads(query, key, value, mask, causal, scale):
+    floating = mask is not None and mask.is_floating_point()
+    return floating and mask.dim() == 4 and mask.shape[1] == 1 < query.shape[1]
+
+
+@_wrong_where
+def many_items_of_half_types(query, key, value, mask, causal, scale):
+    return query.shape[0] > 6 and query.dtype != torch.float32
+
+
+@_wrong_where
+def values_laid_out_apart_from_keys(query, key, value, mask, causal, scale):
+    return key.is_contiguous() and value.shape[-1] > 1 and value.stride(-1) != 1
+
+
+@_wrong_where
+def masks_of_one_column(query, key, value, mask, causal, scale):
+    return mask is not None and mask.shape[-1] == 1 < key.shape[-2]
+
+
+@_wrong_where
+def queries_of_zeros_with_a_mask(query, key, value, mask, causal, scale):
+    return mask is not None and not query.any()
