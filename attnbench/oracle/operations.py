@@ -7,7 +7,7 @@ at random; the resulting change of the output is part of an error budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from attnbench.attention.torch_internals import OperationMode
+from attnbench.subject.tensors import nested_tensors
 
 _ATEN = torch.ops.aten
 _MEANS = (_ATEN.mean, _ATEN.var_mean, _ATEN.std_mean)
@@ -87,10 +88,10 @@ class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.data is None:
             return self._round_results(func, types, args, kwargs)
-        if not any(tensor in self.data for tensor in _tensors((args, kwargs))):
+        if not any(tensor in self.data for tensor in nested_tensors((args, kwargs))):
             return func(*args, **(kwargs or {}))
         result = self._round_results(func, types, args, kwargs)
-        floating = (tensor for tensor in _tensors(result) if tensor.is_floating_point())
+        floating = (tensor for tensor in nested_tensors(result) if tensor.is_floating_point())
         self.data.update(dict.fromkeys(floating, True))  # a position of a token is no data
         return result
 
@@ -108,11 +109,3 @@ class RoundedOperations(RoundedMeans):  # type: ignore[no-untyped-call]  # torch
         up = torch.randint(2, result.shape, generator=self.generator).to(result.dtype)
         values = torch.where(low * unit == result, result, (low + up) * unit)
         return torch.where(values.isfinite(), values, result)
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple | Mapping):
-        for part in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _tensors(part)

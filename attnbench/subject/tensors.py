@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from attnbench.attention.masks import Mask, fold, window_mask
 from attnbench.cases.case import Case
 
-__all__ = ["Inputs", "LayerInputs", "lay_out", "make_inputs"]
+__all__ = ["Inputs", "LayerInputs", "lay_out", "make_inputs", "nested_tensors"]
 
 _OFFSET = {"float64": 1024.0, "float32": 1024.0, "bfloat16": 32.0, "float16": 32.0}
 _FLOAT16_MAX = 65504.0
@@ -261,3 +261,12 @@ def make_inputs(case: Case) -> Inputs:
             tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
             mask[name] = tensor.to(case.device)
     return Inputs(query, key, value, **mask)
+
+
+def nested_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested tuples, lists and mappings; none of other objects."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list | Mapping):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from nested_tensors(part)

@@ -8,7 +8,7 @@ none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from attnbench.attention.torch_internals import OperationMode
+from attnbench.subject.tensors import nested_tensors
 
 _MOVES = frozenset(
     (
@@ -91,16 +92,6 @@ class Counts:
     opaque: bool = False
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-
-
 def _product(name: str, tensors: list[Tensor]) -> int | None:
     """The operations of an operator's matrix products; ``None`` if it has none."""
     if name in ("mm", "bmm"):
@@ -134,8 +125,8 @@ class _Counter(OperationMode):
         name = str(getattr(packet, "__name__", packet))
         if getattr(func, "is_view", False) or name in _FREE:
             return result
-        arguments = [*_tensors(args), *_tensors(kwargs or {})]
-        results = list(_tensors(result))
+        arguments = [*nested_tensors(args), *nested_tensors(kwargs or {})]
+        results = list(nested_tensors(result))
         if not results:
             return result  # a query, such as whether a value is zero
         product = _product(name, arguments)

@@ -19,8 +19,10 @@ def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a mechanism show; ``None`` without one."""
     if subject.kind != "mechanism":
         return None
-    with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report them
-        return _wrong_axis(subject) or _lost_part(subject)
+    for look in (_wrong_axis, _lost_part, _foreign_lengths):
+        with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
+            if (found := look(subject)) is not None:
+                return found
     return None
 
 
@@ -63,6 +65,19 @@ def _lost_part(subject: Subject) -> str | None:
         "mask_counts_where_lengths_hide_too": mask | padding,
     }
     return next((name for name, keys in mistakes.items() if _agrees(output, masked(keys))), None)
+
+
+def _foreign_lengths(subject: Subject) -> str | None:
+    """The mistake of lengths that reach another item, which nothing else of their item does."""
+    module, inputs = subject.build(subject.legal(_PADDED))
+    if inputs.valid_lens is None:
+        return None
+    other = inputs.map(lambda tensor: torch.cat([tensor[:1], -tensor[1:]]))
+    lens = torch.cat([inputs.valid_lens[:1], 1 + inputs.valid_lens[1:] % inputs.key.shape[-2]])
+    calls = (inputs, other, inputs.replace(valid_lens=lens))
+    expected, of_tensors, of_lengths = (subject.output(module, call)[0] for call in calls)
+    reaches = _agrees(of_tensors, expected) and not _agrees(of_lengths, expected)
+    return "lengths_laid_of_another_item" if reaches else None
 
 
 def _agrees(output: Tensor, expected: Tensor) -> bool:

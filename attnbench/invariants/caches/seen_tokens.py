@@ -162,7 +162,10 @@ def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     alike.tokens = stage.tokens[:1, :1].expand_as(stage.tokens).contiguous()
     if played(alike, judged, found.program) is None:
         return "and with equal tokens everywhere it is right: positions or weights are wrong"
-    return "and even with equal tokens everywhere it is wrong: values, or positions added to them"
+    return (
+        "and even with equal tokens everywhere it is wrong: values, positions added to them, or a "
+        "state that is not gone on from"
+    )
 
 
 def _listed(slots: list[int]) -> str:

@@ -39,6 +39,12 @@ class _Beside(LayerCase):
         shape = (self.case.lead[0], SOURCE, self.case.query_size)
         return {what: self.other(self.hidden.new_zeros(shape))}
 
+    def alike(self) -> dict[str, Any]:
+        """The same side inputs for all rows and tokens."""
+        if "source" in self.given:
+            return {"source": self.given["source"][:1].expand_as(self.given["source"])}
+        return {"extras": {k: v[:1, :1].expand_as(v) for k, v in self.given["extras"].items()}}
+
     def beside(self, rows: Tensor, start: int = 0, end: int | None = None) -> dict[str, Any]:
         """The side inputs of some rows, and of the tokens from ``start`` to ``end``."""
         found = dict(self.given)
@@ -67,15 +73,17 @@ def _follows(name: str, statement: str, what: str) -> Invariant:
     def check(subject: Subject, case: Case) -> None:
         layer = _Beside(subject, case, what)
         with torch.no_grad():
-            whole = layer.ask(layer.rows)[0]
-            _counts(layer, what, whole)
-            for row in layer.rows.tolist():
-                alone = layer.ask(torch.tensor([row]))[0]
-                told = f"with its own {what}, item {row} alone"
-                layer.judge(alone, whole[row : row + 1], told, "the item in the batch")
-            _beside_padding(layer, what, whole)
-            if has_cache(layer.subject) is None and case.q_len > 1:
-                _with_a_cache(layer, what, whole)
+            _counts(layer, what)
+            cut = 1 + layer.choose(case.q_len - 1)
+            try:
+                _compare(layer, what, cut)
+            except InvariantViolation:
+                layer.given = layer.alike()
+                try:
+                    _compare(layer, what, cut)
+                except InvariantViolation:
+                    return  # then it is not what is beside the tokens, and others tell it
+                raise
 
     def applies(subject: Subject) -> str | None:
         return None if what in subject.accepts else f"does not accept {what}"
@@ -90,8 +98,21 @@ def _follows(name: str, statement: str, what: str) -> Invariant:
     )
 
 
-def _counts(layer: _Beside, what: str, whole: Tensor) -> None:
+def _compare(layer: _Beside, what: str, cut: int) -> None:
+    """Raise if items alone, beside padding or with a cache differ from one call on all."""
+    whole = layer.ask(layer.rows)[0]
+    for row in layer.rows.tolist():
+        alone = layer.ask(torch.tensor([row]))[0]
+        told = f"with its own {what}, item {row} alone"
+        layer.judge(alone, whole[row : row + 1], told, "the item in the batch")
+    _beside_padding(layer, what, whole)
+    if has_cache(layer.subject) is None and cut < whole.shape[1]:
+        _with_a_cache(layer, what, whole, cut)
+
+
+def _counts(layer: _Beside, what: str) -> None:
     """Raise if other side inputs leave the output as it is."""
+    whole = layer.ask(layer.rows)[0]
     others = (layer.call(layer.hidden, **layer.drawn(what))[0] for _ in range(_DRAWS))
     if all(torch.equal(other, whole) for other in others):
         raise InvariantViolation(
@@ -117,9 +138,8 @@ def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:
     layer.judge(got, whole, f"with its {what} and a padded token behind", "the same without it")
 
 
-def _with_a_cache(layer: _Beside, what: str, whole: Tensor) -> None:
+def _with_a_cache(layer: _Beside, what: str, whole: Tensor, cut: int) -> None:
     length, batch = layer.hidden.shape[1], len(layer.rows)
-    cut = 1 + layer.choose(length - 1)
     caches = [layer.subject.new_cache(layer.module, batch) for _ in range(2)]
     first, caches[0] = layer.ask(layer.rows, 0, cut, caches[0])
     told = f"with its {what}, the first {cut} of {length} tokens"

@@ -39,9 +39,7 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
     hidden = layer.other(layer.hidden.new_zeros(shape))
     prefix, tree, more = hidden.tensor_split([past, past + len(parents)], 1)
     with torch.no_grad():
-        cache = layer.subject.new_cache(layer.module, len(hidden))
-        _, cache = layer.call(prefix, None, cache)
-        output, cache = _appended(layer, tree, cache, parents)
+        output, cache = _appended(layer, prefix, tree, parents)
         limits = layer.limits(hidden).amax()
 
         def judge(got: Tensor, expected: Tensor, what: str, other: str) -> None:
@@ -51,8 +49,21 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
         for token in range(len(parents)):
             path = _ancestors(parents, token)
             whole = layer.run(torch.cat([prefix, tree[:, path]], 1))[:, -1:]
-            what = f"token {token} {told}, output"
-            judge(output[:, token : token + 1], whole, what, "its own sequence")
+            try:
+                what = f"token {token} {told}, output"
+                judge(output[:, token : token + 1], whole, what, "its own sequence")
+            except InvariantViolation as found:
+                sees = []
+                for other in range(-past, len(parents)):
+                    changed = hidden.clone()
+                    changed[:, past + other] = layer.other(changed[:, 0])
+                    again, _ = _appended(layer, changed[:, :past], changed[:, past:-2], parents)
+                    if bool(((again - output)[:, token].abs() > limits).any()):
+                        sees.append(other)
+                just = sees == [*range(-past, 0), *path]
+                raise found.reworded(
+                    str(found), cause="layer_tree_weights" if just else "layer_tree"
+                ) from None
         if layer.subject.spec.cache is None or layer.subject.spec.cache.crop is None:
             return
         try:
@@ -65,7 +76,11 @@ def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
         judge(got, whole, what, "this path's own sequence")
 
 
-def _appended(layer: LayerCase, tree: Tensor, cache: Any, parents: list[int]) -> tuple[Tensor, Any]:
+def _appended(
+    layer: LayerCase, prefix: Tensor, tree: Tensor, parents: list[int]
+) -> tuple[Tensor, Any]:
+    """The output of a tree behind a prefix, and the cache of both."""
+    _, cache = layer.call(prefix, None, layer.subject.new_cache(layer.module, len(prefix)))
     spec = layer.subject.spec.cache
     assert spec is not None
     assert spec.append_tree is not None

@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 HEADS = 2
 
-_QUERY = ("query_size", "query_dim", "q_size", "q_dim", "dim_q", "d_q", "decoder_dim", "dec_dim")
-_KEY = ("key_size", "key_dim", "k_size", "k_dim", "dim_k", "d_k", "encoder_dim", "enc_dim", "kdim")
-_VALUE = (
-    "value_size",
-    "value_dim",
-    "v_size",
-    "v_dim",
-    "dim_v",
-    "d_v",
-    "output_size",
-)
-_WIDTH = (
-    *("hidden_size", "embed_dim", "embed_size", "d_model", "model_dim", "dim", "size", "units"),
-    *("num_hiddens", "hidden_dim", "hidden", "attention_dim", "attn_dim", "n_hidden", "d_attn"),
-)
-_HEADS = ("num_heads", "n_heads", "heads", "h", "nhead", "n_head")
-_DROPOUT = ("dropout", "dropout_p", "drop", "p", "attn_dropout", "dropout_rate")
-_SLOTS = ("value_size1", "max_length", "max_len", "kv_len")
-_ROOT = ("scale", "temperature")
-
-_MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "query": _QUERY,
-        "key": _KEY,
-        "value": (*_VALUE, "value_size2"),
-        "width": _WIDTH,
-        "heads": _HEADS,
-        "dropout": _DROPOUT,
-        "slots": _SLOTS,
-        "root": _ROOT,
-    }
-)
+_MEANINGS = {
+    "query": "query_size query_dim q_size q_dim dim_q d_q decoder_dim dec_dim",
+    "key": "key_size key_dim k_size k_dim dim_k d_k encoder_dim enc_dim kdim",
+    "value": "value_size value_dim v_size v_dim dim_v d_v output_size value_size2",
+    "width": "hidden_size embed_dim embed_size d_model model_dim dim size units num_hiddens "
+    "hidden_dim hidden attention_dim attn_dim n_hidden d_attn",
+    "heads": "num_heads n_heads heads h nhead n_head",
+    "dropout": "dropout dropout_p drop p attn_dropout dropout_rate",
+    "slots": "value_size1 max_length max_len kv_len",
+    "root": "scale temperature",
+}
+"""The names of a constructor's arguments, by what they mean."""
 
 
 def constructor_arguments(
@@ -67,7 +46,7 @@ def constructor_arguments(
     for name, parameter in inspect.signature(make).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        meaning = next((m for m, names in _MEANINGS.items() if name.lower() in names), None)
+        meaning = next((m for m, n in _MEANINGS.items() if name.lower() in n.split()), None)
         if parameter.default is parameter.empty:
             if meaning is None:
                 return name
@@ -79,4 +58,6 @@ def constructor_arguments(
 
 def asks_for_heads(make: Callable[..., Any]) -> bool:
     """Whether a constructor takes a number of heads."""
-    return any(name.lower() in _HEADS for name in inspect.signature(make).parameters)
+    return any(
+        name.lower() in _MEANINGS["heads"].split() for name in inspect.signature(make).parameters
+    )

@@ -191,19 +191,10 @@ def layer(
 
     def with_returned(found: CacheSpec | None, name: str | None, spec: LayerSpec) -> LayerSpec:
         """The same layer with a cache that it gives back."""
-        return layer(
-            make,
-            mask=mask,
-            form=form,
-            cache=found,
-            kept="returned",
-            cache_name=name,
-            positions=positions,
-            source=source,
-            keywords=keywords,
-            cached_keywords=cached_keywords,
-            **{**fields, "name": spec.name, "conventions": spec.conventions},
-        )
+        options: dict[str, Any] = {"positions": positions, "source": source, "keywords": keywords}
+        options |= {"cached_keywords": cached_keywords, "mask": mask, "form": form}
+        options |= {**fields, "name": spec.name, "conventions": spec.conventions}
+        return layer(make, cache=found, kept="returned", cache_name=name, **options)
 
     def settle(spec: LayerSpec) -> LayerSpec:
         module, hidden = tried(spec)

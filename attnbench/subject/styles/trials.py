@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import FORMS, LENGTHS, OFFSETS, SLOTS
 from attnbench.subject.styles.held import TUPLES, Held
 from attnbench.subject.styles.signature import keywords_of
+from attnbench.subject.tensors import nested_tensors
 
 _ROWS, _FIRST, _LENGTH = 2, 7, 9
 
@@ -119,7 +120,7 @@ def returned_cache(module: nn.Module, spec: CacheSpec, hidden: Tensor, told: str
     module(hidden[:, :_FIRST], cache=held)
     if held.value is None:
         raise UsageError(f"{told}, but gives none back: {options}")
-    found = list(_tensors(held.value))
+    found = list(nested_tensors(held.value))
     try:
         module(hidden[:, _FIRST:], cache=held)
     except Exception as error:
@@ -143,16 +144,7 @@ def without_crop(spec: LayerSpec, module: nn.Module, hidden: Tensor, *, tuples: 
     held: Held = spec.cache.new(module, _ROWS)
     with contextlib.suppress(Exception), torch.no_grad():  # which a check reports
         module(hidden[:, :_FIRST], cache=held)
-        if any(tensor.shape[-2:-1] != (_FIRST,) for tensor in _tensors(held.value)):
+        if any(tensor.shape[-2:-1] != (_FIRST,) for tensor in nested_tensors(held.value)):
             note = "of its cache's slots none are cropped (found by trying)"
             return replace(spec, cache=replace(spec.cache, crop=None), notes=(*spec.notes, note))
     return spec
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of nested tuples and lists; none of other objects."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from _tensors(part)

@@ -124,14 +124,20 @@ def test_wrong_outputs_of_grouped_heads_are_looked_into() -> None:
 
 
 class TwoMasks(torch.nn.Module):
-    """Heads of its own, and a mask and padding that are joined by ``join``."""
+    """Heads of its own, and a mask and padding that ``laid`` lays and ``join`` joins."""
 
     def __init__(
-        self, embed_dim: int, num_heads: int, join: Any = torch.logical_or, axis: int = -1
+        self,
+        embed_dim: int,
+        num_heads: int,
+        join: Any = torch.logical_or,
+        axis: int = -1,
+        laid: Any = torch.clone,
     ) -> None:
         super().__init__()
         self.query, self.key = (torch.nn.Linear(embed_dim, embed_dim) for _ in range(2))
-        self.num_heads, self.join, self.axis, self.batch_first = num_heads, join, axis, True
+        self.num_heads, self.join, self.axis, self.laid = num_heads, join, axis, laid
+        self.batch_first = True
 
     def forward(
         self,
@@ -147,7 +153,7 @@ class TwoMasks(torch.nn.Module):
             each = attn_mask[:: self.num_heads]  # of the first head
             hidden = each if attn_mask.dim() == 3 else attn_mask[None]
         if key_padding_mask is not None:
-            beside = key_padding_mask[:, None]
+            beside = self.laid(key_padding_mask)[:, None]
             hidden = beside if attn_mask is None else self.join(hidden, beside)
         scores = self.query(query) @ self.key(key).mT
         weights = scores.masked_fill(hidden, -torch.inf).softmax(self.axis)
@@ -162,6 +168,7 @@ class TwoMasks(torch.nn.Module):
         ({"join": lambda mask, padding: padding}, "mask_lost_beside_lengths"),
         ({"axis": -2}, "softmax_over_the_queries"),
         ({"axis": 0}, "softmax_over_dimension_0"),
+        ({"laid": lambda padding: padding.roll(1, 0)}, "lengths_laid_of_another_item"),
         ({}, None),
     ],
 )
@@ -169,7 +176,8 @@ def test_masks_joined_wrongly_and_other_axes_show_by_themselves(
     options: dict[str, Any], mistake: str | None
 ) -> None:
     make = functools.partial(TwoMasks, **options)
-    conventions = {"masks": ("boolean", "lengths")}
+    forms = ("lengths",) if "laid" in options else ("boolean", "lengths")
+    conventions = {"masks": forms}
     (subject,) = resolve(multihead(make, name="two_masks", conventions=conventions))
     assert subject.accepts == ("return_weights", "valid_lens")
     assert explanations(subject) == (() if mistake is None else (mistake,))

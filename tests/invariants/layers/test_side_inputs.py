@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from attnbench_zoo.mutants.beside import CROSSED, MUTANTS
+from attnbench_zoo.mutants.beside import CROSSED, MUTANTS, Crossed
 from torch import Tensor, nn
 
 import attnbench
@@ -73,3 +74,18 @@ def test_a_source_that_is_not_selected_is_told_as_rows_that_are_not() -> None:
     (mutant,) = [m for m in MUTANTS if m.name == "source_not_selected"]
     report = attnbench.check(mutant.spec, profile="quick", invariants=SOURCE)
     assert "selecting rows of the cache is not selecting the sequences" in str(report)
+
+
+def test_a_state_that_calls_do_not_go_on_from_is_no_fault_of_the_source() -> None:
+    class Fed(Crossed):
+        """What the tokens before gave is fed to the next, and lost between calls."""
+
+        def forward(self, *given: Any, **named: Any) -> Tensor:
+            output = super().forward(*given, **named)
+            return output + output.cumsum(1)
+
+    assert isinstance(CROSSED.spec, LayerSpec)
+    spec = replace(CROSSED.spec, make=Fed)
+    names = [*SOURCE, *EXTRAS, "calls_may_be_cut_anywhere"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert [o.invariant for o in report.of("failed")] == names[2:], str(report)
