@@ -33,6 +33,9 @@ _PADDING = "padded_tokens_are_inert"
 
 _SCALAR, _FORMULA = "agrees_with_scalar_reference", "scores_formula"
 
+_FLOAT32 = "computed_in_float32"
+"""This mistake shows in float64 alone."""
+
 _NARROW = "half_precision"
 _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
 """Invariants that point at half precision if they fail with half types only."""
@@ -76,6 +79,9 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     """The first clue in the failures of one subject; ``None`` without any."""
     failures = {o.invariant: o.failure for o in outcomes if o.failure is not None}
     failures = {n: failure for n, failure in failures.items() if n not in _NAN_ONLY} or failures
+    if any(_FLOAT32 in failure.mistakes for failure in failures.values()):
+        others = {n: failure for n, failure in failures.items() if not _is_double(failure)}
+        failures = others or failures  # what fails in other dtypes too has another cause
     cause_named = _named_cause(failures)
     if cause_named == _INPUTS_CHANGED:
         return Clue("says", cause_named, cause_named)
@@ -104,6 +110,10 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         scalar = failures.get(_SCALAR)  # all else follows from scores of another formula
         return Clue("says", _FORMULA, _FORMULA) if scalar and scalar.named == _FORMULA else None
     return None
+
+
+def _is_double(failure: Failure) -> bool:
+    return failure.case is not None and Case.from_id(failure.case).dtype == "float64"
 
 
 def _narrow(failure: Failure) -> bool:

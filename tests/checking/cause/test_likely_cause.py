@@ -30,6 +30,17 @@ def test_what_explains_the_output_comes_before_any_invariant() -> None:
     assert clue_of(found) == Clue("makes", "mask_inverted", "mask_inverted")
 
 
+def test_what_fails_in_float32_is_not_computed_in_float32_alone() -> None:
+    double, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float64", "float32"))
+    found = failed(
+        "agrees_with_scalar_reference", case=double, mistakes=("computed_in_float32",)
+    ) + failed("pools_values", case=double)
+    narrow = Clue("makes", "computed_in_float32", "float32_inside")
+    assert clue_of(found) == narrow
+    found += failed("pages_are_invisible", case=single)
+    assert clue_of(found) == Clue("fails", "pages_are_invisible", "pages")
+
+
 def test_changed_inputs_come_before_what_explains_the_output() -> None:
     found = failed("copies_agree", mistakes=("mask_inverted",), named="inputs_changed")
     assert clue_of(found) == Clue("says", "inputs_changed", "inputs_changed")
