@@ -113,11 +113,15 @@ def _compare(layer: _Beside, what: str, cut: int) -> None:
 def _counts(layer: _Beside, what: str) -> None:
     """Raise if other side inputs leave the output as it is."""
     whole = layer.ask(layer.rows)[0]
-    others = (layer.call(layer.hidden, **layer.drawn(what))[0] for _ in range(_DRAWS))
-    if all(torch.equal(other, whole) for other in others):
-        raise InvariantViolation(
-            f"with {_DRAWS} other draws of {what} the output is the same, bit for bit: it is unused"
-        )
+    drawn = [layer.drawn(what) for _ in range(_DRAWS)]
+    if any(not torch.equal(layer.call(layer.hidden, **other)[0], whole) for other in drawn):
+        return
+    told = f"with {_DRAWS} other draws of {what} the output is the same, bit for bit"
+    anew, _ = layer.subject.build(layer.case)
+    if torch.equal(layer.subject.call(anew, layer.hidden, None, **drawn[0])[0], whole):
+        raise InvariantViolation(f"{told}: it is unused")
+    told += f"; a new module gives another: the {what} of an earlier call is kept"
+    raise InvariantViolation(told, cause="state_kept")
 
 
 def _beside_padding(layer: _Beside, what: str, whole: Tensor) -> None:

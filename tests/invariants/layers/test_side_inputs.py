@@ -89,3 +89,30 @@ def test_a_state_that_calls_do_not_go_on_from_is_no_fault_of_the_source() -> Non
     names = [*SOURCE, *EXTRAS, "calls_may_be_cut_anywhere"]
     report = attnbench.check(spec, profile="quick", invariants=names)
     assert [o.invariant for o in report.of("failed")] == names[2:], str(report)
+
+
+def test_a_source_that_is_kept_from_an_earlier_call_is_not_told_as_unused() -> None:
+    class Keeping(nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.out, self.kept = nn.Linear(size, size), torch.empty(0)
+
+        def forward(self, hidden: Tensor, memory: Tensor) -> Tensor:
+            if self.kept.shape != memory.shape:
+                self.kept = memory
+            weights = (hidden @ self.kept.mT).softmax(-1)
+            output: Tensor = self.out(weights @ self.kept)
+            return output
+
+    class Unused(nn.Linear):
+        def forward(self, hidden: Tensor, memory: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(hidden)
+
+    for make, told, cause in (
+        (Keeping, "the source of an earlier call is kept", "a call leaves something behind"),
+        (lambda size: Unused(size, size), "it is unused", "items do not attend to their own"),
+    ):
+        spec = layer(make, source="memory", name="mine")
+        report = attnbench.check(spec, profile="quick", invariants=SOURCE)
+        assert told in str(report)
+        assert f"mine: {cause}" in str(report)
