@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.toolkit.applicability import any_of
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
@@ -71,13 +72,11 @@ def no_dropout_in_evaluation(subject: Subject, case: Case) -> None:
         )
 
 
-def _takes_dropout_and_gives_weights(subject: Subject) -> str | None:
-    if "return_weights" not in subject.accepts:
-        return "hands back no weights"
-    return takes_dropout(subject)
+def _gives_weights(subject: Subject) -> str | None:
+    return None if "return_weights" in subject.accepts else "hands back no weights"
 
 
-@invariant(cases=ordinary, applies=_takes_dropout_and_gives_weights)
+@invariant(cases=ordinary, applies=any_of(_gives_weights, takes_dropout))
 def weights_are_those_before_dropout(subject: Subject, case: Case) -> None:
     """The weights handed back are those before dropout."""
     base = _SameDropout(subject, case)  # of what is inside the scores, too
@@ -88,10 +87,6 @@ def weights_are_those_before_dropout(subject: Subject, case: Case) -> None:
     tolerance = 16 * subject.eps(got.dtype)
     what = "in training mode, with dropout_p=0.5, weights handed back"
     agree_within(got, expected, tolerance, what, "the call with dropout_p=0")
-
-
-def _gives_weights(subject: Subject) -> str | None:
-    return None if "return_weights" in subject.accepts else "hands back no weights"
 
 
 @invariant(
@@ -155,13 +150,9 @@ class _SameDropout(Baseline):
         return super().run(inputs)
 
 
-def _slopes_of_dropped(subject: Subject) -> str | None:
-    return takes_dropout(subject) or has_slopes(subject)
-
-
 @invariant(
     cases=lambda subject: listed(*map(subject.legal, _SLOPE_CASES), enough=1),
-    applies=_slopes_of_dropped,
+    applies=any_of(takes_dropout, has_slopes),
 )
 def gradients_are_right_with_dropout(subject: Subject, case: Case) -> None:
     """Gradients are the slopes of the output with the very weights that were dropped."""

@@ -80,17 +80,15 @@ def dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
     )
 
 
-def _dropout_cases(subject: Subject) -> CaseStrategy:
-    return listed(*_dropout_cases_of(subject))
-
-
 def _shows_dropped_weights(subject: Subject) -> str | None:
     if "dropout_p" in subject.accepts and "pools_values" not in subject.laws:
         return "does not declare pools_values, so values do not show its weights"
     return takes_dropout(subject)
 
 
-@invariant(cases=_dropout_cases, applies=_shows_dropped_weights)
+@invariant(
+    cases=lambda subject: listed(*_dropout_cases_of(subject)), applies=_shows_dropped_weights
+)
 def dropout_acts_on_weights(subject: Subject, case: Case) -> None:
     """Dropout sets its share of the weights to 0 and rescales the others."""
     case = case.replace(lead=(), value_size=2 * case.kv_len)

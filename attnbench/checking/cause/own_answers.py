@@ -16,10 +16,9 @@ _MARGIN = 1e-3
 
 
 def own_mistake(subject: Subject) -> str | None:
-    """The first mistake that the answers of a mechanism show; ``None`` without one."""
-    if subject.kind != "mechanism":
-        return None
-    for look in (_wrong_axis, _lost_part, _foreign_lengths):
+    """The first mistake that the answers of a subject show; ``None`` without one."""
+    mechanism = (_wrong_axis, _lost_part, _foreign_lengths)
+    for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
                 return found
@@ -78,6 +77,21 @@ def _foreign_lengths(subject: Subject) -> str | None:
     expected, of_tensors, of_lengths = (subject.output(module, call)[0] for call in calls)
     reaches = _agrees(of_tensors, expected) and not _agrees(of_lengths, expected)
     return "lengths_laid_of_another_item" if reaches else None
+
+
+def _foreign_scores(subject: Subject) -> str | None:
+    """The mistake of scores that other keys or other queries than their own change."""
+    module, inputs = subject.build(subject.legal(_CASE))
+    for name, axis in (("key", -1), ("query", -2)):
+        other = getattr(inputs, name).clone()
+        other[..., -1, :] = 1 - 3 * other[..., -1, :]
+        expected = subject.scores(module, inputs)
+        got = subject.scores(module, inputs.replace(**{name: other}))
+        if expected is None or got is None:
+            return None
+        if not _agrees(got.narrow(axis, 0, 3), expected.narrow(axis, 0, 3)):
+            return f"scores_of_other_{'keys' if name == 'key' else 'queries'}"
+    return None
 
 
 def _agrees(output: Tensor, expected: Tensor) -> bool:

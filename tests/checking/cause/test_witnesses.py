@@ -185,3 +185,36 @@ def test_masks_joined_wrongly_and_other_axes_show_by_themselves(
         names = ["causal_and_padding_combine"]
         report = attnbench.check(subject.spec, profile="quick", invariants=names)
         assert report.ok == (mistake is None), str(report)
+
+
+class Standardised(torch.nn.Module):
+    """Dot products with one side standardised over its slots instead of its features."""
+
+    def __init__(self, axis: int, side: str) -> None:
+        super().__init__()
+        self.axis, self.side = axis, side
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        given = {"query": query, "key": key}
+        own = given[self.side]
+        given[self.side] = own * (own.square().mean(self.axis, keepdim=True) + 1e-6).rsqrt()
+        scores: Tensor = given["query"] @ given["key"].mT
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("axis", "side", "found"),
+    [
+        (-2, "key", ("scores_of_other_keys",)),
+        (-2, "query", ("scores_of_other_queries",)),
+        (-1, "key", ()),
+    ],
+)
+def test_scores_that_other_slots_change_show_by_themselves(
+    axis: int, side: str, found: tuple[str, ...]
+) -> None:
+    spec = attnbench.ScoringSpec(
+        name="standardised", make=lambda q, k: Standardised(axis, side), equal_sizes=True
+    )
+    (subject,) = resolve(spec)
+    assert explanations(subject) == found
