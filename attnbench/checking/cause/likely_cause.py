@@ -105,7 +105,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         cause = _NARROW if name in _NUMERIC and _narrow(candidate) else default or candidate.named
         if cause == _NARROW and wide_count > _MOST_FAILURES:
             continue
-        if cause is not None and not (name in _general() and len(failures) > _MOST_FAILURES):
+        many = len(failures) > _MOST_FAILURES and default is not None
+        if cause is not None and not (name in _general() and many):
             return Clue("fails", name, cause)
         scalar = failures.get(_SCALAR)  # all else follows from scores of another formula
         return Clue("says", _FORMULA, _FORMULA) if scalar and scalar.named == _FORMULA else None
@@ -129,7 +130,8 @@ def _named_cause(failures: Mapping[str, Failure]) -> str | None:
     padding = failures.get(_PADDING)
     if padding is not None and padding.named == "mask_inverted":  # only real tokens are inert
         return padding.named
-    causes = [failure.named for failure in failures.values() if failure.named is not None]
+    named = {name: f.named for name, f in failures.items() if name not in _NUMERIC}
+    causes = [cause for cause in named.values() if cause is not None]
     for cause in dict.fromkeys(causes):
         if causes.count(cause) >= _NAMING_SHARE * len(failures):
             return cause

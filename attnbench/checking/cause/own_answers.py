@@ -71,12 +71,16 @@ def _foreign_lengths(subject: Subject) -> str | None:
     module, inputs = subject.build(subject.legal(_PADDED))
     if inputs.valid_lens is None:
         return None
-    other = inputs.map(lambda tensor: torch.cat([tensor[:1], -tensor[1:]]))
-    lens = torch.cat([inputs.valid_lens[:1], 1 + inputs.valid_lens[1:] % inputs.key.shape[-2]])
-    calls = (inputs, other, inputs.replace(valid_lens=lens))
-    expected, of_tensors, of_lengths = (subject.output(module, call)[0] for call in calls)
-    reaches = _agrees(of_tensors, expected) and not _agrees(of_lengths, expected)
-    return "lengths_laid_of_another_item" if reaches else None
+    for own, at in ((0, slice(1, 2)), (1, slice(1))):
+        other, lens = inputs.map(torch.clone), inputs.valid_lens.clone()
+        for tensor in (other.query, other.key, other.value):
+            tensor[at] *= -1
+        lens[at] = 1 + lens[at] % inputs.key.shape[-2]
+        calls = (inputs, other, inputs.replace(valid_lens=lens))
+        expected, of_tensors, of_lengths = (subject.output(module, call)[own] for call in calls)
+        if _agrees(of_tensors, expected) and not _agrees(of_lengths, expected):
+            return "lengths_laid_of_another_item"
+    return None
 
 
 def _foreign_scores(subject: Subject) -> str | None:

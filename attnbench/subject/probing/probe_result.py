@@ -21,8 +21,8 @@ from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.renaming import renamed
 from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
-from attnbench.subject.styles.textbook_calls import SLOTS
-from attnbench.subject.styles.textbook_classes import is_textbook, textbook
+from attnbench.subject.styles.textbook_calls import SLOTS, is_textbook
+from attnbench.subject.styles.textbook_classes import textbook
 
 _STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
     {"sdpa": sdpa, "flash": flash}

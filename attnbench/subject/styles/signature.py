@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
-__all__ = ["FIRST", "MEANINGS", "Keywords", "keywords_of"]
+__all__ = ["FIRST", "MEANINGS", "Keywords", "keywords_of", "order_of"]
 
 MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -46,6 +46,14 @@ FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """How libraries and textbooks call query, key and value."""
+
+
+def order_of(names: Sequence[str]) -> list[int]:
+    """Which of query, key and value the first three arguments are; empty if they are not these."""
+    known = list(FIRST.values())
+    found = [place for name in names[:3] for place in range(3) if name in known[place]]
+    return found if sorted(found) == [0, 1, 2] else []
+
 
 _IN_TEXT = re.compile(r"^\s*(\w+)\((.*?)\)\s*(?:->|:|$)", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"\s*(\*{0,2}\w+)")

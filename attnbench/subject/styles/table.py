@@ -21,7 +21,8 @@ from attnbench.subject.styles.keras_layers import keras
 from attnbench.subject.styles.multihead_modules import multihead
 from attnbench.subject.styles.packing import paged, varlen
 from attnbench.subject.styles.signature import keywords_of
-from attnbench.subject.styles.textbook_classes import is_textbook, textbook
+from attnbench.subject.styles.textbook_calls import is_textbook
+from attnbench.subject.styles.textbook_classes import textbook
 
 _FLEX = "torch.nn.attention.flex_attention"
 

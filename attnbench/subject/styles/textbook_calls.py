@@ -14,7 +14,7 @@ from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import name_of, refusals
 from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import better
-from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
+from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of, order_of
 
 LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")
 SLOTS = 5
@@ -25,6 +25,8 @@ class Form:
     """How it is called.
 
     Args:
+        order: which of query, key and value its first three arguments are.
+        by_head: whether its mask has an axis for the heads, ``(B, 1, L, S)``.
         lengths: name of the argument for lengths; ``None`` for none.
         mask: name of the argument for a mask.
         single: whether it takes one query at a time, and one key vector for all slots.
@@ -37,7 +39,24 @@ class Form:
         names = keywords.names
         self.lengths = next((name for name in names if name in LENGTHS), None)
         self.mask = keywords.named.get("attn_mask")
-        self.single = self.alone = self.flat = self.edits = False
+        self.order = order_of(names) or [0, 1, 2]
+        self.by_head = self.single = self.alone = self.flat = self.edits = False
+
+
+def is_textbook(target: Any) -> bool:
+    """Whether names show the style: plural or capital ones, lengths, or ``mask`` beside sizes."""
+    called = target.forward if inspect.isclass(target) and hasattr(target, "forward") else target
+    keywords = keywords_of(called) if callable(called) else None
+    if keywords is None:
+        return False
+    names = [name for name in keywords.names if name != "self"]
+    if not order_of(names):
+        return False
+    plural = {name for known in FIRST.values() for name in known[1::2]}
+    if plural >= {*names[:3]} or any(name in LENGTHS for name in names):
+        return True
+    sized = inspect.isclass(target) and names[3:] == ["mask"]
+    return sized and not isinstance(constructor_arguments(target, 8, 8, 8, SLOTS), str)
 
 
 class TextbookMaker:
@@ -69,8 +88,7 @@ class TextbookMaker:
 
 def _takes_tensors(function: Any) -> bool:
     keywords = keywords_of(function)
-    first = zip(keywords.names, FIRST.values(), strict=False) if keywords else ()
-    return bool(keywords and len(keywords.names) >= 3 and all(n in known for n, known in first))
+    return bool(keywords and order_of(keywords.names))
 
 
 class _Textbook(nn.Module):
@@ -99,7 +117,8 @@ class _Textbook(nn.Module):
             rows = own.expand(*lead, own.shape[-1]).reshape(-1, own.shape[-1])
             more["lengths"] = rows if valid_lens.dim() == 2 else rows[:, 0]
         if attn_mask is not None:
-            more["mask"] = attn_mask.expand(shape).reshape(-1, *shape[-2:])
+            axes = (1, *shape[-2:]) if self.form.by_head else shape[-2:]
+            more["mask"] = attn_mask.expand(shape).reshape(-1, *axes)
         calls = self._apart(batch, more) if self.form.alone or self.form.single else [(batch, more)]
         found = [self._call(*call) for call in calls]
         output = torch.cat([output for output, _ in found]).reshape(*query.shape[:-1], -1)
@@ -136,6 +155,7 @@ class _Textbook(nn.Module):
         if self.form.mask and self.form.mask not in given:
             given[self.form.mask] = None
         with refusals(name_of(self.callee), masked=bool(more)):
+            tensors = [tensors[place] for place in self.form.order]
             output, weights = output_and_more(self.callee(*tensors, **given))
         weights = getattr(self.callee, "attention_weights", None) if weights is None else weights
         if self.form.flat:

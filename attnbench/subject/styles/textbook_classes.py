@@ -17,8 +17,8 @@ from attnbench.subject.styles.constructors import HEADS, asks_for_heads, constru
 from attnbench.subject.styles.fitting import better
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
-from attnbench.subject.styles.signature import FIRST, keywords_of
-from attnbench.subject.styles.textbook_calls import LENGTHS, SLOTS, Form, TextbookMaker
+from attnbench.subject.styles.signature import keywords_of
+from attnbench.subject.styles.textbook_calls import SLOTS, Form, TextbookMaker
 
 _CLEAR = 1e-4
 _DTYPES = ("float32", "float64")
@@ -67,22 +67,6 @@ def textbook(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
 
 _ONE_KEY = ("every_attendable_key_matters", "equal_keys_get_equal_weight")
-
-
-def is_textbook(target: Any) -> bool:
-    """Whether names show the style: plural or capital ones, lengths, or ``mask`` beside sizes."""
-    called = target.forward if inspect.isclass(target) and hasattr(target, "forward") else target
-    keywords = keywords_of(called) if callable(called) else None
-    if keywords is None:
-        return False
-    names = [name for name in keywords.names if name != "self"]
-    if len(names) < 3 or any(n not in k for n, k in zip(names, FIRST.values(), strict=False)):
-        return False
-    plural = all(name in known[1::2] for name, known in zip(names, FIRST.values(), strict=False))
-    if plural or any(name in LENGTHS for name in names):
-        return True
-    sized = inspect.isclass(target) and names[3:] == ["mask"]
-    return sized and not isinstance(constructor_arguments(target, 8, 8, 8, SLOTS), str)
 
 
 class _Probe:
@@ -181,7 +165,7 @@ class _Probe:
         tensors = self.inputs()
         lengths = self._takes(valid_lens=torch.tensor([2, 3])) if self.form.lengths else False
         mask = torch.ones(3, SLOTS, dtype=torch.bool).tril(1)
-        boolean = bool(self.form.mask) and self._takes(attn_mask=mask)
+        boolean = bool(self.form.mask) and self._takes_mask(mask)
         bias = torch.zeros(3, SLOTS).masked_fill(~mask, -math.inf)
         floating = boolean and self._takes(attn_mask=bias)
         if floating:  # some masks of numbers are 1 where a key is left, and are not added
@@ -203,6 +187,14 @@ class _Probe:
             found["hidden_slots"] = "finite"
         low = self._mask_value(lengths)
         return found | ({} if low is None else {"mask_value": low})
+
+    def _takes_mask(self, mask: Tensor) -> bool:
+        """Whether it takes a mask, in a batch that cannot be taken for heads."""
+        for self.form.by_head in (False, True):
+            if self.call(self.inputs(lead=HEADS + 1), attn_mask=mask) is not None:
+                return True
+        self.form.by_head = False
+        return False
 
     def _takes(self, **given: Any) -> bool:
         return self.call(**given) is not None

@@ -41,6 +41,14 @@ def test_what_fails_in_float32_is_not_computed_in_float32_alone() -> None:
     assert clue_of(found) == Clue("fails", "pages_are_invisible", "pages")
 
 
+def test_what_float32_loses_is_a_cause_unless_a_more_specific_property_fails() -> None:
+    lost = failed("agrees_with_float64", named="precision", case=Case((2,), 3, 4).id)
+    laws = failed("rotation_invariant", "translation_invariant", "monotone_in_distance")
+    assert clue_of(lost + laws) == Clue("fails", "agrees_with_float64", "precision")
+    found = clue_of(lost + failed("layouts_agree"))
+    assert found == Clue("fails", "layouts_agree", "layout")
+
+
 def test_changed_inputs_come_before_what_explains_the_output() -> None:
     found = failed("copies_agree", mistakes=("mask_inverted",), named="inputs_changed")
     assert clue_of(found) == Clue("says", "inputs_changed", "inputs_changed")

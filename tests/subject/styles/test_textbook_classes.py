@@ -239,3 +239,38 @@ def test_a_class_without_values_is_told_the_class_to_write_which_works() -> None
         adapted(Pooling)
     report = attnbench.check(Pooled, style="textbook", profile="quick", invariants=LOOKED_AT)
     assert report.ok, report
+
+
+class ValuesFirst(nn.Module):
+    """Heads on an axis of their own, over which a mask ``(B, 1, L, S)`` broadcasts."""
+
+    is_right = True
+
+    def __init__(self, embed_size: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.out = heads, nn.Linear(embed_size, embed_size)
+
+    def forward(self, values: Tensor, keys: Tensor, query: Tensor, mask: Tensor | None) -> Tensor:
+        v, k, q = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (values, keys, query))
+        scores = q @ k.mT
+        if mask is not None:
+            hidden = mask == 0 if self.is_right else mask[:1] == 0
+            scores = scores.masked_fill(hidden, -1e20)
+        pooled = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        output: Tensor = self.out(pooled)
+        return output
+
+
+class MaskOfTheFirst(ValuesFirst):
+    is_right = False
+
+
+@pytest.mark.parametrize("make", [ValuesFirst, MaskOfTheFirst])
+def test_arguments_may_come_in_any_order_and_a_mask_may_have_an_axis_for_heads(make: Any) -> None:
+    assert known_style(make) == "textbook"
+    assert adapters.textbook(make).conventions["masks"] == ("boolean",)
+    names = ["masks_broadcast", "keeps_the_contract", "masking_equals_deleting"]
+    report = attnbench.check(make, profile="quick", invariants=names)
+    assert report.ok == make.is_right, str(report)
+    if not make.is_right:
+        assert "masks are laid over the wrong items" in str(report)
