@@ -17,29 +17,6 @@ from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = [
-    "FREE_MASKS",
-    "HIDING_MASKS",
-    "ORDINARY_MASKS",
-    "benign",
-    "explicit",
-    "grouped",
-    "has_gradients",
-    "has_weights",
-    "junk_in_words",
-    "leaves_of",
-    "only_keys",
-    "ordinary",
-    "resizes",
-    "score_rounding",
-    "select_items",
-    "select_keys",
-    "select_queries",
-    "unmasked",
-    "with_junk",
-    "with_mask",
-]
-
 FREE_MASKS = tuple(mask for mask in MASKS if mask != "empty_row")
 """The kinds of mask in which each query has an allowed key."""
 

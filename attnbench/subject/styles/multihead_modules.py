@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable
@@ -56,8 +57,13 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
             f"{name_of(make)} cannot be called as multihead: its forward has no attn_mask."
         )
 
+    batch_first = _is_batch_first(sample)
+    asked = {forward.named["return_weights"]: True} if "return_weights" in forward else {}
+    output, weights = _sampled(sample, turned=not batch_first, **asked)
+    gives_weights = output is None or weights is not None
+
     def wrapped(query_size: int, key_size: int, value_size: int) -> nn.Module:
-        return _Multihead(_made(make, keywords, query_size, key_size), forward)
+        return _Multihead(_made(make, keywords, query_size, key_size), forward, batch_first)
 
     wrapped.__qualname__ = name_of(make)
     known = {
@@ -68,7 +74,7 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "accepts": tuple(
             name
             for name, own in (("return_weights", "return_weights"), ("valid_lens", _PADDING))
-            if own in forward
+            if own in forward and (name != "return_weights" or gives_weights)
         ),
         "conventions": {
             "empty_rows": "nan",
@@ -77,6 +83,24 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         },
     }
     return spec_of("multihead", make, known, fields)
+
+
+def _is_batch_first(module: nn.Module) -> bool:
+    """Whether it takes ``(B, L, E)``: its ``batch_first`` or else a call of such a batch tells."""
+    if hasattr(module, "batch_first"):
+        return bool(module.batch_first)
+    output, _ = _sampled(module)
+    return isinstance(output, Tensor) and output.shape[:2] == (2, 3)
+
+
+def _sampled(module: nn.Module, *, turned: bool = False, **asked: bool) -> tuple[Any, Any]:
+    """What a call of two items with 3 queries and 5 keys gives; nothing if it raises."""
+    width = getattr(module, "embed_dim", 2 * _HEADS)
+    tensors = (torch.zeros(2, length, width) for length in (3, 5, 5))
+    given = [tensor.transpose(0, 1) if turned else tensor for tensor in tensors]
+    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]), torch.no_grad():
+        return output_and_more(module(*given, **asked))
+    return None, None
 
 
 def _extra_keys(module: Any) -> int:
@@ -133,10 +157,9 @@ def _made(make: Any, keywords: Keywords, query_size: int, key_size: int) -> nn.M
 class _Multihead(nn.Module):
     """A module of ``(B, L, E)`` or ``(L, B, E)``, with masks in which True means hidden."""
 
-    def __init__(self, module: nn.Module, keywords: Keywords) -> None:
+    def __init__(self, module: nn.Module, keywords: Keywords, batch_first: bool) -> None:
         super().__init__()
-        self.callee, self.keywords = module, keywords
-        self.batch_first = bool(getattr(module, "batch_first", False))
+        self.callee, self.keywords, self.batch_first = module, keywords, batch_first
 
     def forward(
         self,

@@ -95,3 +95,41 @@ def test_a_modules_own_sizes_are_kept() -> None:
 def test_what_is_no_multihead_attention_is_an_error(make: Any, message: str) -> None:
     with pytest.raises(StyleError, match=message):
         adapters.multihead(make)
+
+
+class OfOnesOwn(nn.Module):
+    """Two heads without ``batch_first``, which hands back no weights whatever is asked."""
+
+    batches_first = True
+
+    def __init__(self, embed_dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.heads, self.maps = (
+            num_heads,
+            nn.ModuleList(nn.Linear(embed_dim, embed_dim) for _ in range(4)),
+        )
+
+    def forward(
+        self, query: Any, key: Any, value: Any, attn_mask: Any = None, need_weights: bool = False
+    ) -> Any:
+        given = [m(tensor) for m, tensor in zip(self.maps, (query, key, value), strict=False)]
+        given = given if self.batches_first else [tensor.transpose(0, 1) for tensor in given]
+        q, k, v = (tensor.unflatten(-1, (self.heads, -1)).transpose(1, 2) for tensor in given)
+        scores = q * q.shape[-1] ** -0.5 @ k.mT
+        if attn_mask is not None:
+            scores = scores.masked_fill(attn_mask.reshape(-1, 1, *attn_mask.shape[-2:]), -torch.inf)
+        output = self.maps[3]((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return output if self.batches_first else output.transpose(0, 1), None
+
+
+class LengthsFirst(OfOnesOwn):
+    batches_first = False
+
+
+@pytest.mark.parametrize("make", [OfOnesOwn, LengthsFirst])
+def test_a_call_tells_the_order_of_axes_and_whether_weights_come(make: Any) -> None:
+    spec = adapters.multihead(make, conventions={"masks": ("boolean",)})
+    assert spec.accepts == ()
+    names = ["keeps_the_contract", "item_alone_equals_item_in_batch", "finite_at_extremes"]
+    report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
+    assert report.ok, str(report)
