@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from attnbench_zoo.right.conventions import FOLLOWING, Following
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+import attnbench
 from attnbench.adapters import multihead
 from attnbench.cases.case import Case
 from attnbench.errors import StyleError
@@ -70,8 +73,15 @@ def make(
                 raise ValueError("square")
             ok = ok.tril(0 if corner == "tl" else kv_len - q_len)
         if window_size is not None:
-            d = torch.arange(kv_len) - torch.arange(q_len)[:, None]
-            if win == "pair":
+            d = (
+                torch.arange(kv_len)
+                - torch.arange(q_len)[:, None]
+                - (kv_len - q_len) * (win != "tl")
+            )
+            if win in ("pair", "tl"):
+                left, right = (10**6 if edge == -1 else edge for edge in window_size)
+                ok = ok & (d >= -left) & (d <= right)
+            elif win == "pairlim":
                 ok = ok & (d >= -window_size[0]) & (d <= window_size[1])
             elif win == "pairx":
                 ok = ok & (d > -window_size[0]) & (d < window_size[1])
@@ -162,7 +172,9 @@ FAMILY: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"fill": -1e4}, {"mask_value": -1e4}),
     ({"fill": -65504.0}, {"mask_value": -65504.0}),
     ({"fill": -1e9, "add": True}, {"mask_value": -1e9}),
-    ({"win": "pairx"}, {"window": "(left, right), own key counted"}),
+    ({"win": "tl"}, {"window": "(left, right), own key besides, from the top left"}),
+    ({"win": "pairlim"}, {"window": "(left, right), own key besides, -1 is a limit"}),
+    ({"win": "pairx"}, {"window": "(left, right), own key counted, -1 is a limit"}),
     ({"win": "one"}, {"window": "one number of keys, own counted, causal"}),
     ({"win": "oneinc"}, {"window": "one number of keys before the own, causal"}),
 ]
@@ -189,6 +201,7 @@ def test_right_implementations_follow_what_is_inferred(right: Following) -> None
         if key != "masks":
             assert value == declared[key], key
     assert set(found.get("masks", ())) <= {*Conventions(masks=declared["masks"]).masks}
+    assert set(right.spec.conventions) - {"mask_value"} <= set(found)
 
 
 def cosine(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -230,7 +243,6 @@ def two_paths(
     ("function", "question"),
     [
         (hard, "internal_dtype"),
-        (two_paths, "empty_rows"),
         (cosine, "scale"),
         (corner_by_length, "causal"),
         (group_of_all, "layout"),
@@ -248,8 +260,10 @@ def test_what_fits_no_answer_is_ambiguous(function: Any, question: str) -> None:
             {"layout": "blhe", "corner": "tl"},
             "--as flash --call .*is_causal=causal.* causal=top_left",
         ),
-        ({"scale": lambda e: 1}, r"\(its scale is 1, not 1/sqrt\(E\)\)"),
-        ({"polarity": False}, "boolean mask: True = hides"),
+        ({"scale": lambda e: 1}, r"\(scale: 1\): write beside it\n.*\n  SPEC = probe\(f\).spec"),
+        ({"polarity": False}, r'--call "f\(query=query, .*, attn_mask=~attn_mask, '),
+        ({"win": "one", "drop": "scores"}, r"attn_mask, is_causal=is_causal, softcap=softcap, ret"),
+        ({"layout": "blhe", "stride": True}, "grouped heads: stride"),
     ],
 )
 def test_a_target_without_a_style_gets_a_proposal(options: Any, line: str) -> None:
@@ -324,3 +338,70 @@ def test_a_boolean_mask_that_hides_nothing_is_no_mask() -> None:
         return (scores if attn_mask is None else scores + attn_mask).softmax(-1) @ value
 
     assert probe(adds).conventions["masks"] == ("floating",)
+
+
+def test_nan_on_one_of_two_paths_leaves_an_empty_row_without_a_promise() -> None:
+    assert probe(two_paths).conventions["empty_rows"] == "nan"
+
+
+def test_a_bias_of_zeros_passes_for_no_row_of_zeros() -> None:
+    made = nn.MultiheadAttention(8, 2, batch_first=True, add_zero_attn=True)
+    assert probe(multihead(made)).conventions["empty_rows"] == "nan"
+
+
+def adds_in_float32(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+    scores = (query * query.shape[-1] ** -0.5) @ key.mT
+    scores = scores if attn_mask is None else scores + attn_mask.float()
+    return scores.softmax(-1) @ value
+
+
+def test_a_mask_of_the_lowest_number_is_proposed_where_minus_infinity_makes_nan() -> None:
+    found = probe(adds_in_float32)
+    low = torch.finfo(torch.float32).min
+    assert (found.conventions["mask_value"], found.conventions["empty_rows"]) == (low, "mean")
+    assert "-inf makes NaN" in found.answers["empty_rows"].shown
+
+
+def test_dtypes_that_raise_with_a_mask_are_left_out() -> None:
+    assert probe(make(fill=-1e9)).options.endswith(
+        "--dtype float32 --dtype float64 --dtype bfloat16"
+    )
+    assert probe(adds_in_float32).spec.dtypes == ("float32", "float64")
+
+
+def test_the_log_sum_of_a_row_without_keys_is_found() -> None:
+    assert probe(make(fill=-1e9)).conventions["lse_empty"] == pytest.approx(-1e9)
+    assert probe(make(base="2")).conventions["lse_base"] == "2"
+
+
+_SOME = (
+    *("agrees_with_scalar_reference", "mask_forms_agree", "decode_equals_prefill"),
+    *("empty_rows_give_zeros", "grouped_heads_equal_expanded_heads", "masking_equals_deleting"),
+    *("window_leaves_the_keys_around", "softcap_bounds_scores", "gradients_are_right"),
+    *("weights_are_those_before_dropout", "training_equals_evaluation"),
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"layout": "blhe", "corner": "tl", "empty": "mean"},
+        {"polarity": False, "empty": "nan", "fill": -1e4},
+        {"stride": True, "win": "one", "cap": "after", "drop": "scores"},
+        {"corner": "always", "empty": "refused", "wafter": True, "inner": torch.float32},
+    ],
+    ids=lambda options: "-".join(options) or "usual",
+)
+def test_the_options_that_are_shown_pass_the_checks(options: Any, monkeypatch: Any) -> None:
+    function = make(**options)
+    monkeypatch.setattr(sys.modules[__name__], "SHOWN", function, raising=False)
+    words = shlex.split(probe(function).options or "")
+    given: dict[str, list[str]] = {}
+    for option, value in zip(words[::2], words[1::2], strict=True):
+        given.setdefault(option, []).append(value)
+    (style,), (call,) = given["--as"], given.get("--call", ["f"])
+    address = f"{__name__}:SHOWN as {style}{call[1:]} with {', '.join(given['--convention'])}"
+    dtypes = given.get("--dtype")
+    report = attnbench.check(address, profile="quick", dtypes=dtypes, invariants=_SOME)
+    assert report.ok, str(report)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.subject.probing.probed_calls import ALLOWED, BATCH, HEADS, Answer, Calls, same
+from attnbench.subject.probing.probed_calls import ALLOWED, BATCH, HEADS, Answer, Calls, alike, same
 
 
 def boolean_masks(calls: Calls) -> Answer:
@@ -125,29 +125,56 @@ def empty_rows(calls: Calls) -> Answer:
     allowed[-1] = False
     if calls.hide(allowed)["attn_mask"].shape[-2] == 1:
         allowed[:] = False
-    tensors = calls.tensors()
-    found, plain = calls.output(tensors, **calls.hide(allowed)), calls.output(tensors)
-    if found is None:
-        return Answer.inferred(name, "refused", f"raises {calls.raised}")
-    mask = calls.hide(allowed)["attn_mask"]
-    if mask.dtype != torch.bool:
-        low = calls.output(tensors, attn_mask=mask.clamp_min(torch.finfo(mask.dtype).min))
-        if low is None or not torch.allclose(low, found, equal_nan=True):
-            return Answer.ambiguous(name, "-inf and torch.finfo's min give different rows")
+    given, told = calls.hide(allowed), ""
+    found, raised = _row_without_keys(calls, **given), calls.raised
+    if found == "nan" and given["attn_mask"].dtype != torch.bool:
+        low = {"attn_mask": _lowest(given["attn_mask"])}
+        if (other := _row_without_keys(calls, **low)) != "nan":
+            calls.low, given, found = True, low, other
+            told = ", of torch.finfo's min in the mask; -inf makes NaN of it"
+    beside = found
     if "return_weights" in calls.named:
-        beside = calls.output(tensors, **calls.hide(allowed), return_weights=True)
-        if beside is None or not torch.allclose(beside, found, 1e-3, 1e-4, equal_nan=True):
-            return Answer.ambiguous(name, "a call that returns weights gives other rows")
-    row, mean = found[..., -1, :], tensors[2].mean(-2)
+        beside = _row_without_keys(calls, **given, return_weights=True)
+    if "nan" in (found, beside):
+        where = "" if found == beside else ", with or without its weights"
+        return Answer.inferred(name, "nan", f"a row without keys is NaN{where}")
+    if found != beside:
+        return Answer.ambiguous(name, "a call that returns weights gives other rows")
+    if found == "refused":
+        return Answer.inferred(name, found, f"raises {raised}")
+    if found in _ROWS:
+        return Answer.inferred(name, found, f"a row without keys is {_ROWS[found]}{told}")
+    if calls.answers["extra_keys"].value:
+        return Answer.inferred(name, "nan", "its own keys fill the row: nothing is promised of it")
+    return Answer.ambiguous(name, f"a row without keys is {found}")
+
+
+_ROWS = {"zeros": "0", "mean": "the mean of all values"}
+
+
+def _lowest(mask: Tensor) -> Tensor:
+    return mask.clamp_min(torch.finfo(mask.dtype).min)
+
+
+def _row_without_keys(calls: Calls, **given: Any) -> str:
+    """What the last row is: a value of the convention, or in words."""
+    query, key, value = calls.tensors()
+    calls.moved = True
+    found = calls.output([query, key, value], **given)
+    # with equal keys, a module with projections of its own pools their mean, too
+    other = [calls.output([query, k, value]) for k in (key[..., :1, :].expand(key.shape), key)]
+    calls.moved = False
+    if found is None:
+        return "refused"
+    row = found[..., -1, :]
     if bool(row.isnan().all()):
-        return Answer.inferred(name, "nan", "a row without keys is NaN")
+        return "nan"
     if bool((row == 0).all()):
-        return Answer.inferred(name, "zeros", "a row without keys is 0")
-    if torch.allclose(row, mean, 1e-3, 1e-4):
-        return Answer.inferred(name, "mean", "a row without keys is the mean of all values")
-    unmasked = plain is not None and torch.allclose(row, plain[..., -1, :], 1e-3, 1e-4)
-    said = "as if nothing were hidden" if unmasked else "neither 0, NaN nor the mean"
-    return Answer.ambiguous(name, f"a row without keys is {said}")
+        return "zeros"
+    equal, plain = (alike(row, full[..., -1, :]) for full in other if full is not None)
+    if equal or alike(row, value.mean(-2)):
+        return "mean"
+    return "as if nothing were hidden" if plain else "neither 0, NaN nor the mean"
 
 
 def hidden_slots(calls: Calls) -> Answer:
@@ -165,7 +192,7 @@ def hidden_slots(calls: Calls) -> Answer:
         if found is None or not bool(found.isfinite().all()):
             return Answer.inferred(name, "finite", f"NaN in a hidden {told} reaches the output")
     if mask["attn_mask"].dtype != torch.bool:
-        return Answer.not_taken(name, "a floating mask promises nothing about NaN")
+        return Answer.inferred(name, "finite", "a floating mask promises nothing about NaN")
     return Answer.inferred(name, "any", "NaN in hidden keys and values reaches no output")
 
 
@@ -177,7 +204,10 @@ def mask_value(calls: Calls) -> Answer:
     allowed = (torch.arange(5) < 1).expand(3, 5)
     hide, unit = calls.hide, calls.slope(8) or 1.0
     if hide(allowed)["attn_mask"].dtype != torch.bool:
-        return Answer.not_taken(name, "a floating mask holds the caller's own number")
+        if not calls.low:
+            return Answer.not_taken(name, "a floating mask holds the caller's own number")
+        low = torch.finfo(torch.float32).min
+        return Answer.inferred(name, low, "it hides, and makes no NaN of a row without keys")
 
     def seen(seen_score: float, hidden_score: float) -> float:
         query, key, value = calls.tensors()
@@ -192,7 +222,7 @@ def mask_value(calls: Calls) -> Answer:
     added = _least(lambda size: seen(0.0, size))
     if added is not None:
         return Answer.inferred(name, -added, f"a hidden key with q·k = {added:g} is seen")
-    if empty_rows(calls).value != "nan":
+    if calls.answers["empty_rows"].value != "nan":
         return Answer.ambiguous(name, "-inf, or a number below -6e32 such as torch.finfo's min")
     return Answer.inferred(
         name, -math.inf, "hidden keys stay hidden at scores of ±6e32, an empty row is NaN"

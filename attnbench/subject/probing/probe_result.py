@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -19,8 +19,8 @@ from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import fits
 from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.multihead_modules import multihead
-from attnbench.subject.styles.renaming import renamed
-from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of
+from attnbench.subject.styles.renaming import parsed, renamed
+from attnbench.subject.styles.signature import FIRST, MEANINGS, keywords_of
 from attnbench.subject.styles.textbook_calls import SLOTS, is_textbook
 from attnbench.subject.styles.textbook_classes import textbook
 
@@ -30,6 +30,7 @@ _STYLES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
 _OF_CLASSES: Mapping[str, Callable[..., MechanismSpec]] = MappingProxyType(
     {"textbook": textbook, "multihead": multihead}
 )
+_MEANINGS = {own: what for what, names in {**FIRST, **MEANINGS}.items() for own in names}
 _SCALE = "1/sqrt(E)"
 _STYLE_OF = MappingProxyType({"(B, H, L, E)": "sdpa", "(B, L, H, E)": "flash"})
 _KEPT = MappingProxyType(
@@ -41,6 +42,9 @@ _KEPT = MappingProxyType(
         "internal_dtype": "internal_dtype",
         "gradients": "gradients",
         "extra_keys": "extra_keys",
+        "positions": "positions",
+        "per_head": "per_head",
+        "lse_empty": "empty_lse",
     }
 )
 """Conventions, and the questions that answer them."""
@@ -49,9 +53,12 @@ _CLAIMS = MappingProxyType(
         "groups": ("enable_gqa", "neighbours"),
         "window": ("window_size", "(left, right), own key besides"),
         "softcap": ("softcap", "before the mask"),
+        "dropout": ("dropout_p", "on weights, rescaled"),
+        "weights": ("dropout_p", "before dropout"),
     }
 )
-"""Questions, each with what a spec accepts only if that is the answer."""
+"""Questions, each with what is passed only if that is the answer."""
+_EVERY = "float32, float64, float16, bfloat16"
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,8 @@ class Probe:
 
     @property
     def options(self) -> str | None:
-        """The options of ``attnbench check``; ``None`` where no style fits."""
-        if self.style is None:
+        """The options of ``attnbench check``; ``None`` where no style fits, or none says enough."""
+        if self.style is None or self._scores_otherwise:
             return None
         if self.style not in _STYLES:  # the style finds the conventions out itself
             return f"--as {self.style}"
@@ -86,18 +93,40 @@ class Probe:
         given = [
             f"--convention {format_conventions({key: value})}"
             for key, value in self.conventions.items()
-            if value != usual[key]
+            if repr(value) != repr(usual[key])
         ]
         renaming = [] if self.call is None else [f'--call "{self.call}"']
-        return " ".join([f"--as {self.style}", *renaming, *given])
+        dtypes = [] if self._dtypes is None else [f"--dtype {one}" for one in self._dtypes]
+        return " ".join([f"--as {self.style}", *renaming, *given, *dtypes])
+
+    @property
+    def _scores_otherwise(self) -> Answer | None:
+        """What shows that a reference of scaled dot-product attention is wrong for it."""
+        if self.style not in _STYLES:
+            return None
+        scale, extra = self.answers["scale"], self.answers["extra_keys"]
+        if extra.value:
+            return extra
+        return None if scale.value == _SCALE else scale
+
+    @property
+    def _dtypes(self) -> tuple[str, ...] | None:
+        """Those that it takes; ``None`` where it takes each."""
+        found = self.answers["dtypes"].value
+        return None if found == _EVERY else tuple(found.split(", "))
 
     @property
     def proposal(self) -> str:
         """A sentence that says how to name it to a command, or why no style calls it."""
+        if (other := self._scores_otherwise) is not None:
+            shown = f"{other.question}: {other.value or other.shown}"
+            return (
+                f"No option says what small calls show ({shown}): write beside it\n"
+                "  from attnbench.adapters import probe\n"
+                f"  SPEC = probe({self.name}).spec"
+            )
         if self.style is not None:
-            scale = self.answers["scale"].value
-            other = "" if scale in (None, _SCALE) else f" (its scale is {scale}, not {_SCALE})"
-            return f"Small calls show how it is called: {self.options}{other}"
+            return f"Small calls show how it is called: {self.options}"
         layout = self.answers["layout"].value
         if inspect.isclass(self.callee) and layout in _STYLE_OF:
             style, given = _STYLE_OF[layout], _filled(self.callee, 8)
@@ -107,8 +136,10 @@ class Probe:
                 f"  from attnbench.adapters import {style}\n"
                 f"  SPEC = {style}({self.name}({made}), name={self.name!r})"
             )
-        found = self.answers["layout"], self.answers.get("boolean")
-        said = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found if a)
+        found = [self.answers["layout"]]
+        if (groups := self.answers.get("groups")) and groups.value == "stride":
+            found.append(groups)
+        said = "; ".join(f"{a.question}: {a.value or a.shown}" for a in found)
         return f"No style calls {self.name} as small calls show it ({said}): wrap it in a function."
 
     @property
@@ -124,18 +155,10 @@ class Probe:
             raise StyleError(self.proposal)
         if self.style not in _STYLES:
             return _OF_CLASSES[self.style](self.callee)
-        fields: dict[str, Any] = {"conventions": dict(self.conventions)}
-        if self.answers["scale"].value != _SCALE:
+        fields: dict[str, Any] = {"conventions": dict(self.conventions), "dtypes": self._dtypes}
+        if self._scores_otherwise:
             fields["reference"] = None
-        made = _STYLES[self.style](self.callee, call=self.call, **fields)
-        other = {
-            flag
-            for question, (flag, meaning) in _CLAIMS.items()
-            if self.answers[question].status == "inferred"
-            and self.answers[question].value != meaning
-        }
-        accepts = tuple(flag for flag in made.accepts if flag not in other)
-        return replace(made, accepts=accepts)
+        return _STYLES[self.style](self.callee, call=self.call, **fields)
 
 
 def probe(function: Any, *, call: str | None = None) -> Probe:
@@ -166,20 +189,23 @@ def probe(function: Any, *, call: str | None = None) -> Probe:
             raise StyleError(f"nothing tells the arguments of {function!r}; wrap it in a function.")
         calls = Calls(lambda size: called, keywords.named, keywords.names)
         name = name_of(function)
-    answers = {"layout": find_layout(calls)}
-    if answers["layout"].status == "inferred":
-        answers |= {key: ask(calls) for key, ask in QUESTIONS.items()}
+    calls.answers["layout"] = find_layout(calls)
+    if calls.answers["layout"].status == "inferred":
+        for question, ask in QUESTIONS.items():
+            calls.answers[question] = ask(calls)
+    answers = calls.answers
     conventions = _conventions(answers, takes_lengths="valid_lens" in calls.named)
     if inspect.isclass(function):
-        style = _style_of_class(function)
-    else:
-        hides = answers.get("boolean", answers["layout"]).value == "True = hides"
-        unfit = hides or isinstance(function, MechanismSpec)
-        style = None if unfit else _STYLE_OF.get(str(answers["layout"].value))
-        if style is not None and call is None and fits(function, style) is not None:
-            call = _own_call(keywords_of(function))
-            if call is None or fits(renamed(function, call), style) is not None:
-                style = None
+        return Probe(name, answers, conventions, _style_of_class(function), function, call)
+    style = _STYLE_OF.get(str(answers["layout"].value))
+    by_stride = answers.get("groups") and answers["groups"].value == "stride"
+    if by_stride and "enable_gqa" not in calls.named and style == "flash":
+        style = None  # that style has no other word for groups than to call with them
+    if style is None or isinstance(function, MechanismSpec):
+        return Probe(name, answers, conventions, None, function, call)
+    call = _call_as_shown(function, style, call, answers)
+    if fits(function if call is None else renamed(function, call), style) is not None:
+        style = None
     return Probe(name, answers, conventions, style, function, call)
 
 
@@ -214,15 +240,35 @@ def _style_of_class(made: Any) -> str | None:
     return "multihead" if masked and fits(made, "multihead") is None else None
 
 
-def _own_call(keywords: Keywords | None) -> str | None:
-    """The callee's names by what they mean, as where a style has another name for causality."""
-    meanings = {"is_causal": "causal"}
-    known = {own: meaning for meaning, names in FIRST.items() for own in names}
-    if keywords is None:
-        return None
-    known |= {own: meanings.get(meaning, meaning) for meaning, own in keywords.named.items()}
-    passed = [f"{name}={known[name]}" for name in keywords.names if name in known]
-    return f"f({', '.join(passed)})"
+def _call_as_shown(
+    function: Any, style: str, call: str | None, answers: Mapping[str, Answer]
+) -> str | None:
+    """How its arguments are called, without those of another meaning than a style's."""
+    other = {
+        flag
+        for question, (flag, meaning) in _CLAIMS.items()
+        if answers[question].status == "inferred" and answers[question].value != meaning
+    }
+    hides = answers["boolean"].value == "True = hides"
+    turned = {"attn_mask": "~attn_mask"} if hides else {}
+    if call is not None:
+        order, own = parsed(call)
+        passed = [*(("", meaning) for meaning in order), *own.items()]
+    else:
+        keywords = keywords_of(function)
+        assert keywords is not None  # it was called by them
+        passed = [(name, name) for name in keywords.names if name in _MEANINGS]
+        if not turned and not other & {*keywords.named} and fits(function, style) is None:
+            return None
+    if style == "flash":
+        turned["is_causal"] = "causal"  # which is its name there
+    meant = [(own, _MEANINGS.get(meaning, meaning)) for own, meaning in passed]
+    told = [
+        f"{own}={turned.get(meaning, meaning)}" if own else turned.get(meaning, meaning)
+        for own, meaning in meant
+        if meaning not in other
+    ]
+    return f"f({', '.join(told)})"
 
 
 def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[str, Any]:
@@ -234,12 +280,13 @@ def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[
     boolean, floating = answers.get("boolean"), answers.get("floating")
     if boolean is None or floating is None or "ambiguous" in (boolean.status, floating.status):
         return found
-    forms = ["boolean"] if str(boolean.value).startswith("True = may") else []
+    forms = ["boolean"] if boolean.status == "inferred" else []  # a hiding one is turned
     forms += ["keys"] if str(boolean.value).endswith("one row") else []
     forms += ["floating"] if floating.value == "added to the scores" else []
     if found.get("mask_value") == -math.inf:
         del found["mask_value"]
-    if forms == ["boolean", "floating"]:
-        return found  # as by default, with lengths where they are taken
-    forms += ["lengths"] if takes_lengths else []
+    if answers["lse"].status == "inferred":
+        found["lse_base"] = answers["lse"].value.partition(",")[0].removeprefix("base ")
+    by_default = forms == ["boolean", "floating"]
+    forms += ["lengths"] if takes_lengths or by_default else []
     return found | {"masks": tuple(forms)}

@@ -77,13 +77,20 @@ class Calls:
     ) -> None:
         self.make, self.named, self.names = make, named, names
         self.layout, self.training = "(B, H, L, E)", False
-        self.raised = ""
+        self.raised, self.moved = "", False
+        self.answers: dict[str, Answer] = {}
+        """What was found out so far."""
         self.hide: Callable[[Tensor], dict[str, Any]] | None = None
         """The mask for what ``(L, S)`` allows, once its form is known."""
+        self.low = False
+        """Whether a floating mask is to hold torch.finfo's min, and not -inf."""
 
     def result(self, tensors: Sequence[Tensor], **given: Any) -> Any:
         """What the callee returns; ``None`` where it raises. Keywords are meanings or names."""
         turn, self.raised = LAYOUTS[self.layout], ""
+        mask = given.get("attn_mask")
+        if mask is not None and mask.is_floating_point():
+            given["attn_mask"] = mask.to(tensors[0].dtype)
         spelt = {self.named.get(name, name): value for name, value in given.items()}
         try:
             with torch.random.fork_rng(devices=[]):
@@ -91,6 +98,8 @@ class Calls:
                 callee = self.make(tensors[0].shape[-1])
                 if isinstance(callee, nn.Module):
                     callee = copy.deepcopy(callee).to(tensors[0].dtype).train(self.training)
+                    if self.moved:
+                        _move_zeros(callee)
                 return callee(*(turn(tensor).clone() for tensor in tensors), **spelt)
         except Exception as error:  # whatever it raises, it does not take this
             first = (str(error).strip().splitlines() or [""])[0]
@@ -152,6 +161,21 @@ class Calls:
         return factor if fits and math.isfinite(factor) else None
 
 
+def _move_zeros(module: nn.Module) -> None:
+    """Give parameters that start at zero other values: a bias of zeros passes for no bias."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if not bool(parameter.any()):
+                parameter.normal_()
+
+
 def same(got: Tensor | None, expected: Tensor) -> bool:
     """Whether a call that was not refused shows exactly this."""
     return got is not None and torch.equal(got, expected)
+
+
+def alike(got: Tensor | None, expected: Tensor | None) -> bool:
+    """Whether two calls that were not refused give the same but for rounding."""
+    if got is None or expected is None:
+        return False
+    return torch.allclose(got, expected, 1e-3, 1e-4)

@@ -18,8 +18,17 @@ from attnbench.subject.probing.mask_questions import (
     key_padding_masks,
     mask_value,
 )
-from attnbench.subject.probing.probed_calls import BATCH, HEADS, LAYOUTS, Answer, Calls, same
-from attnbench.subject.probing.returned_parts import returned_lse, returned_weights
+from attnbench.subject.probing.position_questions import per_head, positions
+from attnbench.subject.probing.probed_calls import (
+    ALLOWED,
+    BATCH,
+    HEADS,
+    LAYOUTS,
+    Answer,
+    Calls,
+    same,
+)
+from attnbench.subject.probing.returned_parts import empty_lse, returned_lse, returned_weights
 from attnbench.subject.probing.score_questions import (
     grouped_heads,
     scale_argument,
@@ -81,6 +90,19 @@ def _dropout(calls: Calls) -> Answer:
         if torch.allclose(dropped[kept], factor * plain[kept], 1e-3):
             return Answer.inferred(name, value, f"a kept weight is {factor:g} times its own")
     return Answer.ambiguous(name, "kept weights are neither 1 nor 2 times their own")
+
+
+def _dtypes(calls: Calls) -> Answer:
+    masks = [{} if calls.hide is None else calls.hide(ALLOWED)]
+    if calls.answers["floating"].status == "inferred":
+        masks.append({"attn_mask": torch.ones(3, 5)})
+    taken, tensors = [], calls.tensors()
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        given = [tensor.to(dtype) for tensor in tensors]
+        found = [calls.output(given, **mask) for mask in masks]
+        if all(t is not None and t.dtype == dtype and not bool(t.isnan().any()) for t in found):
+            taken.append(str(dtype).removeprefix("torch."))
+    return Answer.inferred("dtypes", ", ".join(taken), "those that a call takes and gives back")
 
 
 def _internal_dtype(calls: Calls) -> Answer:
@@ -152,8 +174,12 @@ QUESTIONS: Mapping[str, Callable[[Calls], Answer]] = MappingProxyType(
         "window": window_edges,
         "softcap": softcap_order,
         "lse": returned_lse,
+        "empty_lse": empty_lse,
         "dropout": _dropout,
         "weights": returned_weights,
+        "positions": positions,
+        "per_head": per_head,
+        "dtypes": _dtypes,
         "internal_dtype": _internal_dtype,
         "gradients": _gradients,
     }

@@ -28,24 +28,48 @@ def _parts(result: Any) -> Iterator[Tensor]:
         yield from (part.detach() for part in result[1:] if isinstance(part, Tensor))
 
 
+_SUMS = {
+    (BATCH, HEADS, 3): "(B, H, L)",
+    (BATCH, 3, HEADS): "(B, L, H)",
+    (BATCH, HEADS, 3, 1): "(B, H, L, 1)",
+    (BATCH * HEADS, 3): "(B, L)",
+}
+"""Shapes of a log-sum-exp of 3 queries."""
+
+
+def _sums(calls: Calls, **given: Any) -> Tensor | None:
+    """The log-sum-exp that comes with the output, where all scores are 0."""
+    query, key, value = calls.tensors()
+    parts = _more(calls, [query * 0, key, value], **given)
+    return next((part for part in parts if part.shape in _SUMS), None)
+
+
 def returned_lse(calls: Calls) -> Answer:
     """The base and shape of a log-sum-exp: of S scores of 0 it is log(S)."""
-    name = "log-sum-exp"
-    query, key, value = calls.tensors()
-    shapes = {
-        (BATCH, HEADS, 3): "(B, H, L)",
-        (BATCH, 3, HEADS): "(B, L, H)",
-        (BATCH, HEADS, 3, 1): "(B, H, L, 1)",
-        (BATCH * HEADS, 3): "(B, L)",
-    }
-    found = [part for part in _more(calls, [query * 0, key, value]) if part.shape in shapes]
-    if not found:
+    name, found = "log-sum-exp", _sums(calls)
+    if found is None:
         return Answer.not_taken(name, "nothing of its shape comes with the output")
-    shape = shapes[tuple(found[0].shape)]
+    shape = _SUMS[tuple(found.shape)]
     for base, expected in (("e", math.log(5)), ("2", math.log2(5))):
-        if torch.allclose(found[0].double(), torch.tensor(expected).double(), 1e-4):
+        if torch.allclose(found.double(), torch.tensor(expected).double(), 1e-4):
             return Answer.inferred(name, f"base {base}, {shape}", "5 scores of 0")
     return Answer.ambiguous(name, f"{shape}, but of 5 scores of 0 neither ln 5 nor log2 5")
+
+
+def empty_lse(calls: Calls) -> Answer:
+    """The log-sum-exp of a row without keys."""
+    name = "log-sum-exp of an empty row"
+    if calls.hide is None or calls.answers["lse"].status != "inferred":
+        return Answer.not_taken(name, "there is no log-sum-exp, or no mask is known to hide")
+    allowed = torch.arange(3)[:, None].expand(3, 5) < 2
+    found = _sums(calls, **calls.hide(allowed))
+    if found is None:
+        return Answer.not_taken(name, f"raises {calls.raised}")
+    last = found.movedim(-1 if found.shape[-1] == 3 else 1 if found.shape[1] == 3 else 2, 0)[2]
+    values = {repr(value) for value in last.flatten().tolist()}
+    if len(values) != 1:
+        return Answer.ambiguous(name, "another one for each row")
+    return Answer.inferred(name, float(values.pop()), "the last of 3 rows")
 
 
 def returned_weights(calls: Calls) -> Answer:

@@ -76,6 +76,8 @@ def window_edges(calls: Calls) -> Answer:
         both = calls.reach(6, 6, **{own: argument}, **causal) if causal else None
         for value, expected in meanings.items():
             if same(found, expected):
+                if argument == (2, 1):
+                    value += _rest_of_window(calls, own)
                 return Answer.inferred(name, value, f"L=S=6: the keys that {own}={argument} leaves")
         if same(found, torch.ones_like(ahead, dtype=torch.bool)) and both is not None:
             fit = [v for v, e in meanings.items() if same(both, e & (ahead <= 0))]
@@ -83,6 +85,15 @@ def window_edges(calls: Calls) -> Answer:
         if found is not None:
             return Answer.ambiguous(name, f"what {own}={argument} leaves is no known meaning")
     return Answer.ambiguous(name, f"neither {own}=(2, 1) nor {own}=2 is taken")
+
+
+def _rest_of_window(calls: Calls, own: str) -> str:
+    """What else is unlike flash-attention's window: of 0 keys besides the own, and -1 for all."""
+    place = torch.arange(5) - torch.arange(3)[:, None]
+    if same(calls.reach(3, 5, **{own: (-1, 0)}), place <= 2):
+        return ""
+    limit = not same(calls.reach(4, 4, **{own: (-1, 0)}), torch.ones(4, 4).tril().bool())
+    return ", -1 is a limit" if limit else ", from the top left"
 
 
 def softcap_order(calls: Calls) -> Answer:

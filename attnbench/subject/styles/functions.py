@@ -63,7 +63,7 @@ def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
         StyleError: ``function`` is not callable, or takes other arguments.
     """
     keywords = fitted(function, "sdpa")
-    conventions: dict[str, Any] = {"causal": "top_left"}
+    conventions: dict[str, Any] = {"causal": "top_left"} if "is_causal" in keywords else {}
     if function is torch.nn.functional.scaled_dot_product_attention:
         conventions["hidden_slots"] = "finite"  # 0 times NaN is NaN, as documented
     one_mask = takes_one_mask(function, keywords)

@@ -2,6 +2,7 @@
 
 ``call="f(queries=query, keys=key, values=value)"`` reads as the call that is to be made: on the
 left of ``=`` the callee's name, on the right what is passed. What has no ``=`` goes by position.
+``~attn_mask`` passes a boolean mask to a callee for which True hides a key.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from attnbench.errors import StyleError
@@ -19,6 +21,8 @@ from attnbench.subject.styles.signature import MEANINGS, keywords_of
 
 _Adapter = TypeVar("_Adapter", bound=Callable[..., Any])
 _FORM = 'write it like "f(queries=query, keys=key, values=value)"'
+_EMPTY = inspect.Parameter.empty
+_HIDES = "~attn_mask"
 _PASSED = (
     "module",
     *(
@@ -31,7 +35,7 @@ _PASSED = (
         "block_table",
     ),
     *("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"),
-    *("valid_lens", *(name for names in MEANINGS.values() for name in names)),
+    *("valid_lens", *(name for names in MEANINGS.values() for name in names), _HIDES),
 )
 """What a style may pass, in its order."""
 
@@ -54,7 +58,7 @@ def renamed(target: Any, call: str) -> Any:
     """
     if not callable(target):
         return target  # the adapter says so
-    order, names = _parsed(call)
+    order, names = parsed(call)
     if isinstance(target, nn.Module):
         return _Renamed(target, order, names)
     if not inspect.isclass(target):
@@ -103,8 +107,10 @@ def _called(
     given: dict[str, Any],
 ) -> Any:
     passed = signature.bind(*tensors, **given).arguments
-    first = [passed.pop(meaning) for meaning in order]
-    own = {meaning: name for name, meaning in names.items()}
+    if (mask := passed.get("attn_mask")) is not None and _HIDES in (*order, *names.values()):
+        passed["attn_mask"] = ~mask if mask.dtype == torch.bool else mask
+    first = [passed.pop(_plain(meaning)) for meaning in order]
+    own = {_plain(meaning): name for name, meaning in names.items()}
     return callee(*first, **{own[meaning]: value for meaning, value in passed.items()})
 
 
@@ -119,9 +125,11 @@ def _signature(callee: Any, order: tuple[str, ...], names: Mapping[str, str]) ->
                 )
     required = known.required if known else tuple(names)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    first = [inspect.Parameter(meaning, kind) for meaning in order]
+    first = [inspect.Parameter(_plain(meaning), kind) for meaning in order]
     rest = [
-        inspect.Parameter(meaning, kind, default=inspect.Parameter.empty if needed else None)
+        inspect.Parameter(
+            _plain(meaning), kind, default=inspect.Parameter.empty if needed else None
+        )
         for name, meaning in names.items()
         for needed in [name in required or meaning in ("query", "key", "value")]
     ]
@@ -130,7 +138,12 @@ def _signature(callee: Any, order: tuple[str, ...], names: Mapping[str, str]) ->
     )
 
 
-def _parsed(call: str) -> tuple[tuple[str, ...], dict[str, str]]:
+def _plain(meaning: str) -> str:
+    return meaning.removeprefix("~")
+
+
+def parsed(call: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What a call passes by position, and by name: the callee's names, with what they get."""
     try:
         tree = ast.parse(call.strip(), mode="eval").body
     except SyntaxError:
@@ -140,7 +153,7 @@ def _parsed(call: str) -> tuple[tuple[str, ...], dict[str, str]]:
     passed = [*tree.args, *(keyword.value for keyword in tree.keywords)]
     meanings = [node.id if isinstance(node, ast.Name) else ast.unparse(node) for node in passed]
     for meaning in meanings:
-        if meaning not in _PASSED or meanings.count(meaning) > 1:
+        if meaning not in _PASSED or [*map(_plain, meanings)].count(_plain(meaning)) > 1:
             what = "is passed twice" if meaning in _PASSED else "is nothing that a style passes"
             raise StyleError(
                 f"call: {meaning!r} {what}; that is {', '.join(dict.fromkeys(_PASSED))}; {_FORM}."

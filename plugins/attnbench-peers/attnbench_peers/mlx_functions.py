@@ -38,4 +38,5 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     """``mlx.core.fast.scaled_dot_product_attention``."""
     if LIBRARIES["mlx"].installed:
         conventions = {**FORWARD_ONLY, "empty_rows": "mean", "internal_dtype": "float32"}
+        conventions["masks"] = ("boolean", "floating")
         yield sdpa(_mlx, name="mlx_sdpa", dtypes=("float32",), conventions=conventions)

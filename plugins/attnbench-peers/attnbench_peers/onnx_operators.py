@@ -19,13 +19,14 @@ NAMES = ("Q", "K", "V", "mask")
 
 
 @lru_cache
-def _model(masked: bool, causal: bool, half: bool) -> Any:
+def _model(mask: str | None, causal: bool, dtype: str) -> Any:
     from onnx import TensorProto, helper
 
-    kind = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    kinds = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT, "bool": TensorProto.BOOL}
+    kind = kinds[dtype]
     inputs = [helper.make_tensor_value_info(name, kind, None) for name in NAMES[:3]]
-    if masked:
-        inputs.append(helper.make_tensor_value_info("mask", TensorProto.BOOL, None))
+    if mask is not None:
+        inputs.append(helper.make_tensor_value_info("mask", kinds[mask], None))
     names = [value.name for value in inputs]
     node = helper.make_node("Attention", names, ["Y"], is_causal=int(causal))
     output = helper.make_tensor_value_info("Y", kind, None)
@@ -35,14 +36,14 @@ def _model(masked: bool, causal: bool, half: bool) -> Any:
 
 
 @lru_cache
-def _reference(*options: bool) -> Any:
+def _reference(*options: Any) -> Any:
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(_model(*options))
 
 
 @lru_cache
-def _runtime(*options: bool) -> Any:
+def _runtime(*options: Any) -> Any:
     from onnxruntime import InferenceSession
 
     return InferenceSession(
@@ -60,7 +61,8 @@ def _operator(engine: Any) -> Any:
     ) -> Tensor:
         def call(*arrays: Any) -> Any:
             feed = {name: a for name, a in zip(NAMES, arrays, strict=True) if a is not None}
-            return engine("mask" in feed, is_causal, arrays[0].itemsize == 2).run(None, feed)[0]
+            mask = str(feed["mask"].dtype) if "mask" in feed else None
+            return engine(mask, is_causal, str(arrays[0].dtype)).run(None, feed)[0]
 
         return on_tensors(call)(query, key, value, attn_mask)
 
@@ -70,7 +72,7 @@ def _operator(engine: Any) -> Any:
 @attnbench.hookimpl
 def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     """``Attention`` of opset 25."""
-    conventions = {**FORWARD_ONLY, "causal": "top_left"}
+    conventions = {**FORWARD_ONLY, "causal": "top_left", "masks": ("boolean", "floating")}
     for library, engine in {"onnx": _reference, "onnxruntime": _runtime}.items():
         if LIBRARIES["onnx"].installed and LIBRARIES[library].installed:
             dtypes = ("float32", "float16")

@@ -49,7 +49,10 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     from transformers.models.llama.modeling_llama import eager_attention_forward
 
     yield interface(eager_attention_forward, name="transformers_eager")
-    yield interface(sdpa_attention_forward, name="transformers_sdpa")
+    # masks for it are boolean, and torch's function computes in the dtype of its inputs
+    own: dict[str, Any] = {"masks": ("boolean", "floating"), "mask_value": "-inf"}
+    own |= {"empty_rows": "zeros", "internal_dtype": None}
+    yield interface(sdpa_attention_forward, name="transformers_sdpa", conventions=own)
 
 
 @attnbench.hookimpl

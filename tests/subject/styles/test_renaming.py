@@ -43,6 +43,14 @@ def test_arguments_of_other_names_are_passed_by_the_names_of_the_style() -> None
     assert torch.equal(weights, expected[1])
 
 
+def test_a_mask_in_which_true_hides_is_turned() -> None:
+    spec = adapters.sdpa(attention, call=CALL.replace("attn_mask", "~attn_mask"), name="turned")
+    query, key, value = (torch.randn(2, 3, n, 4) for n in (3, 5, 5))
+    mask = torch.ones(3, 5, dtype=torch.bool).tril(1)
+    output = spec.make(4, 4, 4)(query, key, value, attn_mask=mask)
+    assert torch.equal(output, attention(query, key, value, ~mask)[0])
+
+
 def test_a_class_is_renamed_by_its_forward() -> None:
     spec = adapters.multihead(Module, call="f(a=query, b=key, c=value, hidden=attn_mask)")
     report = attnbench.check(spec, profile="quick", invariants=["masked_slots_are_inert"])
@@ -58,6 +66,8 @@ def test_the_names_stand_in_an_address() -> None:
     ("call", "told"),
     [
         ("f()", "names no argument"),
+        ("f(source=~query)", "'~query' is nothing that a style passes"),
+        ("f(source=attn_mask, memory=~attn_mask)", "'attn_mask' is passed twice"),
         ("queries=query", "names no argument"),
         ("f(source=query, memory=key, contents=value)", "'contents' is no argument"),
         ("f(source=query, memory=key, content=worth)", "'worth' is nothing that a style passes"),
