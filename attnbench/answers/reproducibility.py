@@ -7,6 +7,7 @@ error budget of the case, and *neither* otherwise: then something else than roun
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ _MOST_QUERIES = 33
 _DTYPES = ("float32", "bfloat16")
 _FAR = 64.0
 """Times the budget of a few directions that no number of them explains; many take seconds."""
+_FLOAT32_STEPS = 16 * torch.finfo(torch.float32).eps
+"""Relative difference of float64 runs that a sum in float32 within them explains."""
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MANTISSA = {
     torch.float64: 52,
@@ -140,7 +143,10 @@ def _grade(
         if "begins" not in found:
             found |= {"grade": "rounding", "begins": words, **_first_difference(unlike[0])}
         found["units"] = max(found["units"], *map(_units, unlike))
-        if found["grade"] == "rounding" and not _is_rounding(subject, module, inputs, unlike):
+        if found["grade"] == "rounding" and (
+            _differs_in_float64(subject, arrangement, module, inputs)
+            or not _is_rounding(subject, module, inputs, unlike)
+        ):
             found["grade"] = "neither"
     if tried and "begins" not in found:
         found = {"grade": "bitwise", "reason": None}
@@ -177,6 +183,24 @@ def _units(rerun: Rerun) -> float:
     unit = torch.finfo(rerun.expected.dtype).eps * other.abs().amax(-1, keepdim=True)
     off = ((one - other).abs() / unit.clamp_min(1e-300)).nan_to_num(nan=math.inf)
     return float(off.max()) if off.numel() else 0.0
+
+
+def _differs_in_float64(
+    subject: Subject, arrangement: Arrangement, module: nn.Module, inputs: Inputs
+) -> bool:
+    """Whether arrangements of a run in float64 part by more than a step in float32 would explain.
+
+    The budget of what is random, or narrows on its own, covers that as well.
+    """
+    if "float64" not in subject.dtypes:
+        return False
+    with torch.no_grad():
+        wide, given = copy.deepcopy(module).double(), inputs.map(torch.Tensor.double)
+        for rerun in arrangement.reruns(subject, wide, given):
+            size = float(rerun.expected.abs().max())
+            if not float((rerun.got - rerun.expected).abs().max()) <= _FLOAT32_STEPS * size:
+                return True
+    return False
 
 
 def _is_rounding(
