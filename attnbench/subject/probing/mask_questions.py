@@ -125,13 +125,7 @@ def empty_rows(calls: Calls) -> Answer:
     allowed[-1] = False
     if calls.hide(allowed)["attn_mask"].shape[-2] == 1:
         allowed[:] = False
-    given, told = calls.hide(allowed), ""
-    found, raised = _row_without_keys(calls, **given), calls.raised
-    if found == "nan" and given["attn_mask"].dtype != torch.bool:
-        low = {"attn_mask": _lowest(given["attn_mask"])}
-        if (other := _row_without_keys(calls, **low)) != "nan":
-            calls.low, given, found = True, low, other
-            told = ", of torch.finfo's min in the mask; -inf makes NaN of it"
+    found, given, told = _row_of_masks(calls, allowed)
     beside = found
     if "return_weights" in calls.named:
         beside = _row_without_keys(calls, **given, return_weights=True)
@@ -141,7 +135,7 @@ def empty_rows(calls: Calls) -> Answer:
     if found != beside:
         return Answer.ambiguous(name, "a call that returns weights gives other rows")
     if found == "refused":
-        return Answer.inferred(name, found, f"raises {raised}")
+        return Answer.inferred(name, found, f"raises {told}")
     if found in _ROWS:
         return Answer.inferred(name, found, f"a row without keys is {_ROWS[found]}{told}")
     if calls.answers["extra_keys"].value:
@@ -152,8 +146,24 @@ def empty_rows(calls: Calls) -> Answer:
 _ROWS = {"zeros": "0", "mean": "the mean of all values"}
 
 
-def _lowest(mask: Tensor) -> Tensor:
-    return mask.clamp_min(torch.finfo(mask.dtype).min)
+def _row_of_masks(calls: Calls, allowed: Tensor) -> tuple[str, dict[str, Any], str]:
+    """What a row without keys is, by masks of each form; the mask that shows it, and a remark."""
+    assert calls.hide is not None
+    given = calls.hide(allowed)
+    row = _row_without_keys(calls, **given)
+    if row == "refused" or calls.answers["floating"].value != "added to the scores":
+        return row, given, calls.raised
+    boolean = given["attn_mask"].dtype == torch.bool
+    mask = torch.zeros(3, 5).masked_fill(~allowed, -math.inf)
+    by_adding = _row_without_keys(calls, attn_mask=mask)
+    if by_adding == row and (boolean or row != "nan"):
+        return row, given, ""
+    low = {"attn_mask": mask.clamp_min(torch.finfo(torch.float32).min)}
+    lowest = _row_without_keys(calls, **low)
+    if lowest == row if boolean else lowest != "nan":
+        calls.low = True
+        return lowest, low, f", of torch.finfo's min in a floating mask; -inf makes it {by_adding}"
+    return (f"{row} by a boolean mask, {by_adding} by -inf" if boolean else row), given, ""
 
 
 def _row_without_keys(calls: Calls, **given: Any) -> str:
@@ -203,11 +213,11 @@ def mask_value(calls: Calls) -> Answer:
         return Answer.not_taken(name, "no mask is known to hide, or the scores are not q·k")
     allowed = (torch.arange(5) < 1).expand(3, 5)
     hide, unit = calls.hide, calls.slope(8) or 1.0
-    if hide(allowed)["attn_mask"].dtype != torch.bool:
-        if not calls.low:
-            return Answer.not_taken(name, "a floating mask holds the caller's own number")
+    if calls.low:
         low = torch.finfo(torch.float32).min
-        return Answer.inferred(name, low, "it hides, and makes no NaN of a row without keys")
+        return Answer.inferred(name, low, "it hides, and gives a row without keys a number")
+    if hide(allowed)["attn_mask"].dtype != torch.bool:
+        return Answer.not_taken(name, "a floating mask holds the caller's own number")
 
     def seen(seen_score: float, hidden_score: float) -> float:
         query, key, value = calls.tensors()

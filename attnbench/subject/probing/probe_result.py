@@ -58,7 +58,6 @@ _CLAIMS = MappingProxyType(
     }
 )
 """Questions, each with what is passed only if that is the answer."""
-_EVERY = "float32, float64, float16, bfloat16"
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Probe:
     def _dtypes(self) -> tuple[str, ...] | None:
         """Those that it takes; ``None`` where it takes each."""
         found = self.answers["dtypes"].value
-        return None if found == _EVERY else tuple(found.split(", "))
+        return None if found == "all four" else tuple(found.split(", "))
 
     @property
     def proposal(self) -> str:

@@ -102,7 +102,8 @@ def _dtypes(calls: Calls) -> Answer:
         found = [calls.output(given, **mask) for mask in masks]
         if all(t is not None and t.dtype == dtype and not bool(t.isnan().any()) for t in found):
             taken.append(str(dtype).removeprefix("torch."))
-    return Answer.inferred("dtypes", ", ".join(taken), "those that a call takes and gives back")
+    told = "all four" if len(taken) == 4 else ", ".join(taken)
+    return Answer.inferred("dtypes", told, "those that a call takes and gives back")
 
 
 def _internal_dtype(calls: Calls) -> Answer:

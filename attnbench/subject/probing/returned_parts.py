@@ -58,7 +58,7 @@ def returned_lse(calls: Calls) -> Answer:
 
 def empty_lse(calls: Calls) -> Answer:
     """The log-sum-exp of a row without keys."""
-    name = "log-sum-exp of an empty row"
+    name = "lse of no keys"
     if calls.hide is None or calls.answers["lse"].status != "inferred":
         return Answer.not_taken(name, "there is no log-sum-exp, or no mask is known to hide")
     allowed = torch.arange(3)[:, None].expand(3, 5) < 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 import attnbench
@@ -38,5 +39,7 @@ def attnbench_mechanisms() -> Iterable[attnbench.MechanismSpec]:
     """``mlx.core.fast.scaled_dot_product_attention``."""
     if LIBRARIES["mlx"].installed:
         conventions = {**FORWARD_ONLY, "empty_rows": "mean", "internal_dtype": "float32"}
-        conventions["masks"] = ("boolean", "floating")
+        # a row of -inf in a floating mask is NaN
+        low = float(np.finfo(np.float32).min)
+        conventions |= {"masks": ("boolean", "floating"), "mask_value": low}
         yield sdpa(_mlx, name="mlx_sdpa", dtypes=("float32",), conventions=conventions)
