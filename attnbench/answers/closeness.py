@@ -25,6 +25,12 @@ _DRAWS = 8
 _STEP = 2.0**-24
 """Smallest relative move; what a smaller one changes would vanish in float64's rounding."""
 
+_MANY = 16384
+"""Weights from which on the budget, which needs few digits, is computed in float32."""
+
+_HUGE = 1e15
+"""Beyond it, squares in float32 would overflow; of weights, no move is as large."""
+
 _SHORT_SUM = 3.0
 """Square root of the number of keys up to which a sum counts as a single rounding."""
 
@@ -97,17 +103,22 @@ def assert_attention_close(
     )
     with torch.no_grad():
         right = Expected(inputs, internal_dtype=internal_dtype, units=units)
-        off = (actual.detach().cpu() - right.output).abs()
+        off = (actual.detach().cpu() - right.output).abs_()
         for allowed in right.budgets():
-            if bool((off <= allowed).all()):
+            if not off.numel() or float((off - allowed).amax()) <= 0:
                 return
         try:
             agree_within(actual, right.output, allowed, "output", "attention in float64")
         except InvariantViolation as violation:
+            said, own = str(violation), actual.dtype
+            if torch.finfo(own).eps > torch.finfo(query.dtype).eps and internal_dtype is None:
+                said += (
+                    f"\n  actual is {own}, and query {query.dtype}: pass the inputs that the "
+                    f"function got, or internal_dtype={own}"
+                )
             cause = cause_of_output(inputs, actual)
-            if cause is None:
-                raise
-            said = f"{violation}\n  likely cause: {cause_in_words(cause)}"
+            if cause is not None:
+                said += f"\n  likely cause: {cause_in_words(cause)}"
             raise violation.reworded(said, cause=cause) from None
 
 
@@ -151,24 +162,31 @@ class Expected:
         """
         weights, eps = self._weights, self._eps + self._walk(self._inputs.query.shape[-1])
         unit = self._eps + self._walk(self._value.shape[-2])
-        sizes = torch.linalg.vector_norm(self._value, 1, dim=-2, keepdim=True)
         # once for the output, and once for the sum of its weights
-        least = self.output.abs() * torch.linalg.vector_norm(weights, dim=-1, keepdim=True).add_(1)
-        least.mul_(unit).add_(self._tiny * (1 + sizes))
-        least.mul_(self._units)
-        move = self._scores.abs().mul_(eps).add_(unit)
-        first = self._shifted(move.mul_(weights).mul_(self._units)).add_(least)
+        own = torch.linalg.vector_norm(weights, dim=-1, keepdim=True).add_(1.0)
+        least = self.output.abs().mul_(own.mul_(self._units * unit))
+        sizes = self._value.abs().sum(-2, keepdim=True)
+        least.add_(sizes.add(1.0).mul_(self._units * self._tiny))
+        narrow = weights.numel() > _MANY and _fits_float32(sizes)
+        move = self._scores.abs().mul_(eps / unit).add_(1.0).mul_(weights)
+        first = self._shifted(move, narrow=narrow).mul_(self._units * unit).add_(least)
         yield first
         slack = _weight_slack(weights, self._units * self._score_move(eps) + self._tiny)
-        second = self._shifted(slack.add_(weights, alpha=self._units * unit)).add_(least)
+        move = slack.div_(self._units * unit).add_(weights)
+        second = self._shifted(move, narrow=narrow).mul_(self._units * unit).add_(least)
         yield torch.maximum(first, second)
 
-    def _shifted(self, moves: Tensor) -> Tensor:
+    def _shifted(self, moves: Tensor, *, narrow: bool) -> Tensor:
         """What moves of the weights, which are overwritten, change the output by at random."""
-        square, value, output = moves.square_(), self._value, self.output
+        square, value, output = moves.clamp_max_(_HUGE), self._value, self.output
+        if narrow:
+            square, value, output = square.float(), value.float(), output.float()
+        square.square_()
         # √Σ move² (value - output)², without a tensor (L, S, Ev)
-        shift = square @ value.square() - 2 * output * (square @ value)
-        return shift.add_(output.square() * square.sum(-1, keepdim=True)).clamp_min_(0.0).sqrt_()
+        shift = square @ value.square()
+        shift.addcmul_(output, square @ value, value=-2.0)
+        shift.addcmul_(output, output * square.sum(-1, keepdim=True))
+        return shift.clamp_min_(0.0).sqrt_().double()
 
     def _walk(self, count: int) -> float:
         """A unit of exponentials and of sums of so many terms; half types take float32."""
@@ -187,6 +205,12 @@ class Expected:
             move.add_(self._bias.abs(), alpha=self._eps)  # the sum is rounded too
         # blocks of keys are weighed by log-sum-exps, larger than scores by up to this
         return move.add_(self._sum_eps * math.log(max(1, key.shape[-2])))
+
+
+def _fits_float32(sizes: Tensor) -> bool:
+    """Whether squares of values of these sizes neither overflow nor vanish."""
+    least, most = sizes.aminmax()
+    return float(least) > 1 / _HUGE and float(most) < _HUGE
 
 
 def _scale(inputs: Inputs) -> float:
@@ -226,7 +250,8 @@ def assert_close(
     """Assert that a tensor is what a function gives in float64, within rounding.
 
     The function is called on the inputs in float64, and again with each element of the inputs moved
-    by one unit in the last place of its own dtype: what this changes is what rounding may cost.
+    by one unit in the last place of the coarsest dtype among them and ``actual``: what this changes
+    is what rounding may cost.
 
     Args:
         actual: the tensor to judge, of any floating dtype and device.

@@ -209,3 +209,20 @@ def test_both_are_public() -> None:
 def test_a_fixture_hands_it_out(attention_close: Any) -> None:
     query, key, value = _tensors(torch.float32)
     attention_close(sdpa(query, key, value), query, key, value)
+
+
+def test_inputs_wider_than_the_output_are_told() -> None:
+    query, key, value = _tensors(torch.float64)
+    output = sdpa(query.float(), key.float(), value.float())
+    with pytest.raises(InvariantViolation, match=r"query torch.float64: pass the inputs that the"):
+        assert_attention_close(output, query, key, value)
+    assert_attention_close(output, query, key, value, internal_dtype=torch.float32)
+
+
+def test_long_rows_of_values_beyond_float32_have_a_budget_of_their_own() -> None:
+    for size in (1e-30, 1e-12, 1.0, 1e12, 1e30):
+        query, key, value = _tensors(torch.float32, q_len=64, kv_len=128)
+        value *= size
+        assert_attention_close(sdpa(query, key, value), query, key, value)
+        with pytest.raises(InvariantViolation):
+            assert_attention_close(sdpa(query, key, value) + 1e-4 * size, query, key, value)

@@ -82,16 +82,15 @@ def floating_masks(calls: Calls) -> Answer:
         if plain is None or moved is None:
             return Answer.ambiguous(name, "the output does not show the weights")
         ratio = (moved[..., -1, 0] / moved[..., -1, 1]) / (plain[..., -1, 0] / plain[..., -1, 1])
-        if not torch.allclose(ratio, torch.tensor(math.e), 1e-2):
-            return Answer.ambiguous(name, "-inf hides, but 1 does not multiply a weight by e")
-        if calls.hide is None:
-            calls.hide = lambda allowed: {
-                "attn_mask": torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
-            }
-        return Answer.inferred(name, "added to the scores", "-inf hides, 1 multiplies by e")
+        if torch.allclose(ratio, torch.tensor(math.e), 1e-2):
+            if calls.hide is None:
+                calls.hide = lambda allowed: {
+                    "attn_mask": torch.zeros(allowed.shape).masked_fill(~allowed, -math.inf)
+                }
+            return Answer.inferred(name, "added to the scores", "-inf hides, 1 multiplies by e")
     if same(calls.reach(attn_mask=ALLOWED.float()), ALLOWED & base):
         return Answer.inferred(name, "1 = may attend, 0 hides", "a mask of ones and zeros")
-    return Answer.ambiguous(name, "it is taken, but -inf does not hide, nor does 0")
+    return Answer.ambiguous(name, "it is taken, but neither -inf beside a bias nor 0 hides")
 
 
 def causal_corner(calls: Calls) -> Answer:
@@ -170,9 +169,9 @@ def _row_without_keys(calls: Calls, **given: Any) -> str:
     """What the last row is: a value of the convention, or in words."""
     query, key, value = calls.tensors()
     calls.moved = True
-    found = calls.output([query, key, value], **given)
     # with equal keys, a module with projections of its own pools their mean, too
     other = [calls.output([query, k, value]) for k in (key[..., :1, :].expand(key.shape), key)]
+    found = calls.output([query, key, value], **given)
     calls.moved = False
     if found is None:
         return "refused"

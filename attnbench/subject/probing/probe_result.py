@@ -277,7 +277,7 @@ def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[
         if question in answers and answers[question].status == "inferred"
     }
     boolean, floating = answers.get("boolean"), answers.get("floating")
-    if boolean is None or floating is None or "ambiguous" in (boolean.status, floating.status):
+    if boolean is None or floating is None or boolean.status == "ambiguous":
         return found
     forms = ["boolean"] if boolean.status == "inferred" else []  # a hiding one is turned
     forms += ["keys"] if str(boolean.value).endswith("one row") else []
@@ -286,6 +286,8 @@ def _conventions(answers: Mapping[str, Answer], *, takes_lengths: bool) -> dict[
         del found["mask_value"]
     if answers["lse"].status == "inferred":
         found["lse_base"] = answers["lse"].value.partition(",")[0].removeprefix("base ")
+    if not forms and floating.status == "ambiguous":
+        return found
     by_default = forms == ["boolean", "floating"]
     forms += ["lengths"] if takes_lengths or by_default else []
     return found | {"masks": tuple(forms)}

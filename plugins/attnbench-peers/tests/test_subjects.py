@@ -14,7 +14,6 @@ import torch
 from attnbench_peers.library import LIBRARIES, Library
 
 import attnbench
-import attnbench.adapters
 
 MODULES = sorted(
     point.value
@@ -78,15 +77,3 @@ def test_a_layer_maps_hidden_states(spec: Any) -> None:
     assert output.shape == hidden.shape
     assert output[0].isfinite().all()
     assert not torch.equal(output, hidden)
-
-
-@pytest.mark.parametrize("spec", list(specs("attnbench_mechanisms")), ids=lambda spec: spec.name)
-def test_small_calls_show_what_a_mechanism_declares(spec: Any) -> None:
-    found = attnbench.adapters.probe(spec).conventions
-    for key, value in spec.conventions.items():
-        if key == "masks":
-            assert {*found[key]} - {"lengths"} == {*value}
-        elif (
-            key != "mask_value" or key in found
-        ):  # of -inf and a very low number, neither is guessed
-            assert found[key] == value, key
