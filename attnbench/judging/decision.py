@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import json
 import statistics
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from attnbench.checking.outcomes import Outcome
 from attnbench.errors import AttnbenchError
 
-REFUSALS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "not_loaded": ("crashed", "the candidate could not be loaded"),
-        "ended": ("crashed", "the candidate's process ended"),
-        "hung": ("timeout", "no answer came in time"),
-        "too_much_memory": (
-            "crashed",
-            "the candidate's processes held more memory than allowed",
-        ),
-        "left_processes": ("crashed", "processes of the candidate were running after an answer"),
-        "went_on": ("crashed", "the candidate computed while it was to stand still"),
-        "broke_protocol": (
-            "crashed",
-            "a message came that the judge had not asked for, or cannot read",
-        ),
-        "not_plain": ("failed", "the output is not a plain tensor that holds its values"),
-        "alias_of_input": ("failed", "the output shares memory with an input"),
-        "alias_of_output": ("failed", "the output shares memory with an earlier output"),
-        "changed_later": ("failed", "the answer changed between two reads"),
-        "arrived_late": ("failed", "the result arrived after the call"),
-        "depends_on_history": ("failed", "the output depends on calls before"),
-        "differs_when_timed": (
-            "failed",
-            "the output is wrong when timed, and right when asked again",
-        ),
-        "unsteady": ("failed", "the same inputs give different answers"),
-        "wrong": ("failed", "the output is wrong"),
-        "refused_when_timed": (
-            "failed",
-            "the candidate raised an error in calls that were timed",
-        ),
-        "too_fast": ("failed", "it is faster than the machine can be"),
-    }
+REFUSALS: Mapping[str, Sequence[str]] = MappingProxyType(
+    tomllib.loads(Path(__file__).with_name("refusals.toml").read_text())
 )
 """The status, as of an outcome of a check, and the sentence of each refusal, by its name."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import threading
 import time
@@ -216,6 +217,7 @@ def test_a_cheat_is_not_ranked_and_the_reason_names_the_trick(
 PATCHES = {
     "Agreement.agrees": "Agreement.agrees = property(lambda self: True)",
     "torch.where": "torch.where = lambda condition, *_: torch.zeros(condition.shape)",
+    "a clock": "clocks.process_time_ns = lambda: 0",
     "a comparison": "SuiteGuard.change = lambda self: None; "
     "Agreement.agrees = property(lambda self: True)",
 }
@@ -223,12 +225,14 @@ PATCHES = {
 
 @pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES)
 def test_code_that_patches_a_benchmark_is_not_ranked_nor_is_what_follows(
-    patch: str, tmp_path: Path
+    patch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(clocks, "process_time_ns", time.process_time_ns)  # put back afterwards
     file = tmp_path / "patching.py"
     file.write_text(
         "import torch\n"
         "from attnbench.benchmark.agreement.attention_agreement import Agreement\n"
+        "from attnbench.benchmark.timing import clocks\n"
         "from attnbench.checking.suite_guard import SuiteGuard\n"
         "def zeros(query, key, value):\n"
         f"    {patch}\n"
@@ -322,6 +326,21 @@ def test_replacing_the_clocks_of_the_time_module_changes_nothing(
     assert record.status == "ok", record.reason
     assert record.time_s is not None
     assert record.time_s > 1e-6
+
+
+def test_the_work_of_another_process_is_refused(request: pytest.FixtureRequest) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if not started:
+            started.append(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
+            request.addfinalizer(started[0].kill)
+        return right(query, key, value)
+
+    (subject,) = resolve(adapters.sdpa(call))
+    record = measure(subject, CASE, Contract(blocks=300, slot_s=4e-3, cap_s=2.0))
+    assert record.status == "unverified"
+    assert "processes that it started computed" in record.reason
 
 
 def test_the_work_of_another_thread_counts() -> None:

@@ -45,10 +45,11 @@ def _cpu_times_s(whole: bool) -> tuple[float, float, float]:
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")  # "user" includes guests
     used = sum(getattr(times, name, 0.0) for name in names)
-    return used, _own_s(whole), float(getattr(times, "steal", 0.0))
+    return used, own_s(whole), float(getattr(times, "steal", 0.0))
 
 
-def _own_s(whole: bool) -> float:
+def own_s(whole: bool) -> float:
+    """CPU time of this process, and of those that it started if the whole counts, in seconds."""
     if not whole:
         return time.process_time()
     own = psutil.Process()

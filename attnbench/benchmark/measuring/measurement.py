@@ -15,7 +15,7 @@ from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.decoding import Step, bytes_a_token
 from attnbench.benchmark.machine.accelerator import accelerator_facts
-from attnbench.benchmark.machine.load import stolen_ticks
+from attnbench.benchmark.machine.load import own_s, stolen_ticks
 from attnbench.benchmark.machine.sentinel import Ceilings
 from attnbench.benchmark.machine.setting import Setting, fields_of, processor_name
 from attnbench.benchmark.measuring.counts import Counts, count
@@ -59,6 +59,10 @@ def measure(
     total = time.perf_counter() - start
     summary = summary_fields([measurement], baseline_of(subject.kind), case.tokens)
     return Record(**{**fields, **summary}, overhead_s=total - measurement.measuring_s)
+
+
+_ELSEWHERE = 0.05
+"""Most time that processes of a subject may compute while it is timed, as a share."""
 
 
 def measure_row(
@@ -122,15 +126,21 @@ def _time_row(
     with settled(device):
         timer = timer_of(subject, case, call, contract, clock)
         base = bench.baseline(case, timer.clock) if status == "ok" else None
-        timing_s = time.perf_counter()
+        timing_s, elsewhere_s = time.perf_counter(), _elsewhere_s()
         blocks, slots = _blocks(timer, base, bench) if base else ([], _slots(timer, contract))
         timing_s = time.perf_counter() - timing_s
+        elsewhere_s = _elsewhere_s() - elsewhere_s
         if with_facts:
             bound = impossible_s(subject, inputs, facts["compulsory_bytes"], bench.ceilings(case))
             facts |= _limits(counts, facts["compulsory_bytes"], slots, bench.ceilings(case))
         if status == "ok":
             try:
                 verify(subject, module, inputs, case.direction, timer.samples)
+                if elsewhere_s > _ELSEWHERE * timing_s + 0.03:
+                    raise Unverified(
+                        f"processes that it started computed for {elsewhere_s:.2g} s while it was "
+                        "timed, which its time does not hold"
+                    )
                 if with_facts and low_quantile(slots) < bound:
                     raise Unverified(
                         f"a call took {low_quantile(slots):.3g} s, and this machine needs at least "
@@ -151,6 +161,11 @@ def _time_row(
         measuring_s=time.perf_counter() - start,
         load=bench.load(),
     )
+
+
+def _elsewhere_s() -> float:
+    """CPU time of the processes that this one has started, by ticks of 10 ms."""
+    return own_s(whole=True) - own_s(whole=False)
 
 
 def _limits(
