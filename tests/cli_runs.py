@@ -1,4 +1,4 @@
-"""Running the command line in this process, from the folder of ``bad_subjects.py``."""
+"""Running the command line in this process, by default from the folder of ``bad_subjects.py``."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Result:
         return json.loads(self.out)
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments: str, folder: Path = HERE) -> Result:
     """What ``attnbench`` does with these arguments."""
     out, err = io.StringIO(), io.StringIO()
     with (
-        contextlib.chdir(HERE),
+        contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

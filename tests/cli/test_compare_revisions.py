@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.cli_runs import run
 
 TOO_FEW = "out of time after 1 pair, too few for an interval"
 MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
@@ -78,37 +77,25 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def compare(folder: Path, *arguments: str, before: tuple[str, ...] = ()) -> Any:
-    return subprocess.run(
-        [*before, *MAIN, "compare", *arguments],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-
 def left_over(folder: Path) -> list[str]:
     return git(folder, "worktree", "list").splitlines()[1:]
 
 
 def test_another_answer_is_not_timed_and_exits_with_4(repository: Path) -> None:
-    done = compare(repository, "quick", "other", "scores.py:SPEC", "--json")
-    assert done.returncode == 4, done.stdout + done.stderr
-    (row,) = json.loads(done.stdout)["rows"]
+    done = run("compare", "quick", "other", "scores.py:SPEC", "--json", folder=repository)
+    assert done.code == 4, done.out + done.err
+    (row,) = done.json["rows"]
     assert (row["verdict"], row["timed"], row["effect"]) == ("ambiguous", False, None)
     assert "gives another answer: its output differs" in row["reason"]
 
 
 def test_a_row_of_several_is_named_as_the_table_shows_it(repository: Path) -> None:
     arguments = ("quick", "slow", "--budget", "0", "--json")
-    found = compare(repository, *arguments, "scores.py:BOTH")
-    names = [row["subject"] for row in json.loads(found.stdout)["rows"]]
+    found = run("compare", *arguments, "scores.py:BOTH", folder=repository)
+    names = [row["subject"] for row in found.json["rows"]]
     assert names == ["scores.py:BOTH#mine", "scores.py:BOTH#theirs"]
-    alone = compare(repository, *arguments, names[1])
-    assert [row["subject"] for row in json.loads(alone.stdout)["rows"]] == names[1:]
+    alone = run("compare", *arguments, names[1], folder=repository)
+    assert [row["subject"] for row in alone.json["rows"]] == names[1:]
 
 
 @pytest.mark.parametrize(
@@ -127,11 +114,11 @@ def test_a_row_of_several_is_named_as_the_table_shows_it(repository: Path) -> No
 def test_bad_input_is_one_clear_error(
     repository: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    done = compare(repository, *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith("attnbench: ")
-    assert complaint in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run("compare", *arguments, folder=repository)
+    assert done.code == 2, done.out + done.err
+    assert done.err.startswith("attnbench: ")
+    assert complaint in done.err
+    assert "Traceback" not in done.err
     assert not left_over(repository)
 
 
@@ -139,27 +126,31 @@ def test_a_name_that_is_a_run_and_a_revision_is_refused(repository: Path) -> Non
     results = repository / "results" / "attnbench"
     results.mkdir(parents=True)
     (results / "quick.jsonl").write_text("")
-    done = compare(repository, "quick", "scores.py:SPEC")
-    assert done.returncode == 2
-    assert "'quick' is both a recorded run and a revision" in done.stderr
+    done = run("compare", "quick", "scores.py:SPEC", folder=repository)
+    assert done.code == 2
+    assert "'quick' is both a recorded run and a revision" in done.err
 
 
 def test_a_revision_that_does_not_build_says_what_pip_said(repository: Path) -> None:
     git(repository, "checkout", "-q", "main")
     commit(repository, "pyproject.toml", "[project]\nname = 3\n")
-    done = compare(repository, "HEAD")
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "does not build" in done.stderr
+    done = run("compare", "HEAD", folder=repository)
+    assert done.code == 2, done.out + done.err
+    assert "does not build" in done.err
     assert not left_over(repository)
 
 
-@pytest.mark.skipif(not shutil.which("taskset"), reason="needs taskset, of util-linux")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no process chooses its core")
 def test_one_core_is_enough(repository: Path) -> None:
-    core = str(min(os.sched_getaffinity(0)))
     arguments = ("quick", "slow", "scores.py:SPEC", "--budget", "0", "--json")
-    done = compare(repository, *arguments, before=("taskset", "-c", core))
-    assert done.returncode == 4, done.stdout + done.stderr
-    (row,) = json.loads(done.stdout)["rows"]
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        done = run("compare", *arguments, folder=repository)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert done.code == 4, done.out + done.err
+    (row,) = done.json["rows"]
     assert row["pairs"] == 1
     assert row["values"][0] > 0.2
     assert row["reason"] == TOO_FEW
@@ -167,11 +158,13 @@ def test_one_core_is_enough(repository: Path) -> None:
 
 def test_a_call_longer_than_the_slot_and_the_budget_is_measured_once(tmp_path: Path) -> None:
     text = SCORES.format(scale=8, work=2)
-    slow = "        __import__('time').sleep(0.55)\n        found = query"
+    slow = "        __import__('time').sleep(0.05)\n        found = query"
     (tmp_path / "long.py").write_text(text.replace("        found = query", slow, 1))
-    done = compare(tmp_path, "long.py:SPEC", "long.py:SPEC", "--budget", "0.2", "--json")
-    assert done.returncode == 4, done.stdout + done.stderr
-    (row,) = json.loads(done.stdout)["rows"]
+    done = run(
+        "compare", "long.py:SPEC", "long.py:SPEC", "--budget", "0.04", "--json", folder=tmp_path
+    )
+    assert done.code == 4, done.out + done.err
+    (row,) = done.json["rows"]
     assert (row["pairs"], row["reason"]) == (1, TOO_FEW)
 
 

@@ -6,19 +6,23 @@ commands.
 
 - ``python`` with ``title="file.py"`` writes that file into the page's own folder; without a title
   it is run there.
-- ``console`` runs each line that begins with ``$ `` in that folder. What stands below a command is
-  compared with what it prints, with runs of blanks taken as one and ``...`` for anything. A command
-  ends with exit code 0, unless ``# exits with N`` stands behind it.
+- ``console`` runs each line that begins with ``$ `` in that folder: ``attnbench`` in this process,
+  whose children then need not import torch anew, and anything else in a shell. What stands below a
+  command is compared with what it prints, with runs of blanks taken as one and ``...`` for
+  anything. A command ends with exit code 0, unless ``# exits with N`` stands behind it.
 - ``toml``, ``json`` and ``yaml`` have to parse.
 - ``text`` is not code. Any other language is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -32,6 +36,8 @@ from sybil.document import Document
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 from sybil.region import Region
+
+from attnbench.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -82,6 +88,42 @@ def run_console(example: Example) -> None:
 
 
 def run_command(command: str, expected: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("COLUMNS", "100")
+        patch.setenv("NO_COLOR", "1")
+        run = own_command if command.startswith("attnbench ") else shell_command
+        code, output = run(command)
+    told = re.search(r"# exits with (\d+)", command)
+    wanted_code = int(told[1]) if told else 0
+    assert code == wanted_code, f"{command}\nended with {code}:\n{output}"
+    if expected.strip():
+        found = plain(output)
+        # a line of "..." stands for any lines, none among them
+        wanted = re.sub(r"(^|\n)\.\.\.(\n|$)", "...", plain(expected))
+        matches = doctest.OutputChecker().check_output(wanted, found, doctest.ELLIPSIS)
+        assert matches, f"{command}\nprinted:\n{found}\ninstead of:\n{plain(expected)}"
+
+
+def own_command(command: str) -> tuple[int, str]:
+    """The exit code and the output of an ``attnbench`` command without shell syntax."""
+    words = shlex.split(command, comments=True)
+    assert not re.search(r"[|<>;&$`*]", "".join(words)), f"{command} needs a shell"
+    output = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+    ):
+        patch.setattr(sys, "argv", words)
+        # a command does not find modules of the folder that it runs in
+        patch.setattr(sys, "path", [entry for entry in sys.path if entry != os.getcwd()])
+        code = main(words[1:])
+    return code, output.getvalue()
+
+
+def shell_command(command: str) -> tuple[int, str]:
+    """The exit code and the output of a command that a shell runs."""
     ended = subprocess.run(
         ["bash", "-c", command],
         stdout=subprocess.PIPE,
@@ -89,22 +131,8 @@ def run_command(command: str, expected: str) -> None:
         encoding="utf-8",
         timeout=600,
         check=False,
-        env=os.environ
-        | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "COLUMNS": "100",
-            "NO_COLOR": "1",
-        },
     )
-    told = re.search(r"# exits with (\d+)", command)
-    code = int(told[1]) if told else 0
-    assert ended.returncode == code, f"{command}\nended with {ended.returncode}:\n{ended.stdout}"
-    if expected.strip():
-        found = plain(ended.stdout)
-        # a line of "..." stands for any lines, none among them
-        wanted = re.sub(r"(^|\n)\.\.\.(\n|$)", "...", plain(expected))
-        matches = doctest.OutputChecker().check_output(wanted, found, doctest.ELLIPSIS)
-        assert matches, f"{command}\nprinted:\n{found}\ninstead of:\n{plain(expected)}"
+    return ended.returncode, ended.stdout
 
 
 def plain(text: str) -> str:

@@ -15,17 +15,16 @@ from attnbench.subject.lookup import resolve
 
 LOOKED_AT = (
     "autocast_agrees",
+    "cache_operations_combine",
     "cached_calls_keep_the_contract",
     "cached_gradients_are_right_or_stopped",
-    "caches_are_independent",
-    "calls_without_cache_leave_none",
     "calls_may_be_cut_anywhere",
     "cropped_slots_are_forgotten",
     "left_padding_is_inert",
     "padded_item_equals_item_alone",
     "padded_outputs_are_finite",
-    "selected_rows_go_on_as_their_sequences",
 )
+"""Selected rows, copies and calls without a cache are looked at where operations combine."""
 
 
 @pytest.mark.parametrize("spec", BY_DESIGN, ids=lambda spec: spec.name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from tests.cli.test_compare_revisions import SCORES, compare, git, left_over
+from tests.cli.test_compare_revisions import SCORES, git, left_over
 from tests.cli.test_compare_revisions import repository as repository
+from tests.cli_runs import run
 
 
 def test_a_revision_with_more_work_is_slower_and_the_working_tree_is_one_side(
@@ -14,9 +14,9 @@ def test_a_revision_with_more_work_is_slower_and_the_working_tree_is_one_side(
 ) -> None:
     (repository / "scores.py").write_text(SCORES.format(scale=8, work=8))
     (repository / "notes.txt").write_text("not of git's\n")
-    done = compare(repository, "quick", "scores.py:SPEC", "--json")
-    assert done.returncode == 1, done.stdout + done.stderr
-    found = json.loads(done.stdout)
+    done = run("compare", "quick", "scores.py:SPEC", "--json", folder=repository)
+    assert done.code == 1, done.out + done.err
+    found = done.json
     (row,) = found["rows"]
     assert (row["subject"], row["verdict"]) == ("scores.py:SPEC", "slower")
     assert 0.2 < row["low"] < row["effect"] < row["high"]
