@@ -126,7 +126,9 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
             f"valid_lens has shape {tuple(valid_lens.shape)}, but should have {sizes}: "
             "one length per item or one per query, over the first leading size."
         )
-    if valid_lens.numel() and is_concrete(valid_lens) and not _is_capturing(valid_lens):
+    # no value on the device can be read while a CUDA graph is being captured
+    captured = valid_lens.is_cuda and torch.cuda.is_current_stream_capturing()
+    if valid_lens.numel() and is_concrete(valid_lens) and not captured:
         low, high = int(valid_lens.min()), int(valid_lens.max())
         if low < 0 or high > kv_len:
             raise MaskError(
@@ -136,11 +138,6 @@ def valid_lens_mask(valid_lens: Tensor, lead: tuple[int, ...], q_len: int, kv_le
     lens = valid_lens if valid_lens.dim() == 2 else valid_lens.unsqueeze(-1)
     lens = lens.reshape(lens.shape[0], *[1] * (len(lead) - 1), lens.shape[1], 1)
     return torch.arange(kv_len, device=valid_lens.device) < lens
-
-
-def _is_capturing(tensor: Tensor) -> bool:
-    """Whether a CUDA graph is being captured, during which no value on the device can be read."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def broadcast_mask(mask: Tensor, shape: tuple[int, ...]) -> None:

@@ -56,7 +56,12 @@ class Step(FreshCall):
 
     def __init__(self, subject: LayerSubject, module: nn.Module, inputs: StepInputs) -> None:
         self.inputs = inputs
-        shared = [t for t in _deepcopied_items(inputs.cache) if not _is_count(t)]
+        # counters and positions are not shared: a step may change them in place
+        shared = [
+            item
+            for item in _deepcopied_items(inputs.cache)
+            if not isinstance(item, Tensor) or item.is_floating_point()
+        ]
         memo = {id(item): item for item in shared}
 
         def run(given: StepInputs) -> Tensor:
@@ -73,11 +78,6 @@ class Step(FreshCall):
         """Run the step on a full copy of the cache; returns the output and that cache."""
         with torch.no_grad():
             return self._call(self.inputs.hidden, None, copy.deepcopy(self.inputs.cache))
-
-
-def _is_count(item: Tensor | nn.Module) -> bool:
-    """Whether this is a tensor of counters or positions, which a step may change in place."""
-    return isinstance(item, Tensor) and not item.is_floating_point()
 
 
 def _deepcopied_items(cache: Any) -> list[Tensor | nn.Module]:

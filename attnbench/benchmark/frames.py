@@ -51,7 +51,12 @@ def load(*paths: Path) -> pd.DataFrame:
     """
     import pandas as pd  # takes 0.5 s to import
 
-    frames = [asv_frame(p) if _is_asv(p) else records_frame(_records(p)) for p in paths]
+    frames = [
+        asv_frame(path)
+        if (path / "benchmarks.json").is_file()
+        else records_frame(read_folder(path) if path.is_dir() else read(path))
+        for path in paths
+    ]
     return pd.concat(frames, ignore_index=True) if frames else records_frame(())
 
 
@@ -112,14 +117,6 @@ def asv_frame(folder: Path) -> pd.DataFrame:
 
 
 _QUARTILES = ("q1", "q3")
-
-
-def _records(path: Path) -> Iterable[Record]:
-    return read_folder(path) if path.is_dir() else read(path)
-
-
-def _is_asv(path: Path) -> bool:
-    return (path / "benchmarks.json").is_file()
 
 
 def _json(path: Path, *, version: int | None = None) -> dict[str, Any]:

@@ -99,14 +99,13 @@ def _ordered(kinds: dict[str, str]) -> list[tuple[str, bool]]:
         kernels = [n for n, k in kinds.items() if k == "kernel" and scoring_of(n) == name]
         lines += [(kernel, True) for kernel in sorted(kernels)]
     names = {name for name, _ in lines}
-    rest = sorted((name for name in kinds if name not in names), key=_first_baseline)
+    rest = sorted(
+        (name for name in kinds if name not in names),
+        key=lambda name: (name != LAYER_BASELINE, name),
+    )
     return lines + [
         (n, False) for kind in ("kernel", "mechanism", "layer") for n in rest if kinds[n] == kind
     ]
-
-
-def _first_baseline(name: str) -> tuple[bool, str]:
-    return name != LAYER_BASELINE, name
 
 
 def _place(record: Record) -> tuple[Any, ...]:

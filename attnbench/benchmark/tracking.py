@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -145,7 +146,7 @@ def _sample(value: float, number: int) -> dict[str, Any]:
     return {"samples": [value], "number": number}
 
 
-def _time_direction(prepared: Prepared, direction: str) -> dict[str, Any]:
+def _time(prepared: Prepared, direction: str) -> dict[str, Any]:
     with settled(prepared.device):
         timer = _timer(prepared, direction)
         chance = random.Random(os.getpid())  # noqa: S311 -- places, not secrets
@@ -155,14 +156,6 @@ def _time_direction(prepared: Prepared, direction: str) -> dict[str, Any]:
             slots += [timer.slot(), timer.slot()]
     _verify(prepared, timer, direction)
     return _sample(low_quantile(slots), timer.calls)
-
-
-def _time(prepared: Prepared) -> dict[str, Any]:
-    return _time_direction(prepared, "forward")
-
-
-def _time_backward(prepared: Prepared) -> dict[str, Any]:
-    return _time_direction(prepared, "forward_backward")
 
 
 def _cache_bytes(prepared: Prepared) -> float:
@@ -253,9 +246,15 @@ class Tracked:
 
 
 TRACKED = {
-    "track_time": Tracked("time, forward", "seconds", _time, PROCESSES),
+    "track_time": Tracked(
+        "time, forward", "seconds", partial(_time, direction="forward"), PROCESSES
+    ),
     "track_time_backward": Tracked(
-        "time, forward and backward", "seconds", _time_backward, PROCESSES, of="attention"
+        "time, forward and backward",
+        "seconds",
+        partial(_time, direction="forward_backward"),
+        PROCESSES,
+        of="attention",
     ),
     "track_peak_bytes": Tracked("peak memory, forward", "bytes", _peak_bytes),
     "track_error": Tracked("error, of what is allowed", "", _error),

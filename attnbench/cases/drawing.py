@@ -109,7 +109,7 @@ class Space(_Pipeline):
             *(*domain.variants.values(), *_words(domain)),
             *(features, _with_ties(features), _with_ties(features), _SEEDS),
         ]
-        ways = self.ways or (_identity,)
+        ways = self.ways or (lambda case: case,)
         return _raw_cases(self, [st.sampled_from(group) for group in (*groups, ways)])
 
     def below(self, case: Case) -> st.SearchStrategy[Case | None]:
@@ -242,10 +242,6 @@ def _raw_cases(
     *fields, way = [draw(choice) for choice in choices]
     case = space.nearest_case(fields)
     return None if case is None else way(case)
-
-
-def _identity(case: Case) -> Case:
-    return case
 
 
 def _with_ties(sizes: Sequence[int]) -> list[int | None]:

@@ -135,15 +135,11 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
     bases = Case((2, 3), 4, 6, 8, 6, 5, device=device), Case((3,), 3, 3, 5, 5, 5, device=device)
     for number, mask in enumerate(mask for mask in masks if mask not in covered):
         shapes = bases[number % 2 :][:1] if brief else bases
-        for base, dtype in zip(shapes, _rotate(dtypes, number), strict=False):
-            yield replace(base, mask=mask, dtype=dtype)
+        for place, base in enumerate(shapes, number):
+            yield replace(base, mask=mask, dtype=dtypes[place % len(dtypes)])
     for number, (layout, regime) in enumerate(
         [(layout, "normal") for layout in domain.layouts if layout not in covered]
         + [("contiguous", regime) for regime in domain.regimes if regime not in covered]
     ):
         dtype = dtypes[number % len(dtypes)]
         yield replace(bases[0], layout=layout, regime=regime, dtype=dtype)
-
-
-def _rotate(dtypes: tuple[str, ...], number: int) -> Iterator[str]:
-    return itertools.islice(itertools.cycle(dtypes), number, None)

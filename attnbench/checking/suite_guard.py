@@ -28,7 +28,9 @@ class SuiteGuard:
 
     def __init__(self) -> None:
         self._places = [*_suite()]
-        self._codes = [(value, *_parts(value)) for *_, value in self._places if _is_function(value)]
+        self._codes = [
+            (value, *_parts(value)) for *_, value in self._places if isinstance(value, FunctionType)
+        ]
 
     def change(self) -> str | None:
         """The first part of the suite that was replaced since, in words; ``None`` if none was."""
@@ -68,10 +70,6 @@ def _module_parts(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
 def _current_part(owner: Any, name: str) -> Any:
     is_ours = owner not in (torch, torch.Tensor)
     return vars(owner).get(name) if is_ours else getattr(owner, name, None)
-
-
-def _is_function(value: Any) -> bool:
-    return isinstance(value, FunctionType)
 
 
 def _parts(function: FunctionType) -> tuple[Any, ...]:

@@ -135,7 +135,7 @@ def duel(
         pairs = _subjects(request, exchange, notes)
         rows = [
             Row(
-                _label(pair),
+                pair[0] if pair[0] == pair[1] else f"{pair[1]} against {pair[0]}",
                 case,
                 (
                     _order(pair[0], sides[0], case, path),
@@ -215,10 +215,6 @@ def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tu
 def _expand(subjects: Sequence[str], exchange: Exchange) -> list[str]:
     """Expand addresses so that each names one subject: a file's attribute may have several."""
     return [name for text in subjects for name in exchange.expanded(text)]
-
-
-def _label(pair: tuple[str, str]) -> str:
-    return pair[0] if pair[0] == pair[1] else f"{pair[1]} against {pair[0]}"
 
 
 def _order(text: str, side: Side, case: BenchCase, inputs: str) -> Mapping[str, Any]:

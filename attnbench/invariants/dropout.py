@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import any_of
+from attnbench.invariants.toolkit.applicability import accepts, any_of
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
@@ -56,9 +56,8 @@ _EVERY_CASES = (
 )
 
 
-def takes_dropout(subject: Subject) -> str | None:
-    """Why dropout says nothing of a subject; ``None`` if it takes ``dropout_p``."""
-    return None if "dropout_p" in subject.accepts else "does not accept dropout_p"
+takes_dropout = accepts("dropout_p")
+_gives_weights = accepts("return_weights", "hands back no weights")
 
 
 @invariant(cases=ordinary, applies=takes_dropout)
@@ -70,10 +69,6 @@ def no_dropout_in_evaluation(subject: Subject, case: Case) -> None:
         base.expect(
             got, f"in evaluation mode, with dropout_p={share}, output", "the call with dropout_p=0"
         )
-
-
-def _gives_weights(subject: Subject) -> str | None:
-    return None if "return_weights" in subject.accepts else "hands back no weights"
 
 
 @invariant(cases=ordinary, applies=any_of(_gives_weights, takes_dropout))

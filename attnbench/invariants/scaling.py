@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from attnbench.cases.case import Case
+from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import same_gradients
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -18,7 +19,7 @@ from attnbench.subject.tensors import Inputs
     regimes=("normal", "tiny"),
     variants={"gradients": (False, True)},
     beyond=(Case((1,), 3, 150), Case((1,), 2, 520), Case((1,), 2, 3, 257, 257)),
-    applies=lambda subject: None if "scale" in subject.accepts else "does not accept scale",
+    applies=accepts("scale"),
 )
 def scale_multiplies_scores(subject: Subject, case: Case) -> None:
     """scale, of either sign or 0, multiplies the scores, and is 1/√Eq where none is given."""

@@ -29,30 +29,17 @@ _MAX_TEXT = 2**16
 """Most characters of each text written to standard error, of which the end is shown."""
 
 
-class Descriptor:
-    """A file descriptor that can be passed to a child."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing import reduction
-
-        return Descriptor._rebuild, (reduction.DupFd(self.number),)
-
-    @staticmethod
-    def _rebuild(duplicate: Any) -> Descriptor:
-        return Descriptor(duplicate.detach())
-
-
 def serve(
-    sender: connection.Connection, log: Descriptor, task: Task, variables: Mapping[str, str]
+    sender: connection.Connection,
+    log: connection.Connection,
+    task: Task,
+    variables: Mapping[str, str],
 ) -> None:
     """Run the function of a task in this child, and send its results."""
     gc.freeze()  # scanning the server's imports for garbage would take 0.1 s
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpgid(0, 0)
-    _detach(log.number)
+    _detach(log.fileno())
     for name in [name for name in os.environ if name.startswith("ATTNBENCH_")]:
         del os.environ[name]
     # inductor's compile processes would outlive a killed child

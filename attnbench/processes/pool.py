@@ -209,12 +209,12 @@ class _Child:
         self.receiver, sender = context.Pipe(duplex=False)
         # pass on variables that were set since the server was started
         variables = {k: v for k, v in os.environ.items() if k.startswith("ATTNBENCH_")}
-        log = child.Descriptor(self.log.fileno())
+        # a connection, since multiprocessing passes these on
+        log = connection.Connection(os.dup(self.log.fileno()), readable=False)
         arguments = (sender, log, task, variables)
         self.process = context.Process(target=child.serve, args=arguments)
-        with _launch_environment():
+        with sender, log, _launch_environment():
             self.process.start()
-        sender.close()
         self.last_event_s = time.monotonic()
 
     def poll(self) -> Iterator[Event]:

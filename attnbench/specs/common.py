@@ -15,22 +15,6 @@ if TYPE_CHECKING:
     from attnbench.specs.mechanism import MechanismSpec
     from attnbench.specs.scoring import ScoringSpec
 
-__all__ = [
-    "DTYPES",
-    "ReadOnly",
-    "Sizes",
-    "check_callable",
-    "check_name",
-    "check_names",
-    "check_same_as",
-    "check_type",
-    "freeze_common",
-    "freeze_mapping",
-    "freeze_tuple",
-    "is_count",
-    "require",
-]
-
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 """Names of the floating dtypes that a subject may support, most precise first."""
 

@@ -16,15 +16,6 @@ from typing import Any
 from attnbench.errors import SpecError, nearest
 from attnbench.specs.common import ReadOnly
 
-__all__ = [
-    "KINDS",
-    "LAYER_DEFAULTS",
-    "Conventions",
-    "format_conventions",
-    "freeze_conventions",
-    "parse_convention",
-]
-
 KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "empty_rows": ("zeros", "mean", "nan", "refused"),

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from attnbench.cases.case import Case
     from attnbench.subject.subject import Subject
 
-__all__ = ["KINDS", "Invariant"]
-
 KINDS = ("scoring", "kernel", "mechanism", "layer")
 """Kinds of subject."""
 

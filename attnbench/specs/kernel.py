@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from attnbench.cases.case import Case
 
-__all__ = ["KernelSpec"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KernelSpec:

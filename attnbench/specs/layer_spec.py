@@ -21,8 +21,6 @@ from attnbench.specs.conventions import LAYER_DEFAULTS, freeze_conventions
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["LAYER_ACCEPTS", "PATHS", "CacheSpec", "LayerSpec"]
-
 LAYER_ACCEPTS = ("padding_mask", "cache", "source", "extras")
 """Keyword arguments that a layer's ``forward`` may take beyond ``hidden``."""
 

@@ -19,8 +19,6 @@ from attnbench.specs.conventions import freeze_conventions
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ACCEPTS", "RETURNS", "MechanismSpec"]
-
 ACCEPTS = (
     "is_causal",
     "valid_lens",

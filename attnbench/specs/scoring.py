@@ -11,8 +11,6 @@ from attnbench.specs.common import Sizes, freeze_common
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ScoringSpec"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoringSpec:

@@ -14,8 +14,6 @@ from attnbench.errors import RefusalError
 from attnbench.specs.conventions import Conventions
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["arguments", "refused"]
-
 _PASSED_ON = (
     "window_size",
     "softcap",

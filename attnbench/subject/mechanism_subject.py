@@ -15,8 +15,6 @@ from attnbench.subject.result_form import held
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["MechanismSubject"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MechanismSubject(Subject):

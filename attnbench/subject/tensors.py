@@ -13,8 +13,6 @@ from torch import Tensor
 from attnbench.attention.masks import Mask, fold, window_mask
 from attnbench.cases.case import Case
 
-__all__ = ["Inputs", "LayerInputs", "lay_out", "make_inputs", "nested_tensors"]
-
 _OFFSET = {"float64": 1024.0, "float32": 1024.0, "bfloat16": 32.0, "float16": 32.0}
 _FLOAT16_MAX = 65504.0
 

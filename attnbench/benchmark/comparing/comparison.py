@@ -112,7 +112,13 @@ def _times(a: Sequence[Record], b: Sequence[Record]) -> Sides:
     in_turn = taken_in_turn(*starts)
     count = min(len(side) for side in runs)
     if in_turn and count >= MIN_PROCESSES:
-        means = [tuple(_mean_s(run) for run in side.values()) for side in runs]
+        means = [
+            tuple(
+                statistics.geometric_mean([t for r in run for t in r.times_s])
+                for run in side.values()
+            )
+            for side in runs
+        ]
         return Sides(means[0], means[1])
     times = [tuple(t for r in side for t in r.times_s) for side in (a, b)]
     return Sides(times[0], times[1], alternated=False, runs=count if in_turn else 1)
@@ -123,10 +129,6 @@ def _by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
     for record in records:
         runs[record.run].append(record)
     return runs
-
-
-def _mean_s(records: Iterable[Record]) -> float:
-    return statistics.geometric_mean([t for r in records for t in r.times_s])
 
 
 def _by_row(records: Iterable[Record]) -> dict[Key, list[Record]]:

@@ -228,18 +228,15 @@ class Record:
                 f"{where} was written by {age} attnbench: its schema is {schema!r}, and this one "
                 f"reads {SCHEMA}; {advice}, or move the file away."
             )
-        specs = {f.name: f for f in fields(cls)}
-        missing = [n for n, f in specs.items() if _required(f) and n not in content]
+        specs = fields(cls)
+        required = [f.name for f in specs if f.default is MISSING and f.default_factory is MISSING]
+        missing = [name for name in required if name not in content]
         if missing:
             raise RecordError(f"{where} is damaged: it lacks {', '.join(missing)}.")
         if content["status"] not in STATUSES:
             raise RecordError(f"{where} has the unknown status {content['status']!r}.")
-        values = {name: value for name, value in content.items() if name in specs}
+        values = {name: value for name, value in content.items() if name in {f.name for f in specs}}
         for name in ("lead", "samples_s", "times_s", "ratios"):
             if name in values:
                 values[name] = tuple(values[name])
         return cls(**values)
-
-
-def _required(spec: Any) -> bool:
-    return spec.default is MISSING and spec.default_factory is MISSING

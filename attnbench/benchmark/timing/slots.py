@@ -149,7 +149,7 @@ class Timer:
     def shake(self, seed: int) -> None:
         """Move the tensors that the call reads and writes to other places, and call it once."""
         self._ballast = ballast(random.Random(seed))  # noqa: S311 -- places, not secrets
-        getattr(self.call, "move", _nothing_to_move)()
+        getattr(self.call, "move", _nothing)()
         self.call()
 
     def _fitting_clock(self) -> str:
@@ -235,12 +235,8 @@ class Timer:
         return output
 
 
-def _nothing(calls: int) -> None:
-    """The default ``prepare``: nothing to do."""
-
-
-def _nothing_to_move() -> None:
-    """The default ``move``: nothing to do."""
+def _nothing(calls: int = 0) -> None:
+    """The default ``prepare`` and ``move``: nothing to do."""
 
 
 def _flusher(device: torch.device) -> Call:

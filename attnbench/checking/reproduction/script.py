@@ -62,7 +62,8 @@ def with_evidence(
                 searches, failure = 0, replace(failure, mistakes=mistakes)
                 outcome = replace(outcome, failure=failure)
         earlier.append(outcome)
-        if failure is not None and failure.case and tries > 0 and (not written or _leads(earlier)):
+        leads = not written or with_cause(earlier)[-1].diagnosis is not None
+        if failure is not None and failure.case and tries > 0 and leads:
             tries -= 1
             with seeded():
                 script = reproduce(subject, by_name[outcome.invariant], Case.from_id(failure.case))
@@ -70,11 +71,6 @@ def with_evidence(
                 written = True
                 outcome = replace(outcome, failure=replace(failure, script=script))
         yield outcome
-
-
-def _leads(outcomes: Sequence[Outcome]) -> bool:
-    """Whether the last outcome is the one that shows the likely cause of the failures best."""
-    return with_cause(outcomes)[-1].diagnosis is not None
 
 
 def reproduce(subject: Subject, invariant: Invariant, case: Case) -> str | None:

@@ -23,7 +23,10 @@ def render(findings: Findings) -> str:
     driver = {
         "name": "attnbench",
         "version": version("attnbench"),
-        "rules": [_rule(name, findings.statements.get(name, "")) for name in rules],
+        "rules": [
+            {"id": name, "shortDescription": {"text": findings.statements.get(name) or name}}
+            for name in rules
+        ],
     }
     run = {"tool": {"driver": driver}, "results": [_result(o, findings) for o in findings.failures]}
     log = {
@@ -32,10 +35,6 @@ def render(findings: Findings) -> str:
         "runs": [{**run, "columnKind": "unicodeCodePoints"}],
     }
     return json.dumps(log, indent=2, ensure_ascii=False)
-
-
-def _rule(name: str, statement: str) -> dict[str, Any]:
-    return {"id": name, "shortDescription": {"text": statement or name}}
 
 
 def _result(outcome: Outcome, findings: Findings) -> dict[str, Any]:

@@ -139,14 +139,15 @@ def print_table(
         return
     columns = [name for name in rows[0] if name not in hide]
     screen = console()
-    if _table_width(rows, columns) > screen.width:
+    widths = [_min_width(rows, name, columns[0]) for name in columns]
+    if sum(widths) + 3 * len(columns) > screen.width:
         _print_blocks(rows, columns, screen.width, title)
         return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
+    for name, width in zip(columns, widths, strict=True):
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         justify: Any = "right" if numeric or name in right else "left"
-        is_short = _cell_width(rows, name) <= _min_width(rows, name, columns[0])
+        is_short = _cell_width(rows, name) <= width
         table.add_column(name, justify=justify, overflow="fold", no_wrap=is_short)
     for row in rows:
         cells = [_cell(row.get(name)) for name in columns]
@@ -154,12 +155,8 @@ def print_table(
     screen.print(table)
 
 
-def _table_width(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> int:
-    """The least width at which each column shows its name, and short cells in full."""
-    return sum(_min_width(rows, name, columns[0]) for name in columns) + 3 * len(columns)
-
-
 def _min_width(rows: Sequence[Mapping[str, Any]], name: str, first: str) -> int:
+    """The least width at which a column shows its name, and short cells in full."""
     limit = _FIRST_WIDTH if name == first else _MIN_WIDTH
     return max(len(name), min(limit, _cell_width(rows, name)))
 

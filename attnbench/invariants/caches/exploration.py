@@ -28,8 +28,6 @@ from attnbench.invariants.caches.program_drawing import keep, shrunk, stored
 from attnbench.invariants.caches.properties import PROPERTIES, operations
 from attnbench.invariants.caches.stage import TOKENS, FoundError, Stage
 
-__all__ = ["explore"]
-
 _FEW = 4
 """Number of scheduled programs if none are drawn: in half types, and in float64."""
 

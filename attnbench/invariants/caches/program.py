@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["KINDS", "MOST_ROWS", "MOST_TRACKS", "Program", "Step", "in_words", "legalised", "steps"]
-
 MOST_TRACKS = 4
 """Most caches in a program."""
 

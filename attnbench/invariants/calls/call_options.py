@@ -21,8 +21,6 @@ from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__: list[str] = []
-
 _DROPPED = 0.5
 _DRAWS = 8
 

@@ -21,8 +21,6 @@ from attnbench.specs import KINDS
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
-__all__: list[str] = []
-
 _MASKS = ("none", "padding")
 
 

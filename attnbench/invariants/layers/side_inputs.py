@@ -15,6 +15,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs import Invariant
@@ -85,16 +86,13 @@ def _follows(name: str, statement: str, what: str) -> Invariant:
                     return  # then it is not what is beside the tokens, and others tell it
                 raise
 
-    def applies(subject: Subject) -> str | None:
-        return None if what in subject.accepts else f"does not accept {what}"
-
     return Invariant(
         name=name,
         statement=statement,
         check=check,
         kinds=("layer",),
         cases=_cases,
-        applies=applies,
+        applies=accepts(what),
     )
 
 

@@ -9,16 +9,13 @@ from attnbench.cases.case import Case
 from attnbench.checking.answer_faults import raised_text
 from attnbench.errors import AttnbenchError, InvariantViolation
 from attnbench.invariants.caches.checks import cache_cases, cache_invariant, has_cache
+from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 
 
-def _accepts_cache(subject: Subject) -> str | None:
-    return None if "cache" in subject.accepts else "it has no cache"
-
-
-@invariant(kinds=("layer",), cases=cache_cases, applies=_accepts_cache)
+@invariant(kinds=("layer",), cases=cache_cases, applies=accepts("cache", "it has no cache"))
 def cached_calls_keep_the_contract(subject: Subject, case: Case) -> None:
     """A call with a new cache gives finite outputs (B, L, E) of the new tokens, the same each time,
     and changes nothing but the cache.

@@ -19,6 +19,12 @@ def any_of(*reasons: Reason) -> Reason:
     return first
 
 
+def accepts(name: str, otherwise: str = "") -> Reason:
+    """A reason for subjects that do not accept a keyword argument."""
+    reason = otherwise or f"does not accept {name}"
+    return lambda subject: None if name in subject.accepts else reason
+
+
 def has_no_gradients(subject: Subject) -> str | None:
     """The subject is forward only."""
     return None if subject.conventions.gradients else "forward only (convention gradients)"

@@ -12,8 +12,6 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.subject.subject import Subject
 
-__all__ = ["HUGE", "OPTIONS", "Documents"]
-
 OPTIONS = ("scale", "softcap", "window_size", "sinks", "alibi_slopes", "k_scale", "v_scale")
 """What such a call may take besides."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.toolkit.applicability import accepts
 from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of, worst_place
@@ -37,9 +38,7 @@ def layer_cases(subject: Subject, **narrowed: Any) -> CaseStrategy:
     return cases(subject, **{**chosen, **narrowed})
 
 
-def takes_padding(subject: Subject) -> str | None:
-    """The reason why invariants on padding do not apply, or ``None``."""
-    return None if "padding_mask" in subject.accepts else "does not accept padding_mask"
+takes_padding = accepts("padding_mask")
 
 
 def has_gradients(subject: Subject) -> str | None:

@@ -14,8 +14,6 @@ from attnbench.invariants.toolkit.comparisons import agree_within, differentiate
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-__all__ = ["compare_slopes", "gradients_of", "has_slopes"]
-
 _STEP, _FINER, _OTHERS = 1e-5, 1e-6, (1e-4, 1e-7)
 """Steps of finite differences; if one disagrees, the next is tried, and the last is the finest."""
 

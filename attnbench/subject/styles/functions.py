@@ -33,8 +33,6 @@ from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import Keywords
 from attnbench.subject.styles.turned_masks import with_causality
 
-__all__ = ["flash", "other_layout", "sdpa"]
-
 _OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale", "head_offset")
 FORMULA = "softmax(q·k / √E) v"
 _SECOND = {

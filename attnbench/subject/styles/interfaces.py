@@ -24,8 +24,6 @@ from attnbench.subject.styles.functions import FORMULA
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 
-__all__ = ["interface"]
-
 
 @renames
 def interface(function: Callable[..., Any], **fields: Any) -> MechanismSpec:

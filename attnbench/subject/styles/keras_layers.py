@@ -43,7 +43,7 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     if not inspect.isclass(make) and hasattr(make, "call"):
         raise StyleError(f"{told}: it is a layer; name its class, or a function that makes it.")
     try:
-        needed = _unknown(make)
+        needed = [name for name in _required(make) if name not in _COUNTS + _WIDTHS]
     except (TypeError, ValueError):
         raise StyleError(f"{told}: nothing tells its arguments.{hint}") from None
     if needed:
@@ -60,7 +60,9 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "make": _Maker(make),
         "equal_sizes": not many,
         "dtypes": ("float32",),
-        "sizes": _as_wide_as_the_query if many else _as_wide,
+        "sizes": _as_wide_as_the_query
+        if many
+        else lambda sizes: sizes.replace(key_size=sizes.query_size),
         "accepts": ("is_causal",) if "use_causal_mask" in takes else (),
         "laws": () if many else ("pools_values",),
         "conventions": {
@@ -82,11 +84,6 @@ def _required(make: Callable[..., Any]) -> list[str]:
     return [name for name, p in found if p.default is p.empty and p.kind in named]
 
 
-def _unknown(make: Callable[..., Any]) -> list[str]:
-    """The arguments that a callee needs and nobody gives."""
-    return [name for name in _required(make) if name not in _COUNTS + _WIDTHS]
-
-
 def _made(make: Callable[..., Any], width: int) -> Any:
     names = inspect.signature(make).parameters
     given: dict[str, Any] = {}
@@ -100,10 +97,6 @@ def _made(make: Callable[..., Any], width: int) -> Any:
 def _as_wide_as_the_query(sizes: Sizes) -> Sizes:
     width = -(-sizes.query_size // _HEADS) * _HEADS
     return sizes.replace(query_size=width, value_size=width)
-
-
-def _as_wide(sizes: Sizes) -> Sizes:
-    return sizes.replace(key_size=sizes.query_size)
 
 
 class _Maker:

@@ -11,8 +11,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["FIRST", "MEANINGS", "Keywords", "keywords_of", "order_of"]
-
 MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "attn_mask": ("attn_mask", "mask", "attention_mask", "attn_bias"),

@@ -15,8 +15,6 @@ from attnbench.errors import ShapeError, UsageError
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.flexible import uncompiled
 
-__all__ = ["ATTENTIONS", "CACHES", "TinyModel", "cache_spec", "transformers"]
-
 ATTENTIONS = ("eager", "sdpa", "flex_attention")
 """Implementations of attention that need no package beside torch."""
 
