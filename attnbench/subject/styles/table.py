@@ -117,8 +117,8 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
                 f"{name_of(target)} is no spec, and none of the styles of call fits it "
                 f"({', '.join(STYLES)}). Write a spec beside it, and name that: "
                 "attnbench.MechanismSpec(name=..., make=...) for a module of query, key and value, "
-                "or attnbench.adapters.layer(...) for one of hidden states."
-                f"{_without_values(target)}"
+                f"or attnbench.adapters.layer(lambda size: {name_of(target)}(...)) for one of "
+                f"hidden states.{_without_values(target)}"
             )
         raise StyleError(
             f"{name_of(target)} is no spec, and how it is called is not known: name the style with "
