@@ -17,7 +17,7 @@ _MARGIN = 1e-3
 
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
-    mechanism = (_wrong_axis, _lost_part, _foreign_lengths)
+    mechanism = (_wrong_axis, _late_mask, _lost_part, _foreign_lengths)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
@@ -38,6 +38,16 @@ def _wrong_axis(subject: Subject) -> str | None:
         return None
     axis = len(others) - 1 - others[::-1].index(True)
     return "softmax_over_the_queries" if others[-1] else f"softmax_over_dimension_{axis}"
+
+
+def _late_mask(subject: Subject) -> str | None:
+    """The mistake of weights that a mask only sets to 0, so that the others sum to less."""
+    module, inputs = subject.build(subject.legal(_PADDED))
+    calls = (inputs, inputs.replace(attn_mask=None, valid_lens=None))
+    got, open_ = (subject.weights(module, call) for call in calls)
+    if got is None or open_ is None or _agrees(got, open_):
+        return None
+    return "mask_after_softmax" if _agrees(got, open_ * inputs.allowed) else None
 
 
 def _lost_part(subject: Subject) -> str | None:

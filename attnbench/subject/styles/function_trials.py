@@ -44,6 +44,13 @@ def second_output(make: Maker) -> str | None:
     return "more" if torch.allclose(moved[1], there[1], atol=1e-4) else kind
 
 
+def takes_boolean_only(make: Maker) -> bool:
+    """Whether it raises for a floating mask, and not for a boolean one."""
+    keys = torch.ones(3, 5, dtype=torch.bool)
+    boolean, floating = (sampled(make, attn_mask=mask) for mask in (keys, torch.zeros(3, 5)))
+    return boolean is not None and floating is None
+
+
 def takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
     """Whether it raises if given both a mask and ``is_causal``, as torch's function does."""
     if "attn_mask" not in keywords or "is_causal" not in keywords:

@@ -25,6 +25,7 @@ from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.function_trials import (
     sampled,
     second_output,
+    takes_boolean_only,
     takes_groups,
     takes_one_mask,
 )
@@ -114,6 +115,8 @@ def _spec(
         make = Maker(_Function, function, keywords, style=style, log_sums=kind, **settings)
     if "attn_mask" not in keywords:
         conventions["masks"] = ()
+    elif takes_boolean_only(make):
+        conventions["masks"] = ("boolean", "lengths")
     known = {
         "make": make,
         "formula": FORMULA,

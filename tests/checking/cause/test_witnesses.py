@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnbench
-from attnbench.adapters import flash, multihead, sdpa
+from attnbench.adapters import flash, multihead, sdpa, textbook
 from attnbench.checking.cause.witnesses import explanations, likeliest
 from attnbench.subject.lookup import resolve
 
@@ -218,3 +218,36 @@ def test_scores_that_other_slots_change_show_by_themselves(
     )
     (subject,) = resolve(spec)
     assert explanations(subject) == found
+
+
+def filled_up(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Keys and values in blocks of 16, the last of which is filled up with zeros."""
+    rest = (0, 0, 0, -key.shape[-2] % 16)
+    key, value = (torch.nn.functional.pad(tensor, rest) for tensor in (key, value))
+    return (query * query.shape[-1] ** -0.5 @ key.mT).softmax(-1) @ value
+
+
+def test_zeros_that_fill_up_a_block_of_keys_are_named() -> None:
+    (subject,) = resolve(sdpa(filled_up, name="filled_up"))
+    assert explanations(subject)[:1] == ("last_block_filled_up_16",)
+
+
+class MaskedLate(torch.nn.Module):
+    """Weights of a bilinear score, which the mask sets to 0 after the softmax."""
+
+    def __init__(self, query_size: int, key_size: int) -> None:
+        super().__init__()
+        self.map = torch.nn.Linear(query_size, key_size)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        weights = (self.map(query) @ key.mT).softmax(-1)
+        weights = weights if mask is None else weights * mask
+        return weights @ value, weights
+
+
+def test_a_mask_behind_the_softmax_shows_by_its_weights_alone() -> None:
+    (subject,) = resolve(textbook(MaskedLate))
+    assert subject.maker.reference is None
+    assert explanations(subject) == ("mask_after_softmax",)

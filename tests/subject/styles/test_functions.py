@@ -192,3 +192,23 @@ def test_what_is_no_tensor_fails_the_contract_and_is_no_error_of_the_check(found
     )
     assert statuses(report) == {"keeps_the_contract": "failed"}, str(report)
     assert f"returned {type(found).__name__} for its output" in str(report)
+
+
+def boolean_alone(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Attention that inverts its mask, which no floating one can be."""
+    scores = (query * query.shape[-1] ** -0.5) @ key.mT
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf)
+    empty = scores.isneginf().all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0) @ value
+
+
+def test_a_function_that_raises_for_floating_masks_is_given_boolean_ones() -> None:
+    spec = adapters.sdpa(boolean_alone)
+    assert spec.conventions["masks"] == ("boolean", "lengths")
+    assert "masks" not in adapters.sdpa(scaled_dot_product_attention).conventions
+    names = ["keeps_the_contract", "masking_equals_deleting"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert report.ok, str(report)
