@@ -61,7 +61,7 @@ def all_targets(profile: str) -> list[Address]:
     Raises:
         UnknownNameError: there is no such profile.
     """
-    variants = _profile(profile).variants
+    variants = find_profile(profile).variants
     return [subject.address for subject in installed() if variants or not subject.options]
 
 
@@ -157,7 +157,7 @@ def planned(
     Raises:
         UnknownNameError, SpecError, DeviceError, UsageError: as :func:`check`.
     """
-    _profile(profile)
+    find_profile(profile)
     for name in dtypes or ():
         if name not in DTYPES:
             raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
@@ -189,7 +189,8 @@ def _with_user_invariants(subject: Subject, invariants: Iterable[str] | None) ->
     return replace(subject, spec=replace(spec, exempt=exempt))
 
 
-def _profile(name: str) -> Profile:
+def find_profile(name: str) -> Profile:
+    """The profile of a name; raises :class:`UnknownNameError` if there is none."""
     if name not in PROFILES:
         raise UnknownNameError(f"no profile is called {name!r}. {nearest(name, PROFILES)}")
     return PROFILES[name]

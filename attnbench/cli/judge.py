@@ -122,9 +122,17 @@ def _targets(targets: list[str], candidates: Path | None) -> list[str]:
     return targets
 
 
+_TYPES = {
+    **dict.fromkeys(("target", "style", "profile"), str),
+    "conventions": dict,
+    "invariants": list,
+    "seed": int,
+}
+"""The type of each field of a request."""
+
+
 def _serve(court: Court, options: dict[str, Any]) -> int:
     """Answer each line of standard input, a JSON object, by a line of JSON."""
-    keys = {"target", *options}
     for line in sys.stdin:
         if not line.strip():
             continue
@@ -132,12 +140,18 @@ def _serve(court: Court, options: dict[str, Any]) -> int:
             request = json.loads(line)
             if not isinstance(request, dict) or not isinstance(request.get("target"), str):
                 raise UsageError('a request is {"target": "path/to/file.py:NAME", ...}')
-            if extras := sorted(set(request) - keys):
-                raise UsageError(f"a request has no {extras[0]!r}, but {', '.join(sorted(keys))}")
+            if extras := sorted(set(request) - {*_TYPES}):
+                raise UsageError(f"a request has no {extras[0]!r}, but {', '.join(sorted(_TYPES))}")
+            for name, value in request.items():
+                if not isinstance(value, _TYPES[name]):
+                    wanted = _TYPES[name].__name__
+                    raise UsageError(
+                        f"{name} is {json.dumps(value)}, but should be of type {wanted}"
+                    )
             answer = court.judge(**{**options, **request}).as_data()
-        except (AttnbenchError, ValueError) as error:
+        except (AttnbenchError, TypeError, ValueError) as error:
             answer = {"error": str(error)}
-        sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     return 0
 

@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:
     channel.send(json.dumps(message).encode())
@@ -139,8 +141,10 @@ class _Desk:
         """What is wrong with an output before its values are looked at."""
         if type(output) is not Tensor:
             return {"fault": "not_plain", "text": f"it is a {type(output).__name__}"}
-        if output.layout != torch.strided or output.device.type != "cpu":
-            return {"fault": "not_plain", "text": f"it is {output.layout} on {output.device}"}
+        plain = output.dtype in _DTYPES and output.layout == torch.strided
+        if not plain or output.device.type != "cpu":
+            told = f"{output.dtype}, {output.layout} on {output.device}"
+            return {"fault": "not_plain", "text": f"it is {told}"}
         first, last = _span(output)
         if first < self.own[1] and self.own[0] < last:
             return {"fault": "alias_of_input", "text": "it lies in the memory of the inputs"}

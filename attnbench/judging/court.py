@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnbench.benchmark.workloads import Selection
-from attnbench.checking.api import select_invariants
+from attnbench.checking.api import find_profile, select_invariants
 from attnbench.errors import UsageError
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import Judgement
@@ -122,6 +122,7 @@ class Court:
     ) -> Judgement:
         """Judge one candidate; see :func:`judge`."""
         started = time.monotonic()
+        find_profile(profile)
         place, named, given = _place(target)
         chosen = select_invariants(invariants)
         trial = Trial(self, target, place, secrets.randbits(62) if seed is None else seed)

@@ -50,7 +50,7 @@ class Trial:
         self.cell: Confined | None = None
         self.caller: Caller | None = None
         self.chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed % 2**63)
 
     def cell_of(self) -> Confined:
         """A new process of the candidate."""

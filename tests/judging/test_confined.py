@@ -31,6 +31,9 @@ class Documented:
         return query + value
 
 documented = Documented()
+
+def of_another_type(query, key, value):
+    return (query + value).cfloat()
 """
 INPUTS = [torch.ones(1, 1, 2, 4)] * 3
 
@@ -93,5 +96,17 @@ def test_a_docstring_that_raises_is_no_text(nursery: Nursery, tmp_path: Path) ->
     try:
         assert cell.load()[0]["text"] == ""
         assert cell.call(INPUTS, {}).output is not None
+    finally:
+        cell.close()
+
+
+def test_an_output_of_another_type_is_not_plain(nursery: Nursery, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text(CODE)
+    cell = Confined(nursery, [(str(tmp_path / "code.py"), "of_another_type")], Limits())
+    try:
+        cell.load()
+        with pytest.raises(RefusedError, match="complex64") as refused:
+            cell.call(INPUTS, {})
+        assert refused.value.name == "not_plain"
     finally:
         cell.close()

@@ -1,10 +1,13 @@
 """The judge's own calls have what the names of their levels say, and torch is right in all."""
 
+import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as fused
 
 from attnbench.judging.axes import AXES, FEW, MANY, axes_for
@@ -99,6 +102,40 @@ def test_torch_is_right_in_every_call() -> None:
         output = fused(*stream.tensors(), **given)
         assert error_of_all(stream.inputs(), output, chance) <= 1.0, (stream.case.id, stream.name)
     assert len(seen) == len(as_named(row, stream))
+
+
+def weights_in_half(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **_: Any,
+) -> Tensor:
+    """As flash attention: scores in float32, and exponentials in the half type of the values."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query.float() * scale) @ key.float().mT
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    found = powers.to(value.dtype).float() @ value.float() / powers.sum(-1, keepdim=True)
+    return found.to(query.dtype)
+
+
+def test_weights_of_half_types_are_right_in_every_call() -> None:
+    chance = random.Random(0)
+    for row, stream in streams():
+        if row["dtype"] == "float32":
+            continue
+        output = weights_in_half(*stream.tensors(), **stream.keywords)
+        assert error_of_all(stream.inputs(), output, chance) <= 1.0, (stream.case.id, stream.name)
 
 
 def test_a_mask_of_tiles_hides_whole_tiles_and_no_whole_row() -> None:

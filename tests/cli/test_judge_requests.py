@@ -1,0 +1,51 @@
+"""Requests of ``attnbench judge -``: a bad one gets an answer, and the next one is judged."""
+
+import io
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from attnbench.cli.judge import _serve
+from attnbench.errors import AttnbenchError
+from attnbench.judging.court import Court
+from attnbench.judging.decision import Judgement
+from attnbench.judging.entry import Limits
+
+
+class Easygoing:
+    """A court that accepts whatever it is asked about."""
+
+    def judge(self, target: str, **given: Any) -> Judgement:
+        """Accept; names of invariants are looked up, as a court does."""
+        known = {name: name for name in given.get("invariants", ())}
+        return Judgement(target, "accepted", untried=tuple(known))
+
+
+BAD = {
+    "nonsense": "Expecting value",
+    "[1]": "a request is",
+    '{"target": 5}': "a request is",
+    '{"target": "x", "colour": 1}': "a request has no 'colour', but conventions,",
+    '{"target": "x", "seed": "1"}': 'seed is "1", but should be of type int',
+    '{"target": "x", "invariants": [[5]]}': "unhashable",
+    '{"target": "x", "conventions": 3}': "conventions is 3, but should be of type dict",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_request_ends_nothing(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = json.dumps({"target": "\ud800.py"})
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{line}\n\n{good}\n"))
+    assert _serve(Easygoing(), {}) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert BAD[line] in first["error"]
+    assert second["ok"]
+
+
+def test_an_unknown_profile_is_told_before_anything_is_judged() -> None:
+    with Court(Limits()) as court, pytest.raises(AttnbenchError, match="no profile is called"):
+        court.judge("torch.nn.functional:scaled_dot_product_attention", profile="none")
