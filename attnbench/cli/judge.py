@@ -68,7 +68,7 @@ def command(
     properties) or inconclusive. Calls that take no longer than the judge's messages are not scored;
     choose a greater --length. The report names what was not tried.
     """
-    from attnbench.cli.plugin_loading import load_plugins
+    from attnbench.cli.plugin_loading import load_foreign_plugins
     from attnbench.cli.printing.tables import print_json, print_line
     from attnbench.judging.court import Court
     from attnbench.judging.entry import Limits
@@ -86,7 +86,7 @@ def command(
     judgements: list[Judgement] = []
     with Court(limits, set_name=set_name, lengths=tuple(length or ())) as court:
         court.nursery.begin()  # it imports torch meanwhile
-        load_plugins()
+        load_foreign_plugins()
         if addresses == ["-"]:
             return _serve(court, options)
         try:

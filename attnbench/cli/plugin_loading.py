@@ -95,6 +95,13 @@ def load_plugins(
     return list(plugins)
 
 
+def load_foreign_plugins() -> None:
+    """Load every plugin in a child, which costs seconds, unless all are built in."""
+    plugins = [p for p in discovery.discover() if p.status == "found"]
+    if any(plugin.distribution != "attnbench" for plugin in plugins):
+        load_plugins()
+
+
 def _block_deadly() -> dict[str, dict[str, Any]]:
     """Find the plugins that kill the process that imports them, and block them."""
     variable = discovery.DISABLED_VARIABLE

@@ -77,7 +77,7 @@ def _completed(
 
     def gain(level: str) -> int:
         own = (axis, level)
-        return sum((min(own, other), max(own, other)) in left for other in row.items())
+        return sum(((own, one) if own < one else (one, own)) in left for one in row.items())
 
     levels = chance.sample(list(axes[axis]), len(axes[axis]))
     for level in sorted(levels, key=gain, reverse=True):

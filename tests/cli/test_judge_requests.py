@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from attnbench.cli import plugin_loading
 from attnbench.cli.judge import _serve
 from attnbench.errors import AttnbenchError
 from attnbench.judging.court import Court
 from attnbench.judging.decision import Judgement
 from attnbench.judging.entry import Limits
+from attnbench.registry import discovery
 
 
 class Easygoing:
@@ -49,3 +51,11 @@ def test_a_bad_request_ends_nothing(
 def test_an_unknown_profile_is_told_before_anything_is_judged() -> None:
     with Court(Limits()) as court, pytest.raises(AttnbenchError, match="no profile is called"):
         court.judge("torch.nn.functional:scaled_dot_product_attention", profile="none")
+
+
+def test_built_in_plugins_alone_are_loaded_in_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    built_in = [p for p in discovery.discover() if p.distribution == "attnbench"]
+    monkeypatch.setattr(discovery, "discover", lambda: built_in)
+    monkeypatch.setattr(plugin_loading, "load_plugins", lambda: pytest.fail("a child was asked"))
+    plugin_loading.load_foreign_plugins()
+    assert built_in
