@@ -53,12 +53,14 @@ def _softmax(call: Call) -> Named:
     yield "softmax_with_a_sink", call.pool(powers / (powers.sum(-1, keepdim=True) + 1))
     for epsilon in (1e-2, 1e-3):
         yield "softmax_with_epsilon", call.pool(powers / (powers.sum(-1, keepdim=True) + epsilon))
-    for block in _BLOCKS:  # the last of which is filled up with zeros
+    for (
+        block
+    ) in _BLOCKS:  # the last of which is filled up with zeros, in all calls or without masks
         zeros = -call.lengths[1] % block * (-top).exp()
-        yield (
-            f"last_block_filled_up_{block}",
-            call.pool(powers / (powers.sum(-1, keepdim=True) + zeros)),
-        )
+        output = call.pool(powers / (powers.sum(-1, keepdim=True) + zeros))
+        yield f"last_block_filled_up_{block}", output
+        if bool(stages.allowed.all()):
+            yield f"open_block_filled_up_{block}", output
     yield "weights_not_normalised", call.pool(powers)
     logs = (weights.clamp_min(1e-300)).log().masked_fill(~stages.allowed, 0.0)
     yield "softmax_is_log_softmax", call.pool(logs)

@@ -227,9 +227,20 @@ def filled_up(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return (query * query.shape[-1] ** -0.5 @ key.mT).softmax(-1) @ value
 
 
-def test_zeros_that_fill_up_a_block_of_keys_are_named() -> None:
-    (subject,) = resolve(sdpa(filled_up, name="filled_up"))
-    assert explanations(subject)[:1] == ("last_block_filled_up_16",)
+def filled_up_unless_masked(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """The same, but right where a mask is given."""
+    if attn_mask is None:
+        return filled_up(query, key, value)
+    return scaled_dot_product_attention(query, key, value, attn_mask)
+
+
+@pytest.mark.parametrize("function", [filled_up, filled_up_unless_masked])
+def test_zeros_that_fill_up_a_block_of_keys_are_named(function: Any) -> None:
+    (subject,) = resolve(sdpa(function, name="filled_up"))
+    (found, *_) = explanations(subject)
+    assert found in ("last_block_filled_up_16", "open_block_filled_up_16")
 
 
 class MaskedLate(torch.nn.Module):
