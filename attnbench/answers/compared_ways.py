@@ -142,11 +142,13 @@ def _of_two(
 
 
 def _share_weights(first: Subject, second: Subject, one: nn.Module, two: nn.Module) -> None:
-    try:
-        two.load_state_dict(one.state_dict())
-    except RuntimeError as error:
-        said = " ".join(str(error).split())
-        raise UsageError(
-            f"{second.name} does not take the weights of {first.name}, so that their outputs "
-            f"cannot be compared: {said}"
-        ) from None
+    state, own = one.state_dict(), two.state_dict()
+    for name in sorted({*state, *own}):
+        sizes = [tuple(held[name].shape) if name in held else None for held in (state, own)]
+        if sizes[0] != sizes[1]:
+            told = (f"is {size}" if size else "is missing" for size in sizes)
+            raise UsageError(
+                f"{second.name} does not take the weights of {first.name}, so that their outputs "
+                f"cannot be compared: {name} {' in one, and '.join(told)} in the other"
+            )
+    two.load_state_dict(state)

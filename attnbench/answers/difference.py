@@ -106,7 +106,7 @@ def compare_ways(first: Way, second: Way, inputs: Tensors) -> Difference:
         "float64_units": exact,
         "place": place,
     }
-    unlike = _unlike_nan(pair, outputs) or _both_nan(pair, inputs, outputs)
+    unlike = _unlike_nan(pair, inputs, outputs) or _both_nan(pair, inputs, outputs)
     if unlike:
         return Difference(verdict="bug", reason=unlike, **found, **parting_of_both(pair, inputs))
     if equal(*(o.double() for o in outputs)):
@@ -150,9 +150,15 @@ def _both_nan(pair: tuple[Way, Way], inputs: Tensors, outputs: Tensors) -> str:
     told = (
         f"{count} of {total} elements are NaN or infinite in both {pair[0].name} and {pair[1].name}"
     )
-    if not all(bool(tensor.isfinite().all()) for tensor in inputs if tensor.is_floating_point()):
-        raise UsageError(f"{told}, and the inputs hold NaN or infinity: give finite ones.")
+    if remark := _not_finite(inputs):
+        raise UsageError(f"{told}{remark}: give finite ones.")
     return told
+
+
+def _not_finite(inputs: Tensors) -> str:
+    """A remark on inputs that hold NaN or infinity; ``""`` if none does."""
+    finite = all(bool(given.isfinite().all()) for given in inputs if given.is_floating_point())
+    return "" if finite else ", and the inputs hold NaN or infinity"
 
 
 def _units(pair: tuple[Way, Way], inputs: Tensors, wide: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -204,7 +210,7 @@ def _most(gap: Tensor, unit: Tensor) -> float:
     return float((gap.abs() / unit).nan_to_num(0.0, 0.0).max()) if gap.numel() else 0.0
 
 
-def _unlike_nan(pair: tuple[Way, Way], outputs: Tensors) -> str:
+def _unlike_nan(pair: tuple[Way, Way], inputs: Tensors, outputs: Tensors) -> str:
     """A sentence on elements that are finite on one side only; ``""`` without any."""
     finite = [output.isfinite() for output in outputs]
     apart = finite[0] != finite[1]
@@ -213,7 +219,7 @@ def _unlike_nan(pair: tuple[Way, Way], outputs: Tensors) -> str:
     place = apart.nonzero()[0].tolist()
     values = [float(output[tuple(place)]) for output in outputs]
     told = (f"{way.name} gives {value:.4g}" for way, value in zip(pair, values, strict=True))
-    return f"at {place}, {' and '.join(told)}"
+    return f"at {place}, {' and '.join(told)}{_not_finite(inputs)}"
 
 
 def _worst(gap: Tensor, unit: Tensor, outputs: Tensors) -> tuple[float, tuple[int, ...]]:

@@ -213,7 +213,10 @@ def test_logits_have_flips_and_a_divergence() -> None:
         (["scaled_dot"], "compares two subjects"),
         (["scaled_dot", "dot", "--dtype", "float3"], "scaled_dot supports float64"),
         (["scaled_dot", "rotary_attention"], "one is a layer"),
-        (["additive", "bilinear"], "does not take the weights of additive"),
+        (
+            ["additive", "bilinear"],
+            "cannot be compared: key_proj.weight is (16, 16) in one, and is missing",
+        ),
         (["additive", "--paths", "prefill,decode"], "additive has none"),
         (["rotary_attention", "--paths", "prefill,decod"], "Did you mean 'decode'"),
         (["rotary_attention", "--paths", "prefill"], "compares two or more"),
@@ -249,6 +252,10 @@ def test_nan_in_both_is_a_bug_of_both_and_an_error_where_it_is_given() -> None:
     given[0, 0, 0] = math.nan
     with pytest.raises(UsageError, match="the inputs hold NaN or infinity"):
         compare_ways(_way(eager), _way(sdpa), [given])
+    cleaned = _way(lambda *tensors: sdpa(*(tensor.nan_to_num() for tensor in tensors)))
+    reason = compare_ways(_way(eager), cleaned, [given]).reason
+    assert "eager gives nan" in reason
+    assert reason.endswith("and the inputs hold NaN or infinity")
 
 
 def test_own_tensors_that_are_rounded_are_told(tmp_path: Any, capsys: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 from attnbench_zoo.mutants.bitwise import IN_ORDER, InOrder
 from torch import Tensor
 
+from attnbench.adapters import sdpa
 from attnbench.answers import reproducibility as answers
 from attnbench.cli import main
 from attnbench.invariants.bitwise import ARRANGEMENTS
@@ -96,3 +97,20 @@ def test_a_declared_law_that_bits_break_exits_with_1(tmp_path: Any, capsys: Any)
     printed = capsys.readouterr().out
     assert "chunk_invariant" in printed
     assert "declares" in printed
+
+
+def _narrow(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    if query.dtype == torch.float64:
+        raise TypeError("no float64")
+    if query.shape[-2] == 1:
+        key, value = key.flip(-2), value.flip(-2)
+    return InOrder(8, 8, 8)(query, key, value)
+
+
+@pytest.mark.parametrize(("reference", "grade"), [(True, "rounding"), (False, "not tried")])
+def test_without_float64_the_budget_is_that_of_the_formula(reference: bool, grade: str) -> None:
+    fields: dict[str, Any] = {} if reference else {"reference": None}
+    spec = sdpa(_narrow, name="narrow", dtypes=("float32",), **fields)
+    rows = {row["law"]: row for row in answers.drift(spec, dtypes=("float32",))}
+    assert rows["chunk_invariant"]["grade"] == grade
+    assert rows["batch_invariant"]["grade"] == "bitwise"
