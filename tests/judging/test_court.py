@@ -206,6 +206,8 @@ def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
     found = court.judge(str(CHEATS / cheat), style="sdpa", invariants=FEW)
     assert (found.refusal or found.verdict) in OUTCOMES[cheat], found.sentence
     assert all((row.ratio_low or 0.0) < GAIN for row in found.rows if row.status == "ok")
+    if cheat.endswith(":slow_now_and_then"):
+        assert found.rows[0].ratio < 0.7
     after = {child.pid for child in psutil.Process().children(recursive=True)}
     assert after - before == set()
 
@@ -213,12 +215,10 @@ def test_cheat_is_refused_or_gains_nothing(court: Court, cheat: str) -> None:
 @pytest.mark.parametrize(
     ("name", "style"),
     [
-        ("wrapped", "sdpa"),
         ("textbook", "sdpa"),
         ("online", "sdpa"),
         ("chunked", "sdpa"),
         ("with_log_sums", "sdpa"),
-        ("without_masks", "sdpa"),
         ("module", "sdpa"),
         ("flash", "flash"),
     ],
@@ -234,6 +234,7 @@ def test_right_implementation_is_accepted(court: Court, name: str, style: str) -
 
 def test_what_was_not_tried_is_told(court: Court) -> None:
     found = court.judge(f"{HERE / 'right.py'}:without_masks", style="sdpa", invariants=FEW)
+    assert found.ok, found.sentence
     assert {"dropout", "float64", "scale above 2", "mask (H, L, S)"} <= set(found.untried)
     assert found.largest["L"] > 1024 < found.largest["S"]
     assert found.largest["E"] > 128
@@ -261,11 +262,6 @@ def test_a_full_channel_is_refused(court: Court) -> None:
             list(calls)
     finally:
         cell.close()
-
-
-def test_calls_that_take_long_now_and_then_count(court: Court) -> None:
-    found = court.judge(f"{CHEATS / 'clocks.py'}:slow_now_and_then", style="sdpa", invariants=FEW)
-    assert found.rows[0].ratio < 0.7
 
 
 def test_error_between_two_answers_accuses_nobody(court: Court) -> None:
