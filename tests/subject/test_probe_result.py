@@ -228,6 +228,12 @@ def hard(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(chosen, key.shape[-2]).to(value.dtype) @ value
 
 
+def adds_a_large_number(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    scores = scores if attn_mask is None else scores - 1e9 * ~attn_mask
+    return scores.softmax(-1) @ value
+
+
 def two_paths(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, need_weights: bool = False
 ) -> Any:
@@ -243,6 +249,7 @@ def two_paths(
     ("function", "question"),
     [
         (hard, "internal_dtype"),
+        (adds_a_large_number, "empty_rows"),
         (cosine, "scale"),
         (corner_by_length, "causal"),
         (group_of_all, "layout"),

@@ -133,6 +133,9 @@ def empty_rows(calls: Calls) -> Answer:
         return Answer.inferred(name, "nan", f"a row without keys is NaN{where}")
     if found != beside:
         return Answer.ambiguous(name, "a call that returns weights gives other rows")
+    wide = _row_without_keys(calls, torch.float64, **given)
+    if wide not in (found, "refused"):  # float32 takes a score beside -1e9 for none
+        return Answer.ambiguous(name, f"a row without keys is {found}, and {wide} in float64")
     if found == "refused":
         return Answer.inferred(name, found, f"raises {told}")
     if found in _ROWS:
@@ -157,7 +160,7 @@ def _row_of_masks(calls: Calls, allowed: Tensor) -> tuple[str, dict[str, Any], s
     by_adding = _row_without_keys(calls, attn_mask=mask)
     if by_adding == row and (boolean or row != "nan"):
         return row, given, ""
-    low = {"attn_mask": mask.clamp_min(torch.finfo(torch.float32).min)}
+    low: dict[str, Any] = {"attn_mask": mask.clamp_min(torch.finfo(torch.float32).min)}
     lowest = _row_without_keys(calls, **low)
     if lowest == row if boolean else lowest != "nan":
         calls.low = True
@@ -165,9 +168,9 @@ def _row_of_masks(calls: Calls, allowed: Tensor) -> tuple[str, dict[str, Any], s
     return (f"{row} by a boolean mask, {by_adding} by -inf" if boolean else row), given, ""
 
 
-def _row_without_keys(calls: Calls, **given: Any) -> str:
+def _row_without_keys(calls: Calls, dtype: torch.dtype = torch.float32, **given: Any) -> str:
     """What the last row is: a value of the convention, or in words."""
-    query, key, value = calls.tensors()
+    query, key, value = (tensor.to(dtype) for tensor in calls.tensors())
     calls.moved = True
     # with equal keys, a module with projections of its own pools their mean, too
     other = [calls.output([query, k, value]) for k in (key[..., :1, :].expand(key.shape), key)]
