@@ -19,11 +19,20 @@ from attnbench.specs.conventions import freeze_conventions
 if TYPE_CHECKING:
     from torch import nn
 
-ACCEPTS = tuple(
-    """
-    is_causal valid_lens dropout_p scale enable_gqa return_weights window_size softcap sinks
-    alibi_slopes k_scale v_scale head_offset
-    """.split()  # noqa: SIM905 -- a line each would be many
+ACCEPTS = (
+    "is_causal",
+    "valid_lens",
+    "dropout_p",
+    "scale",
+    "enable_gqa",
+    "return_weights",
+    "window_size",
+    "softcap",
+    "sinks",
+    "alibi_slopes",
+    "k_scale",
+    "v_scale",
+    "head_offset",
 )
 """Keyword arguments that a mechanism's ``forward`` may take beyond ``attn_mask``."""
 

@@ -14,10 +14,15 @@ from attnbench.errors import RefusalError
 from attnbench.specs.conventions import Conventions
 from attnbench.subject.tensors import Inputs
 
-_PASSED_ON = tuple(
-    """
-    window_size softcap sinks alibi_slopes scale k_scale v_scale head_offset
-    """.split()  # noqa: SIM905 -- a line each would be many
+_PASSED_ON = (
+    "window_size",
+    "softcap",
+    "sinks",
+    "alibi_slopes",
+    "scale",
+    "k_scale",
+    "v_scale",
+    "head_offset",
 )
 
 
