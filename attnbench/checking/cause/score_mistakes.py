@@ -53,9 +53,8 @@ def _softmax(call: Call) -> Named:
     yield "softmax_with_a_sink", call.pool(powers / (powers.sum(-1, keepdim=True) + 1))
     for epsilon in (1e-2, 1e-3):
         yield "softmax_with_epsilon", call.pool(powers / (powers.sum(-1, keepdim=True) + epsilon))
-    for (
-        block
-    ) in _BLOCKS:  # the last of which is filled up with zeros, in all calls or without masks
+    # the last block of keys is filled up with zeros, in all calls or in those without masks
+    for block in _BLOCKS:
         zeros = -call.lengths[1] % block * (-top).exp()
         output = call.pool(powers / (powers.sum(-1, keepdim=True) + zeros))
         yield f"last_block_filled_up_{block}", output
