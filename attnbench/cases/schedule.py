@@ -57,6 +57,7 @@ _LONG = (
     Case((1,), 140, 300, mask="causal"),  # and blocks of queries
     Case((1,), 70, 150, mask="causal", regime="opposed"),  # blocks of which some rows see none
     Case((16,), 2, 257, mask="padding"),  # lengths that need a second byte
+    Case((2,), 3, 5, mask="bias"),  # a bias that counts to its last place
     Case((640,), 1, 3),  # more items than one dimension of a GPU grid; only whole chunks
 )
 _NARROW = (

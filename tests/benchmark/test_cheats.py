@@ -334,7 +334,8 @@ def test_the_work_of_another_process_is_refused(request: pytest.FixtureRequest) 
     def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if not started:
             started.append(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
-            request.addfinalizer(started[0].kill)
+            request.addfinalizer(started[0].wait)
+            request.addfinalizer(started[0].kill)  # the last that is added runs first
         return right(query, key, value)
 
     (subject,) = resolve(adapters.sdpa(call))

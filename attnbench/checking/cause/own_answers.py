@@ -101,7 +101,7 @@ def _foreign_scores(subject: Subject) -> str | None:
         other[..., -1, :] = 1 - 3 * other[..., -1, :]
         expected = subject.scores(module, inputs)
         got = subject.scores(module, inputs.replace(**{name: other}))
-        if expected is None or got is None:
+        if expected is None or got is None or not bool((expected + got).isfinite().all()):
             return None
         if not _agrees(got.narrow(axis, 0, 3), expected.narrow(axis, 0, 3)):
             return f"scores_of_other_{'keys' if name == 'key' else 'queries'}"
