@@ -103,10 +103,26 @@ class _Operations(OperationMode):
         return result
 
 
-_COPIES = """
-    clone copy_ _to_copy empty empty_like zeros zeros_like full ones new_zeros new_ones
-    new_full new_empty full_like ones_like scalar_tensor arange _unsafe_view
-""".split()  # noqa: SIM905 -- a line each would be many
+_COPIES = (
+    "clone",
+    "copy_",
+    "_to_copy",
+    "empty",
+    "empty_like",
+    "zeros",
+    "zeros_like",
+    "full",
+    "ones",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "full_like",
+    "ones_like",
+    "scalar_tensor",
+    "arange",
+    "_unsafe_view",
+)
 
 
 def _place() -> str:

@@ -19,19 +19,59 @@ from attnbench.attention.torch_internals import OperationMode
 from attnbench.subject.tensors import nested_tensors
 
 _MOVES = frozenset(
-    """
-    clone copy_ _to_copy cat stack fill_ zero_ zeros ones full empty new_empty new_zeros
-    empty_like zeros_like ones_like full_like new_full new_ones constant_pad_nd repeat index
-    index_select gather scatter scatter_ arange eye scalar_tensor empty_strided index_put_
-    new_empty_strided slice_scatter select_scatter select_backward slice_backward
-    """.split()  # noqa: SIM905 -- a line each would be many
+    (
+        "clone",
+        "copy_",
+        "_to_copy",
+        "cat",
+        "stack",
+        "fill_",
+        "zero_",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "new_empty",
+        "new_zeros",
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "new_full",
+        "new_ones",
+        "constant_pad_nd",
+        "repeat",
+        "index",
+        "index_select",
+        "gather",
+        "scatter",
+        "scatter_",
+        "arange",
+        "eye",
+        "scalar_tensor",
+        "empty_strided",
+        "index_put_",
+        "new_empty_strided",
+        "slice_scatter",
+        "select_scatter",
+        "select_backward",
+        "slice_backward",
+    )
 )
 _NAMESPACES = frozenset(("aten", "prim", "prims"))
 _FREE = frozenset(
-    """
-    empty new_empty empty_like empty_strided new_empty_strided detach _unsafe_view
-    _reshape_alias lift_fresh alias
-    """.split()  # noqa: SIM905 -- a line each would be many
+    (
+        "empty",
+        "new_empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty_strided",
+        "detach",
+        "_unsafe_view",
+        "_reshape_alias",
+        "lift_fresh",
+        "alias",
+    )
 )
 
 

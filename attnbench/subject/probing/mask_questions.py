@@ -183,7 +183,7 @@ def _row_without_keys(calls: Calls, dtype: torch.dtype = torch.float32, **given:
         return "nan"
     if bool((row == 0).all()):
         return "zeros"
-    equal, plain = (alike(row, full[..., -1, :]) for full in other if full is not None)
+    equal, plain = (full is not None and alike(row, full[..., -1, :]) for full in other)
     if equal or alike(row, value.mean(-2)):
         return "mean"
     return "as if nothing were hidden" if plain else "neither 0, NaN nor the mean"
