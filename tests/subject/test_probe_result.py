@@ -412,3 +412,19 @@ def test_the_options_that_are_shown_pass_the_checks(options: Any, monkeypatch: A
     dtypes = given.get("--dtype")
     report = attnbench.check(address, profile="quick", dtypes=dtypes, invariants=_SOME)
     assert report.ok, str(report)
+
+
+def test_a_function_that_needs_a_mask_in_float64_is_probed() -> None:
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        if attn_mask is None and query.dtype == torch.float64:
+            raise ValueError("give a mask")
+        scores = query @ key.mT * query.shape[-1] ** -0.5
+        if attn_mask is not None:
+            scores = scores.masked_fill(
+                ~attn_mask, -1e300 if query.dtype == torch.float64 else -1e30
+            )
+        return scores.softmax(-1) @ value
+
+    assert probe(attend).answers["empty_rows"].value == "mean"

@@ -112,7 +112,7 @@ class Probe:
     def _dtypes(self) -> tuple[str, ...] | None:
         """Those that it takes; ``None`` where it takes each."""
         found = self.answers["dtypes"].value
-        return None if found == "all four" else tuple(found.split(", "))
+        return None if found in (None, "all four") else tuple(found.split(", "))
 
     @property
     def proposal(self) -> str:

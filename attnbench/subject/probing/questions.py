@@ -102,6 +102,8 @@ def _dtypes(calls: Calls) -> Answer:
         found = [calls.output(given, **mask) for mask in masks]
         if all(t is not None and t.dtype == dtype and not bool(t.isnan().any()) for t in found):
             taken.append(str(dtype).removeprefix("torch."))
+    if not taken:
+        return Answer.ambiguous("dtypes", "with a mask, no dtype gives finite numbers of its own")
     told = "all four" if len(taken) == 4 else ", ".join(taken)
     return Answer.inferred("dtypes", told, "those that a call takes and gives back")
 
