@@ -54,7 +54,7 @@ def _of_call(subject: Subject) -> _Entries:
     """The gaps of a scoring function, a kernel or a mechanism."""
     entries: _Entries = []
     if subject.maker.reference is None and getattr(subject.maker, "same_as", None) is None:
-        remedy = "reference=lambda module, q, k: ... (the score of one query and one key)"
+        remedy = "reference=lambda module, q, k, i, j: ... (the score of q at i and k at j)"
         if subject.scoring is None:
             remedy = 'reference=, or same_as="scaled_dot" or what else it should equal'
         entries.append((3, "no reference: a wrong formula that is consistent passes", remedy))
@@ -79,7 +79,9 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
         text = "prompts padded at the right, then decoded, were not tested"
         entries.append((3, text, 'laws=("right_padding_is_inert",)'))
     if not padding:
-        entries.append((1, "it takes no padding_mask: padding was not tested", "accepts"))
+        entries.append(
+            (1, "it takes no padding_mask: padding was not tested", '"padding_mask" in accepts')
+        )
     if not cache:
         entries.append((2, "it has no cache: decoding was not tested", "cache=CacheSpec(new=...)"))
     if not spec.causal:

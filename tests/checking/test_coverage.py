@@ -42,6 +42,7 @@ NO_REFERENCE = "no reference: a wrong formula that is consistent passes"
 def test_without_a_reference_a_wrong_formula_passes() -> None:
     spec = ScoringSpec(name="mine", make=lambda q, k: Dot(), equal_sizes=True)
     assert gaps(spec)[NO_REFERENCE].weight == 3
+    assert "q, k, i, j" in gaps(spec)[NO_REFERENCE].remedy
     told = ScoringSpec(name="told", make=lambda q, k: Dot(), equal_sizes=True, reference=reference)
     assert gaps(told) == {}
     same = MechanismSpec(

@@ -17,27 +17,20 @@ import torch
 from torch import nn
 
 from attnbench.errors import StyleError
-from attnbench.subject.styles.signature import MEANINGS, keywords_of
+from attnbench.subject.styles.signature import FIRST, MEANINGS, keywords_of
 
 _Adapter = TypeVar("_Adapter", bound=Callable[..., Any])
 _FORM = 'write it like "f(queries=query, keys=key, values=value)"'
 _EMPTY = inspect.Parameter.empty
 _HIDES = "~attn_mask"
 _PASSED = (
-    "module",
-    *(
-        "query",
-        "key",
-        "value",
-        "key_cache",
-        "value_cache",
-        "cache_seqlens",
-        "block_table",
-    ),
+    *("module", *FIRST, "key_cache", "value_cache", "cache_seqlens", "block_table"),
     *("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"),
     *("valid_lens", *(name for names in MEANINGS.values() for name in names), _HIDES),
 )
 """What a style may pass, in its order."""
+_FIRST = {name: meaning for meaning, names in FIRST.items() for name in names}
+"""What queries, q or Q, as some styles say, mean."""
 
 
 def renames(adapter: _Adapter) -> _Adapter:
@@ -151,7 +144,7 @@ def parsed(call: str) -> tuple[tuple[str, ...], dict[str, str]]:
     if not isinstance(tree, ast.Call) or not (tree.args or tree.keywords):
         raise StyleError(f"call: {call!r} names no argument; {_FORM}.")
     passed = [*tree.args, *(keyword.value for keyword in tree.keywords)]
-    meanings = [node.id if isinstance(node, ast.Name) else ast.unparse(node) for node in passed]
+    meanings = [_FIRST.get(name, name) for name in map(ast.unparse, passed)]
     for meaning in meanings:
         if meaning not in _PASSED or [*map(_plain, meanings)].count(_plain(meaning)) > 1:
             what = "is passed twice" if meaning in _PASSED else "is nothing that a style passes"

@@ -51,6 +51,14 @@ def test_a_mask_in_which_true_hides_is_turned() -> None:
     assert torch.equal(output, attention(query, key, value, ~mask)[0])
 
 
+@pytest.mark.parametrize("named", ["f(source=queries, memory=keys, content=values)", "f(q, k, v)"])
+def test_query_key_and_value_have_the_names_of_any_style(named: str) -> None:
+    spec = adapters.sdpa(attention, call=named, name="plural")
+    query, key, value = (torch.randn(2, 3, n, 4) for n in (3, 5, 5))
+    output = spec.make(4, 4, 4)(query, key, value)
+    assert torch.equal(output, attention(query, key, value)[0])
+
+
 def test_a_class_is_renamed_by_its_forward() -> None:
     spec = adapters.multihead(Module, call="f(a=query, b=key, c=value, hidden=attn_mask)")
     report = attnbench.check(spec, profile="quick", invariants=["masked_slots_are_inert"])
