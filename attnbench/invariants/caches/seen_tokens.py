@@ -163,8 +163,8 @@ def _unseen(stage: Stage, judged: str, found: FoundError) -> str:
     if played(alike, judged, found.program) is None:
         return "and with equal tokens everywhere it is right: positions or weights are wrong"
     return (
-        "and even with equal tokens everywhere it is wrong: values, positions added to them, or a "
-        "state that is not gone on from"
+        "and even with equal tokens everywhere it is wrong: weight on slots without a token, "
+        "values, positions added to them, or a state that is not gone on from"
     )
 
 

@@ -18,75 +18,78 @@ _PATH, _MORE = 3, 3
 
 
 def _takes_trees(subject: LayerSubject) -> str | None:
-    if (reason := has_cache(subject)) is not None:
+    if (reason := has_cache(subject, "append_tree")) is not None:
         return reason
-    cache = subject.spec.cache
-    if cache is None or cache.append_tree is None:
-        return "its cache takes no trees: declare CacheSpec(append_tree=...)"
-    room = subject.capacity > _PATH + _MORE + 3
+    room = subject.capacity > 2 * _PATH + _MORE
     return None if room else "its cache has no room for a tree"
 
 
 @layer_invariant(regimes=("normal",), dtypes=("float64", "float32"), applies=_takes_trees)
 def tree_paths_equal_their_sequences(layer: LayerCase) -> None:
     """Each token of a tree that is appended to a cache gets what it gets at the end of its own
-    path, and a path that is kept goes on as its sequence.
+    path, and a path that is kept goes on as its sequence, with another tree too.
     """
-    parents = _tree(layer)
-    told = f"of the tree of parents {parents}"
-    past = 1 + layer.choose(min(6, layer.subject.capacity - len(parents) - 2))
-    shape = (len(layer.hidden), past + len(parents) + 2, layer.hidden.shape[-1])
+    trees = [_tree(layer), _tree(layer)]
+    size = len(trees[0])
+    past = 1 + layer.choose(min(6, layer.subject.capacity - _PATH - size))
+    shape = (len(layer.hidden), past + 2 * size + 2, layer.hidden.shape[-1])
     hidden = layer.other(layer.hidden.new_zeros(shape))
-    prefix, tree, more = hidden.tensor_split([past, past + len(parents)], 1)
     with torch.no_grad():
-        output, cache = _appended(layer, prefix, tree, parents)
-        limits = layer.limits(hidden).amax()
+        outputs = _outputs(layer, hidden, past, trees)
+        limits, kept = layer.limits(hidden).amax(), [*range(past)]
 
-        def judge(got: Tensor, expected: Tensor, what: str, other: str) -> None:
-            real = layer.real(got)
+        def judge(got: Tensor, slots: list[int], what: str, other: str) -> None:
+            expected, real = layer.run(hidden[:, slots])[:, -got.shape[1] :], layer.real(got)
             layer.expect(got, expected, real, what, other, allowed=lambda: limits)
 
-        for token in range(len(parents)):
-            path = _ancestors(parents, token)
-            whole = layer.run(torch.cat([prefix, tree[:, path]], 1))[:, -1:]
-            try:
-                what = f"token {token} {told}, output"
-                judge(output[:, token : token + 1], whole, what, "its own sequence")
-            except InvariantViolation as found:
-                sees = []
-                for other in range(-past, len(parents)):
-                    changed = hidden.clone()
-                    changed[:, past + other] = layer.other(changed[:, 0])
-                    again, _ = _appended(layer, changed[:, :past], changed[:, past:-2], parents)
-                    if bool(((again - output)[:, token].abs() > limits).any()):
-                        sees.append(other)
-                just = sees == [*range(-past, 0), *path]
-                raise found.reworded(
-                    str(found), cause="layer_tree_weights" if just else "layer_tree"
-                ) from None
-        if layer.subject.spec.cache is None or layer.subject.spec.cache.crop is None:
-            return
-        try:
-            cache = layer.subject.crop(cache, past + _PATH)
-        except NotImplementedError:
-            return  # a refusal, which is no failure
-        got, _ = layer.call(more, None, cache)
-        whole = layer.run(torch.cat([prefix, tree[:, :_PATH], more], 1))[:, -2:]
-        what = f"after a crop to the first {_PATH} tokens {told}, output"
-        judge(got, whole, what, "this path's own sequence")
+        for number, parents in enumerate(trees[: len(outputs)]):
+            start, second = past + number * size, " behind a path that was kept" * number
+            told = f"of the tree of parents {parents}{second}"
+            for token in range(size):
+                slots = [*kept, *(start + place for place in _ancestors(parents, token))]
+                got, what = outputs[number][:, token : token + 1], f"token {token} {told}, output"
+                try:
+                    judge(got, slots, what, "its own sequence")
+                except InvariantViolation as found:
+                    sees = []
+                    for slot in range(start + size):
+                        changed = hidden.clone()
+                        changed[:, slot] = layer.other(changed[:, 0])
+                        again = _outputs(layer, changed, past, trees)[number]
+                        if bool(((again - outputs[number])[:, token].abs() > limits).any()):
+                            sees.append(slot)
+                    cause = "layer_tree_weights" if sees == slots else "layer_tree"
+                    raise found.reworded(str(found), cause=cause) from None
+            kept += range(start, start + _PATH)
+        if len(outputs) > len(trees):
+            slots = [*kept, *range(shape[1] - 2, shape[1])]
+            what = f"after a crop to the first {_PATH} tokens {told}, output"
+            judge(outputs[-1], slots, what, "this path's own sequence")
 
 
-def _appended(
-    layer: LayerCase, prefix: Tensor, tree: Tensor, parents: list[int]
-) -> tuple[Tensor, Any]:
-    """The output of a tree behind a prefix, and the cache of both."""
+def _outputs(layer: LayerCase, hidden: Tensor, past: int, trees: list[list[int]]) -> list[Tensor]:
+    """The outputs of trees behind a prefix, each cropped to its first path, and of two more tokens;
+    only the first tree's if the cache cannot be cropped.
+    """
+    prefix, *parts, more = torch.split(hidden, [past, *map(len, trees), 2], 1)
     _, cache = layer.call(prefix, None, layer.subject.new_cache(layer.module, len(prefix)))
-    spec = layer.subject.spec.cache
-    assert spec is not None
-    assert spec.append_tree is not None
+    outputs: list[Tensor] = []
+    for part, parents in zip(parts, trees, strict=True):
+        output, cache = _appended(layer, part, cache, parents)
+        outputs.append(output)
+        try:
+            cache = layer.subject.crop(cache, past + _PATH * len(outputs))
+        except NotImplementedError:
+            return outputs  # there is no crop, or it refuses, which is no failure
+    return [*outputs, layer.call(more, None, cache)[0]]
+
+
+def _appended(layer: LayerCase, tree: Tensor, cache: Any, parents: list[int]) -> tuple[Tensor, Any]:
+    """The output of a tree behind what is in a cache, and the cache of both."""
+    append: Any = getattr(layer.subject.spec.cache, "append_tree", None)
     where = torch.tensor(parents, device=tree.device)
     try:
-        found = spec.append_tree(layer.module, tree, cache, where)
+        found = append(layer.module, tree, cache, where)
     except NotImplementedError as error:
         raise RefusalError(f"append_tree refuses the tree {parents}: {error}") from None
     output, kept = found if isinstance(found, tuple) else (found, None)

@@ -182,6 +182,19 @@ class TreeSeesParentsOnly(Latent):
         return torch.cat([torch.ones(len(parents), past, dtype=torch.bool), seen], 1)
 
 
+@_latent("own", killers=("tree_paths_equal_their_sequences",))
+class TreeOfTheFirstRound(Latent):
+    """What the tokens of a tree see is kept by their number, and used for the next tree as well."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.kept: dict[int, Tensor] = {}
+
+    def tree(self, parents: Tensor, past: int) -> Tensor:
+        own = self.kept.setdefault(len(parents), super().tree(parents, 0))
+        return torch.cat([torch.ones(len(parents), past, dtype=torch.bool), own], 1)
+
+
 class Axial(nn.Module):
     """Attention along the rows of a grid and along its columns, with the same projections."""
 
