@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import accepts, any_of
-from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     holds,
@@ -21,7 +20,6 @@ from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import has_gradients, leaves_of, ordinary
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
 
 _WEIGHT_CASES = (
     Case((2, 3), 4, 6, 8, 6, 5, mask="boolean"),
@@ -74,7 +72,7 @@ def no_dropout_in_evaluation(subject: Subject, case: Case) -> None:
 @invariant(cases=ordinary, applies=any_of(_gives_weights, takes_dropout))
 def weights_are_those_before_dropout(subject: Subject, case: Case) -> None:
     """The weights handed back are those before dropout."""
-    base = _SameDropout(subject, case)  # of what is inside the scores, too
+    base = SameDraws(subject, case)  # of what is inside the scores, too
     expected, got = (
         needs(subject.weights(base.seeded(), base.inputs.replace(dropout_p=share)))
         for share in (0.0, 0.5)
@@ -123,35 +121,13 @@ def _same_gradients(base: Baseline) -> None:
     )
 
 
-class _SameDropout(Baseline):
-    """A baseline in training mode, whose every call draws the same numbers from the same state."""
-
-    def __init__(self, subject: Subject, case: Case) -> None:
-        super().__init__(subject, case)
-        self.kept = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
-
-    def seeded(self) -> nn.Module:
-        """The module, before its next call."""
-        torch.default_generator.manual_seed(self.case.seed)
-        for name, kept in self.kept.items():
-            buffer = self.module.get_buffer(name)
-            if not torch.equal(buffer, kept):  # a training call has moved it, as a spectral norm's
-                buffer.copy_(kept)
-        return self.module.train()
-
-    def run(self, inputs: Inputs) -> Tensor:
-        """The output."""
-        self.seeded()
-        return super().run(inputs)
-
-
 @invariant(
     cases=lambda subject: listed(*map(subject.legal, _SLOPE_CASES), enough=1),
     applies=any_of(takes_dropout, has_slopes),
 )
 def gradients_are_right_with_dropout(subject: Subject, case: Case) -> None:
     """Gradients are the slopes of the output with the very weights that were dropped."""
-    plain = _SameDropout(subject, case)
+    plain = SameDraws(subject, case)
     base = plain.on(plain.inputs.replace(dropout_p=0.3))
     given, named = leaves_of(base.module, base.inputs)
     if given.attn_mask is not None and given.attn_mask.is_floating_point():

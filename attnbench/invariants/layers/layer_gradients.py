@@ -6,17 +6,27 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
     differentiate,
     reject,
     same_gradient,
 )
-from attnbench.invariants.toolkit.decorator import hook_of
-from attnbench.invariants.toolkit.layer_calls import LayerCase, has_gradients, layer_invariant
+from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.derivations import leaves_of
+from attnbench.invariants.toolkit.layer_calls import (
+    LayerCase,
+    has_gradients,
+    layer_cases,
+    layer_invariant,
+)
 from attnbench.invariants.toolkit.layer_rounding import floor_of
+from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
+from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding")
 
@@ -50,71 +60,30 @@ def checkpointing_changes_nothing(layer: LayerCase) -> None:
         same_gradient(one, two, "under torch.utils.checkpoint, a gradient", other)
 
 
-_STEPS = (1e-4, 1e-5)
-"""Moves of finite differences."""
-
-
-@layer_invariant(
+@invariant(
+    kinds=("layer",),
+    cases=layer_cases,
     masks=_MASKS,
     regimes=("normal",),
     dtypes=("float64",),
-    applies=lambda subject: (
-        has_gradients(subject)
-        or (None if "float64" in subject.dtypes else "float64 is not supported")
-    ),
+    applies=has_slopes,
 )
-def dropout_is_drawn_once(layer: LayerCase) -> None:
+def dropout_is_drawn_once(subject: Subject, case: Case) -> None:
     """In training, after the same seed, a layer gives the same output, and its gradients are its
     finite differences: nothing is drawn anew in the backward pass.
     """
-    still = layer.run(layer.hidden, layer.mask)
+    still = Baseline(subject, case).output
     if not bool(still.isfinite().all()):
         reject("the output is not finite, of which another invariant tells")
-    layer.module.train()
-    leaves = [layer.hidden.detach().clone().requires_grad_()]
-    leaves += [p for p in layer.module.parameters() if p.requires_grad]
-    ways = [layer.other(leaf.detach()) for leaf in leaves]
-    real = layer.real(layer.hidden, layer.mask)
-    weight = torch.where(real, layer.other(still), torch.zeros_like(still))
-
-    def total() -> Tensor:
-        torch.default_generator.manual_seed(layer.case.seed)
-        output = layer.call(leaves[0], layer.mask)[0]
-        return (output * weight).sum()
-
-    first, second = total(), total()
-    size = float(weight.abs().sum())
-    if abs(float((first - (still * weight).sum()).detach())) <= 1e-9 * size:
+    base = SameDraws(subject, case)
+    told, other = "in training, ", "the same call after the same torch.manual_seed"
+    if torch.allclose(base.output, still, rtol=0.0, atol=1e-9):
         raise RefusalError("in training it gives what it gives in evaluation: nothing is drawn")
-    if not first.requires_grad:
+    agree_within(base.run(base.inputs), base.output, 1e-9, f"{told}output", other)
+    inputs, named = leaves_of(base.module, base.inputs)
+    if not base.run(inputs).requires_grad:
         reject("the output has no graph")
-    what = "(output * g).sum() in training"
-    other = "the same call after the same torch.manual_seed"
-    agree_within(second, first, 1e-9 * size, what, other)
-    gradients = differentiate(first, leaves)
-    pairs = zip(gradients, ways, strict=True)
-    got = sum(float((g * way).sum().detach()) for g, way in pairs if g is not None)
-    slopes = []
-    for step in _STEPS:
-        ends = []
-        with torch.no_grad():
-            for move in (step, -2 * step, step):  # up, down, and back
-                for leaf, way in zip(leaves, ways, strict=True):
-                    leaf.add_(way, alpha=move)
-                ends.append(float(total().detach()))
-        slopes.append((ends[0] - ends[1]) / (2 * step))
-    slack = 1e-4 * max(1.0, abs(slopes[1]), size)
-    if abs(slopes[0] - slopes[1]) > slack / 2:
-        reject("it is not smooth here")
-    agree_within(
-        torch.tensor(got, dtype=torch.float64),
-        torch.tensor(slopes[1], dtype=torch.float64),
-        slack,
-        f"the slope of {what}",
-        None,
-        why="the first is by its gradient, the second by finite differences, each call after the "
-        "same torch.manual_seed: the backward pass draws another dropout than the forward pass",
-    )
+    compare_slopes(base, inputs, named, f"{told}each call after one seed, ")
 
 
 @layer_invariant(

@@ -172,3 +172,25 @@ class Baseline:
                 change = self.run(self.inputs.map(moved)).double() - still
                 largest = torch.maximum(largest, change.abs().nan_to_num(0.0))
         return 2 * largest.amax(-1, keepdim=True).expand(largest.shape)
+
+
+class SameDraws(Baseline):
+    """A baseline in training mode, whose every call draws the same numbers from the same state."""
+
+    def __init__(self, subject: Subject, case: Case) -> None:
+        super().__init__(subject, case)
+        self.kept = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+
+    def seeded(self) -> nn.Module:
+        """The module, before its next call."""
+        torch.default_generator.manual_seed(self.case.seed)
+        for name, kept in self.kept.items():
+            buffer = self.module.get_buffer(name)
+            if not torch.equal(buffer, kept):  # a training call has moved it, as a spectral norm's
+                buffer.copy_(kept)
+        return self.module.train()
+
+    def run(self, inputs: Inputs) -> Tensor:
+        """The output."""
+        self.seeded()
+        return super().run(inputs)
