@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from importlib import resources
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,15 @@ from markupsafe import Markup
 from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSES, Record
 from attnbench.errors import RecordError
 from attnbench.report import svg, texts
-from attnbench.report.runs import runs_of
-from attnbench.report.side_by_side import ratios_of, side_by_side
-from attnbench.report.summary import Row, curves, machines, pareto, rows
+from attnbench.report.summary import (
+    Row,
+    curves,
+    machines,
+    ratios_of,
+    rows,
+    runs_of,
+    side_by_side,
+)
 
 
 def load_outcomes(path: Path) -> list[dict[str, Any]]:
@@ -43,52 +49,19 @@ def load_outcomes(path: Path) -> list[dict[str, Any]]:
 
 def _description(row: Row) -> str:
     """The full text about a cell."""
-    record = row.record
-    mask = f", mask {record.mask}" if record.mask != "none" else ""
-    text = f"{record.subject}, {record.workload or record.case}{mask}, {record.direction}"
-    text += f" on {record.machine_name}" if record.machine_name else ""
-    time = record.time_s if row.time_s is None else row.time_s
-    time_text = f", {Decimal(str(time)):f} s" if time is not None else ""
+    mask = f", mask {row.mask}" if row.mask != "none" else ""
+    text = f"{row.subject}, {row.workload or row.case}{mask}, {row.direction}"
+    text += f" on {row.machine_name}" if row.machine_name else ""
+    times = row.times_s if row.time_s is None else (row.time_s,)
+    time_text = f", {Decimal(str(statistics.median(times))):f} s" if times else ""
     if row.processes > 1:
         time_text += f", the median of {row.processes} processes"
     if row.tokens_per_s is not None:
         time_text += f", {row.tokens_per_s:,.0f} tokens/s"
-    if record.cache_bytes_per_token is not None:
-        time_text += f", {record.cache_bytes_per_token:,.0f} B of cache a token"
+    if row.cache_bytes_per_token is not None:
+        time_text += f", {row.cache_bytes_per_token:,.0f} B of cache a token"
     reason = f": {row.reason}" if row.reason else ""
     return f"{text}: {row.status}{time_text}{reason}"
-
-
-def _scatter(group: Sequence[Row]) -> Markup | None:
-    front = pareto(group)
-    marks = [
-        svg.Mark(
-            x=row.time_s,
-            y=float(row.peak_bytes),
-            name=row.record.subject,
-            detail=f"{svg.seconds_text(row.time_s)}, {svg.bytes_text(row.peak_bytes)}, "
-            f"error {row.error_ratio or 0:.2g} of the allowed error",
-            css="front" if row.record.subject in front else "behind",
-        )
-        for row in group
-        if row.time_s is not None and row.peak_bytes is not None
-    ]
-    if len(marks) < 3:
-        return None
-    return svg.scatter(
-        f"time against memory, {group[0].record.case}", marks, "time of a call", "peak memory"
-    )
-
-
-def _pictures(table: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry per case with enough subjects: a record, the picture, and the Pareto front."""
-    entries = []
-    for _, members in groupby(table, key=lambda row: row.group):
-        group = list(members)
-        picture = _scatter(group)
-        if picture is not None:
-            entries.append({"record": group[0].record, "picture": picture, "front": pareto(group)})
-    return entries
 
 
 def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
@@ -185,18 +158,17 @@ def render(
         runs=runs_of(records),
         baseline=BASELINE,
         layer_baseline=LAYER_BASELINE,
-        layers=any(row.record.kind == "layer" for row in table),
+        layers=any(row.kind == "layer" for row in table),
         counts=dict(Counter(row.status for row in table).most_common()),
         dates=list(dict.fromkeys((min(days), max(days)))) if days else [],
         wrong=any(o["status"] not in ("passed", "skipped") for o in outcomes),
-        masks=sorted({row.record.mask for row in table}),
-        cases=sorted({row.record.workload or row.record.case for row in table}, key=texts.natural),
-        directions=sorted({row.record.direction for row in table}),
-        contracts=sorted({row.record.contract for row in table}),
+        masks=sorted({row.mask for row in table}),
+        cases=sorted({row.workload or row.case for row in table}, key=texts.natural),
+        directions=sorted({row.direction for row in table}),
+        contracts=sorted({row.contract for row in table}),
         statuses={s: STATUSES[s] for s in sorted({row.status for row in table}) if s in STATUSES},
         formulas=_formulas(formulas or {}),
         unknown=sorted({r.subject for r in records} - set(formulas or {}), key=texts.natural),
-        pictures=_pictures(table),
         scaling=_scaling(table),
         outcomes=_outcomes(outcomes, table),
         heat_maps={

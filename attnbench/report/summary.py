@@ -7,55 +7,39 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from attnbench.benchmark.grid import Grid, grids
 from attnbench.benchmark.records.record import Record, baseline_of
 
 
-@dataclass(frozen=True)
-class Row:
+@dataclass(frozen=True, kw_only=True)
+class Row(Record):
     """One subject at one case under one contract, as the terminal and the page show it.
 
-    Times are medians over processes; the quartiles are over processes where there are at least
-    three, else within the processes. Memory and error are the largest of all processes.
+    It is the first record of a group, with the numbers of all. Times are medians over processes;
+    the quartiles are over processes where there are at least three, else within the processes.
+    Memory and error are the largest of all processes. Without an ok process there is no time.
 
     Args:
-        record: first record of the group, for the fields that all share.
-        status: ``ok`` if any process was ok; otherwise the status of the first.
         processes: number of processes that were ok.
-        ratio: time over the baseline's at the same case and contract, measured in turn with it;
-            ``None`` if there is none.
-        ratio_low, ratio_high: 95 % interval; for several runs, the range of all their intervals.
-        gain: for a kernel, the time of its scoring function over its own.
-        tokens_per_s: for a layer, tokens per second.
-        roofline_share: the least time that the machine would need, over the measured time.
         ranked: place by ratio, or by time, among the ok rows of this case, from 1.
     """
 
-    record: Record
-    status: str
-    reason: str
-    processes: int
-    time_s: float | None
-    time_q1_s: float | None
-    time_q3_s: float | None
-    peak_bytes: int | None
-    error_ratio: float | None
-    first_call_s: float | None
-    roofline_share: float | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    gain: float | None = None
-    tokens_per_s: float | None = None
+    processes: int = 0
     ranked: int | None = None
 
     @property
     def group(self) -> tuple[str, str]:
         """The contract with the machine's device, and the case: compared rows must share these."""
-        return f"{self.record.contract} on {self.record.where}", self.record.case
+        return f"{self.contract} on {self.where}", self.case
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
+def _numbers(records: Iterable[Record], name: str) -> list[float]:
+    values = (getattr(record, name) for record in records)
+    return [value for value in values if value is not None]
+
+
+def _median(records: Iterable[Record], name: str) -> float | None:
+    numbers = _numbers(records, name)
     return statistics.median(numbers) if numbers else None
 
 
@@ -74,26 +58,21 @@ def _row(records: Sequence[Record]) -> Row:
         low, high = statistics.quantiles(times, n=4, method="inclusive")[::2]
         quartiles: tuple[float | None, float | None] = low, high
     else:
-        quartiles = _median(r.time_q1_s for r in runs), _median(r.time_q3_s for r in runs)
-    peak = max((r.peak_bytes for r in group if r.peak_bytes is not None), default=None)
-    return Row(
-        record=group[0],
-        status=group[0].status,
-        reason=group[0].reason,
-        processes=len(times),
-        time_s=_median(r.time_s for r in runs),
-        time_q1_s=quartiles[0],
-        time_q3_s=quartiles[1],
-        peak_bytes=peak,
-        error_ratio=max((r.error_ratio for r in group if r.error_ratio is not None), default=None),
-        first_call_s=_median(r.first_call_s for r in group),
-        roofline_share=_median(r.roofline_share for r in runs),
-        ratio=_median(r.ratio for r in runs),
-        ratio_low=min((r.ratio_low for r in runs if r.ratio_low is not None), default=None),
-        ratio_high=max((r.ratio_high for r in runs if r.ratio_high is not None), default=None),
-        gain=_median(r.gain for r in runs),
-        tokens_per_s=_median(r.tokens_per_s for r in runs),
-    )
+        quartiles = _median(runs, "time_q1_s"), _median(runs, "time_q3_s")
+    medians = ("time_s", "roofline_share", "ratio", "gain", "tokens_per_s")
+    merged = {
+        "processes": len(times),
+        "time_q1_s": quartiles[0],
+        "time_q3_s": quartiles[1],
+        "first_call_s": _median(group, "first_call_s"),
+        "ratio_low": min(_numbers(runs, "ratio_low"), default=None),
+        "ratio_high": max(_numbers(runs, "ratio_high"), default=None),
+        **{
+            name: max(_numbers(group, name), default=None) for name in ("peak_bytes", "error_ratio")
+        },
+        **{name: _median(runs, name) for name in medians},
+    }
+    return Row(**{**vars(group[0]), **merged})
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
@@ -118,8 +97,8 @@ def _rank(group: list[Row]) -> list[Row]:
         (row for row in group if row.time_s is not None),
         key=lambda row: (row.ratio or math.inf, row.time_s or 0.0),
     )
-    places = {row.record.subject: place for place, row in enumerate(contenders, 1)}
-    result = [replace(row, ranked=places.get(row.record.subject)) for row in group]
+    places = {row.subject: place for place, row in enumerate(contenders, 1)}
+    result = [replace(row, ranked=places.get(row.subject)) for row in group]
     return sorted(result, key=lambda row: row.ranked or math.inf)
 
 
@@ -156,20 +135,19 @@ def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
     lengths_by_title: dict[str, set[int]] = {}
     baselines: dict[str, str] = {}
     for row in table:
-        record = row.record
-        has_one_length = record.q_len == record.kv_len or record.direction == "decode"
-        if not has_one_length or record.inputs is not None:
+        has_one_length = row.q_len == row.kv_len or row.direction == "decode"
+        if not has_one_length or row.inputs is not None:
             continue
-        lead = "×".join(map(str, record.lead)) or "1"
+        lead = "×".join(map(str, row.lead)) or "1"
         title = (
-            f"{record.dtype}, mask {record.mask}, lead {lead}, E {record.query_size}, "
-            f"on {record.where}: {record.contract}"
+            f"{row.dtype}, mask {row.mask}, lead {lead}, E {row.query_size}, "
+            f"on {row.where}: {row.contract}"
         )
-        baselines[title] = baseline_of(record.kind)
-        lengths_by_title.setdefault(title, set()).add(record.kv_len)
+        baselines[title] = baseline_of(row.kind)
+        lengths_by_title.setdefault(title, set()).add(row.kv_len)
         if row.time_s is not None:
-            lengths = families.setdefault(title, {}).setdefault(record.subject, {})
-            lengths[record.kv_len] = row.time_s
+            lengths = families.setdefault(title, {}).setdefault(row.subject, {})
+            lengths[row.kv_len] = row.time_s
     result = {}
     for title, subjects in families.items():
         base = tuple(sorted(subjects.get(baselines[title], {}).items()))
@@ -178,24 +156,6 @@ def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
             sizes = tuple(sorted(lengths_by_title[title]))
             result[title] = [Curve(n, p, base, sizes, slope(p)) for n, p in sorted(points.items())]
     return result
-
-
-def pareto(group: Sequence[Row]) -> set[str]:
-    """The subjects that no other in the group beats in time, memory and error at once."""
-
-    def costs(row: Row) -> tuple[float, float, float]:
-        return (row.time_s or 0.0, float(row.peak_bytes or 0), row.error_ratio or 0.0)
-
-    candidates = [row for row in group if row.time_s is not None and row.peak_bytes is not None]
-    return {
-        row.record.subject
-        for row in candidates
-        if not any(
-            all(a <= b for a, b in zip(costs(o), costs(row), strict=True))
-            and costs(o) != costs(row)
-            for o in candidates
-        )
-    }
 
 
 def machines(records: Iterable[Record]) -> list[Mapping[str, object]]:
@@ -224,3 +184,55 @@ def machines(records: Iterable[Record]) -> list[Mapping[str, object]]:
             assert isinstance(table, dict)
             table.update(value)
     return list(entries.values())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on one machine, with its grids of attention and of layers."""
+
+    newest: Record
+    grids: list[Grid]
+
+
+def runs_of(records: Iterable[Record]) -> list[Run]:
+    """The runs of records, separated by machine and commit, newest first."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        key = (record.run, record.machine_name, record.commit)
+        groups.setdefault(key, []).append(record)
+    runs = [
+        Run(max(group, key=lambda record: record.created), grids(rows(group)))
+        for group in groups.values()
+    ]
+    return sorted(runs, key=lambda run: run.newest.created, reverse=True)
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """The machines of a cluster side by side, each with its own times and ratios."""
+
+    machines: tuple[tuple[str, str], ...]
+    lines: tuple[tuple[Row, tuple[Row | None, ...]], ...]
+
+
+def side_by_side(table: Sequence[Row]) -> SideBySide | None:
+    """The rows of named machines side by side; ``None`` if there are fewer than two machines."""
+    cells: dict[tuple[str, str, str], dict[tuple[str, str], Row]] = {}
+    for row in table:
+        if row.machine_name and row.device_name:
+            machine = row.machine_name, row.device_name
+            cells.setdefault((row.contract, row.case, row.subject), {})[machine] = row
+    names = tuple(sorted({machine for group in cells.values() for machine in group}))
+    if len(names) < 2:
+        return None
+    lines = [(next(iter(group.values())), tuple(map(group.get, names))) for group in cells.values()]
+    return SideBySide(names, tuple(lines))
+
+
+def ratios_of(subject: str, table: Sequence[Row]) -> list[tuple[str, float, float, int]]:
+    """The lowest and highest ratio of a subject and their number, for each machine separately."""
+    ratios: dict[str, list[float]] = {}
+    for row in table:
+        if row.subject == subject and row.ratio is not None:
+            ratios.setdefault(row.machine_name, []).append(row.ratio)
+    return [(name, min(group), max(group), len(group)) for name, group in sorted(ratios.items())]

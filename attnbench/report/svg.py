@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+_MOST_TICKS = 4
 _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -60,7 +61,6 @@ def log_axis(
     end: float,
     text: Callable[[float], str] = "{:g}".format,
     *,
-    max_ticks: int = 5,
     base: float = 10.0,
 ) -> Axis:
     """An axis for all values, with ticks at powers of a base (for 10 also at 2 and 5)."""
@@ -71,35 +71,27 @@ def log_axis(
     if base == 10.0 and high / low < 300:
         powers = [factor * power for power in powers for factor in (1, 2, 5)]
     powers = [power for power in powers if low <= power <= high]
-    step = max(1, math.ceil(len(powers) / max_ticks))
+    step = max(1, math.ceil(len(powers) / _MOST_TICKS))
     return Axis(low, high, start, end, tuple((p, text(p)) for p in powers[::step]))
 
 
-def _text(x: float, y: float, text: str, css: str = "", anchor: str = "middle") -> Markup:
-    return Markup('<text x="{:.1f}" y="{:.1f}" class="{}" text-anchor="{}">{}</text>').format(
-        x, y, css, anchor, text
-    )
-
-
 def _grid(x: Axis, y: Axis) -> Markup:
-    parts = [Markup("")]
-    for value, text in x.ticks:
-        place = x.at(value)
-        parts.append(
-            Markup(
-                '<line class="grid" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>'
-            ).format(place, y.start, y.end)
-        )
-        parts.append(_text(place, y.start + 13, text, "tick"))
-    for value, text in y.ticks:
-        place = y.at(value)
-        parts.append(
-            Markup(
-                '<line class="grid" x1="{1:.1f}" x2="{2:.1f}" y1="{0:.1f}" y2="{0:.1f}"/>'
-            ).format(place, x.start, x.end)
-        )
-        parts.append(_text(x.start - 5, place + 3.5, text, "tick", "end"))
-    return Markup("").join(parts)
+    """A line and a text for each tick: x1, x2, y1 and y2, and where the text is anchored."""
+    ticks = [
+        *(
+            (x.at(v), x.at(v), y.start, y.end, x.at(v), y.start + 13, "middle", t)
+            for v, t in x.ticks
+        ),
+        *(
+            (x.start, x.end, y.at(v), y.at(v), x.start - 5, y.at(v) + 3.5, "end", t)
+            for v, t in y.ticks
+        ),
+    ]
+    tick = Markup(
+        '<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>'
+        '<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>'
+    )
+    return Markup("").join(tick.format(*numbers) for numbers in ticks)
 
 
 def _frame(width: float, height: float, title: str, body: Markup) -> Markup:
@@ -142,54 +134,12 @@ def panel(
         lengths, times: those of all panels in a group, which share their axes; one of these lengths
             between two neighbouring points is a gap.
     """
-    x = log_axis(lengths, 46, 214, max_ticks=4, base=2.0)
-    y = log_axis(times, 128, 8, seconds_text, max_ticks=4)
+    x = log_axis(lengths, 46, 214, base=2.0)
+    y = log_axis(times, 128, 8, seconds_text)
     body = _grid(x, y)
     if baseline:
         body += _line(baseline, lengths, x, y, "base")
     return _frame(222, 146, title, body + _line(points, lengths, x, y, "main"))
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A point of a scatter plot: coordinates, texts, and a class of the style sheet."""
-
-    x: float
-    y: float
-    name: str
-    detail: str
-    css: str
-
-
-def scatter(title: str, marks: Sequence[Mark], x_name: str, y_name: str) -> Markup:
-    """Points on logarithmic axes; those of class ``front`` are labelled."""
-    x = log_axis([m.x for m in marks], 66, 610, seconds_text)
-    y = log_axis([max(m.y, 1.0) for m in marks], 300, 14, bytes_text, base=2.0)
-    body = _grid(x, y)
-    label_places: list[tuple[float, float]] = []
-    for mark in sorted(marks, key=lambda m: m.css):
-        place = x.at(mark.x), y.at(max(mark.y, 1.0))
-        body += Markup(
-            '<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="5"><title>{}\n{}</title></circle>'
-        ).format(mark.css, *place, mark.name, mark.detail)
-        if mark.css == "front" and all(
-            abs(place[1] - b) > 11 or abs(place[0] - a) > 120 for a, b in label_places
-        ):
-            is_left_half = place[0] < 480
-            body += _text(
-                place[0] + (9 if is_left_half else -9),
-                place[1] + 4,
-                mark.name,
-                "name",
-                "start" if is_left_half else "end",
-            )
-            label_places.append(place)
-    body += _text(338, 334, x_name, "axis")
-    body += Markup(
-        '<text x="14" y="157" class="axis" text-anchor="middle" '
-        'transform="rotate(-90 14 157)">{}</text>'
-    ).format(y_name)
-    return _frame(640, 342, title, body)
 
 
 def _share(weight: float, top: float) -> float:

@@ -15,7 +15,7 @@ from attnbench.cli import main
 from attnbench.errors import UsageError
 from attnbench.report import svg
 from attnbench.report.page import render
-from attnbench.report.summary import curves, pareto, rows, slope
+from attnbench.report.summary import curves, rows, slope
 
 
 def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **changes: Any) -> Any:
@@ -51,7 +51,7 @@ def test_a_row_is_the_median_over_processes_and_its_ratio_is_to_the_baseline_of_
         [record(time=t, run=f"{t}") for t in (1e-3, 2e-3, 9e-3)]
         + [record("slow", time=8e-3, ratio=4.0), record("slow", length=128, time=1.0)]
     )
-    by_key = {(row.record.subject, row.record.case): row for row in table}
+    by_key = {(row.subject, row.case): row for row in table}
     assert by_key["scaled_dot", "L64"].time_s == 2e-3
     assert by_key["slow", "L64"].ratio == 4.0
     assert by_key["slow", "L128"].ratio is None
@@ -68,7 +68,7 @@ def test_commits_and_machines_are_not_pooled_and_the_newest_is_shown() -> None:
     older = [record(time=1e-3, commit="a"), record("slow", time=4e-3, commit="a")]
     newer = [record(time=2e-3, commit="b", created="2026-02-01T00:00:00Z")]
     other = [record("slow", time=9.0, machine={"cores": 64}, created="2025-01-01T00:00:00Z")]
-    by_subject = {row.record.subject: row for row in rows([*other, *older, *newer])}
+    by_subject = {row.subject: row for row in rows([*other, *older, *newer])}
     assert by_subject["scaled_dot"].time_s == 2e-3
     assert by_subject["slow"].time_s == 4e-3
     assert by_subject["slow"].ratio is None, "the two times are of two commits"
@@ -83,7 +83,7 @@ def test_machines_of_a_cluster_stand_side_by_side_and_are_never_pooled() -> None
             ("slow", 7e-3 * slower, 7.0 + slower),
         )
     ]
-    found = {(row.record.machine_name, row.record.subject): row for row in rows(both)}
+    found = {(row.machine_name, row.subject): row for row in rows(both)}
     assert [found[name, "slow"].time_s for name in ("north", "south")] == [7e-3, 28e-3]
     assert [found[name, "slow"].ratio for name in ("north", "south")] == [8.0, 11.0]
     outcome = {"subject": "slow", "invariant": "i", "status": "passed"}
@@ -111,7 +111,7 @@ def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
     for records in (unpaired, paired):
         shown = [line for table in ranking(records).values() for line in table]
         table = rows(records)
-        assert [line["subject"] for line in shown] == [row.record.subject for row in table]
+        assert [line["subject"] for line in shown] == [row.subject for row in table]
         for line, row in zip(shown, table, strict=True):
             assert line["× scaled_dot"] == row.ratio
             assert line["peak_MiB"] == (row.peak_bytes or 0) / 2**20
@@ -119,7 +119,7 @@ def test_terminal_and_page_show_the_same_numbers_of_the_same_records() -> None:
             assert (line["gain"], line["processes"]) == (row.gain, row.processes)
     (row,) = rows(unpaired)
     assert (row.time_s, row.peak_bytes, row.error_ratio) == (2e-3, 4 * 2**20, 0.9)
-    names = [row.record.subject for row in rows(paired)]
+    names = [row.subject for row in rows(paired)]
     assert names == ["scaled_dot", "additive/factorised", "additive", "wrong"]  # by measured ratio
 
 
@@ -127,7 +127,7 @@ def test_contracts_and_devices_are_never_compared() -> None:
     table = rows(
         [record(), record("slow", contract="another"), record("far", device_name="another")]
     )
-    assert [row.ratio for row in table if row.record.subject != "scaled_dot"] == [None, None]
+    assert [row.ratio for row in table if row.subject != "scaled_dot"] == [None, None]
 
 
 def test_what_is_not_ok_has_no_time_and_no_place() -> None:
@@ -179,18 +179,6 @@ def _lines(page: Any, subject: Any) -> Any:
     """Classes of the lines of a subject's panel, from left to right: the baseline's and its own."""
     (panel,) = re.findall(f'aria-label="time of {subject} over L = S">(.*?)</svg>', page)
     return tuple(re.findall(f'<line class="({css}[^"]*)"', panel) for css in ("base", "main"))
-
-
-def test_pareto_keeps_what_nothing_beats_in_time_memory_and_error_at_once() -> None:
-    group = rows(
-        [
-            record("fast", time=1e-3, peak_bytes=4096),
-            record("small", time=2e-3, peak_bytes=1024),
-            record("exact", time=3e-3, peak_bytes=4096, error_ratio=0.1),
-            record("beaten", time=3e-3, peak_bytes=4096, error_ratio=0.5),
-        ]
-    )
-    assert pareto(group) == {"fast", "small", "exact"}
 
 
 @pytest.mark.parametrize(
@@ -398,7 +386,7 @@ def test_layers_have_their_speed_and_a_baseline_of_their_own() -> None:
         for length in (64, 128, 256)
     ]
     table = rows([record(), record("dot"), *layers])
-    ratios = {r.record.direction: r.ratio for r in table if r.record.subject == "mine"}
+    ratios = {r.direction: r.ratio for r in table if r.subject == "mine"}
     assert ratios == {"prefill": pytest.approx(3.0), "decode": pytest.approx(3.0)}
     found = {c.subject: c for family in curves(table).values() for c in family}
     assert found["mine"].slope == pytest.approx(1.0)
@@ -414,8 +402,8 @@ def test_pictures_come_before_tables_and_each_cell_of_a_card_has_its_name() -> N
     page = render(
         [record(name, length, length * 1e-5) for name in names for length in (64, 128, 256)]
     )
-    places = [page.index(f'<section id="{name}">') for name in ("scaling", "pareto", "runs")]
-    assert places == sorted(places) < [page.index('id="measurements"')] * 3
+    places = [page.index(f'<section id="{name}">') for name in ("scaling", "runs")]
+    assert places == sorted(places) < [page.index('id="measurements"')] * 2
     body = page.partition('<table id="table">')[2].partition("</table>")[0]
     labels = re.findall(
         '<td data-label="([^"]*)"', body.partition("</tr>")[2].partition("</tr>")[0]

@@ -69,21 +69,21 @@ def ranking(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, A
     """The rows to print for each case and machine: ranked ones first, fastest first."""
     tables: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows(records):
-        tables[row.record.case, row.record.machine_name].append(_cells(row))
+        tables[row.case, row.machine_name].append(_cells(row))
     return dict(tables)
 
 
 def _cells(row: Row) -> dict[str, Any]:
-    layer = row.record.kind == "layer"
+    layer = row.kind == "layer"
     speed: dict[str, Any] = {"gain": row.gain, "time_ms": _scaled(row.time_s, 1e3)}
     start: dict[str, Any] = {"first_ms": _scaled(row.first_call_s, 1e3)}
     if layer:
         speed, start = {"tokens/s": whole(row.tokens_per_s)}, {}
-        if row.record.direction == "decode":
-            speed["cache_B"] = whole(row.record.cache_bytes_per_token)
+        if row.direction == "decode":
+            speed["cache_B"] = whole(row.cache_bytes_per_token)
     return {
-        "subject": row.record.subject,
-        f"× {row.record.baseline or baseline_of(row.record.kind)}": row.ratio,
+        "subject": row.subject,
+        f"× {row.baseline or baseline_of(row.kind)}": row.ratio,
         "±": percent(half_width(row.ratio_low, row.ratio_high)),
         **speed,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),
