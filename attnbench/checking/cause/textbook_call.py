@@ -23,17 +23,24 @@ class Call:
         inputs: inputs of the call.
         stages: the correct stages.
         scaled: whether the scores are q·k times a scale, so that scores of other inputs are known.
+        empty_rows: whether rows without keys must be zeros; if not, they are not compared.
     """
 
     inputs: Inputs
     stages: Stages
     scaled: bool
+    empty_rows: bool = True
 
     @property
     def lengths(self) -> tuple[int, int]:
         """L and S."""
         q_len, kv_len = self.stages.scores.shape[-2:]
         return q_len, kv_len
+
+    def compared(self, output: Tensor) -> Tensor:
+        """An output with zeros in the rows that are not compared."""
+        seen = self.stages.allowed.any(-1, keepdim=True)
+        return output if self.empty_rows else output.masked_fill(~seen, 0.0)
 
     def silence(self, visible: Tensor) -> Call:
         """The same call with zeros in keys and values that no query may see."""

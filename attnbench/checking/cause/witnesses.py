@@ -105,7 +105,7 @@ def tally(
     hits, spoils = Counter[str](), Counter[str]()
     with torch.no_grad():
         for call, output, margin in _answers(subject, counterexamples):
-            expected = call.stages.output
+            expected = call.compared(call.stages.output)
             is_wrong = not _agree(output, expected, margin)
             wrong_count += is_wrong
             mistakes = [
@@ -129,7 +129,8 @@ def mistaken(call: Call) -> Named:
     visible = call.stages.allowed.any(-2).unsqueeze(-1)
     for variant in (call,) if bool(visible.all()) else (call, call.silence(visible)):
         for topic in (*mask_mistakes.TOPICS, *score_mistakes.TOPICS):
-            yield from topic(variant)
+            for name, output in topic(variant):
+                yield name, call.compared(output)
 
 
 def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
@@ -172,9 +173,11 @@ def _answers(
                 if not scaled:
                     scores_of, inputs64 = widened(module, call_inputs)
                     stages = stages.replace(scores=scores_of(inputs64.query, inputs64.key))
-                share = _MARGIN if case.dtype in ("float32", "float64") else _HALF_MARGIN
+                call = Call(call_inputs, stages, scaled, subject.conventions.empty_rows == "zeros")
+                narrow = subject.eps(call_inputs.query.dtype) > _MARGIN / 2
                 sizes = stages.value[stages.value.isfinite()].abs()
-                yield Call(call_inputs, stages, scaled), output, share * float(sizes.amax())
+                margin = (_HALF_MARGIN if narrow else _MARGIN) * float(sizes.amax())
+                yield call, call.compared(output), margin
 
 
 def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
@@ -200,7 +203,7 @@ def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inpu
 def _is_narrow(subject: Subject) -> bool:
     """Whether a result for float64 is only as accurate as float32."""
     case = subject.legal(_CASES[0]).replace(dtype="float64")
-    if "float64" not in subject.dtypes or subject.kind == "layer":
+    if "float64" not in subject.dtypes or subject.conventions.internal_dtype:
         return False
     if not is_textbook(subject):
         return False

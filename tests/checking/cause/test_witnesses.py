@@ -262,3 +262,49 @@ def test_a_mask_behind_the_softmax_shows_by_its_weights_alone() -> None:
     (subject,) = resolve(textbook(MaskedLate))
     assert subject.maker.reference is None
     assert explanations(subject) == ("mask_after_softmax",)
+
+
+def textbook_of(**ways: Any) -> Any:
+    """Textbook attention, right under the conventions that it is given."""
+
+    def call(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        dtype = ways.get("dtype", query.dtype)
+        scores = (query * query.shape[-1] ** -0.5).to(dtype) @ key.mT.to(dtype)
+        if is_causal or ways.get("causal") == "always":
+            shift = key.shape[-2] - query.shape[-2] if ways.get("causal") == "always" else 0
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(shift)
+            scores = scores.masked_fill(~seen, ways.get("hidden", -torch.inf))
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, ways.get("hidden", -torch.inf))
+        elif attn_mask is not None:
+            scores = scores + attn_mask.clamp_min(ways.get("hidden", -torch.inf)).to(dtype)
+        return (scores.softmax(-1) @ value.to(dtype)).to(query)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("ways", "conventions"),
+    [
+        ({}, {"empty_rows": "nan"}),
+        ({"hidden": -1e38}, {"empty_rows": "mean", "dtypes": ("float32",)}),
+        ({"hidden": -1e4}, {"empty_rows": "nan", "mask_value": -1e4}),
+        ({}, {"empty_rows": "refused"}),
+        ({"causal": "top_left"}, {"empty_rows": "nan", "causal": "top_left"}),
+        ({"causal": "always"}, {"empty_rows": "nan", "causal": "always"}),
+        ({"dtype": torch.float32}, {"empty_rows": "nan", "internal_dtype": "float32"}),
+        ({"dtype": torch.bfloat16}, {"empty_rows": "nan", "internal_dtype": "bfloat16"}),
+    ],
+    ids=lambda given: "-".join(map(str, given.values())) or "plain",
+)
+def test_what_the_conventions_allow_explains_nothing(ways: Any, conventions: Any) -> None:
+    dtypes = conventions.pop("dtypes", ("float32", "float64"))
+    spec = sdpa(textbook_of(**ways), name="mine", dtypes=dtypes, conventions=conventions)
+    (subject,) = resolve(spec)
+    assert explanations(subject) == ()
