@@ -135,9 +135,11 @@ def pytest_runtest_makereport(
     report = yield
     outcome = getattr(call.excinfo.value, "outcome", None) if call.excinfo else None
     if outcome is not None and item.config.getoption("--attnbench-format") == "github":
-        from attnbench.subject.code_lines import code_lines
+        from attnbench.checking.code_lines import code_lines
 
-        lines = code_lines(call.excinfo.value.subject)  # type: ignore[union-attr]  # ours
+        subject = call.excinfo.value.subject  # type: ignore[union-attr]  # ours
+        case = outcome.failure.case if outcome.failure else None
+        lines = code_lines(subject, outcome.invariant, case)
         report.attnbench = (outcome.to_data(), lines)  # type: ignore[attr-defined]  # a report takes any
     return report
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnbench.registry.address import Address
+
+if TYPE_CHECKING:
+    from attnbench.checking.code_lines import CodeLines
 
 
 def loaded_plugins() -> list[dict[str, Any]]:
@@ -184,13 +187,13 @@ def plan(
     }
 
 
-def code_lines(target: Address) -> tuple[str, int, int, int] | None:
-    """File, line, first and last line of the code of the subject of an address, if available."""
-    from attnbench.subject.code_lines import code_lines
+def code_lines(target: Address, invariant: str, case: str | None) -> CodeLines | None:
+    """The lines of the code of the subject of an address, and those that a case ran."""
+    from attnbench.checking.code_lines import code_lines
     from attnbench.subject.lookup import resolve
 
     (subject,) = resolve(target)
-    return code_lines(subject)
+    return code_lines(subject, invariant, case)
 
 
 def adapted_fields(target: Address, style: str | None) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnbench.cli import options as option
-from attnbench.cli.exit_codes import INTERRUPTED, exit_code
+from attnbench.cli.exit_codes import INCONCLUSIVE, INTERRUPTED, exit_code
 from attnbench.cli.printing.tables import print_json, print_table
 from attnbench.errors import UsageError
 
 if TYPE_CHECKING:
     from attnbench.benchmark.bench_case import BenchCase
+    from attnbench.benchmark.comparing.duel import Duel
     from attnbench.cli.duel_plan import Plan, Request
 
 
@@ -25,8 +26,9 @@ def command(
         typer.Argument(
             metavar="REVISION [REVISION] [SUBJECTS]",
             help="One revision to compare with the working tree, or two revisions, and the "
-            "subjects (by default all of this repository). Or two subjects, such as two files or "
-            "distributions. Or two recorded runs, files or folders. The verdict is on the second.",
+            "subjects (by default those of [tool.attnbench], or all of this repository). Or two "
+            "subjects, such as two files or distributions. Or two recorded runs, files or folders. "
+            "The verdict is on the second.",
         ),
     ],
     set_name: option.Set = "compare",
@@ -97,16 +99,17 @@ def _compare_here(request: Request, cases: list[BenchCase], as_json: bool, **opt
     if interrupted:
         return INTERRUPTED
     refusals = [row for row in plan.duel.rows if row.refused]
+    if not plan.duel.rows:  # all are new in B
+        return INCONCLUSIVE
     if len(refusals) == len(plan.duel.rows) and not any(row.differs for row in refusals):
         raise UsageError(f"nothing could be compared: {refusals[0].subject}: {refusals[0].reason}")
     return exit_code(row.verdict for row in plan.duel.rows)
 
 
 def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
-    from attnbench.cli.printing.verdict_tables import LEGEND, counts_line, duel_json, duel_row
+    from attnbench.cli.printing.verdict_tables import duel_json
 
     duel = plan.duel
-    load = duel.load
     if as_json:
         content = {
             "a": plan.a,
@@ -116,7 +119,7 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
             "pairs": duel.pairs,
             "seconds": duel.seconds,
             "row_s": duel.row_s,
-            "load": load,
+            "load": duel.load,
             "interrupted": interrupted,
             "rows": [duel_json(row) for row in duel.rows],
             "notes": plan.notes,
@@ -124,6 +127,17 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
         print_json(content)
         return
     typer.echo(f"A: {plan.a}\nB: {plan.b}")
+    if duel.rows:
+        _show_table(duel)
+    for note in plan.notes:
+        typer.echo(f"Note: {note}")
+    if interrupted:
+        typer.echo(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
+
+
+def _show_table(duel: Duel) -> None:
+    from attnbench.cli.printing.verdict_tables import LEGEND, counts_line, duel_row
+
     right = ("change", "from", "to", "would see", "spread", "pairs")
     print_table([duel_row(row) for row in duel.rows], right=right)
     for reason, count in Counter(row.reason for row in duel.rows if row.reason).items():
@@ -140,13 +154,9 @@ def _show_duel(plan: Plan, as_json: bool, *, interrupted: bool) -> None:
         + "\nspread: standard deviation of a pair.\n"
         f"If nothing had changed, {calls:.1%} of tables had a row called ({shares} pairs).\n"
         f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s per row and pair; other "
-        f"processes kept {load.get('others_cores', 0.0):.1f} of {load.get('cores', 0.0):.0f} "
-        "cores busy."
+        f"processes kept {duel.load.get('others_cores', 0.0):.1f} of "
+        f"{duel.load.get('cores', 0.0):.0f} cores busy."
     )
-    for note in plan.notes:
-        typer.echo(f"Note: {note}")
-    if interrupted:
-        typer.echo(f"Interrupted after {duel.pairs} pairs: undecided rows stay ambiguous.")
 
 
 def _compare_runs(runs: Sequence[str], results: Path, margin: float, as_json: bool) -> int:

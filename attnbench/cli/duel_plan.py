@@ -15,6 +15,7 @@ from attnbench.benchmark.comparing.duel import Duel, Row
 from attnbench.benchmark.comparing.exchange import Exchange, quiet_core
 from attnbench.benchmark.comparing.sides import Side
 from attnbench.benchmark.records.store import run_path
+from attnbench.cli.configuration import check_defaults
 from attnbench.cli.plugin_loading import ask, warm_up_children
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
 from attnbench.processes.pool import Task, call
@@ -70,6 +71,8 @@ def classify(arguments: Sequence[str], results: Path) -> Request:
                 "revision of this repository, or a subject."
                 + (f" {hint}" if hint.startswith("Did you mean") else "")
             )
+    if revisions and not subjects:
+        subjects = check_defaults().get("targets", [])
     return _checked(Request(tuple(runs), tuple(revisions), tuple(subjects)))
 
 
@@ -161,7 +164,7 @@ def same_code(
         stack.enter_context(exchange)
         works = [
             (text, case, _order(text, side, case, path))
-            for text in _expand(targets, exchange)
+            for text in _expand(targets, exchange, [])
             for case, path in zip(cases, inputs, strict=True)
         ]
         yield exchange, [Row(text, case, (work, work)) for text, case, work in works]
@@ -196,7 +199,7 @@ def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tu
     if not request.revisions:
         return [(request.subjects[0], request.subjects[1])]
     if request.subjects:
-        return [(text, text) for text in _expand(request.subjects, exchange)]
+        return [(text, text) for text in _expand(request.subjects, exchange, notes)]
     a, b = exchange.names()
     common = [name for name in b if name in a]
     for side, names, others in zip(exchange.sides, (a, b), (b, a), strict=True):
@@ -212,9 +215,14 @@ def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tu
     return [(name, name) for name in common]
 
 
-def _expand(subjects: Sequence[str], exchange: Exchange) -> list[str]:
+def _expand(subjects: Sequence[str], exchange: Exchange, notes: list[str]) -> list[str]:
     """Expand addresses so that each names one subject: a file's attribute may have several."""
-    return [name for text in subjects for name in exchange.expanded(text)]
+    names = []
+    for text in subjects:
+        shared_names, fault = exchange.expanded(text)
+        names += shared_names
+        notes += [fault] if fault else []
+    return names
 
 
 def _order(text: str, side: Side, case: BenchCase, inputs: str) -> Mapping[str, Any]:

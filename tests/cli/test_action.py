@@ -130,7 +130,7 @@ def test_a_pull_request_with_a_bug_gets_an_annotation_at_its_line_and_a_summary(
     (annotation,) = [line for line in job.log.splitlines() if line.startswith("::error")]
     assert annotation.startswith("::error file=mine.py,line=7,title=mine%3A unit_variance::")
     assert "### ❌ attnbench: 1 failed" in job.summary
-    assert "Run it: `attnbench check mine.py:SPEC --invariant unit_variance" in job.summary
+    assert "\n\nRun it: `attnbench check mine.py:SPEC --invariant unit_variance" in job.summary
     log = json.loads((checkout / "attnbench.sarif").read_text("utf-8"))
     (result,) = log["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 7
@@ -168,6 +168,14 @@ def test_the_speed_is_compared_with_the_base_branch_also_if_a_check_failed(check
     assert job.code == 1
     assert "### attnbench: speed against `main`" in job.summary
     assert "slower" in job.summary.partition("### attnbench: speed")[2]
+
+
+def test_what_stops_the_comparison_stands_in_the_summary(checkout: Path) -> None:
+    job = run_job(
+        checkout, "pull_request", install="", targets="mine.py:SPEC", arguments=ONE,
+        compare="true", **{"compare-arguments": "--set no_such_set"},
+    )  # fmt: skip
+    assert "no_such_set" in job.summary.partition("### attnbench: speed")[2]
 
 
 def test_every_input_and_output_is_described_and_no_input_is_pasted_into_a_script() -> None:

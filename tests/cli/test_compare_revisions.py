@@ -98,6 +98,49 @@ def test_a_row_of_several_is_named_as_the_table_shows_it(repository: Path) -> No
     assert [row["subject"] for row in alone.json["rows"]] == names[1:]
 
 
+ADAPTED = """\
+import functools
+
+from attnbench.adapters import sdpa
+
+
+def attention(query, key, value, scaling):
+    return (query @ key.mT * scaling).softmax(-1) @ value
+
+
+SPEC = sdpa(lambda query, key, value: attention(query, key, value, 0.1), conventions={"masks": ()})
+PART = sdpa(functools.partial(attention, scaling=0.125), conventions={"masks": ()})
+"""
+
+
+def test_subjects_of_an_adapter_are_compared_by_the_code_that_it_calls(repository: Path) -> None:
+    commit(repository, "adapted.py", ADAPTED)
+    commit(repository, "adapted.py", ADAPTED.replace("    return", "    query.exp()\n    return"))
+    targets = ("adapted.py:SPEC", "adapted.py:PART")
+    done = run("compare", "HEAD~1", *targets, "--budget", "0", "--json", folder=repository)
+    assert done.code == 4, done.out + done.err
+    assert [row["reason"] for row in done.json["rows"]] == 2 * [TOO_FEW]
+
+
+def test_without_subjects_the_table_of_the_project_names_them(repository: Path) -> None:
+    (repository / "pyproject.toml").write_text('[tool.attnbench]\ntargets = ["scores.py:SPEC"]\n')
+    done = run("compare", "quick", "--budget", "0", "--json", folder=repository)
+    assert [row["subject"] for row in done.json["rows"]] == ["scores.py:SPEC"], done.err
+
+
+def test_a_subject_that_is_new_is_noted_and_the_others_are_compared(repository: Path) -> None:
+    (repository / "new.py").write_text(SCORES.format(scale=8, work=2))
+    both = run(
+        "compare", "quick", "new.py:SPEC", "scores.py:SPEC", "--budget", "0", "--json",
+        folder=repository,
+    )  # fmt: skip
+    assert [row["subject"] for row in both.json["rows"]] == ["scores.py:SPEC"], both.err
+    assert "new.py:SPEC is not compared: quick" in both.json["notes"][-1]
+    alone = run("compare", "quick", "new.py:SPEC", folder=repository)
+    assert alone.code == 4, alone.out + alone.err
+    assert alone.out.splitlines()[-1].startswith("Note: new.py:SPEC is not compared: quick")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -101,23 +101,25 @@ class Exchange:
             names.append(list(server.ask(order, self.timeout_s)["names"]))
         return names
 
-    def expanded(self, text: str) -> list[str]:
-        """An address for each subject of an address that both sides have.
+    def expanded(self, text: str) -> tuple[list[str], str]:
+        """An address for each subject of an address that both sides have, or why A has none.
 
         Raises:
-            UsageError: a side has no such subject, or they have none in common.
+            UsageError: B has no such subject.
         """
-        names = []
-        for server in self._servers:
+        order = {"do": "expand", "address": text}
+        names, fault = [], ""
+        for server in reversed(self._servers):
             try:
-                order = {"do": "expand", "address": text}
                 names.append(list(server.ask(order, self.timeout_s)["names"]))
             except Unmeasured as error:
-                raise UsageError(f"{text}: {error}") from None
+                if not names:
+                    raise UsageError(f"{text}: {error}") from None
+                return [], f"{text} is not compared: {error}"
         shared_names = [name for name in names[0] if name in names[1]]
         if not shared_names:
-            raise UsageError(f"{text}: the two sides have no subject name in common there.")
-        return shared_names
+            fault = f"{text} is not compared: the two sides have no subject name in common there."
+        return shared_names, fault
 
     def pair(
         self, rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], *, check: bool = False

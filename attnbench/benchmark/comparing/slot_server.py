@@ -150,6 +150,10 @@ def _difference(output: torch.Tensor, target: torch.Tensor, factor: float) -> st
 def _origin_of(spec: Any) -> str:
     """The file that contains a spec's code."""
     code = spec.attend if isinstance(spec, attnbench.KernelSpec) else spec.make
+    for holder in (code, spec):  # an adapter's spec is made of what it calls
+        code = getattr(holder, "callee", code)
+    code = getattr(code, "func", code)  # of a partial
+    code = type(code) if isinstance(code, torch.nn.Module) else code
     with contextlib.suppress(TypeError):
         return str(Path(inspect.getfile(inspect.unwrap(code))).resolve())
     module = sys.modules.get(getattr(code, "__module__", ""), None)

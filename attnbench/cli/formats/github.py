@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.report_text import counts_text, finding_text, first_line
@@ -43,7 +44,8 @@ def render(findings: Findings) -> str:
 def _annotation(outcomes: Sequence[Outcome], place: Place | None) -> str:
     level = "warning" if all(o.status == "inconclusive" for o in outcomes) else "error"
     suffix = f" and {len(outcomes) - 1} more" if len(outcomes) > 1 else ""
-    title = f"{outcomes[0].subject}: {outcomes[0].invariant}{suffix}"
+    lead = lead_of(outcomes)
+    title = f"{lead.subject}: {lead.invariant}{suffix}"
     where = {} if place is None else {"file": place.file, "line": str(place.line)}
     properties = {**where, "title": title}.items()
     message = ",".join(f"{key}={_escaped(text, ':,')}" for key, text in properties)
@@ -76,6 +78,7 @@ def _summary(findings: Findings) -> str:
         if failures:
             message = finding_text(failures, findings.statements)
             lines += ["", f"#### `{name}`", "", "~~~text", message, "~~~"]
-            lines += [f"Run it: `{o.command}`" for o in failures[:1] if o.command]
+            command = lead_of(failures).command
+            lines += ["", f"Run it: `{command}`"] if command else []
     lines += ["", *(f"- {note}" for note in report.notes)]
     return "\n".join(lines).rstrip() + "\n"

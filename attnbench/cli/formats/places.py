@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attnbench.checking.cause.likely_cause import lead_of
 from attnbench.checking.check_report import CheckReport
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.works import Work
@@ -20,6 +22,7 @@ _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
 """Variables that hold the folder of the repository, to which paths in annotations are relative."""
 _BASE_BRANCHES = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
 """Variables that hold the branch into which a change is to be merged."""
+_NO_EFFECT = ("#", "import ", "from ", '"""', "'''")
 _TIMEOUT_S = 60.0
 _HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 
@@ -66,25 +69,39 @@ def findings_of(
         works: the works that ran, which hold the addresses of the subjects.
         located: whether to find the subjects' code, which makes each in a child process.
     """
-    subjects = {outcome.subject for outcome in report.outcomes if not outcome.ok}
     places = {}
-    for work in works if located else ():
-        if work.label in subjects and work.label not in places:
-            lines = None
+    for target, label in {(work.target, work.label) for work in works if located}:
+        failures = [o for o in report.outcomes if o.subject == label and not o.ok]
+        if failures:
+            lead = lead_of(failures)
+            case = lead.failure.case if lead.failure else None
+            arguments = {"target": target, "invariant": lead.invariant, "case": case}
+            task = Task(label, "attnbench.checking.tasks:code_lines", arguments, _TIMEOUT_S)
             with contextlib.suppress(AttnbenchError):  # it may hang or die as in its check
-                function = "attnbench.checking.tasks:code_lines"
-                arguments = {"target": work.target}
-                lines = call(Task(work.label, function, arguments, timeout_s=_TIMEOUT_S))
-            if lines is not None:
-                places[work.label] = place_at(*lines)
+                lines = call(task)
+                if lines is not None:
+                    places[label] = place_at(*lines)
     return Findings(report, statements, places)
 
 
-def place_at(file: str, line: int, first: int, last: int) -> Place:
-    """The first changed line within the code, else in its file, or else the line itself."""
-    lines = _changed_lines(Path(file))
-    own_lines = [number for number in lines if first <= number <= last]
-    return Place(_relative(Path(file)), (own_lines or lines or [line])[0])
+def place_at(
+    file: str, line: int, first: int, last: int, ran: Sequence[tuple[str, int]] = ()
+) -> Place:
+    """The first changed line that ran; else one of the code, of its file, or of others that ran.
+
+    Without any, it is the line itself. What cannot change an answer, such as a comment, comes last.
+    """
+    files = dict.fromkeys([file, *(name for name, _ in ran)])
+    changed = [(name, number) for name in files for number in _changed_lines(Path(name))]
+
+    def rank(at: tuple[str, int]) -> tuple[bool, bool]:
+        text = linecache.getline(*at).strip()
+        is_own = at[0] == file and first <= at[1] <= last
+        return not text or text.startswith(_NO_EFFECT), not is_own
+
+    reached = [at for at in ran if at in changed]
+    found, number = [*reached, *sorted(changed, key=rank), (file, line)][0]
+    return Place(_relative(Path(found)), number)
 
 
 def _relative(path: Path) -> str:

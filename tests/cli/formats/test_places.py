@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from attnbench.cases.case import Case
 from attnbench.checking.check_report import CheckReport
+from attnbench.checking.code_lines import code_lines
 from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.cli.formats.places import Findings, Place, place_at
-from attnbench.subject.code_lines import code_lines
 from attnbench.subject.lookup import resolve
 
 CODE = '''\
@@ -100,6 +102,75 @@ def test_in_a_pull_request_it_is_the_line_that_was_changed(
     git(repository, "commit", "-q", "-a", "-m", "a bug")
     monkeypatch.setenv("GITHUB_BASE_REF", "main")
     assert place_of(attribute) == Place("mine.py", line)
+
+
+SEEN = """\
+import torch
+from attnbench.adapters import sdpa
+from mine_parts import weighted
+
+
+def attention(query, key, value, is_causal=False):
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if is_causal:
+        rows, columns = scores.shape[-2:]
+        seen = torch.ones(rows, columns).tril(columns - rows) > 0
+        scores = scores.masked_fill(~seen, -torch.inf)
+    return weighted(scores, value)
+
+
+SPEC = sdpa(attention, conventions={"causal": "bottom_right", "masks": ()})
+"""
+PARTS = """\
+\"\"\"Parts.\"\"\"
+
+
+def weighted(scores, value):
+    return scores.softmax(-1).nan_to_num(0.0) @ value
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "line", "mask"),
+    [
+        ("seen.py", "tril(columns - rows)", "tril(columns - rows + 1)", 10, "causal"),
+        ("mine_parts.py", "softmax(-1)", "softmax(-2)", 5, "none"),
+    ],
+)
+def test_of_several_changed_lines_it_is_one_that_the_failing_case_ran(
+    repository: Path, monkeypatch: pytest.MonkeyPatch,
+    file: str, right: str, wrong: str, line: int, mask: str,
+) -> None:  # fmt: skip
+    files = {"seen.py": SEEN, "mine_parts.py": PARTS}
+    for name, text in files.items():
+        (repository / name).write_text(text)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "right, too")
+    git(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
+    changed = SEEN.replace("import torch", "import torch  # 2.11").replace(
+        "masked_fill(~seen, -torch.inf)", "masked_fill(~seen, -torch.inf)  # unseen"
+    )
+    (repository / "seen.py").write_text(changed)
+    (repository / file).write_text((repository / file).read_text().replace(right, wrong))
+    git(repository, "commit", "-q", "-a", "-m", "a bug")
+    monkeypatch.setenv("GITHUB_BASE_REF", "main")
+    monkeypatch.syspath_prepend(repository)
+    sys.modules.pop("mine_parts", None)
+    (subject,) = resolve("seen.py:SPEC")
+    case = Case(q_len=2, kv_len=3, mask=mask)
+    found = code_lines(subject, "agrees_with_scalar_reference", case.id)
+    assert found is not None
+    assert place_at(*found) == Place(file, line)
+
+
+def test_a_comment_that_was_changed_stands_behind_a_value_that_was(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = CODE.replace("import torch\n", "import torch  # 2.11\n").replace('mine"', 'ours"')
+    (repository / "mine.py").write_text(change)
+    git(repository, "commit", "-q", "-a", "-m", "a bug")
+    monkeypatch.setenv("GITHUB_BASE_REF", "main")
+    assert place_of("FUSED") == Place("mine.py", 30)
 
 
 def test_a_line_that_was_removed_stands_at_the_one_before_it(
