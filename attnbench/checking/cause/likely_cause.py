@@ -38,7 +38,7 @@ _FLOAT32 = "computed_in_float32"
 
 _NARROW = "half_precision"
 _NUMERIC = ("agrees_with_float64", "gradients_are_finite_at_extremes")
-"""Invariants that point at half precision if they fail with half types only."""
+"""With the general ones, these point at half precision if they fail with half types only."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         return Clue("says", cause_named, cause_named)
     if CONTRACT in failures:  # any other call fails as the contract's does
         return None
-    wide_count = sum(bool(entry.case) and not _narrow(entry) for entry in failures.values())
+    wide_count = sum(bool(entry.case) and not fails_narrow(entry) for entry in failures.values())
     for name, default in _table():
         candidate = failures.get(name)
         if (
@@ -102,7 +102,8 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
             or (default and candidate.named not in (None, default))
         ):
             continue
-        cause = _NARROW if name in _NUMERIC and _narrow(candidate) else default or candidate.named
+        narrow = fails_narrow(candidate) and name in (*_NUMERIC, *_general())
+        cause = _NARROW if narrow else default or candidate.named
         if cause == _NARROW and wide_count > _MOST_FAILURES:
             continue
         many = len(failures) > _MOST_FAILURES and default is not None
@@ -117,7 +118,7 @@ def _is_double(failure: Failure) -> bool:
     return failure.case is not None and Case.from_id(failure.case).dtype == "float64"
 
 
-def _narrow(failure: Failure) -> bool:
+def fails_narrow(failure: Failure) -> bool:
     """Whether it fails with half types only; cases shrink to wider types if they can."""
     return bool(failure.case and failure.smallest) and Case.from_id(failure.case or "").is_narrow
 
@@ -173,15 +174,28 @@ def lead_of(outcomes: Sequence[Outcome]) -> Outcome:
 def _best_failure(clue: Clue, outcomes: Sequence[Outcome]) -> Outcome:
     """The failure that shows a cause: one of its topic, one that names it, or the first."""
     order = {name: i for i, (name, _) in enumerate(_table())}
-    names = [*known_causes()["shown_by"].get(clue.cause, ())]
-    names += [name for name, cause in _table() if cause == clue.cause]
-    places = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    places = {name: i for i, name in enumerate(shown_by(clue.cause))}
 
     def rank(outcome: Outcome) -> tuple[int, bool, int]:
         failure = outcome.failure
         assert failure is not None
-        names_it = clue.kind == "says" and failure.named == clue.cause
         name = outcome.invariant
-        return places.get(name, len(places)), not names_it, order.get(name, len(order))
+        bears_it = {
+            "says": failure.named == clue.cause,
+            "makes": bool(failure.mistakes),
+            "fails": name == clue.what,
+        }[clue.kind]
+        return places.get(name, len(places)), not bears_it, order.get(name, len(order))
 
     return min((o for o in outcomes if o.failure is not None), key=rank)
+
+
+def shown_by(cause: str) -> list[str]:
+    """The invariants that show a cause, the best first."""
+    names = [*known_causes()["shown_by"].get(cause, ())]
+    return list(dict.fromkeys([*names, *(name for name, other in _table() if other == cause)]))
+
+
+def is_explained(explained: str, invariant: str) -> bool:
+    """Whether a mistake has the cause that a failing invariant shows."""
+    return invariant in shown_by(known_causes()["mistakes"][mistake_of(explained)])

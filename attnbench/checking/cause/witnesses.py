@@ -7,23 +7,29 @@ attention with that mistake.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
-from attnbench.checking.cause.likely_cause import mistake_of
+from attnbench.checking.cause.likely_cause import fails_narrow, is_explained, mistake_of
 from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.checking.known_causes import known_causes
+from attnbench.checking.outcomes import Failure
 from attnbench.oracle.references import widened
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
+from attnbench.specs import Invariant
 from attnbench.subject.styles.functions import other_layout
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
+
+Answer = tuple[nn.Module, Inputs, Tensor]
+"""A module, the inputs of a call, and its output."""
 
 _LARGEST = 2**17
 """Most query-key pairs in a counterexample that is used as well."""
@@ -77,14 +83,57 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
         subject: a subject with known scores: those of a scoring function, or q·k times a scale.
         counterexamples: ids of cases at which an invariant failed; small ones are used as well.
     """
-    layout = other_layout(subject.spec)
-    if layout is not None:
-        return (f"layout_of_{layout}",)
+    if other_layout(subject.spec) is not None:
+        return _own(subject)
     names = likeliest(*tally(subject, counterexamples))
     if subject.kind == "mechanism" and not is_textbook(subject):
         names = [n for n in names if known_causes()["mistakes"][mistake_of(n)] in _NO_DESIGN]
-    precision = "computed_in_float32" if _is_narrow(subject) else None
-    return tuple(names) or tuple(n for n in (own_mistake(subject) or precision,) if n)
+    return tuple(names) or _own(subject)
+
+
+def _own(subject: Subject) -> tuple[str, ...]:
+    """The mistake that is found otherwise than by its output, or none."""
+    if (layout := other_layout(subject.spec)) is not None:
+        return (f"layout_of_{layout}",)
+    name = own_mistake(subject) or ("computed_in_float32" if _is_narrow(subject) else None)
+    return () if name is None else (name,)
+
+
+def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Failure) -> bool:
+    """Whether a mistake of a subject explains a failure, which may have a cause of its own.
+
+    It does if the invariant is about that mistake, or if the mistake reproduces a wrong output that
+    the invariant got. A mistake that is not found by its output explains what fails in wide dtypes.
+    """
+    if is_explained(mistake, invariant.name):
+        return True
+    if mistake in _own(subject):
+        return not fails_narrow(failure)
+    if not failure.case:
+        return False
+    answers: list[Answer] = []
+    watched = copy.copy(subject)
+
+    def output(module: nn.Module, inputs: Inputs) -> Tensor:
+        answer = subject.output(module, inputs)
+        answers.append((module, inputs, answer))
+        return answer
+
+    object.__setattr__(watched, "output", output)
+    with contextlib.suppress(Exception, SystemExit):  # it fails, as is known
+        invariant.check(watched, Case.from_id(failure.case))
+    with torch.no_grad():
+        return any(_is_reproduced(mistake, subject, answer) for answer in answers)
+
+
+def _is_reproduced(mistake: str, subject: Subject, answer: Answer) -> bool:
+    """Whether the output of a call is wrong, and that of a mistake."""
+    with contextlib.suppress(Exception):  # a call may be of no textbook form
+        call, output, margin = _compared(subject, *answer)
+        if not _agree(output, call.compared(call.stages.output), margin):
+            others = (other for name, other in mistaken(call) if name == mistake)
+            return any(_reproduces(other, output, margin, empty=True) for other in others)
+    return False
 
 
 def likeliest(wrong_count: int, counts: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -157,8 +206,11 @@ def _answers(
     """Yield calls, the subject's outputs, and their allowed errors."""
     if subject.kind == "layer":
         return
-    scaled = subject.kind == "mechanism"
-    if scaled and subject.maker.reference is not None and not is_textbook(subject):
+    if (
+        subject.kind == "mechanism"
+        and subject.maker.reference is not None
+        and not is_textbook(subject)
+    ):
         return
     cases = [Case.from_id(text) for text in counterexamples if text]
     cases = [c for c in cases if c.q_len * c.kv_len <= _LARGEST and c.regime == "normal"]
@@ -168,16 +220,22 @@ def _answers(
         with contextlib.suppress(Exception, SystemExit):  # refusals and errors say nothing here
             module, inputs = subject.build(case)
             for call_inputs in (inputs, *_with_options(subject, case, inputs)):
-                output = subject.output(module, call_inputs).cpu().double()
-                stages = stages_of(call_inputs)
-                if not scaled:
-                    scores_of, inputs64 = widened(module, call_inputs)
-                    stages = stages.replace(scores=scores_of(inputs64.query, inputs64.key))
-                call = Call(call_inputs, stages, scaled, subject.conventions.empty_rows == "zeros")
-                narrow = subject.eps(call_inputs.query.dtype) > _MARGIN / 2
-                sizes = stages.value[stages.value.isfinite()].abs()
-                margin = (_HALF_MARGIN if narrow else _MARGIN) * float(sizes.amax())
-                yield call, call.compared(output), margin
+                answer = subject.output(module, call_inputs)
+                yield _compared(subject, module, call_inputs, answer)
+
+
+def _compared(
+    subject: Subject, module: nn.Module, inputs: Inputs, answer: Tensor
+) -> tuple[Call, Tensor, float]:
+    """A call, its output in float64, and the allowed error."""
+    scaled, stages = subject.kind == "mechanism", stages_of(inputs)
+    if not scaled:
+        scores_of, inputs64 = widened(module, inputs)
+        stages = stages.replace(scores=scores_of(inputs64.query, inputs64.key))
+    call = Call(inputs, stages, scaled, subject.conventions.empty_rows == "zeros")
+    share = _HALF_MARGIN if subject.eps(inputs.query.dtype) > _MARGIN / 2 else _MARGIN
+    sizes = stages.value[stages.value.isfinite()].abs()
+    return call, call.compared(answer.cpu().double()), share * float(sizes.amax())
 
 
 def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
@@ -215,12 +273,15 @@ def _is_narrow(subject: Subject) -> bool:
     return False
 
 
-def _reproduces(mistake: Tensor, output: Tensor, margin: float) -> bool:
-    """Whether a mistake reproduces an output; rows without keys may be NaN in it."""
+def _reproduces(mistake: Tensor, output: Tensor, margin: float, *, empty: bool = False) -> bool:
+    """Whether a mistake reproduces an output; rows without keys may be NaN in it.
+
+    Where all rows are such, ``empty`` is the answer.
+    """
     if mistake.shape != output.shape:
         return False
-    empty = (mistake == 0).all(-1, keepdim=True) & output.isnan().all(-1, keepdim=True)
-    return not bool(empty.all()) and _agree(output.masked_fill(empty, 0.0), mistake, margin)
+    lost = (mistake == 0).all(-1, keepdim=True) & output.isnan().all(-1, keepdim=True)
+    return empty if bool(lost.all()) else _agree(output.masked_fill(lost, 0.0), mistake, margin)
 
 
 def _agree(first: Tensor, second: Tensor, margin: float) -> bool:

@@ -20,7 +20,7 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause.likely_cause import with_cause
-from attnbench.checking.cause.witnesses import explanations
+from attnbench.checking.cause.witnesses import explains, explanations
 from attnbench.checking.outcomes import Outcome
 from attnbench.checking.reproduction.source_lines import Step, Unwritable
 from attnbench.checking.reproduction.subject_source import Source, source_of
@@ -43,23 +43,27 @@ def with_evidence(
     """Pass on outcomes as they come, and add evidence to some failures.
 
     The first failure for which it is possible gets a script that reproduces it, and so does a later
-    one that shows the likely cause better. One of the first gets the mistakes that explain the
-    wrong outputs.
+    one that shows the likely cause better. The first that the mistakes of the subject explain gets
+    them.
     """
     by_name = {invariant.name: invariant for invariant in invariants}
     tries = searches = _TRIES
-    written = False
+    written = explained = False
+    mistakes: tuple[str, ...] = ()
     case_ids: list[str] = []
     earlier: list[Outcome] = []
     for outcome in outcomes:
         failure = outcome.failure
-        if failure is not None and searches > 0:
+        if failure is not None and searches > 0 and not mistakes:
             searches -= 1
             case_ids.append(failure.case or "")
             with seeded():
                 mistakes = explanations(subject, case_ids)
-            if mistakes:
-                searches, failure = 0, replace(failure, mistakes=mistakes)
+        if failure is not None and mistakes and not explained:
+            with seeded():
+                explained = explains(mistakes[0], subject, by_name[outcome.invariant], failure)
+            if explained:
+                failure = replace(failure, mistakes=mistakes)
                 outcome = replace(outcome, failure=failure)
         earlier.append(outcome)
         leads = not written or with_cause(earlier)[-1].diagnosis is not None

@@ -308,3 +308,38 @@ def test_what_the_conventions_allow_explains_nothing(ways: Any, conventions: Any
     spec = sdpa(textbook_of(**ways), name="mine", dtypes=dtypes, conventions=conventions)
     (subject,) = resolve(spec)
     assert explanations(subject) == ()
+
+
+def top_left(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Causality ends at the wrong corner, and large scores overflow in float16."""
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~seen, -torch.inf)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -torch.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    empty = (scores == -torch.inf).all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0) @ value
+
+
+@pytest.mark.parametrize(
+    ("invariant", "told"),
+    [
+        ("weights_sum_to_one", "half precision overflows, or loses more than it has to"),
+        ("causal_and_padding_combine", "causality ends at the wrong key"),
+        ("masking_equals_deleting", "causality ends at the wrong key"),
+    ],
+)
+def test_a_cause_stands_over_a_failure_that_it_explains(invariant: str, told: str) -> None:
+    spec = sdpa(top_left, name="mine", conventions={"causal": "bottom_right"})
+    report = attnbench.check(spec, profile="quick", invariants=[invariant])
+    (failure,) = [o for o in report.outcomes if o.failure is not None]
+    assert failure.diagnosis == told
