@@ -32,5 +32,5 @@ def declaration(subject: Subject, invariant: str) -> str:
     keys = LAYER_DEFAULTS if isinstance(spec, LayerSpec) else _KEYS
     conventions = getattr(spec, "conventions", None)
     if key in keys and conventions is not None and key not in conventions:
-        return f"the convention {key} says so: {values}"
+        return f"the convention {key} says so (--convention {key}=VALUE): {values}"
     return f'exempt={{"{invariant}": "why"}} in the spec skips it'

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _MOST_GAPS = 4
 """Most gaps that are shown."""
 
+_CONVENTIONS = {"empty_rows_mean", "empty_rows_nan", "causality_top_left"}
+"""Mistakes that are none where a convention declares them."""
+
 _REPR_WIDTH = 240
 """Characters that pytest shows of an object's repr in a failed assertion."""
 
@@ -91,10 +94,20 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
         lines += _lines_of(outcome.failure)
     lines += _other_failures(others)
     lines += _reproduction(outcome, others)
-    failure = outcome.failure
-    if failure is not None and failure.by_design and not (failure.cause and failure.mistakes):
-        lines.append(f"  by design? {failure.by_design}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_by_design(outcome, others)])
+
+
+def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
+    """What to declare if the failure is meant; all, where conventions declare the others too."""
+    failures = [outcome.failure for outcome in (lead, *others) if outcome.failure is not None]
+    if lead.failure is None or (
+        lead.failure.cause and not {*lead.failure.mistakes[:1]} <= _CONVENTIONS
+    ):
+        return []
+    told = dict.fromkeys(failure.by_design for failure in failures)
+    every = all(text.startswith("the convention") for text in told)
+    shown = told if every else filter(None, [lead.failure.by_design])
+    return [f"  by design? {text}" for text in shown]
 
 
 def _lines_of(failure: Failure) -> list[str]:

@@ -119,3 +119,21 @@ def test_a_mistake_that_was_found_is_no_design() -> None:
     assert "by design? the convention extra_keys" in failure_text(replace(BAD, failure=found))
     made = replace(found, mistakes=("mask_inverted",), cause="mask_inverted")
     assert "by design?" not in failure_text(replace(BAD, failure=made))
+
+
+def test_a_convention_is_offered_for_a_mistake_that_it_declares() -> None:
+    found = replace(FOUND, by_design="the convention empty_rows says so", cause="empty_rows")
+    meant = replace(found, mistakes=("empty_rows_mean",))
+    assert "by design? the convention empty_rows" in failure_text(replace(BAD, failure=meant))
+    other = replace(found, mistakes=("empty_rows_first_value",))
+    assert "by design?" not in failure_text(replace(BAD, failure=other))
+
+
+@pytest.mark.parametrize(
+    ("also", "shown"), [("the convention hidden_slots says so", 2), ('exempt={"a": "why"}', 1)]
+)
+def test_conventions_are_offered_together_where_they_declare_all(also: str, shown: int) -> None:
+    found = replace(FOUND, by_design="the convention empty_rows says so")
+    other = replace(BAD, invariant="a", failure=replace(FOUND, by_design=also))
+    text = failure_text(replace(BAD, failure=found), others=[other])
+    assert text.count("by design?") == shown

@@ -45,10 +45,18 @@ def second_output(make: Maker) -> str | None:
 
 
 def takes_boolean_only(make: Maker) -> bool:
-    """Whether it raises for a floating mask, and not for a boolean one."""
-    keys = torch.ones(3, 5, dtype=torch.bool)
-    boolean, floating = (sampled(make, attn_mask=mask) for mask in (keys, torch.zeros(3, 5)))
-    return boolean is not None and floating is None
+    """Whether it takes boolean masks, and raises for floating ones or hides keys where they are 0.
+
+    The masks show the first of 5 keys, so that its value is the output, unless 1 is added to its
+    score.
+    """
+    key = torch.linspace(0.0, 1.0, 40).reshape(1, 2, 5, 4)
+    mask, query, shown = torch.eye(1, 5).expand(3, 5), key[..., :3, :], key[..., [0, 0, 0], :]
+    boolean = sampled(make, query=query, key=key, attn_mask=mask.bool())
+    floating = sampled(make, query=query, key=key, attn_mask=mask)
+    if boolean is None or floating is None or not boolean.shape == floating.shape == shown.shape:
+        return boolean is not None and floating is None
+    return all(torch.allclose(found, shown, atol=1e-4) for found in (boolean, floating))
 
 
 def takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:

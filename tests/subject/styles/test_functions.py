@@ -212,3 +212,24 @@ def test_a_function_that_raises_for_floating_masks_is_given_boolean_ones() -> No
     names = ["keeps_the_contract", "masking_equals_deleting"]
     report = attnbench.check(spec, profile="quick", invariants=names)
     assert report.ok, str(report)
+
+
+def nonzero_attends(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Attention that reads its mask as ones and zeros, whatever the dtype."""
+    return boolean_alone(query, key, value, None if mask is None else mask != 0)
+
+
+def added(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Attention that adds its mask to the scores, whatever the dtype."""
+    scores = (query * query.shape[-1] ** -0.5) @ key.mT
+    return (scores if mask is None else scores + mask).softmax(-1) @ value
+
+
+def test_a_mask_of_ones_and_zeros_is_given_as_a_boolean_one() -> None:
+    spec = adapters.sdpa(nonzero_attends)
+    assert spec.conventions["masks"] == ("boolean", "lengths")
+    report = attnbench.check(spec, profile="quick", invariants=["mask_forms_agree"])
+    assert not report.of("failed"), str(report)
+    assert "masks" not in adapters.sdpa(added).conventions
