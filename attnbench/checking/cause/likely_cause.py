@@ -99,6 +99,7 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         if (
             candidate is None
             or candidate.raised
+            or known_causes()["follows"].get(name) in failures
             or (default and candidate.named not in (None, default))
         ):
             continue

@@ -17,7 +17,7 @@ _MARGIN = 1e-3
 
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
-    mechanism = (_wrong_axis, _late_mask, _lost_part, _foreign_lengths)
+    mechanism = (_wrong_axis, _late_mask, _lost_part, _foreign_lengths, _other_count)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
@@ -91,6 +91,22 @@ def _foreign_lengths(subject: Subject) -> str | None:
         if _agrees(of_tensors, expected) and not _agrees(of_lengths, expected):
             return "lengths_laid_of_another_item"
     return None
+
+
+def _other_count(subject: Subject) -> str | None:
+    """The mistake of lengths that leave another number of keys, whose output is that of so many."""
+    module, inputs = subject.build(subject.legal(_PADDED))
+    if inputs.valid_lens is None:
+        return None
+    output = subject.output(module, inputs.replace(valid_lens=inputs.valid_lens * 0 + 3))
+
+    def is_of(count: int) -> bool:
+        key, value = inputs.key[..., :count, :], inputs.value[..., :count, :]
+        few = inputs.replace(key=key, value=value, valid_lens=None)
+        return _agrees(output, subject.output(module, few))
+
+    counts = {3: None, 4: "length_one_too_long", 2: "length_one_too_short"}
+    return next((name for count, name in counts.items() if is_of(count)), None)
 
 
 def _foreign_scores(subject: Subject) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.errors import StyleError
+from attnbench.errors import RefusalError, StyleError
 from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import name_of, refusals
 from attnbench.subject.styles.constructors import constructor_arguments
@@ -33,6 +33,7 @@ class Form:
         alone: whether it takes a batch of one only.
         flat: whether it takes one number a query, key and value: ``(n,)``, ``(n, S)``, ``(n, S)``.
         edits: whether it changes its inputs, so that it gets copies.
+        one_length: whether it takes lengths ``(B,)`` only, and none for each query.
     """
 
     def __init__(self, keywords: Keywords) -> None:
@@ -40,7 +41,8 @@ class Form:
         self.lengths = next((name for name in names if name in LENGTHS), None)
         self.mask = keywords.named.get("attn_mask")
         self.order = order_of(names) or [0, 1, 2]
-        self.by_head = self.single = self.alone = self.flat = self.edits = False
+        self.by_head = self.single = self.alone = self.flat = False
+        self.edits = self.one_length = False
 
 
 def is_textbook(target: Any) -> bool:
@@ -113,6 +115,8 @@ class _Textbook(nn.Module):
         batch = [tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (query, key, value)]
         more: dict[str, Any] = {}
         if valid_lens is not None:
+            if self.form.one_length and valid_lens.dim() == 2:
+                raise RefusalError(f"{name_of(self.callee)} takes one length an item, (B,)")
             own = valid_lens.reshape(valid_lens.shape[0], *[1] * (len(lead) - 1), -1)
             rows = own.expand(*lead, own.shape[-1]).reshape(-1, own.shape[-1])
             more["lengths"] = rows if valid_lens.dim() == 2 else rows[:, 0]

@@ -164,6 +164,8 @@ class _Probe:
         """The conventions that calls show."""
         tensors = self.inputs()
         lengths = self._takes(valid_lens=torch.tensor([2, 3])) if self.form.lengths else False
+        rows = torch.tensor([[1, 2, 3], [2, 3, 4]])
+        self.form.one_length = lengths and not self._takes(valid_lens=rows)
         mask = torch.ones(3, SLOTS, dtype=torch.bool).tril(1)
         boolean = bool(self.form.mask) and self._takes_mask(mask)
         bias = torch.zeros(3, SLOTS).masked_fill(~mask, -math.inf)
@@ -278,6 +280,8 @@ class _Probe:
             found.append("one number a query, key and value: (n,), (n, S) and (n, S)")
         elif form.alone:
             found.append("a batch of one at a time")
+        if form.one_length:
+            found.append("one length an item: (B,)")
         if form.edits:
             found.append("it changes its inputs, so it gets copies")
         return (*found, "in float32 and float64")

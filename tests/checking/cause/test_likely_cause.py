@@ -61,6 +61,13 @@ def test_the_most_specific_property_comes_first() -> None:
     assert clue_of(failed(*cut)) == Clue("fails", "calls_may_be_cut_anywhere", "layer_cut")
 
 
+def test_a_crop_is_no_cause_where_calls_without_one_fail() -> None:
+    crop = failed("cropped_slots_are_forgotten", "cache_length_counts_slots")
+    assert clue_of(crop) == Clue("fails", "cropped_slots_are_forgotten", "layer_crop")
+    cut = failed("cropped_slots_are_forgotten", "calls_may_be_cut_anywhere")
+    assert clue_of(cut) == Clue("fails", "calls_may_be_cut_anywhere", "layer_cut")
+
+
 def test_a_wrong_output_is_no_wrong_gradient() -> None:
     names = ["gradients_are_right", "masking_equals_deleting"]
     assert clue_of(failed(*names)) is None

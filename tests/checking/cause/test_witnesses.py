@@ -169,6 +169,8 @@ class TwoMasks(torch.nn.Module):
         ({"axis": -2}, "softmax_over_the_queries"),
         ({"axis": 0}, "softmax_over_dimension_0"),
         ({"laid": lambda padding: padding.roll(1, 0)}, "lengths_laid_of_another_item"),
+        ({"laid": lambda padding: padding & padding.roll(1, 1)}, "length_one_too_long"),
+        ({"laid": lambda padding: padding | padding.roll(-1, 1)}, "length_one_too_short"),
         ({}, None),
     ],
 )

@@ -53,6 +53,17 @@ class TooShort(DotProduct):
         return super().forward(queries, keys, values, shorter)
 
 
+class OneLength(DotProduct):
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        scores = self.scores(queries, keys)
+        if valid_lens is not None:
+            hidden = torch.arange(scores.shape[-1]) >= valid_lens[:, None]
+            scores = scores.masked_fill(hidden[:, None], -1e6)
+        return torch.bmm(scores.softmax(-1), values)
+
+
 class OtherScale(DotProduct):
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         return torch.bmm(queries, keys.transpose(1, 2)) / queries.shape[-1]
@@ -274,3 +285,12 @@ def test_arguments_may_come_in_any_order_and_a_mask_may_have_an_axis_for_heads(m
     assert report.ok == make.is_right, str(report)
     if not make.is_right:
         assert "masks are laid over the wrong items" in str(report)
+
+
+def test_a_class_of_one_length_an_item_is_given_no_others() -> None:
+    spec = adapters.textbook(OneLength)
+    assert "one length an item" in " ".join(spec.notes)
+    report = attnbench.check(spec, profile="quick", invariants=LOOKED_AT)
+    assert report.ok, str(report)
+    assert "valid_lengths_count_the_keys" in {o.invariant for o in report.of("passed")}
+    assert "one length an item" not in " ".join(adapters.textbook(DotProduct).notes)
