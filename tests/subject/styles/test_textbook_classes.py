@@ -288,9 +288,9 @@ def test_arguments_may_come_in_any_order_and_a_mask_may_have_an_axis_for_heads(m
 
 
 def test_a_class_of_one_length_an_item_is_given_no_others() -> None:
-    spec = adapters.textbook(OneLength)
-    assert "one length an item" in " ".join(spec.notes)
-    report = attnbench.check(spec, profile="quick", invariants=LOOKED_AT)
+    report = attnbench.check(OneLength, profile="quick", invariants=LOOKED_AT)
     assert report.ok, str(report)
+    assert "one length an item" in report.about[0]
     assert "valid_lengths_count_the_keys" in {o.invariant for o in report.of("passed")}
-    assert "one length an item" not in " ".join(adapters.textbook(DotProduct).notes)
+    other = attnbench.check(DotProduct, profile="quick", invariants=["weights_sum_to_one"])
+    assert "one length an item" not in other.about[0]
