@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 HEAVY = 4
 """The weight from which a gap is shown in bold: a usual bug passes."""
 
+_NO_REFERENCE = "no reference: a wrong formula that is consistent passes"
 _PADDED = "padding with a cache was not tested"
 _DECODES = "padded_rows_decode_as_alone"
 """The invariant that tests it too, for layers that promise it in calls without a cache."""
@@ -39,55 +40,52 @@ class Gap:
 
 def gaps_of(subject: Subject) -> tuple[Gap, ...]:
     """The gaps that follow from what a subject's spec declares, the heaviest first."""
-    spec = subject.spec
+    spec, gradients = subject.spec, subject.conventions.gradients
     entries = _of_layer(subject, spec) if isinstance(spec, LayerSpec) else _of_call(subject)
-    if not subject.conventions.gradients:
-        entries = [*entries, (2, "gradients were not looked at", "the convention gradients=True")]
-    gaps = [Gap(subject.name, weight, what, remedy) for weight, what, remedy in entries]
+    entries.append(
+        (not gradients, 2, "gradients were not looked at", "the convention gradients=True")
+    )
+    gaps = [Gap(subject.name, weight, *told) for holds, weight, *told in entries if holds]
     return tuple(sorted(gaps, key=lambda gap: -gap.weight))
 
 
-_Entries = list[tuple[int, str, str]]
+_Entries = list[tuple[bool, int, str, str]]
+"""Whether it is a gap, its weight, what was not tested, and what would change that."""
 
 
 def _of_call(subject: Subject) -> _Entries:
     """The gaps of a scoring function, a kernel or a mechanism."""
-    entries: _Entries = []
-    if subject.maker.reference is None and getattr(subject.maker, "same_as", None) is None:
+    alone = subject.maker.reference is None and getattr(subject.maker, "same_as", None) is None
+    masks, weights = subject.conventions.masks, subject.gives_weights
+    if subject.scoring is not None:
         remedy = "reference=lambda module, q, k, i, j: ... (the score of q at i and k at j)"
-        if subject.scoring is None:
-            remedy = 'reference=, or same_as="scaled_dot" or what else it should equal'
-        entries.append((3, "no reference: a wrong formula that is consistent passes", remedy))
-    if subject.scoring is None:
-        if not subject.conventions.masks:
-            entries.append((2, "it takes no mask: none was tried", "the convention masks"))
-        if not subject.gives_weights:
-            remedy = 'laws=("pools_values",), or "return_weights" in accepts'
-            entries.append((1, "its weights were not looked at, only the output", remedy))
-    return entries
+        return [(alone, 3, _NO_REFERENCE, remedy)]
+    own = 'laws=("pools_values",), or "return_weights" in accepts'
+    remedy = 'reference=, or same_as="scaled_dot" or what else it should equal'
+    return [
+        (alone, 3, _NO_REFERENCE, remedy),
+        (not masks, 2, "it takes no mask: none was tried", "the convention masks"),
+        (not weights, 1, "its weights were not looked at, only the output", own),
+    ]
 
 
 def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
-    entries: _Entries = []
     padding, cache = "padding_mask" in spec.accepts, spec.cache is not None
-    if spec.same_as is None and spec.reference is None:
-        text = "no reference: a wrong formula that is consistent passes"
-        entries.append((2, text, 'reference=, or same_as="..." (a layer with the same outputs)'))
-    if padding and cache and "left_padding_is_inert" not in subject.laws:
-        entries.append((HEAVY, _PADDED, 'laws=("left_padding_is_inert",)'))
-    if padding and cache and "right_padding_is_inert" not in subject.laws:
-        text = "prompts padded at the right, then decoded, were not tested"
-        entries.append((3, text, 'laws=("right_padding_is_inert",)'))
-    if not padding:
-        entries.append(
-            (1, "it takes no padding_mask: padding was not tested", '"padding_mask" in accepts')
-        )
-    if not cache:
-        entries.append((2, "it has no cache: decoding was not tested", "cache=CacheSpec(new=...)"))
-    if not spec.causal:
-        text = "it is not causal: later tokens may reach earlier ones"
-        entries.append((2, text, "causal=True"))
-    return entries
+    alone, decodes = spec.same_as is None and spec.reference is None, padding and cache
+    left, right = (f"{side}_padding_is_inert" for side in ("left", "right"))
+    prompts = "prompts padded at the right, then decoded, were not tested"
+    future = "it is not causal: later tokens may reach earlier ones"
+    unpadded = "it takes no padding_mask: padding was not tested"
+    uncached = "it has no cache: decoding was not tested"
+    same = 'reference=, or same_as="..." (a layer with the same outputs)'
+    return [
+        (alone, 2, _NO_REFERENCE, same),
+        (decodes and left not in subject.laws, HEAVY, _PADDED, f'laws=("{left}",)'),
+        (decodes and right not in subject.laws, 3, prompts, f'laws=("{right}",)'),
+        (not padding, 1, unpadded, '"padding_mask" in accepts'),
+        (not cache, 2, uncached, "cache=CacheSpec(new=...)"),
+        (not spec.causal, 2, future, "causal=True"),
+    ]
 
 
 def coverage_of(

@@ -99,15 +99,12 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
 
 def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
     """What to declare if the failure is meant; all, where conventions declare the others too."""
-    failures = [outcome.failure for outcome in (lead, *others) if outcome.failure is not None]
-    if lead.failure is None or (
-        lead.failure.cause and not {*lead.failure.mistakes[:1]} <= _CONVENTIONS
-    ):
+    told = [o.failure.by_design for o in (lead, *others) if o.failure is not None]
+    found = lead.failure
+    if found is None or (found.cause and not {*found.mistakes[:1]} <= _CONVENTIONS):
         return []
-    told = dict.fromkeys(failure.by_design for failure in failures)
     every = all(text.startswith("the convention") for text in told)
-    shown = told if every else filter(None, [lead.failure.by_design])
-    return [f"  by design? {text}" for text in shown]
+    return [f"  by design? {text}" for text in dict.fromkeys(told if every else told[:1]) if text]
 
 
 def _lines_of(failure: Failure) -> list[str]:

@@ -17,7 +17,7 @@ _MARGIN = 1e-3
 
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
-    mechanism = (_wrong_axis, _late_mask, _lost_part, _foreign_lengths, _other_count)
+    mechanism = (_wrong_axis, _late_mask, _lost_part, _miscounted_lengths)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
@@ -76,8 +76,10 @@ def _lost_part(subject: Subject) -> str | None:
     return next((name for name, keys in mistakes.items() if _agrees(output, masked(keys))), None)
 
 
-def _foreign_lengths(subject: Subject) -> str | None:
-    """The mistake of lengths that reach another item, which nothing else of their item does."""
+def _miscounted_lengths(subject: Subject) -> str | None:
+    """The mistake of lengths that reach another item, which nothing else of their item does, or
+    that leave another number of keys, whose output is that of so many.
+    """
     module, inputs = subject.build(subject.legal(_PADDED))
     if inputs.valid_lens is None:
         return None
@@ -90,14 +92,6 @@ def _foreign_lengths(subject: Subject) -> str | None:
         expected, of_tensors, of_lengths = (subject.output(module, call)[own] for call in calls)
         if _agrees(of_tensors, expected) and not _agrees(of_lengths, expected):
             return "lengths_laid_of_another_item"
-    return None
-
-
-def _other_count(subject: Subject) -> str | None:
-    """The mistake of lengths that leave another number of keys, whose output is that of so many."""
-    module, inputs = subject.build(subject.legal(_PADDED))
-    if inputs.valid_lens is None:
-        return None
     output = subject.output(module, inputs.replace(valid_lens=inputs.valid_lens * 0 + 3))
 
     def is_of(count: int) -> bool:

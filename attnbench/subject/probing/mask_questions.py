@@ -228,10 +228,10 @@ def mask_value(calls: Calls) -> Answer:
         found = calls.output([query, key / (8 * unit), value], **hide(allowed))
         return 0.0 if found is None else float(found[..., -1, :].nan_to_num().amax())
 
-    filled = _least(lambda size: seen(-size, -size))
+    filled = least_size(lambda size: seen(-size, -size))
     if filled is not None and seen(-1.5 * filled, -1.5 * filled) > 0.99:
         return Answer.inferred(name, -filled, f"a key with q·k = -{filled:g} loses to hidden ones")
-    added = _least(lambda size: seen(0.0, size))
+    added = least_size(lambda size: seen(0.0, size))
     if added is not None:
         return Answer.inferred(name, -added, f"a hidden key with q·k = {added:g} is seen")
     if calls.answers["empty_rows"].value != "nan":
@@ -241,7 +241,7 @@ def mask_value(calls: Calls) -> Answer:
     )
 
 
-def _least(weight: Callable[[float], float]) -> float | None:
+def least_size(weight: Callable[[float], float]) -> float | None:
     """The size from which the weight of hidden keys is over a half; ``None`` for any and none."""
     lowest, highest = 6, 109
     if weight(2.0**lowest) > 0.5 or weight(2.0**highest) <= 0.5:

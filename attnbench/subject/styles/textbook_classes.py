@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
+from attnbench.subject.probing.mask_questions import least_size
 from attnbench.subject.styles.callee import name_of, spec_of
 from attnbench.subject.styles.constructors import HEADS, asks_for_heads, constructor_arguments
 from attnbench.subject.styles.fitting import better
@@ -219,22 +220,15 @@ class _Probe:
     def _mask_value(self, lengths: bool) -> float | None:
         """The finite score that hides a key, where a dot product reaches below it."""
 
-        def seen(score: float) -> bool:
+        def hidden(score: float) -> float:
             size, (query, key, value) = math.sqrt(score) / 8**0.25, self.inputs()
             query, key, value = query * 0 + size, key * 0 - size, value * 0
             value[:, 1:] = 1.0
             found = self.call([query, key, value], **self._hidden(1, lengths))
-            return found is not None and bool((_first(found) > 0.5).any())
+            return 0.0 if found is None else float(_first(found).nan_to_num().amax())
 
-        powers = [2.0**n for n in range(6, 110)]
-        least = next((power for power in powers if seen(power)), None)
-        if least is None or least == powers[0]:  # then no number stands for it: it hides nothing
-            return None
-        low, high = least / 2, least
-        for _ in range(12):
-            middle = (low + high) / 2
-            low, high = (low, middle) if seen(middle) else (middle, high)
-        return -float(f"{high:.2g}")
+        found = least_size(hidden)  # None if no number stands for it: then it hides nothing
+        return None if found is None else -float(f"{found:.2g}")
 
     def weights(self) -> tuple[bool, bool]:
         """Whether it gives weights, and whether the output is weights times value."""
