@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnbench.subject.probing.probed_calls import ALLOWED, BATCH, HEADS, Answer, Calls, alike, same
+from attnbench.subject.styles.function_trials import least_size
 
 
 def boolean_masks(calls: Calls) -> Answer:
@@ -239,19 +240,3 @@ def mask_value(calls: Calls) -> Answer:
     return Answer.inferred(
         name, -math.inf, "hidden keys stay hidden at scores of ±6e32, an empty row is NaN"
     )
-
-
-def least_size(weight: Callable[[float], float]) -> float | None:
-    """The size from which the weight of hidden keys is over a half; ``None`` for any and none."""
-    lowest, highest = 6, 109
-    if weight(2.0**lowest) > 0.5 or weight(2.0**highest) <= 0.5:
-        return None
-    while highest - lowest > 1:  # from some size on, every weight is over a half
-        power = (lowest + highest) // 2
-        lowest, highest = (lowest, power) if weight(2.0**power) > 0.5 else (power, highest)
-    low, high = 2.0**lowest, 2.0**highest
-    for _ in range(16):
-        middle = (low + high) / 2
-        low, high = (low, middle) if weight(middle) > 0.5 else (middle, high)
-    near = [n for n in (65504.0, float(f"{high:.2g}")) if abs(high - n) < 2e-3 * n]
-    return near[0] if near else high

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
-from attnbench.subject.probing.mask_questions import least_size
 from attnbench.subject.styles.callee import name_of, spec_of
 from attnbench.subject.styles.constructors import HEADS, asks_for_heads, constructor_arguments
 from attnbench.subject.styles.fitting import better
+from attnbench.subject.styles.function_trials import least_size
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.styles.signature import keywords_of
