@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from attnbench.cli.exit_codes import INTERRUPTED, exit_code
 from attnbench.errors import AttnbenchError, UsageError
 
 if TYPE_CHECKING:
+    from attnbench.checking.outcomes import Outcome
     from attnbench.judging.court import Court
     from attnbench.judging.decision import Judgement
 
@@ -175,10 +177,8 @@ def _text(result: Judgement) -> str:
             f"({row.ratio_low:.2f} to {row.ratio_high:.2f}) times as fast as torch's fused "
             f"attention, {row.textbook_ratio:.2f} times as fast as the textbook form"
         )
-    total = sum(outcome.status != "skipped" for outcome in result.outcomes)
-    holding = sum(outcome.status == "passed" for outcome in result.outcomes)
     lines.append(
-        f"  {holding} of {total} properties held, {result.calls_right} of {result.calls} calls "
+        f"  {_properties(result.outcomes)}, {result.calls_right} of {result.calls} calls "
         f"were right; {result.seconds:.0f} s, seed {result.seed}"
     )
     if result.ok:
@@ -187,6 +187,19 @@ def _text(result: Judgement) -> str:
     for name, reason in (result.missing or {}).items():
         lines.append(f"  not confined: {name}: {reason}")
     return "\n".join(lines)
+
+
+def _properties(outcomes: Sequence[Outcome]) -> str:
+    """How many properties held, or why none was checked."""
+    from attnbench.judging.trial import MOST_FAILURES
+
+    ran = [outcome.status for outcome in outcomes if outcome.status != "skipped"]
+    if not ran:
+        why = "; ".join(f"{outcome.invariant}: {outcome.reason}" for outcome in outcomes)
+        return f"no property was checked ({why})" if why else "no property was checked"
+    stopped = len(ran) - ran.count("passed") == MOST_FAILURES
+    rest = f" (stopped after {MOST_FAILURES} failures)" if stopped else ""
+    return f"{ran.count('passed')} of {len(ran)} properties held{rest}"
 
 
 def _print_ranking(ranking: list[Judgement]) -> None:

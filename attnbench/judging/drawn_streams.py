@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,9 +14,33 @@ from attnbench.cases.case import Case
 from attnbench.judging.axes import AXES, CallSizes, drawn_sizes
 from attnbench.judging.covering import Row
 from attnbench.judging.fresh_calls import Stream
-from attnbench.subject.tensors import lay_out
+from attnbench.subject.tensors import lay_out, make_inputs
 
 _TILES = (8, 16, 32, 64)
+_LEAST = {"float16": -(2.0**15)}
+"""Least number of a floating mask, where the dtype could not hold its sum with a score below 0."""
+
+
+def keywords_of_case(case: Case, taken: Mapping[str, str], style: str) -> dict[str, Any] | None:
+    """The keyword arguments, by meaning, for the mask of a case; ``None`` if it takes no such mask.
+
+    Args:
+        case: its mask is a key of :data:`attnbench.cases.case.MASKS`.
+        taken: what the callee takes, to its own name of it.
+        style: style of call; in ``sdpa``, causality ends at the top left.
+    """
+    inputs = make_inputs(case)
+    as_flag = style == "flash" or case.q_len == case.kv_len
+    if case.mask == "causal" and "is_causal" in taken and as_flag:
+        return {"is_causal": True}
+    mask = inputs.mask.as_tensor()
+    if mask is None:
+        return {}
+    if "attn_mask" not in taken:
+        return None
+    while mask.dim() < 4:
+        mask = mask.unsqueeze(-3)
+    return {"attn_mask": mask}
 
 
 def stream_of(
@@ -101,7 +126,8 @@ def _mask(
         if name.endswith("-inf"):
             mask = mask.masked_fill(~_open(generator, 1, *shape), -math.inf)
         elif name.endswith("below 0"):
-            mask = (mask + _floors(generator, shape[-2])).clamp_min(torch.finfo(kind).min)
+            least = _LEAST.get(dtype, torch.finfo(kind).min)
+            mask = (mask + _floors(generator, shape[-2])).clamp_min(least)
         mask = mask.to(kind)
     else:
         mask = _open(generator, chance.choice(_TILES) if name.endswith("tiles") else 1, *shape)

@@ -15,9 +15,9 @@ from attnbench.cases.case import Case
 from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Answer
-from attnbench.judging.right_answers import error_of_all, error_of_rows
+from attnbench.judging.right_answers import error_of_all, error_of_rows, furthest
 from attnbench.judging.shared_bytes import copy_of
-from attnbench.subject.tensors import Inputs, lay_out, make_inputs
+from attnbench.subject.tensors import Inputs, lay_out
 
 _REGIMES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 32.0, 1 / 32)
 """Sizes of queries that a call draws from: softmax saturates at one and is flat at the other."""
@@ -38,28 +38,6 @@ _VALUES: Mapping[str, Callable[[Tensor], Tensor]] = {
 _POOL = 3
 LOST = -1e30
 """Where a floating mask in float32 is below it for all keys of a query, all have equal weights."""
-
-
-def keywords_of_case(case: Case, taken: Mapping[str, str], style: str) -> dict[str, Any] | None:
-    """The keyword arguments, by meaning, for the mask of a case; ``None`` if it takes no such mask.
-
-    Args:
-        case: its mask is a key of :data:`attnbench.cases.case.MASKS`.
-        taken: what the callee takes, to its own name of it.
-        style: style of call; in ``sdpa``, causality ends at the top left.
-    """
-    inputs = make_inputs(case)
-    as_flag = style == "flash" or case.q_len == case.kv_len
-    if case.mask == "causal" and "is_causal" in taken and as_flag:
-        return {"is_causal": True}
-    mask = inputs.mask.as_tensor()
-    if mask is None:
-        return {}
-    if "attn_mask" not in taken:
-        return None
-    while mask.dim() < 4:
-        mask = mask.unsqueeze(-3)
-    return {"attn_mask": mask}
 
 
 @dataclass
@@ -130,6 +108,16 @@ class Stream:
         )
         self.pools: list[list[Tensor]] = []
         self.drawn: list[tuple[Tensor, Tensor]] = []
+
+    def by_heads(self, output: Tensor) -> Tensor:
+        """An output of the callee as ``(B, H, L, Ev)``."""
+        return output.transpose(1, 2) if self.turned and output.dim() == 4 else output
+
+    def in_words(self) -> str:
+        """Its sizes, its dtype, and what is special about it."""
+        (batch, heads, q_len, size), (_, _, kv_len, _), (*_, value_size) = self.shapes
+        sizes = f"B={batch}, H={heads}, L={q_len}, S={kv_len}, E={size}, Ev={value_size}"
+        return ", ".join(part for part in (sizes, self.case.dtype, self.name) if part)
 
     def _pools(self) -> list[list[Tensor]]:
         """Values for query, key and value: one of each if what they are like is asked for."""
@@ -230,7 +218,7 @@ class Caller:
             return answer
         seed = self.chance.getrandbits(32)
         if self.error(stream, answer.output, seed, whole=whole) > 1.0:
-            self._refuse(stream, seed)
+            self._refuse(stream, answer.output, seed)
         self.tally.add(stream.case)
         return answer
 
@@ -250,9 +238,7 @@ class Caller:
             seed: draws which rows are compared.
             whole: compare all rows, or as many as there is time for, and not one or a few.
         """
-        inputs = stream.inputs()
-        if stream.turned and output.dim() == 4:
-            output = output.transpose(1, 2)
+        inputs, output = stream.inputs(), stream.by_heads(output)
         wanted = (*inputs.query.shape[:-1], inputs.value.shape[-1])
         if tuple(output.shape) != wanted or output.dtype != inputs.query.dtype:
             return float("inf")
@@ -264,17 +250,17 @@ class Caller:
         rows = sorted({*chosen[chance.randrange(2) :]})
         return error_of_rows(inputs, output, chance.randrange(items), rows)
 
-    def _refuse(self, stream: Stream, seed: int) -> None:
+    def _refuse(self, stream: Stream, wrong: Tensor, seed: int) -> None:
         """Refuse for a wrong answer; the same rows of other calls are compared to find out why."""
+        at, shown = stream.in_words(), _shown(stream, wrong, seed)
 
         def right(output: Tensor | None) -> bool:
             return output is not None and all(
                 self.error(stream, output, seed, whole=whole) <= 1.0 for whole in (False, True)
             )
 
-        case = stream.case.id
         if right(self.cell.again()):
-            raise RefusedError("arrived_late", f"at {case}")
+            raise RefusedError("arrived_late", f"at {at}")
         right_again = right(self._ask(self.cell, stream).output)
         other = self.fresh()
         try:
@@ -286,6 +272,20 @@ class Caller:
             name = "differs_when_timed" if self.timing else "unsteady"
         elif right_alone:
             name = "depends_on_history"
-        seen = f"call {self.tally.calls} at {case}" + (f" ({stream.name})" if stream.name else "")
-        alike = "a new process gives the right answer" if right_alone else "so is a new process's"
-        raise RefusedError(name, f"{seen}; {alike}")
+        answer = "the right answer" if right_alone else "a wrong answer too"
+        seen = f"{shown}, in call {self.tally.calls} with {at}"
+        raise RefusedError(name, f"{seen}; a new process gives {answer}")
+
+
+def _shown(stream: Stream, output: Tensor, seed: int) -> str:
+    """The worst element of a wrong output, or its shape and dtype if those are wrong."""
+    inputs = stream.inputs()
+    answer = stream.by_heads(output)
+    (*lead, q_len, _), last = inputs.query.shape, inputs.value.shape[-1]
+    if answer.shape != (*lead, q_len, last) or answer.dtype != inputs.query.dtype:
+        got = f"{tuple(output.shape)} in {output.dtype}"
+        shape = (lead[0], q_len, lead[1], last) if stream.turned else (*lead, q_len, last)
+        return f"the output has shape {got}, but should have {shape} in {inputs.query.dtype}"
+    (item, head, row, column), found, right = furthest(inputs, answer, random.Random(seed))  # noqa: S311
+    place = [item, row, head, column] if stream.turned else [item, head, row, column]
+    return f"output{place} = {found:.6g}, but should be {right:.6g}"

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -110,6 +111,27 @@ def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float
     if units and len(rounded := torch.cat(units)) >= _MANY:
         worst = max(worst, float(rounded.median().sqrt()))
     return worst if worst > 1.0 else max(worst, _error_of_furthest(inputs, output, open_, chance))
+
+
+def furthest(
+    inputs: Inputs, output: Tensor, chance: random.Random
+) -> tuple[tuple[int, int, int, int], float, float]:
+    """The place (B, H, L, Ev) of the worst element of an output, its value, and the right one.
+
+    Args:
+        inputs, output, chance: of :func:`error_of_all`; the same rows are compared.
+    """
+    found: list[tuple[float, tuple[int, int, int, int], float, float]] = []
+    for part, items, rows in _parts(inputs, chance):
+        oracle = Oracle(_RIGHT, _Dot(part.scale), part)
+        got = output.flatten(0, -3)[items][:, rows].double()
+        right = oracle.output.reshape(got.shape)
+        off = ((got - right).abs() / oracle.floor().reshape(got.shape)).nan_to_num(math.inf)
+        place = tuple(map(int, np.unravel_index(int(off.argmax()), got.shape)))
+        item = divmod(items[place[0]], inputs.query.shape[1])
+        spot = (*item, rows[place[1]], place[2])
+        found.append((float(off[place]), spot, float(got[place]), float(right[place])))
+    return max(found)[1:]
 
 
 def _one_unit(oracle: Oracle) -> Tensor:

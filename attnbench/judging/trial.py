@@ -18,8 +18,8 @@ from attnbench.judging.axes import AXES, FEW, MANY, NEVER_TRIED, axes_for
 from attnbench.judging.confined import Confined
 from attnbench.judging.covering import Coverage
 from attnbench.judging.decision import Judgement, RefusedError, Row
-from attnbench.judging.drawn_streams import stream_of
-from attnbench.judging.fresh_calls import Caller, Stream, Tally, keywords_of_case
+from attnbench.judging.drawn_streams import keywords_of_case, stream_of
+from attnbench.judging.fresh_calls import Caller, Stream, Tally
 from attnbench.judging.proxy import Proxy, style_of, subject_of
 from attnbench.judging.turns import FUSED_PLACE, timed
 from attnbench.subject.subject import Subject
@@ -34,7 +34,7 @@ _MOST_S = 30.0
 _KEPT, _BETWEEN, _REPEATED, _WHOLE = 24, 0.35, 0.15, 0.25
 """Shapes that come again; how often one does, with the same values, and is compared as a whole."""
 _REFUSED = 6
-_FAILURES = 5
+MOST_FAILURES = 5
 """After so many no further invariant runs; 'attnbench check' runs all."""
 
 
@@ -173,7 +173,7 @@ class Trial:
         for outcome in found:
             self.outcomes.append(outcome)
             failed = sum(one.status not in ("passed", "skipped") for one in self.outcomes)
-            if failed == _FAILURES or (self.cell is not None and self.cell.refused is not None):
+            if failed == MOST_FAILURES or (self.cell is not None and self.cell.refused is not None):
                 return
 
     def _timed(self, bench: BenchCase, proxy: Proxy) -> Row:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from attnbench.checking.outcomes import Outcome
 from attnbench.cli import plugin_loading
-from attnbench.cli.judge import _serve
+from attnbench.cli.judge import _properties, _serve
 from attnbench.errors import AttnbenchError
 from attnbench.judging.court import Court
 from attnbench.judging.decision import Judgement
@@ -59,3 +60,16 @@ def test_built_in_plugins_alone_are_loaded_in_no_child(monkeypatch: pytest.Monke
     monkeypatch.setattr(plugin_loading, "load_plugins", lambda: pytest.fail("a child was asked"))
     plugin_loading.load_foreign_plugins()
     assert built_in
+
+
+@pytest.mark.parametrize(
+    ("statuses", "told"),
+    [
+        ((), "no property was checked"),
+        (("skipped",), "no property was checked (one: why)"),
+        (("passed", "skipped", "failed"), "1 of 2 properties held"),
+        (("passed", *("failed",) * 5), "1 of 6 properties held (stopped after 5 failures)"),
+    ],
+)
+def test_what_was_checked_is_told(statuses: tuple[str, ...], told: str) -> None:
+    assert _properties([Outcome("mine", "one", status, "why") for status in statuses]) == told

@@ -159,3 +159,20 @@ def test_flash_calls_have_heads_behind_positions_and_no_keyword_for_groups() -> 
         assert "enable_gqa" not in stream.keywords
         if count == 20:
             break
+
+
+def test_no_mask_takes_a_score_out_of_the_range_of_float16() -> None:
+    row = {axis: next(iter(levels)) for axis, levels in AXES.items()} | {
+        "mask": "floating mask, rows far below 0",
+        "dtype": "float16",
+        "L": "L of 16 to 63",
+        "scale": "scale above 2",
+        "scores": "keys far from 0",
+    }
+    for seed in range(20):
+        chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+        stream = stream_of(row, "sdpa", "top_left", chance, generator)
+        stream.draw()
+        query, key, _ = stream.tensors()
+        scores = (query * stream.keywords["scale"]) @ key.mT + stream.keywords["attn_mask"]
+        assert scores.isfinite().all(), stream.name

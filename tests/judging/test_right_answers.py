@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as fused
 
-from attnbench.judging.right_answers import error_of_all, error_of_rows, right_output
+from attnbench.judging.right_answers import error_of_all, error_of_rows, furthest, right_output
 from attnbench.subject.tensors import Inputs
 
 
@@ -42,6 +42,17 @@ def test_an_error_in_any_row_is_seen() -> None:
     assert error_of_rows(inputs, output, 1, [17]) > 100
     assert error_of_all(inputs, output, random.Random(0)) > 10
     assert error_of_rows(inputs, output, 0, [17]) <= 1.0
+
+
+def test_the_worst_element_is_found() -> None:
+    inputs = Inputs(drawn(2, 3, 30, 8), drawn(2, 3, 40, 8), drawn(2, 3, 41, 8)[..., :40, :])
+    output = fused(inputs.query, inputs.key, inputs.value)
+    right = float(output[1, 2, 17, 5])
+    for wrong in (9.0, math.nan):
+        output[1, 2, 17, 5] = wrong
+        place, got, expected = furthest(inputs, output, random.Random(0))
+        assert place == (1, 2, 17, 5)
+        assert [got, expected] == pytest.approx([wrong, right], abs=1e-6, nan_ok=True)
 
 
 def test_nan_is_an_error() -> None:

@@ -1,0 +1,58 @@
+"""What the judge says of a wrong answer to a call of its own."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench.cases.case import Case
+from attnbench.judging.decision import RefusedError
+from attnbench.judging.entry import Answer
+from attnbench.judging.fresh_calls import Caller, Stream
+
+
+class Zeros:
+    """A candidate whose answers are zeros of some shape."""
+
+    def __init__(self, *shape: int) -> None:
+        self.output = torch.zeros(*shape)
+
+    def call(self, tensors: list[Tensor], keywords: dict[str, Any]) -> Answer:
+        """The same answer for all."""
+        return Answer(self.output, 0.0, 0.0)
+
+    def again(self) -> Tensor:
+        """The last answer."""
+        return self.output
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.mark.parametrize(
+    ("style", "shape", "told"),
+    [
+        ("sdpa", (2, 3, 4, 5), r"output\[[01], [012], [0-3], [0-4]\] = 0, but should be -?\d"),
+        ("flash", (2, 4, 3, 5), r"output\[[01], [0-3], [012], [0-4]\] = 0, but should be -?\d"),
+        ("flash", (2, 3, 4, 5), r"the output has shape \(2, 3, 4, 5\) in torch.float32, but "),
+    ],
+)
+def test_a_wrong_answer_is_told_with_its_place(
+    style: str, shape: tuple[int, ...], told: str
+) -> None:
+    case = Case((2, 3), 4, 6, 8, 8, 5)
+    generator = torch.Generator().manual_seed(0)
+    stream = Stream(case, {}, style, generator, name="keys far from 0")
+    stream.draw()
+    caller = Caller(Zeros(*shape), lambda: Zeros(*shape), {}, random.Random(0))  # type: ignore[return-value]
+    with pytest.raises(RefusedError) as refused:
+        caller.call(stream)
+    text = str(refused.value)
+    assert re.match(f"the output is wrong: {told}", text), text
+    assert "with B=2, H=3, L=4, S=6, E=8, Ev=5, float32, keys far from 0" in text
+    assert text.endswith("a new process gives a wrong answer too")
