@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -124,6 +125,12 @@ class Outcome:
     def ok(self) -> bool:
         """Whether it passed or was skipped."""
         return self.status in GOOD
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        title = f"{self.status.upper()} {self.subject}: {self.invariant}"
+        text = "\n".join(filter(None, (title, self.reason, self.reproduce)))
+        return f'<pre style="white-space: pre-wrap">{html.escape(text)}</pre>'
 
     def to_data(self) -> dict[str, Any]:
         """The fields as plain data; NaN and infinities, which JSON lacks, become text."""

@@ -47,6 +47,9 @@ class Check:
     profile: str = "quick"
     seed: int | None = None
 
+    def __repr__(self) -> str:
+        return f"<check {self.invariant.name}>"
+
     def __call__(self, subject: Subject) -> None:
         """Pass the running test, skip it with the reason, or fail it with the outcome's text."""
         __tracebackhide__ = True

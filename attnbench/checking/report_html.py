@@ -27,7 +27,7 @@ def report_html(report: CheckReport) -> str:
     for name, outcomes in by_subject.items():
         failures = [outcome for outcome in outcomes if not outcome.ok]
         if failures:
-            text = f"<pre>{html.escape(finding_text(failures))}</pre>"
+            text = f'<pre style="white-space: pre-wrap">{html.escape(finding_text(failures))}</pre>'
             head = f"<summary>{html.escape(name)}</summary>"
             parts.append(f'<details open="">{head}{text}</details>')
     return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in report.notes)])

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 import attnbench
 from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.checking.api import select_invariants
 from attnbench.checking.coverage import HEAVY, Gap, coverage_of, gaps_of
 from attnbench.checking.outcomes import Outcome
+from attnbench.checking.parametrization import Check
 from attnbench.subject.lookup import resolve
 
 
@@ -124,6 +126,7 @@ def test_where_the_contract_raises_for_some_masks_the_rest_is_not_run() -> None:
     assert report.outcomes[1].reason == "not run: keeps_the_contract failed, and so would this"
 
 
-def test_a_subjects_repr_is_short() -> None:
+def test_the_reprs_of_a_subject_and_a_check_are_short() -> None:
     (subject,) = resolve(ScoringSpec(name="mine", make=lambda q, k: Dot(), equal_sizes=True))
     assert repr(subject) == "<scoring mine>"
+    assert repr(Check(select_invariants(["layouts_agree"])[0])) == "<check layouts_agree>"

@@ -26,3 +26,10 @@ def test_a_report_is_a_row_a_subject_and_its_failures_escaped() -> None:
 
 def test_a_report_without_failures_has_no_details() -> None:
     assert "<details" not in CheckReport(OUTCOMES[:1])._repr_html_()
+
+
+def test_a_finding_is_its_reason_and_the_way_to_see_it_again() -> None:
+    outcome = Outcome("mine<1>", "weights_sum_to_one", "failed", "a < b", command="attnbench check")
+    assert ElementTree.fromstring(outcome._repr_html_()).text == (
+        "FAILED mine<1>: weights_sum_to_one\na < b\nattnbench check"
+    )

@@ -112,7 +112,8 @@ def causal_corner(calls: Calls) -> Answer:
         return Answer.inferred(name, "square", f"L=S=4 is taken, L=3 S=5 raises {calls.raised}")
     for value, diagonal in (("top_left", 0), ("bottom_right", 2)):
         if same(wide, every.tril(diagonal)):
-            return Answer.inferred(name, value, f"L=3, S=5: query 0 sees {1 + diagonal} keys")
+            told = f"L=3, S=5: query 0 sees {1 + diagonal} of the keys"
+            return Answer.inferred(name, value, told)
     return Answer.ambiguous(name, "L=3, S=5: neither corner")
 
 
