@@ -188,3 +188,16 @@ def test_a_failure_of_the_debugging_backend_alone_is_no_failure(monkeypatch: Any
     (outcome,) = report.outcomes
     assert outcome.status == "skipped"
     assert "'aot_eager', which is for debugging, fails" in outcome.reason
+
+
+class RefusesAutocast(Attention):
+    def scores(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("expected scalar type Float but found BFloat16")
+        return super().scores(query, key, scale)
+
+
+def test_what_raises_under_autocast_is_no_wrong_output() -> None:
+    refused = run(mutant(RefusesAutocast), INVARIANTS["autocast_agrees"])
+    assert refused.status == "skipped", refused.reason
+    assert "a call under autocast raised RuntimeError: expected scalar type" in refused.reason
