@@ -55,6 +55,8 @@ class Decoder(nn.Module):
         scores = query @ key.mT * (1.0 if self.mistake == "unscaled_in_calls" and past else 0.25)
         weights = scores.masked_fill(~allowed, -1e9).softmax(-1)
         output: Tensor = weights @ value
+        if self.mistake == "nan_in_calls" and past:
+            return output * torch.nan
         return output + 1 if self.mistake == "shifted_in_calls" and past else output
 
 
@@ -127,6 +129,12 @@ def test_the_message_tells_what_a_wrong_output_depends_on(
     mistake: str, invariant: str, line: str
 ) -> None:
     assert line in told(spec(mistake), invariant)
+
+
+def test_what_is_not_finite_with_a_cache_is_told_as_that() -> None:
+    names = ["cached_calls_keep_the_contract", CUT]
+    report = attnbench.check(spec("nan_in_calls"), profile="quick", invariants=names)
+    assert "decoder: calls with a cache give NaN or infinity for finite inputs" in str(report)
 
 
 @pytest.mark.slow
