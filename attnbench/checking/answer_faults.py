@@ -15,6 +15,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import AttnbenchError, RefusalError
 from attnbench.processes.tracebacks import is_own_code
+from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -47,9 +48,10 @@ def fault_at(subject: Subject, case: Case) -> Fault | None:
         if change is not None:
             message = f"{subject.name} changes its input: {change}"
             return Fault("changes", message, "inputs_changed")
-        state = torch.get_rng_state()
+        generator = generator_of(case.device)
+        state = generator.get_state()
         repeat = subject.output(module, inputs)
-        drew = not torch.equal(state, torch.get_rng_state())
+        drew = not torch.equal(state, generator.get_state())
     except RefusalError:
         raise
     except (Exception, SystemExit) as error:

@@ -31,7 +31,7 @@ from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, Invariant
-from attnbench.subject.devices import check_device
+from attnbench.subject.devices import check_device, is_lost
 from attnbench.subject.lookup import installed, resolve
 from attnbench.subject.styles.callee import AdaptedSpec
 from attnbench.subject.subject import Subject
@@ -211,7 +211,8 @@ def outcomes_of(
 
     Once the subject's code has changed the suite, all are crashed. If the contract fails in a way
     that spoils every call, no other property is checked, since each would fail without adding
-    information. Torch's global generator is restored after each.
+    information; nor is any once an accelerator fails every call, as after an illegal access.
+    Torch's global generator is restored after each.
 
     Args:
         subject, invariants, profile, device, dtypes, seed: as in :func:`check`.
@@ -230,10 +231,14 @@ def outcomes_of(
         shrink=evidence,
     )
 
-    def spoils(outcome: Outcome) -> bool:
-        return spoils_all(subject, outcome, device, names or ())
+    def consequence(outcome: Outcome) -> str | None:
+        if outcome.failure is not None and is_lost(device):
+            return f"not run: {device} cannot be used since {outcome.invariant} failed"
+        if outcome.invariant == CONTRACT and spoils_all(subject, outcome, device, names or ()):
+            return f"not run: {CONTRACT} failed, and so would this"
+        return None
 
-    outcomes = _outcomes(subject, invariants, run, spoils, guard or SuiteGuard())
+    outcomes = _outcomes(subject, invariants, run, consequence, guard or SuiteGuard())
     return with_evidence(outcomes, subject, invariants) if evidence else outcomes
 
 
@@ -256,7 +261,7 @@ def _outcomes(
     subject: Subject,
     invariants: Iterable[Invariant],
     run: Callable[[Invariant], Outcome],
-    spoils: Callable[[Outcome], bool],
+    consequence_of: Callable[[Outcome], str | None],
     guard: SuiteGuard,
 ) -> Iterator[Outcome]:
     consequence: str | None = None
@@ -267,8 +272,8 @@ def _outcomes(
         with seeded():
             outcome = run(invariant)
             change = guard.change()
-            if change is None and invariant.name == CONTRACT and spoils(outcome):
-                consequence = f"not run: {CONTRACT} failed, and so would this"
+            if change is None:
+                consequence = consequence or consequence_of(outcome)
         if change is not None:
             outcome = Outcome(subject.name, invariant.name, "crashed", CHANGED.format(change))
         yield outcome

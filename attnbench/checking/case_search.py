@@ -25,6 +25,7 @@ from attnbench.checking.profiles import Profile, nearest_misses
 from attnbench.errors import InvariantViolation, RefusalError, UsageError
 from attnbench.oracle.references import NoReferenceError
 from attnbench.specs import Invariant
+from attnbench.subject.devices import is_lost
 from attnbench.subject.subject import Subject
 
 _SHRINK_CASES = 300
@@ -83,7 +84,7 @@ class CaseSearch:
             self._generate(seed, shrink)
         if self.error is None or self._origin is None:
             return
-        if shrink:
+        if shrink and not is_lost(self._origin[1].device):
             self._shrink(*self._origin)
         if self.store is not None:
             part, raw = self._origin

@@ -13,6 +13,7 @@ from attnbench.checking.outcomes import Outcome
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import Address
 from attnbench.specs import LayerSpec, MechanismSpec
+from attnbench.subject.devices import is_lost
 from attnbench.subject.lookup import resolve
 from attnbench.subject.subject import Subject
 
@@ -30,6 +31,8 @@ def outcomes(
 ) -> Iterator[Outcome]:
     """Yield the outcomes of the subject of an address as they come, and then that of a canary.
 
+    They end early if the device is lost.
+
     Args:
         target, profile, device, dtypes, invariants, seed: as in :func:`attnbench.check`.
         user_invariants: invariants that the user named.
@@ -40,7 +43,10 @@ def outcomes(
     (subject,), selection = planned(
         target, invariants=invariants, user_invariants=user_invariants, **options
     )
-    yield from outcomes_of(subject, selection, seed=seed, guard=guard, **options)
+    for outcome in outcomes_of(subject, selection, seed=seed, guard=guard, **options):
+        yield outcome
+        if outcome.failure is not None and is_lost(device):
+            break  # another process can use it
     if canary is not None:
         yield canary_outcome(subject, canary)
 

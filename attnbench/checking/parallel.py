@@ -27,6 +27,9 @@ _TRACING_IMPORTS = ("torch._dynamo", *_CHECK_IMPORTS)
 PRELOAD = ("torch._inductor.compile_fx", *_TRACING_IMPORTS)
 """The same with the compiler, which takes another second per child."""
 
+_STATUSES = {"raised": "error", "done": "crashed"}
+"""What an event says of the invariants that did not run, unless its kind does."""
+
 _FEW_SUBJECTS = 2
 
 _PIECES = 4
@@ -167,16 +170,20 @@ def _outcomes(
         pending[number] = replace(work, invariants=rest, broken=is_broken)
         yield _with_command(replace(outcome, subject=work.label), event.task)
         return
-    if event.kind == "done" or not work.invariants:
+    if not work.invariants:
         return
-    status = "error" if event.kind == "raised" else event.kind
-    invariant, rest = work.invariants[0], work.invariants[1:]
-    seconds = event.task.timeout_s if status == "timeout" else 0.0
-    reason = event.reason + "; --memory of attnbench check sets it" * event.over_memory
-    ending = Outcome(work.label, invariant, status, reason, seconds=seconds)
-    yield _with_command(ending, event.task)
+    status, rest = _STATUSES.get(event.kind, event.kind), work.invariants
+    if event.kind == "done":  # it ended early
+        place = "after one that made its device unusable"
+    else:
+        invariant, *_ = rest
+        rest, place = rest[1:], f"in {invariant}"
+        seconds = event.task.timeout_s if status == "timeout" else 0.0
+        reason = event.reason + "; --memory of attnbench check sets it" * event.over_memory
+        ending = Outcome(work.label, invariant, status, reason, seconds=seconds)
+        yield _with_command(ending, event.task)
     if event.kind == "raised" or not work.restarts:
-        reason = f"not run: {RESTARTS + 1} processes of the subject ended, the last in {invariant}"
+        reason = f"not run: {RESTARTS + 1} processes of the subject ended, the last {place}"
         if event.kind == "raised":
             reason = f"not run, for the reason given at {invariant}"
         for name in rest:

@@ -110,8 +110,10 @@ def _limit_processes() -> None:
 
 
 def _limit_resources(memory: int, file_size: int) -> None:
+    with open("/proc/self/statm") as pages:  # torch for CUDA alone maps more than the limit
+        mapped = int(pages.read().split()[0]) * resource.getpagesize()
     for what, most in (
-        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_AS, mapped + memory),
         (resource.RLIMIT_FSIZE, file_size),
         (resource.RLIMIT_CORE, 0),
     ):
@@ -240,7 +242,8 @@ def enter(given: dict[str, Any], report: int, work: Callable[[], None]) -> None:
     """Fork a sibling of this process, which confines itself and does some work.
 
     Args:
-        given: ``core``, ``scratch``, ``scratch_bytes``, ``file_size`` and ``memory``.
+        given: ``core``, ``scratch``, ``scratch_bytes``, ``file_size``, and ``memory`` in bytes
+            beyond what is mapped already.
         report: the pipe of reports, which the work does not have.
         work: what the sibling does, before it ends.
     """
@@ -259,7 +262,9 @@ def enter(given: dict[str, Any], report: int, work: Callable[[], None]) -> None:
         os.write(report, json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n")
         os._exit(1)
     os.close(report)
+    code = 1
     try:
         work()
+        code = 0
     finally:
-        os._exit(0)
+        os._exit(code)

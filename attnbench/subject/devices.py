@@ -13,6 +13,26 @@ def available_devices() -> list[str]:
     return ["cpu", *([accelerator.type] if accelerator is not None else [])]
 
 
+def is_lost(name: str) -> bool:
+    """Whether no call on an accelerator succeeds any more, as after an illegal access."""
+    if torch.device(name).type == "cpu":
+        return False
+    try:
+        torch.zeros(1, device=name).item()
+    except RuntimeError:
+        return True
+    return False
+
+
+def generator_of(name: str) -> torch.Generator:
+    """The generator that random calls on a device draw from."""
+    device = torch.device(name)
+    if device.type != "cuda":
+        return torch.default_generator
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
+
+
 def check_device(name: str) -> None:
     """Check that a device is available.
 

@@ -1,10 +1,20 @@
-"""What a check leaves behind in the process that it runs in."""
+"""What a check leaves behind in the process that it runs in, and on its device."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench import adapters
+from attnbench.checking import api, case_search, child_checks
 from attnbench.checking.api import outcomes_of, select_invariants
+from attnbench.checking.canaries import CANARY
+from attnbench.checking.reproduction import script
+from attnbench.registry.address import parse_address
+from attnbench.subject.devices import generator_of, is_lost
 from attnbench.subject.lookup import resolve
 
 
@@ -22,3 +32,63 @@ def test_whoever_takes_outcomes_one_by_one_has_threads_and_generator_of_his_own_
             assert torch.equal(torch.get_rng_state(), expected)
     finally:
         torch.set_num_threads(threads)
+
+
+class _Device:
+    """A device that fails every call after the first of several queries and keys."""
+
+    lost = False
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tensor:
+        self.lost = self.lost or query.shape[-2] * key.shape[-2] > 30
+        if self.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    @property
+    def spec(self) -> Any:
+        accepts = frozenset[str]()
+        return adapters.sdpa(self.attend, name="lost", accepts=accepts)
+
+
+NAMES = ["output_lies_within_values", "output_is_linear_in_values", "single_key_gets_weight_one"]
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> _Device:
+    found = _Device()
+    for module in (api, case_search, child_checks, script):
+        monkeypatch.setattr(module, "is_lost", lambda name: found.lost)
+    return found
+
+
+def test_after_a_device_is_lost_nothing_is_looked_at_there(device: _Device) -> None:
+    (subject,) = resolve(device.spec)
+    first, *others = outcomes_of(subject, select_invariants(NAMES), profile="quick")
+    assert first.status == "failed"
+    assert "illegal memory access" in first.reason
+    assert first.failure is not None
+    assert not first.failure.smallest  # a smaller case would fail as well, whatever it is
+    assert first.failure.script is None
+    assert {o.status for o in others} == {"skipped"}
+    assert others[0].reason == f"not run: cpu cannot be used since {first.invariant} failed"
+
+
+def test_the_process_of_a_check_ends_there_and_its_canary_is_heard(
+    device: _Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = (resolve(device.spec), select_invariants(NAMES))
+    monkeypatch.setattr(child_checks, "planned", lambda *given, **options: chosen)
+    options: dict[str, Any] = {"profile": "quick", "device": "cpu", "dtypes": None, "seed": None}
+    found = list(
+        child_checks.outcomes(
+            parse_address("dot"), invariants=NAMES, canary="finite_at_extremes", **options
+        )
+    )
+    assert [(o.subject, o.status) for o in found] == [("lost", "failed"), (CANARY, "failed")]
+
+
+def test_a_cpu_is_never_lost_and_draws_from_torchs_own_generator() -> None:
+    assert not is_lost("cpu")
+    assert is_lost("meta")  # where no number can be read
+    assert generator_of("cpu") is torch.default_generator

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import attnbench
+from attnbench.checking import parallel
 from attnbench.checking.api import planned
 from attnbench.checking.outcomes import COMPILING, CONTRACT, Outcome
 from attnbench.checking.parallel import preload, run_checks
-from attnbench.checking.works import shared_out, works_of
+from attnbench.checking.works import Work, shared_out, works_of
 from attnbench.errors import OptionError, UnknownNameError
+from attnbench.processes.pool import Event, Task
 from attnbench.registry.address import Address, parse_address
 from tests.cli_runs import HERE
 
@@ -97,3 +99,20 @@ def test_a_contract_that_was_recorded_as_failed_holds_for_what_is_left() -> None
     for count in (1, 2):  # ended before the others, and before what compiles
         found = run_checks(works, OPTIONS, **limits, recorded=whole[:count])
         assert [replace(o, seconds=0.0) for o in found] == whole[count:]
+
+
+def test_what_a_lost_device_left_unchecked_runs_in_another_process_and_then_is_said() -> None:
+    """A process whose device is unusable ends as if it were done."""
+    left = ("weights_sum_to_one", "finite_at_extremes")
+    work = Work(parse_address("scaled_dot"), left, "scaled_dot", restarts=1)
+    event = Event(Task("0", "", {"target": "scaled_dot"}), "done")
+    again: list[Work] = []
+    found = list(parallel._outcomes(event, {"0": work}, lambda number, work: again.append(work)))
+    assert found == []
+    assert again == [replace(work, restarts=0)]
+    found = list(parallel._outcomes(event, {"0": again[0]}, lambda number, work: None))
+    assert [(o.invariant, o.status) for o in found] == [(name, "crashed") for name in left]
+    assert found[0].reason == (
+        "not run: 2 processes of the subject ended, the last after one that made its device "
+        "unusable"
+    )

@@ -16,7 +16,7 @@ PYTHON = "/usr/bin/python3"
 """An interpreter that other users can read, too."""
 
 PROBE = """
-import json, os, shutil, socket, subprocess, sys
+import json, mmap, os, shutil, socket, subprocess, sys
 sys.path.append(os.path.dirname(__file__))
 import cell
 def refused(attempt):
@@ -44,8 +44,11 @@ def probe():
     "programs of its own": refused(lambda: runs("mine")) and refused(lambda: runs("/dev/shm/mine")),
     "programs in memory": refused(lambda: os.memfd_create("mine")),
     "programs": refused(lambda: subprocess.run(["/bin/true"], check=True)),
+    "memory": refused(lambda: mmap.mmap(-1, 1 << 26)),
+    "too much memory": refused(lambda: mmap.mmap(-1, 1 << 31)),
     }
     os.write(int(sys.argv[2]), json.dumps(found).encode())
+mapped = mmap.mmap(-1, 1 << 32)  # as much as torch for CUDA maps
 cell.enter(json.loads(sys.argv[1]), int(sys.argv[3]), probe)
 """
 
@@ -101,3 +104,5 @@ def test_cell_refuses_what_it_says(folder: Path, user: int | None) -> None:
     assert report["missing"] == {} or set(report["missing"].values()) != {""}
     assert not found["scratch"]
     assert not found["programs"]
+    assert not found["memory"]
+    assert found["too much memory"]

@@ -23,7 +23,7 @@ def capture(calls: Sequence[Callable[[], object]], device: torch.device) -> Call
         device: a CUDA device.
 
     Raises:
-        RefusalError: the calls cannot be capture, because one waits for the device or changes the
+        RefusalError: the calls cannot be captured, because one waits for the device or changes the
             inputs of the next.
     """
     if any(getattr(call, "appends", False) for call in calls):
@@ -48,8 +48,8 @@ def capture(calls: Sequence[Callable[[], object]], device: torch.device) -> Call
             raise
         message = (str(error).splitlines() or [""])[0]
         raise RefusalError(
-            f"it cannot be capture in a CUDA graph ({type(error).__name__}: {message}); measure it "
-            "with '--timing call'."
+            f"it cannot be captured in a CUDA graph ({type(error).__name__}: {message}); measure "
+            "it with '--timing call'."
         ) from error
     replay: Callable[[], None] = graph.replay
     return replay

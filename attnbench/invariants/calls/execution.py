@@ -14,6 +14,7 @@ from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary, placed_at
 from attnbench.specs import KINDS
+from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -76,9 +77,10 @@ def calls_leave_no_trace(subject: Subject, case: Case) -> None:
     """The same inputs give the same output after any other calls."""
     base = Baseline(subject, case)
     state = {name: tensor.clone() for name, tensor in base.module.state_dict().items()}
-    drawn = torch.default_generator.get_state()
+    generator = generator_of(case.device)
+    drawn = generator.get_state()
     first = base.output.clone()
-    if not torch.equal(torch.default_generator.get_state(), drawn):
+    if not torch.equal(generator.get_state(), drawn):
         raise InvariantViolation(
             "a call in evaluation mode drew numbers from torch's global generator, but should "
             "draw none: whoever seeds it gets other numbers after the call than without it"
@@ -203,12 +205,13 @@ def training_equals_evaluation(subject: Subject, case: Case) -> None:
         base, told = base.on(base.inputs.replace(scale=0.3)), " and with scale=0.3"
     expected = base.output
     base.module.train()
-    torch.default_generator.manual_seed(case.seed)  # every device's takes longer than the call
-    state = torch.get_rng_state()
+    generator = generator_of(case.device)
+    generator.manual_seed(case.seed)
+    state = generator.get_state()
     got = base.run(base.inputs)
     # few units, each of which is seldom dropped, often give the same twice
-    drew = not torch.equal(got, expected) and not torch.equal(state, torch.get_rng_state())
-    torch.default_generator.manual_seed(case.seed + 1)
+    drew = not torch.equal(got, expected) and not torch.equal(state, generator.get_state())
+    generator.manual_seed(case.seed + 1)
     if drew or not torch.equal(got, base.run(base.inputs)):
         raise RefusalError("in training it is random")
     base.module.eval()

@@ -26,6 +26,7 @@ from attnbench.invariants.toolkit.layer_calls import (
 )
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
+from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
 
 _MASKS = ("none", "padding")
@@ -37,7 +38,7 @@ def checkpointing_changes_nothing(layer: LayerCase) -> None:
     layer.module.train()
     gradients, outputs = [], []
     for how in ("plain", "checkpointed"):
-        torch.default_generator.manual_seed(layer.case.seed)
+        generator_of(layer.case.device).manual_seed(layer.case.seed)
         hidden = layer.hidden.detach().clone().requires_grad_()
 
         def run(given: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from attnbench.errors import InvariantViolation, UsageError
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.references import allowed_and_bias
+from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -187,7 +188,7 @@ class SameDraws(Baseline):
 
     def seeded(self) -> nn.Module:
         """The module, before its next call."""
-        torch.default_generator.manual_seed(self.case.seed)
+        generator_of(self.case.device).manual_seed(self.case.seed)
         for name, kept in self.kept.items():
             buffer = self.module.get_buffer(name)
             if not torch.equal(buffer, kept):  # a training call has moved it, as a spectral norm's

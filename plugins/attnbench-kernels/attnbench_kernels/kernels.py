@@ -69,7 +69,7 @@ def gaussian(
 
 
 def _on_known_devices(case: attnbench.Case) -> str | None:
-    if case.device in ("cpu", "cuda"):
+    if case.device.partition(":")[0] in ("cpu", "cuda"):
         return None
     return f"written for the CPU and for CUDA, and not tried on {case.device}"
 

@@ -1,6 +1,6 @@
 """Print what a GPU's units allow the Triton kernels, and what their machine code needs.
 
-    python gpu_limits.py [--length 4096] [--units 128] [--features 128]
+    python gpu_limits.py [--length 4096] [--units 128] [--features 128] [--measure]
 
 The kernels are compiled for compute capability 9.0, which needs Triton and no GPU. Counted are the
 instructions that a thread needs for a tile: of the loops over hidden units and rows alone, with the
@@ -9,7 +9,8 @@ multiprocessor starts 128 lanes a cycle, and special functions on sixteen lanes 
 them stand what the arithmetic of those loops would take, written down in KERNELS, what four
 multiply-adds and a special function a term would take, and the time to read and write each tensor
 once. Clock, multiprocessors and bandwidth are those of the H200's data sheet; a prediction is a
-count of what the busiest unit has to do, and no measurement.
+count of what the busiest unit has to do, and no measurement. With ``--measure`` each kernel is
+timed on the GPU that is there, by torch's profiler: the mean of twenty calls.
 """
 
 from __future__ import annotations
@@ -113,12 +114,47 @@ def is_usual(loop: list[str]) -> bool:
     return "MUFU.RCP" in text and not re.search("MUFU.EX2|FMNMX", text)
 
 
+def measured(length: int, units: int, features: int) -> dict[str, float]:
+    """Milliseconds of each kernel on this machine's GPU."""
+    import torch
+    from attnbench_kernels.pairwise import pairwise_attention
+    from torch.profiler import ProfilerActivity, profile
+
+    sizes = {"a": units, "b": units, "value": features}
+    leaves = {
+        n: torch.randn(1, length, size, device="cuda", requires_grad=True)
+        for n, size in sizes.items()
+    }
+    w = torch.randn(units, device="cuda", requires_grad=True)
+
+    def call() -> None:
+        output = pairwise_attention(*(leaves[n] for n in "ab"), w, leaves["value"], None, False)
+        output.sum().backward()
+
+    call()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+    times = {event.key: event.device_time_total / event.count for event in found.key_averages()}
+    return {name: times[name] / 1e3 for name in KERNELS}
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name, size in (("length", 4096), ("units", 128), ("features", 128)):
         parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument("--measure", action="store_true", help="on the GPU of this machine")
     options = parser.parse_args()
+    if options.measure:
+        import torch
+
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+        sizes = options.length, options.units, options.features
+        for name, time in measured(*sizes).items():
+            print(f"{KERNELS[name].title}: {time:.3f} ms")
+        return
     from attnbench_kernels.triton_loops import arguments, backward, tiles
 
     pairs = tiles.HEIGHT.value * tiles.BREADTH.value // (32 * arguments.OPTIONS["num_warps"])

@@ -1,6 +1,6 @@
 """Print how fast the kernels are, beside the textbook form and torch's fused attention.
 
-    python kernel_table.py [--threads 2] [--rounds 15] [--memory]
+    python kernel_table.py [--threads 2] [--rounds 15] [--memory] [--device cuda]
 
 attnbench's own measuring takes the numbers: the two sides of a ratio take slots in turn, in blocks,
 in one process and warm. A ratio is the median over its blocks, a time a low quantile of a side's
@@ -35,7 +35,6 @@ from attnbench.benchmark.timing.clocks import WALL_CLOCK
 from attnbench.benchmark.timing.slots import Timer, settled
 
 SIZES = [(4, 256, 256, 128, 64), (2, 1024, 1024, 128, 128), (1, 2048, 2048, 64, 64)]
-CPU = torch.device("cpu")
 Call = Callable[[], object]
 
 
@@ -53,11 +52,11 @@ def timers(row: Row, contract: Contract) -> dict[str, Timer]:
     """A timer for each side, all with one clock."""
     for side in row.sides.values():
         side()
-    found = {name: Timer(side, CPU, contract.pace("cpu")) for name, side in row.sides.items()}
+    device = torch.get_default_device()
+    pace = contract.pace(str(device))
+    found = {name: Timer(side, device, pace) for name, side in row.sides.items()}
     if len({timer.clock for timer in found.values()}) > 1:
-        found = {
-            n: Timer(side, CPU, contract.pace("cpu"), WALL_CLOCK) for n, side in row.sides.items()
-        }
+        found = {name: Timer(side, device, pace, WALL_CLOCK) for name, side in row.sides.items()}
     return found
 
 
@@ -65,7 +64,7 @@ def lines(row: Row, contract: Contract, chance: random.Random) -> Iterator[str]:
     """The lines of a row, one for each ratio."""
     blocks: dict[tuple[str, str], list[Block]] = {}
     slots: dict[str, list[Slot]] = {name: [] for name in row.sides}
-    with settled(CPU):
+    with settled(torch.get_default_device()):
         timed = timers(row, contract)
         for above, below in row.goals:
             fewer = row.slow & {above, below}
@@ -167,7 +166,7 @@ def other_rows() -> Iterator[Row]:
 def peak_mib(call: Call) -> float:
     """MiB that a call needs at once, beyond what there was."""
     call()
-    return peak_bytes(call, CPU) / 2**20
+    return peak_bytes(call, torch.get_default_device()) / 2**20
 
 
 def print_memory() -> None:
@@ -193,11 +192,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--memory", action="store_true", help="also the peaks at 8192")
     parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--device", default="cpu", help="the goals are those of a CPU")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    torch.set_default_device(options.device)
     torch.manual_seed(0)
     contract = Contract(threads=options.threads, blocks=options.rounds)
-    print(f"torch {torch.__version__}, {options.threads} threads, {options.rounds} blocks")
+    print(
+        f"torch {torch.__version__}, {options.threads} threads, {options.rounds} blocks, "
+        f"{torch.cuda.get_device_name() if options.device != 'cpu' else 'CPU'}"
+    )
     print("| B, L, S, h or E, Ev | times, ms | ratio | goal | disturbed |\n|---|---|---|---|---|")
     chance = random.Random(0)  # noqa: S311 -- an order, not a secret
     for row in [*additive_rows(), *other_rows()]:

@@ -1,4 +1,7 @@
-"""The Triton kernels, run on the CPU by Triton's interpreter, each in a process of its own."""
+"""The Triton kernels, each in a process of its own.
+
+They run on the CPU by Triton's interpreter and, where there is a GPU, compiled for it too.
+"""
 
 import contextlib
 import importlib.util
@@ -17,6 +20,13 @@ from attnbench_kernels import library, online, sums
 pytestmark = pytest.mark.slow
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+everywhere = pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=needs_triton),
+        *(["cuda"] if torch.cuda.is_available() else []),
+    ],
 )
 
 AGREES = """
@@ -135,7 +145,7 @@ value, mask = torch.randn(2, 9, 4), torch.rand(1, 5, 9) < 0.9
 mask[..., 0] = True
 module = attnbench.get("additive").make(6, 6)
 leaves = [t.requires_grad_() for t in (torch.randn(2, 5, 6), torch.randn(2, 9, 6))]
-attnbench.attention.masks._captured = lambda lens: True
+attnbench.attention.masks.is_concrete = lambda lens: False  # as while a graph is captured
 with Watched():
     for given, squares in ((mask, False), (torch.randn(1, 5, 9), True), (None, False)):
         found = triton_loops.attend(a, b, w, value, given, given is None, squares)
@@ -171,29 +181,31 @@ except ValueError as error:
 """
 
 
-def script(source: str, *arguments: str, **environment: str) -> str:
-    """What a script prints under the interpreter."""
+def script(source: str, *arguments: str, device: str = "cpu", interpret: str = "1") -> str:
+    """What a script prints under the interpreter, or on a GPU."""
+    default = f"import torch\ntorch.set_default_device({device!r})\n"
+    where = {library.VARIABLE: library.TRITON, "TRITON_INTERPRET": interpret}
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(source), *arguments],
-        env={**os.environ, library.VARIABLE: library.TRITON, **environment},
+        [sys.executable, "-W", "ignore", "-c", default + textwrap.dedent(source), *arguments],
+        env={**os.environ, **(where if device == "cpu" else {})},
         capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
     return run.stdout.strip()
 
 
-@needs_triton
-def test_it_agrees_with_the_plain_form_for_all_masks_heads_and_dtypes() -> None:
-    assert script(AGREES, TRITON_INTERPRET="1").startswith("Triton ")
+@everywhere
+def test_it_agrees_with_the_plain_form_for_all_masks_heads_and_dtypes(device: str) -> None:
+    assert script(AGREES, device=device).startswith("Triton " if device == "cpu" else "")
 
 
-@needs_triton
+@everywhere
 @pytest.mark.parametrize("case", CASES)
-def test_several_tiles_are_exact_and_repeatable_in_every_form(case: Any) -> None:
-    assert script(TILES, case, TRITON_INTERPRET="1") == "done"
+def test_several_tiles_are_exact_and_repeatable_in_every_form(case: Any, device: str) -> None:
+    assert script(TILES, case, device=device) == "done"
 
 
-@needs_triton
+@everywhere
 @pytest.mark.parametrize(
     ("size", "weight", "most"),
     [
@@ -202,19 +214,19 @@ def test_several_tiles_are_exact_and_repeatable_in_every_form(case: Any) -> None
     ],
 )
 def test_units_that_cancel_or_are_nearly_zero_keep_their_accuracy(
-    size: Any, weight: Any, most: Any
+    size: Any, weight: Any, most: Any, device: str
 ) -> None:
-    assert float(script(ROUNDS, str(size), str(weight), TRITON_INTERPRET="1")) < most
+    assert float(script(ROUNDS, str(size), str(weight), device=device)) < most
 
 
-@needs_triton
-def test_no_call_waits_for_the_device_so_that_a_graph_can_capture_it() -> None:
-    assert script(WAITS, TRITON_INTERPRET="1") == "done"
+@everywhere
+def test_no_call_waits_for_the_device_so_that_a_graph_can_capture_it(device: str) -> None:
+    assert script(WAITS, device=device) == "done"
 
 
 @needs_triton
 def test_a_mask_whose_rows_lie_4_gib_apart_is_read_where_it_lies(tmp_path: Path) -> None:
-    assert script(FAR, str(tmp_path / "mask"), TRITON_INTERPRET="1") == "done"
+    assert script(FAR, str(tmp_path / "mask")) == "done"
 
 
 class Launch:
@@ -258,7 +270,7 @@ def test_items_by_the_million_fit_into_the_grid_of_a_gpu_and_start_on_the_tensor
 
 
 def test_on_a_cpu_it_is_refused_without_the_interpreter() -> None:
-    said = script(WITHOUT, TRITON_INTERPRET="0")
+    said = script(WITHOUT, interpret="0")
     assert said.startswith("ATTNBENCH_LOOPS=triton on a CPU needs Triton, and TRITON_INTERPRET=1")
 
 
@@ -327,5 +339,5 @@ for outcome in report.outcomes:
 print("ok" if report.ok else "not ok")
 """
     names = ["agrees_with_float64", "masked_slots_are_inert", "gradients_are_right"]
-    told = script(source.replace("attnbench_names", repr(names)), TRITON_INTERPRET="1")
+    told = script(source.replace("attnbench_names", repr(names)))
     assert told.splitlines()[-1] == "ok", told
