@@ -9,6 +9,7 @@ exits with 2. Each is also a built-in exception of the matching kind: ``ValueErr
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -173,7 +174,10 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
         text = f"{where} = {got:{digits}}, but {self._should()} {expected:{digits}}"
         if self.allowed is None:
             return text
-        off = "" if self.error is None else f"; off by {self.error:.3g} times that"
+        if not self.allowed:
+            return f"{text} (they must be equal)"
+        is_finite = self.error is not None and math.isfinite(self.error)
+        off = f"; off by {self.error:.3g} times that" if is_finite else ""
         return f"{text} (± {self.allowed:.2g}{off})"
 
     def _should(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from attnbench.cases.case import Case
@@ -91,7 +92,7 @@ def failure_text(outcome: Outcome, statement: str = "", others: Sequence[Outcome
         lines.append(filled("property: ", statement))
     lines.append(textwrap.indent(outcome.reason, "  "))
     if outcome.failure is not None:
-        lines += _lines_of(outcome.failure)
+        lines += _lines_of(outcome.failure, outcome.reason)
     lines += _other_failures(others)
     lines += _reproduction(outcome, others)
     return "\n".join([*lines, *_by_design(outcome, others)])
@@ -107,8 +108,8 @@ def _by_design(lead: Outcome, others: Iterable[Outcome]) -> list[str]:
     return [f"  by design? {text}" for text in dict.fromkeys(told if every else told[:1]) if text]
 
 
-def _lines_of(failure: Failure) -> list[str]:
-    """The calls, the case and the error of a failure."""
+def _lines_of(failure: Failure, reason: str) -> list[str]:
+    """The calls, the case and the error of a failure, unless the reason says how large it is."""
     lines = [f"  in the calls: {failure.program}"] if failure.program else []
     if failure.case:
         title = "smallest counterexample" if failure.smallest else "counterexample"
@@ -118,7 +119,8 @@ def _lines_of(failure: Failure) -> list[str]:
         else:
             lines.append(f"  {title}: {case_in_words(failure.case)}")
             lines.append(f"    case {failure.case}{replayed}")
-    if failure.multiple is not None:
+    told = failure.multiple is None or not isfinite(failure.multiple) or "times that" in reason
+    if not told:
         lines.append(f"  error: {failure.multiple:.3g} times what is allowed")
     return lines
 

@@ -27,6 +27,18 @@ def test_values_that_six_digits_do_not_tell_apart_get_more() -> None:
     assert "= 1.0000000000000002, but the call before has 1 " in said(1 + 2**-52, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("got", "tolerance", "told"),
+    [
+        (2.0, 0.0, "output[1] = 2, but the call before has 1 (they must be equal)"),
+        (torch.inf, 0.5, "output[1] = inf, but the call before has 1 (± 0.5)"),
+        (torch.nan, 0.5, "output[1] = nan, but the call before has 1 (± 0.5)"),
+    ],
+)
+def test_no_error_is_told_as_a_multiple_of_nothing(got: float, tolerance: float, told: str) -> None:
+    assert said(got, 1.0, tolerance) == told
+
+
 def test_nan_agrees_with_nothing_and_says_so() -> None:
     text = said(math.nan, math.nan)
     assert text == "output[1] = nan, and the call before has nan too: NaN agrees with nothing"

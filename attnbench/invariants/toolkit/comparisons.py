@@ -92,9 +92,8 @@ def agree_within(
     excess = (a - b).abs() / allowed.clamp_min(1e-300)
     excess = excess.masked_fill(a == b, 0.0).nan_to_num(nan=float("inf"), posinf=float("inf"))
     worst = int(excess.flatten().argmax())
-    factor = float(excess.flatten()[worst])
+    x, y, t, factor = (float(v.flatten()[worst]) for v in (a, b, allowed, excess))
     if factor > 1.0:
-        x, y, t = (float(v.flatten()[worst]) for v in (a, b, allowed))
         violation = InvariantViolation(
             quantity=what,
             place=_place(worst, a.shape),
@@ -102,7 +101,7 @@ def agree_within(
             expected=y,
             other=other or "",
             allowed=t,
-            error=factor,
+            error=factor if t else float("inf"),
             compared={"got": got, "expected": expected},
         )
         raise violation.reworded(f"{violation}: {why}") if why else violation
