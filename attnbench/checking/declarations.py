@@ -33,4 +33,6 @@ def declaration(subject: Subject, invariant: str) -> str:
     conventions = getattr(spec, "conventions", None)
     if key in keys and conventions is not None and key not in conventions:
         return f"the convention {key} says so (--convention {key}=VALUE): {values}"
+    if getattr(spec, "style", None) and subject.address.source is not None:  # it has no spec
+        return f'--exempt "{invariant}=why" skips it'
     return f'exempt={{"{invariant}": "why"}} in the spec skips it'

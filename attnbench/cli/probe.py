@@ -10,6 +10,8 @@ from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
 
 _TIMEOUT_S = 120.0
+_NONE = {"inferred": "that of the inputs", "not taken": "", "ambiguous": ""}
+"""What an answer without a value means: only an internal dtype is inferred to be none."""
 
 
 def command(
@@ -38,7 +40,7 @@ def command(
         print_json(result)
     else:
         rows = [
-            {**row, "value": "" if row["value"] is None else row["value"]}
+            {**row, "value": row["value"] if row["value"] is not None else _NONE[row["status"]]}
             for row in result["answers"]
         ]
         print_table(rows, empty="Nothing was asked.")

@@ -174,8 +174,8 @@ def _ending(tape: Tape, violation: InvariantViolation) -> tuple[set[int], list[s
         condition = tape.source(compared["condition"], reads)
         value = tape.source(compared["values"], reads)
         lines = [
-            f"value = {value}{index}.item()",
-            f"print({label!r}, value)",
+            f"got = {value}{index}.item()",
+            f"print({label!r}, got)",
             f"assert {condition}{index}, {f'but should be {violation.expected}'!r}",
         ]
         return reads, lines

@@ -15,6 +15,7 @@ from typing import Any
 
 from attnbench.checking.reproduction.source_lines import Unwritable
 from attnbench.specs import KernelSpec, LayerSpec, MechanismSpec, ScoringSpec
+from attnbench.subject.styles.callee import AdaptedSpec
 
 Spec = ScoringSpec | KernelSpec | MechanismSpec | LayerSpec
 
@@ -39,6 +40,8 @@ def source_of(spec: Spec, field: str) -> Source:
     """
     function = attrgetter(field)(spec)
     function = getattr(function, "__wrapped__", function) if field == "make" else function
+    if field == "make" and isinstance(spec, AdaptedSpec) and (made := _adapted(spec)):
+        return made
     module = sys.modules.get(getattr(function, "__module__", type(function).__module__))
     if module is None:
         raise Unwritable(f"{field} of {spec.name} comes from no module")
@@ -56,6 +59,17 @@ def source_of(spec: Spec, field: str) -> Source:
         if other is spec or getattr(member, "__wrapped__", member) is function:
             return Source(imports, f"{text.replace('@', import_name)}.{field}")
     return _full_source(function)
+
+
+def _adapted(spec: AdaptedSpec) -> Source | None:
+    """The source text of what an adapter made of a callee that can be imported."""
+    name = getattr(spec.callee, "__name__", "")
+    module = sys.modules.get(getattr(spec.callee, "__module__", ""))
+    if module is None or getattr(module, name, None) is not spec.callee:
+        return None
+    lines = (f"import {_importable_name(module)}", f"from attnbench.adapters import {spec.style}")
+    text = f"{spec.style}({_importable_name(module)}.{name}).make"
+    return Source((*_imports(module), *lines), text)
 
 
 def _imports(module: ModuleType) -> tuple[str, ...]:

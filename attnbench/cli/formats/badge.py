@@ -11,7 +11,8 @@ def render(findings: Findings) -> str:
     """How many properties hold, or how many fail, with a colour."""
     report = findings.report
     holding, failing = len(report.of("passed")), len(findings.failures)
-    text = f"{holding} properties hold" if report.ok else f"{failing} of {holding + failing} fail"
+    held = "1 property holds" if holding == 1 else f"{holding} properties hold"
+    text = held if report.ok else f"{failing} of {holding + failing} fail"
     if not holding and not failing:
         text = "nothing checked"
     colour = "brightgreen" if report.ok else "red" if failing else "lightgrey"

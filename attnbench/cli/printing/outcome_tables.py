@@ -93,8 +93,7 @@ class Screen:
         name = f"{outcome.subject:{self._subject_width}}  " if self._several else ""
         head = f"{outcome.status:{_STATUS_WIDTH}}  {name}{outcome.invariant}"
         column = _STATUS_WIDTH + 2 + len(name) + self._width
-        cases = "case" if outcome.cases == 1 else "cases"
-        message = f"{outcome.seconds:6.2f} s  {outcome.cases:3} {cases}"
+        message = f"{outcome.seconds:6.2f} s  {_cases(outcome.cases, 3)}"
         if outcome.status == "passed":
             message += f": {outcome.reason}"
         elif outcome.status == "skipped":
@@ -111,9 +110,15 @@ class Screen:
         message = counts_text(CheckReport(tuple(outcomes)))
         seconds = sum(outcome.seconds for outcome in outcomes)
         cases = sum(outcome.cases for outcome in outcomes)
-        head, column = f"{'see above' if failures else 'ok':9}  {subject}", 11 + self._subject_width
-        message = f"{seconds:6.1f} s  {cases} cases: {message}"
+        said = "ok" if any(outcome.status == "passed" for outcome in outcomes) else "skipped"
+        head = f"{'see above' if failures else said:9}  {subject}"
+        column = 11 + self._subject_width
+        message = f"{seconds:6.1f} s  {_cases(cases)}: {message}"
         print_line(_two_parts(head, column, message), "failed" if failures else "passed")
+
+
+def _cases(count: int, width: int = 0) -> str:
+    return f"{count:{width}} {'case' if count == 1 else 'cases'}"
 
 
 def _two_parts(head: str, column: int, text: str) -> str:

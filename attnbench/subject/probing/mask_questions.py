@@ -107,7 +107,7 @@ def causal_corner(calls: Calls) -> Answer:
     wide, own = calls.reach(3, 5, **given), calls.reach(4, 4, **given)
     every = torch.ones(3, 5, dtype=torch.bool)
     if not same(own, square):
-        return Answer.ambiguous(name, "at L=S=4 the future is not hidden, or the call raises")
+        return Answer.ambiguous(name, "at L=S=4 it raises, or does not hide exactly the future")
     if wide is None:
         return Answer.inferred(name, "square", f"L=S=4 is taken, L=3 S=5 raises {calls.raised}")
     for value, diagonal in (("top_left", 0), ("bottom_right", 2)):

@@ -90,7 +90,7 @@ def test_a_summary_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("outcomes", "message", "color"),
     [
-        (OUTCOMES[:1], "1 properties hold", "brightgreen"),
+        (OUTCOMES[:1], "1 property holds", "brightgreen"),
         (OUTCOMES, "3 of 4 fail", "red"),
         ((), "nothing checked", "lightgrey"),
     ],

@@ -46,6 +46,15 @@ def test_a_subject_is_as_wide_as_the_terminal(
     assert "ok soft 1.6 s 33 cases: 2 passed, 1 skipped" in " ".join(" ".join(lines).split())
 
 
+def test_a_subject_that_was_skipped_is_not_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen({"soft": 1, "multi_head": 1}, STATEMENTS)
+    screen.add(Outcome("soft", "layouts_agree", "skipped", "not here"))
+    screen.add(Outcome("multi_head", "layouts_agree", "passed", "1 drawn", 1, 0.1))
+    first, second = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert first == "skipped soft 0.0 s 0 cases: 1 skipped"
+    assert second == "ok multi_head 0.1 s 1 case: 1 passed"
+
+
 def test_an_outcome_in_a_pipe_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
