@@ -41,7 +41,7 @@
   find.addEventListener("input", filter);
   Object.values(choices).forEach((list) => list.addEventListener("change", filter));
   document.addEventListener("click", (event) => {  // a finger cannot point
-    document.getElementById("told").textContent = event.target.closest("td[title]")?.title ?? "";
+    document.getElementById("told").textContent = event.target.closest("td[title], i[title]")?.title ?? "";
   });
   filter();
 })();

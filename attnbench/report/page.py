@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
     entries = []
     for title, family in curves(table).items():
         times = [time for curve in family for _, time in (*curve.points, *curve.baseline)]
+        times += [time for curve in family for _, *ends in curve.bars for time in ends]
         panels = [
             {
                 "subject": curve.subject,
@@ -78,6 +80,7 @@ def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
                     f"time of {curve.subject} over L = S",
                     curve.points,
                     curve.baseline,
+                    curve.bars,
                     curve.lengths,
                     times,
                 ),
@@ -88,6 +91,18 @@ def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
     return entries
 
 
+def _pictures(table: Sequence[Row]) -> dict[str, Markup]:
+    """Time against memory, for each case that at least three subjects take, by its title."""
+    pictures = {}
+    for _, members in groupby(table, key=lambda row: row.group):
+        group = list(members)
+        points = [(r.subject, r.time_s, r.peak_bytes) for r in group if r.time_s and r.peak_bytes]
+        if len(points) > 2:
+            title = _description(group[0]).partition(", ")[2].rpartition(": ")[0]
+            pictures[title] = svg.scatter(f"time against memory, {title}", points)
+    return pictures
+
+
 def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> list[dict[str, Any]]:
     """One entry per subject: counts by status, failures, and its ratios to the baseline."""
     entries = []
@@ -96,6 +111,7 @@ def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> li
         entries.append(
             {
                 "subject": name,
+                "all": sorted(results, key=lambda o: str(o["invariant"])),
                 "passed": sum(o["status"] == "passed" for o in results),
                 "skipped": [o for o in results if o["status"] == "skipped"],
                 "wrong": [o for o in results if o["status"] not in ("passed", "skipped")],
@@ -170,6 +186,7 @@ def render(
         formulas=_formulas(formulas or {}),
         unknown=sorted({r.subject for r in records} - set(formulas or {}), key=texts.natural),
         scaling=_scaling(table),
+        pictures=_pictures(table),
         outcomes=_outcomes(outcomes, table),
         heat_maps={
             name: svg.heat_map(f"weights of {name}", weights, largest)

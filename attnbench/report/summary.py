@@ -113,6 +113,7 @@ class Curve:
         lengths: all recorded lengths of any subject, with or without a valid time.
         slope: slope of the logarithms, by least squares; 2 means four times the time at twice the
             length.
+        bars: length, and the quartiles of the time.
     """
 
     subject: str
@@ -120,6 +121,7 @@ class Curve:
     baseline: tuple[tuple[int, float], ...]
     lengths: tuple[int, ...]
     slope: float
+    bars: tuple[tuple[int, float, float], ...]
 
 
 def slope(points: Sequence[tuple[int, float]]) -> float:
@@ -130,8 +132,8 @@ def slope(points: Sequence[tuple[int, float]]) -> float:
 
 
 def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
-    """Curves of subjects with at least three lengths, by a title with the fixed parameters."""
-    families: dict[str, dict[str, dict[int, float]]] = {}
+    """Curves of subjects with at least two lengths, by a title with the fixed parameters."""
+    families: dict[str, dict[str, dict[int, tuple[float, float, float]]]] = {}
     lengths_by_title: dict[str, set[int]] = {}
     baselines: dict[str, str] = {}
     for row in table:
@@ -147,14 +149,18 @@ def curves(table: Iterable[Row]) -> dict[str, list[Curve]]:
         lengths_by_title.setdefault(title, set()).add(row.kv_len)
         if row.time_s is not None:
             lengths = families.setdefault(title, {}).setdefault(row.subject, {})
-            lengths[row.kv_len] = row.time_s
-    result = {}
+            quartiles = row.time_q1_s or row.time_s, row.time_q3_s or row.time_s
+            lengths[row.kv_len] = row.time_s, *quartiles
+    result: dict[str, list[Curve]] = {}
     for title, subjects in families.items():
-        base = tuple(sorted(subjects.get(baselines[title], {}).items()))
-        points = {name: tuple(sorted(p.items())) for name, p in subjects.items() if len(p) >= 3}
-        if points:
-            sizes = tuple(sorted(lengths_by_title[title]))
-            result[title] = [Curve(n, p, base, sizes, slope(p)) for n, p in sorted(points.items())]
+        sizes = tuple(sorted(lengths_by_title[title]))
+        base = tuple((n, t[0]) for n, t in sorted(subjects.get(baselines[title], {}).items()))
+        for name, times in sorted(subjects.items()):
+            if len(times) > 1:
+                points = tuple((n, t[0]) for n, t in sorted(times.items()))
+                bars = tuple((n, low, high) for n, (_, low, high) in times.items())
+                curve = Curve(name, points, base, sizes, slope(points), bars)
+                result.setdefault(title, []).append(curve)
     return result
 
 

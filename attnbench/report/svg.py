@@ -123,6 +123,7 @@ def panel(
     title: str,
     points: Sequence[tuple[int, float]],
     baseline: Sequence[tuple[int, float]],
+    bars: Sequence[tuple[int, float, float]],
     lengths: Sequence[int],
     times: Sequence[float],
 ) -> Markup:
@@ -131,6 +132,7 @@ def panel(
     Args:
         title: title for screen readers.
         points, baseline: pairs of length and seconds.
+        bars: a length and the ends of its interval in seconds.
         lengths, times: those of all panels in a group, which share their axes; one of these lengths
             between two neighbouring points is a gap.
     """
@@ -139,7 +141,28 @@ def panel(
     body = _grid(x, y)
     if baseline:
         body += _line(baseline, lengths, x, y, "base")
+    bar = Markup('<line class="bar" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>')
+    body += Markup("").join(bar.format(x.at(n), y.at(low), y.at(high)) for n, low, high in bars)
     return _frame(222, 146, title, body + _line(points, lengths, x, y, "main"))
+
+
+def scatter(title: str, points: Sequence[tuple[str, float, int]]) -> Markup:
+    """Names at their seconds (x) and bytes (y); one that would cover another is not written."""
+    x = log_axis((seconds for _, seconds, _ in points), 56, 452, seconds_text)
+    y = log_axis((float(count) for *_, count in points), 250, 20, bytes_text, base=2.0)
+    mark = Markup(
+        '<circle class="main" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}: {}, {}</title></circle>'
+    )
+    body = _grid(x, y)
+    named: list[tuple[float, float]] = []
+    for name, seconds, count in points:
+        a, b = x.at(seconds), y.at(count)
+        body += mark.format(a, b, name, seconds_text(seconds), bytes_text(count))
+        if all(abs(b - d) > 11 or abs(a - c) > 6 * len(name) + 12 for c, d in named):
+            named.append((a, b))
+            text = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
+            body += text.format(a, b - 7, "start" if a < 250 else "end", name)
+    return _frame(480, 272, title, body)
 
 
 def _share(weight: float, top: float) -> float:

@@ -139,10 +139,12 @@ def test_slope_of_a_quadratic_is_two() -> None:
     assert slope([(n, 3e-9 * n**2) for n in (64, 256, 1024)]) == pytest.approx(2.0)
 
 
-def test_curves_need_three_lengths() -> None:
-    records = [record(length=n, time=n * 1e-6) for n in (64, 128, 256)] + [record("few")]
-    ((title, family),) = curves(rows(records)).items()
+def test_curves_need_two_lengths_and_have_a_bar_between_the_quartiles_at_each() -> None:
+    records = [record(length=n, time=n * 1e-6, time_q3_s=1e-3) for n in (64, 128)]
+    ((title, family),) = curves(rows([*records, record("few")])).items()
     assert [curve.subject for curve in family] == ["scaled_dot"]
+    assert family[0].bars == ((64, 64e-6, 1e-3), (128, 128e-6, 1e-3))
+    assert render(records).count('class="bar"') == 2
     assert family[0].slope == pytest.approx(1.0)
     assert "mask none" in title
 
@@ -400,10 +402,15 @@ def test_layers_have_their_speed_and_a_baseline_of_their_own() -> None:
 def test_pictures_come_before_tables_and_each_cell_of_a_card_has_its_name() -> None:
     names = ("scaled_dot", "dot", "additive")
     page = render(
-        [record(name, length, length * 1e-5) for name in names for length in (64, 128, 256)]
+        [record(name, length, length * 1e-5) for name in names for length in (64, 128, 256)],
+        outcomes=[
+            {"subject": "dot", "invariant": "layouts_agree", "status": "failed", "reason": "no"}
+        ],
     )
-    places = [page.index(f'<section id="{name}">') for name in ("scaling", "runs")]
-    assert places == sorted(places) < [page.index('id="measurements"')] * 2
+    sections = ("scaling", "memory", "grid", "runs")
+    places = [page.index(f'<section id="{name}">') for name in sections]
+    assert places == sorted(places) < [page.index('id="measurements"')] * 4
+    assert '<i class="failed" title="layouts_agree on dot: failed"></i>' in page
     body = page.partition('<table id="table">')[2].partition("</table>")[0]
     labels = re.findall(
         '<td data-label="([^"]*)"', body.partition("</tr>")[2].partition("</tr>")[0]
