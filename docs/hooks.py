@@ -42,7 +42,8 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **context: Any) -> str:
-    """Put what is generated where a page asks for it."""
+    """Put what is generated where a page asks for it, and leave out notes on pages without it."""
+    markdown = re.sub(r"^(> [^\n]*\n)+\n", "", markdown, count=1, flags=re.M)
     for mark, generate in {
         "<!-- commands -->": commands,
         "<!-- invariants -->": invariants,

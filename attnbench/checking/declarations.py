@@ -31,8 +31,10 @@ def declaration(subject: Subject, invariant: str) -> str:
     key, values = known["conventions"].get(invariant, ("", ""))
     keys = LAYER_DEFAULTS if isinstance(spec, LayerSpec) else _KEYS
     conventions = getattr(spec, "conventions", None)
+    style = getattr(spec, "style", None)
     if key in keys and conventions is not None and key not in conventions:
-        return f"the convention {key} says so (--convention {key}=VALUE): {values}"
-    if getattr(spec, "style", None) and subject.address.source is not None:  # it has no spec
+        probed = "; attnbench probe finds it" if style in ("sdpa", "flash") else ""
+        return f"the convention {key} says so (--convention {key}=VALUE{probed}): {values}"
+    if style and subject.address.source is not None:  # it has no spec
         return f'--exempt "{invariant}=why" skips it'
     return f'exempt={{"{invariant}": "why"}} in the spec skips it'

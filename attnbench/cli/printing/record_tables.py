@@ -36,7 +36,7 @@ def legend(tables: Iterable[Iterable[Mapping[str, Any]]]) -> str:
     lines = [f"{name + '  ':14}{_RATIO.format(baseline)}" for name, baseline in ratios]
     lines += [f"{name:14}{text}" for name, text in _MEANINGS.items() if name in columns]
     return "\n".join(
-        [*lines, "Only rows with status ok are ranked, fastest first; reasons for others follow."]
+        [*lines, "Rows with status ok are ranked, fastest first; the others say why not."]
     )
 
 

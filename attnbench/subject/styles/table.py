@@ -121,14 +121,16 @@ def adapted(target: Any, style: str | None = None, **fields: Any) -> MechanismSp
                 f"hidden states.{_without_values(target)}"
             )
         raise StyleError(
-            f"{name_of(target)} is no spec, and how it is called is not known: name the style with "
-            f"--as, or in Python with style=; where targets differ, name it with each, as in "
-            f"'file.py:{name_of(target)} as sdpa'.{fit} A guess could take heads for positions, or "
-            "a mask for its opposite."
+            f"{name_of(target)} is no spec, and how it is called is not known: name the style by "
+            f"--as, by style= in Python, or in the address: 'file.py:{name_of(target)} as sdpa'."
+            f"{fit} A guess could take heads for positions, or a mask for its opposite."
         )
     style, bracket, call = style.partition("(")
     if style not in STYLES:
-        raise UnknownNameError(f"no style is called {style!r}. {nearest(style, STYLES)}")
+        raise UnknownNameError(
+            f"no style is called {style!r}. {nearest(style, STYLES)} What is called in another way "
+            "gets a spec: attnbench.MechanismSpec(name=..., make=...)."
+        )
     if bracket:
         fields["call"] = f"f({call}"
     return STYLES[style](target, **fields)
