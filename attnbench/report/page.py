@@ -23,7 +23,6 @@ from attnbench.report.summary import (
     Row,
     curves,
     machines,
-    ratios_of,
     rows,
     runs_of,
     side_by_side,
@@ -103,23 +102,15 @@ def _pictures(table: Sequence[Row]) -> dict[str, Markup]:
     return pictures
 
 
-def _outcomes(outcomes: Sequence[Mapping[str, Any]], table: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry per subject: counts by status, failures, and its ratios to the baseline."""
-    entries = []
-    for name in sorted({o["subject"] for o in outcomes}):
-        results = [o for o in outcomes if o["subject"] == name]
-        entries.append(
-            {
-                "subject": name,
-                "all": sorted(results, key=lambda o: str(o["invariant"])),
-                "passed": sum(o["status"] == "passed" for o in results),
-                "skipped": [o for o in results if o["status"] == "skipped"],
-                "wrong": [o for o in results if o["status"] not in ("passed", "skipped")],
-                "cases": sum(int(o.get("cases") or 0) for o in results),
-                "ratios": ratios_of(name, table),
-            }
-        )
-    return entries
+def _properties(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The outcomes of each subject, those that are not good, and the number of cases."""
+    by_subject: dict[str, dict[str, Any]] = {}
+    for outcome in sorted(outcomes, key=lambda o: (o["subject"], str(o["invariant"]))):
+        entry = by_subject.setdefault(outcome["subject"], {"all": [], "wrong": [], "cases": 0})
+        entry["all"].append(outcome)
+        entry["wrong"] += [outcome] if outcome["status"] not in ("passed", "skipped") else []
+        entry["cases"] += outcome.get("cases") or 0
+    return by_subject
 
 
 def _formulas(formulas: Mapping[str, tuple[str, str]]) -> list[tuple[list[str], str, str]]:
@@ -177,7 +168,6 @@ def render(
         layers=any(row.kind == "layer" for row in table),
         counts=dict(Counter(row.status for row in table).most_common()),
         dates=list(dict.fromkeys((min(days), max(days)))) if days else [],
-        wrong=any(o["status"] not in ("passed", "skipped") for o in outcomes),
         masks=sorted({row.mask for row in table}),
         cases=sorted({row.workload or row.case for row in table}, key=texts.natural),
         directions=sorted({row.direction for row in table}),
@@ -187,7 +177,7 @@ def render(
         unknown=sorted({r.subject for r in records} - set(formulas or {}), key=texts.natural),
         scaling=_scaling(table),
         pictures=_pictures(table),
-        outcomes=_outcomes(outcomes, table),
+        properties=_properties(outcomes),
         heat_maps={
             name: svg.heat_map(f"weights of {name}", weights, largest)
             for name, weights in heat_maps.items()

@@ -233,12 +233,3 @@ def side_by_side(table: Sequence[Row]) -> SideBySide | None:
         return None
     lines = [(next(iter(group.values())), tuple(map(group.get, names))) for group in cells.values()]
     return SideBySide(names, tuple(lines))
-
-
-def ratios_of(subject: str, table: Sequence[Row]) -> list[tuple[str, float, float, int]]:
-    """The lowest and highest ratio of a subject and their number, for each machine separately."""
-    ratios: dict[str, list[float]] = {}
-    for row in table:
-        if row.subject == subject and row.ratio is not None:
-            ratios.setdefault(row.machine_name, []).append(row.ratio)
-    return [(name, min(group), max(group), len(group)) for name, group in sorted(ratios.items())]
