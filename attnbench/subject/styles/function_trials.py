@@ -24,7 +24,7 @@ def sampled(make: Maker, heads: int = 2, query: Tensor | None = None, **given: A
 
 
 def second_output(make: Maker) -> str | None:
-    """What comes with the output: ``weights``, a log-sum, ``more``; ``None`` if nothing is known.
+    """What comes with the output: ``weights``, a log-sum, ``unmoved``, ``more``, or ``None``.
 
     A log-sum is not 0 where 5 scores are, as the largest is; and a vector that is added to all
     keys, which leaves the weights and what is made of them alone, changes it.
@@ -41,7 +41,7 @@ def second_output(make: Maker) -> str | None:
     there = sampled(make, query=query, return_weights=True)
     if moved is None or there is None or not bool(found[1].any()):
         return "more"
-    return "more" if torch.allclose(moved[1], there[1], atol=1e-4) else kind
+    return "unmoved" if torch.allclose(moved[1], there[1], atol=1e-4) else kind
 
 
 def takes_boolean_only(make: Maker) -> bool:

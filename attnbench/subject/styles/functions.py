@@ -41,6 +41,8 @@ _SECOND = {
     "lse": ", and the log-sum-exp of the scores comes with it",
     "lse_turned": ", and the log-sum-exp of the scores comes with it, as (B, L, H)",
     "more": "",
+    "unmoved": "; what comes with it, one number a query, is not looked at: a shift of all scores "
+    "leaves it alone, which would move a log-sum-exp",
 }
 
 

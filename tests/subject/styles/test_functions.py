@@ -180,6 +180,8 @@ def test_a_log_sum_may_be_turned_and_an_entropy_is_none() -> None:
     names = ["log_sums_are_those_of_the_scores", "splits_merge"]
     assert attnbench.check(spec, profile="quick", invariants=names).ok
     assert flash(with_entropy).returns == ("output",)
+    (subject,) = resolve(flash(with_entropy))
+    assert "one number a query, is not looked at" in " ".join(subject.about)
 
 
 @pytest.mark.parametrize("found", [None, numpy.zeros((2, 3, 4, 8))], ids=["nothing", "an_array"])
