@@ -24,7 +24,11 @@ _BESIDE = {"scale": 0.7, "softcap": 2.0}
 
 def _stored(base: Baseline, tensor: Tensor, by: str, kind: str) -> tuple[Tensor, Tensor]:
     """A tensor in the dtype in which it is stored, and a scale that broadcasts to it."""
-    shape = {"head": (*tensor.shape[-3:-2], 1, 1), "token": (*tensor.shape[:-1], 1)}.get(by, ())
+    shape = {
+        "head": (*tensor.shape[-3:-2], 1, 1),
+        "item": (*tensor.shape[:-2], 1, 1),  # a number for each of its heads
+        "token": (*tensor.shape[:-1], 1),
+    }.get(by, ())
     # times a small number these are exact in every dtype, so that nothing is lost in storage
     drawn = 2.0 ** torch.randint(-2, 3, shape, generator=base.generator)
     scale = drawn.to(tensor) * (1.0 if base.case.dtype in ("bfloat16", "float16") else 1.5)
@@ -41,24 +45,24 @@ def _applies(subject: Subject) -> str | None:
     return None if set(_NAMES) & set(subject.accepts) else "does not accept k_scale and v_scale"
 
 
-def _takes(subject: Subject, kind: str) -> bool:
-    """Whether a call on tensors stored in a dtype comes through; what raises is refused."""
-    case = subject.legal(Case((2, 2), 3, 4)).tried(stored=kind)
+def _takes(subject: Subject, **variant: str) -> bool:
+    """Whether a call comes through; what raises is refused, but for the plainest."""
+    case = subject.legal(Case((2, 2), 3, 4)).tried(**variant)
     try:
         with torch.no_grad():
             scales_restore_keys_and_values.check(subject, case)
     except AssertionError:
         return True
     except Exception:  # whatever it raises
-        return kind == "own"
+        return variant == {"stored": "own"}
     return True
 
 
 def _cases(subject: Subject) -> CaseStrategy:
     variants: dict[str, Any] = {
         "heads": ("own", "grouped") if "enable_gqa" in subject.accepts else ("own",),
-        "by": ("tensor", "head", "token"),
-        "stored": tuple(kind for kind in _STORED if _takes(subject, kind)),
+        "by": ("tensor", "head", "token", *(("item",) if _takes(subject, by="item") else ())),
+        "stored": tuple(kind for kind in _STORED if _takes(subject, stored=kind)),
     }
     masks = tuple(mask for mask in ("none", "boolean", "causal") if subject.takes_mask(mask))
     pairs = itertools.product(variants["by"], variants["stored"])
@@ -76,7 +80,7 @@ def _cases(subject: Subject) -> CaseStrategy:
 @invariant(kinds=("mechanism",), cases=_cases, applies=_applies)
 def scales_restore_keys_and_values(subject: Subject, case: Case) -> None:
     """Keys and values that are stored in any dtype and multiplied by k_scale and v_scale, by
-    tensor, head or token, equal their products.
+    tensor, head, item or token, equal their products.
     """
     base = Baseline(subject, case)
     inputs = grouped(base.inputs) if case.variant("heads", "own") == "grouped" else base.inputs

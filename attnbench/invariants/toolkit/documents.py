@@ -75,7 +75,11 @@ class Documents:
         """Tokens of query and key of each document; the second is empty, where that is asked."""
         kind, most = self.case.variant("documents", "equal"), min(9, max(2, self.case.kv_len))
         drawn = torch.randint(1, most + 1, (4, 2), generator=self.generator).tolist()
-        pairs = [(min(q, k), k) if kind == "longer_keys" else (k, k) for q, k in drawn]
+        pairs = [(k, k) for _, k in drawn]
+        if kind == "other_keys" and self.causal:
+            pairs = [(min(q, k), k) for q, k in drawn]
+        elif kind == "other_keys":  # as many queries as keys, but in other documents
+            pairs = [(q, k) for (q, _), (k, _) in zip(drawn, reversed(drawn), strict=True)]
         if kind == "one_empty":
             pairs[1] = (0, 0)
         return pairs

@@ -73,6 +73,24 @@ def segments_cast_to_bool(
     return block_diagonal(q, k, v, *ends, causal=causal)
 
 
+@_mutant("own", killers=_ALL)
+def keys_by_the_offsets_of_queries(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool = False,
+) -> Tensor:
+    """With as many queries as keys, the documents of keys are taken to be those of queries."""
+    if len(q) == len(k):
+        cu_seqlens_k, max_seqlen_k = cu_seqlens_q, max_seqlen_q
+    ends = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    return one_by_one(q, k, v, *ends, causal=causal)
+
+
 class _Unwritten(torch.autograd.Function):
     """The gradient of rows behind the last document is what the memory held."""
 
