@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HEAVY = 4
 """The weight from which a gap is shown in bold: a usual bug passes."""
 
-_NO_REFERENCE = "no reference: a wrong formula that is consistent passes"
+_NO_REFERENCE = "no reference: a wrong but self-consistent formula would pass"
 _PADDED = "padding with a cache was not tested"
 _DECODES = "padded_rows_decode_as_alone"
 """The invariant that tests it too, for layers that promise it in calls without a cache."""
@@ -61,7 +61,7 @@ def _of_call(subject: Subject) -> _Entries:
         remedy = "reference=lambda module, q, k, i, j: ... (the score of q at i and k at j)"
         return [(alone, 3, _NO_REFERENCE, remedy)]
     own = 'laws=("pools_values",), or "return_weights" in accepts'
-    remedy = 'reference=, or same_as="scaled_dot" or what else it should equal'
+    remedy = 'reference=, or same_as= and the subject that it should equal, such as "scaled_dot"'
     return [
         (alone, 3, _NO_REFERENCE, remedy),
         (not masks, 2, "it takes no mask: none was tried", "the convention masks"),

@@ -102,9 +102,9 @@ def command(
 ) -> int:
     """Check subjects against every invariant that applies to them.
 
-    An invariant that passes tells on how many cases: scheduled ones, which are the same for every
-    subject, and drawn ones, which are random. Each subject runs in its own process. If that hangs
-    or dies, it is recorded as the outcome, and the other subjects go on.
+    For an invariant that passed, the report says how many cases it saw: scheduled ones, which are
+    the same for every subject, and drawn ones, which are random. Each subject runs in its own
+    process. If that hangs or dies, it is recorded as the outcome, and the other subjects go on.
     """
     from attnbench.checking import parallel
     from attnbench.checking.cause.likely_cause import with_cause

@@ -152,7 +152,8 @@ def _show_table(duel: Duel) -> None:
         f"{summary}.\n"
         + LEGEND.format(margin=f"{100 * duel.margin:g} %")
         + "\nspread: standard deviation of a pair.\n"
-        f"If nothing had changed, {calls:.1%} of tables had a row called ({shares} pairs).\n"
+        f"Of tables in which nothing had changed, {calls:.1%} would call a row slower or faster "
+        f"({shares} pairs).\n"
         f"{duel.pairs} pairs in {duel.seconds:.0f} s, {duel.row_s:.2f} s per row and pair; other "
         f"processes kept {duel.load.get('others_cores', 0.0):.1f} of "
         f"{duel.load.get('cores', 0.0):.0f} cores busy."

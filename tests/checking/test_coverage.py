@@ -38,7 +38,7 @@ def reference(module: nn.Module, q: list[float], k: list[float]) -> float:
     return sum(a * b for a, b in zip(q, k, strict=True))
 
 
-NO_REFERENCE = "no reference: a wrong formula that is consistent passes"
+NO_REFERENCE = "no reference: a wrong but self-consistent formula would pass"
 
 
 def test_without_a_reference_a_wrong_formula_passes() -> None:

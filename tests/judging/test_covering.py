@@ -53,7 +53,7 @@ def test_pairs_that_an_outsider_won_with_are_covered() -> None:
         {"E": "E of 513 to 1024", "mask": "causal, L < S"},
         {"B": "B of 33 to 128", "dtype": "bfloat16"},
         {"mask": "floating mask, finite", "shape of mask": "mask (B, 1, L, S)"},
-        {"layout of key": "contiguous key", "layout of value": "value with its rows apart"},
+        {"layout of key": "contiguous key", "layout of value": "value in column-major order"},
         {"tensors": "views of one packed tensor", "S": "S of 1101 to 4096"},
     ):
         assert pairs_of(row) <= covered

@@ -43,12 +43,12 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         "several items and heads of long rows": batch > 1 < heads and min(q_len, kv_len) > 128,
         "views of one packed tensor": query.data_ptr() < key.data_ptr()
         and query.untyped_storage().data_ptr() == value.untyped_storage().data_ptr(),
-        "query that is not aligned": query.data_ptr() % 16 != 0,
-        "value that is not aligned": value.data_ptr() % 16 != 0,
+        "misaligned query": query.data_ptr() % 16 != 0,
+        "misaligned value": value.data_ptr() % 16 != 0,
         "one tensor is query, key and value": query is key is value,
         "one tensor is key and value": key is value,
-        "key with its features apart": size == 1 or key.stride(-1) == 2,
-        "value with its rows apart": value.stride(-2) == 1 or 1 in value.shape[-2:],
+        "key with strided features": size == 1 or key.stride(-1) == 2,
+        "value in column-major order": value.stride(-2) == 1 or 1 in value.shape[-2:],
         "key of one item for all of the batch": key.stride(0) == 0 and batch > 1,
         "query within a larger tensor": query.storage_offset() > 0,
         "one head of keys": key.shape[1] == 1 < heads,
@@ -58,7 +58,7 @@ def as_named(row: Row, stream: Stream) -> dict[str, bool]:
         "mask (H, L, S)": mask is not None and mask.shape == (heads, q_len, kv_len),
         "mask (L, S)": mask is not None and mask.shape == (q_len, kv_len),
         "mask (B, H, L, 1)": mask is not None and mask.shape == (batch, heads, q_len, 1),
-        "mask with its rows apart": mask is not None
+        "mask in column-major order": mask is not None
         and (mask.stride(-2) == 1 or 1 in mask.shape[-2:]),
         "mask within a larger one": mask is not None and mask.storage_offset() > 0,
         "mask with a stride of 0": mask is not None

@@ -16,7 +16,7 @@ _OVERHEAD_SIGN = "°"
 _LEGEND = """\
 ×: time of a forward call over that of {baseline}, in turn in the same process; that of
   {baseline} itself shows the noise; – does not take this case
-± 50 %: the 95 % interval, from {counts} processes, is from ×/1.5 to ×·1.5
+±: 95 % interval of ×, from {counts} processes: ± 50 % means from × / 1.5 to × · 1.5
 gain: how many times faster a kernel is than its scoring function
 MiB: peak memory of the call beyond inputs and parameters
 checks: invariants that hold, of those that were run; +N: for N more there was no time

@@ -12,7 +12,7 @@ from attnbench.benchmark.records.record import Record, baseline_of
 from attnbench.report.summary import Row, rows
 
 _MEANINGS = {
-    "±": "95 % interval of it, from processes: ± 50 % is from ×/1.5 to ×·1.5",
+    "±": "95 % interval of ×, from processes: ± 50 % means from × / 1.5 to × · 1.5",
     "gain": "for a kernel: how many times faster it is than its scoring function",
     "tokens/s": "tokens of a call, over all items, per second",
     "cache_B": "bytes of the cache per token given to it, after that call; fewer where query\n"

@@ -18,7 +18,7 @@ LEGEND = """\
 change: B's time over A's, minus 1 (+ is slower); from, to: its bounds, for all rows at once.
 slower, faster: 0 lies outside the bounds, and the change is over {margin}.
 slightly slower, slightly faster: 0 lies outside the bounds, and the change is up to {margin}.
-same: 0 lies within the bounds, and they within ±{margin}.
+same: the bounds contain 0, and lie within ±{margin}.
 would see: the smallest change that 95 of 100 such comparisons would call slower or faster."""
 
 

@@ -163,7 +163,9 @@ def _wide_cases(subject: Subject) -> CaseStrategy:
 
 def _has_reference(subject: LayerSubject) -> str | None:
     if subject.spec.reference is None:
-        return "declares no reference in Python floats: a wrong formula that is consistent passes"
+        return (
+            "declares no reference in Python floats: a wrong but self-consistent formula would pass"
+        )
     return None if "float64" in subject.dtypes else "float64 is not supported"
 
 

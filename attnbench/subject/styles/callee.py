@@ -16,10 +16,7 @@ from attnbench.errors import RefusalError
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.signature import Keywords
 
-_OWN = (
-    "what is looked at is the adapter, not the callee; name the invariant to have it run all the "
-    "same"
-)
+_OWN = "it would test the adapter and not the callee; to run it all the same, name the invariant"
 UNASKED = dict.fromkeys(
     (
         "compiled_equals_eager",

@@ -260,7 +260,7 @@ class _Probe:
             factor = float((scores * dots).sum() / dots.square().sum())
             if _close(scores, factor * dots):
                 return (f"its scores are {factor:.3g}·q·k for E = 8, where 1/√E is 0.354",)
-        return ("no reference: a wrong formula that is consistent passes",)
+        return ("no reference: a wrong but self-consistent formula would pass",)
 
     def notes(self) -> tuple[str, ...]:
         """What was found out, for the report's first line."""

@@ -128,7 +128,7 @@ def test_the_first_line_says_how_it_was_recognised_and_made() -> None:
     ("make", "told"),
     [
         (OtherScale, "its scores are 0.125·q·k for E = 8, where 1/√E is 0.354"),
-        (Additive, "no reference: a wrong formula that is consistent passes"),
+        (Additive, "no reference: a wrong but self-consistent formula would pass"),
     ],
 )
 def test_a_formula_that_no_reference_checks_is_told(make: Any, told: str) -> None:
