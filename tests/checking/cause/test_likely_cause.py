@@ -14,7 +14,7 @@ from attnbench.cases.case import Case
 from attnbench.checking.api import select_invariants
 from attnbench.checking.cause.likely_cause import Clue, clue_of, with_cause
 from attnbench.checking.check_report import CheckReport
-from attnbench.checking.known_causes import known_causes
+from attnbench.checking.known_causes import cause_in_words, known_causes
 from attnbench.checking.outcomes import CONTRACT, Failure, Outcome
 from attnbench.checking.report_text import finding_text
 from tests.meta.mutants.causes import CAUSES, halves, verdict
@@ -59,6 +59,12 @@ def test_the_most_specific_property_comes_first() -> None:
     assert clue_of(failed(*names)) == Clue("fails", "layouts_agree", "layout")
     cut = ["empty_calls_are_harmless", "calls_may_be_cut_anywhere"]
     assert clue_of(failed(*cut)) == Clue("fails", "calls_may_be_cut_anywhere", "layer_cut")
+
+
+def test_a_layer_without_a_cache_is_not_told_of_one() -> None:
+    clue = clue_of(failed("layer_calls_leave_no_trace"))
+    assert clue is not None
+    assert "cache" not in cause_in_words(clue.cause)
 
 
 def test_a_crop_is_no_cause_where_calls_without_one_fail() -> None:
