@@ -181,22 +181,23 @@ def invariants() -> str:
 
 
 def caught() -> dict[str, str]:
-    """For each invariant a bug that it is meant to catch, a real one if there is any, as measured.
+    """For each invariant a bug that it catches, as measured.
 
     The rows of the kill matrix have a mutant, the issues that tell of its bug, its twin, what is
-    wrong with it, and the invariants that failed, those meant to in bold.
+    wrong with it, and the invariants that failed, those meant to in bold. A bug that an invariant
+    is meant to catch comes first, then a real one, then one that few others catch.
     """
     text = (ROOT / "results" / "kill_matrix.md").read_text(encoding="utf-8")
-    found: dict[str, str] = {}
+    found: dict[str, tuple[bool, bool, int, str]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         if len(cells) == 5 and "**" in cells[4]:
-            own = cells[1] == "own"
+            own, names = cells[1] == "own", re.findall(r"\w+", cells[4])
             told = f"  \n  Catches: {cells[3]}" + ("" if own else f" *As in {cells[1]}.*")
-            for name in re.findall(r"\*\*(\w+)\*\*", cells[4]):
-                if name not in found or ("*As in" not in found[name] and not own):
-                    found[name] = told
-    return found
+            for name in names:
+                entry = (f"**{name}**" not in cells[4], own, len(names), told)
+                found[name] = min(entry, found.get(name, entry))
+    return {name: told for name, (*_, told) in found.items()}
 
 
 def _properties_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
