@@ -16,23 +16,18 @@ from attnbench.checking.cause.witnesses import cause_of_output
 from attnbench.checking.known_causes import cause_in_words
 from attnbench.errors import DtypeError, InvariantViolation, ShapeError
 from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.oracle.budget import SHORT_SUM, SMALLEST_STEP
 from attnbench.oracle.textbook import stages_of
 from attnbench.subject.tensors import Inputs
 
 _DRAWS = 8
 """Random directions in which :func:`assert_close` moves the inputs."""
 
-_STEP = 2.0**-24
-"""Smallest relative move; what a smaller one changes would vanish in float64's rounding."""
-
 _MANY = 16384
 """Weights from which on the budget, which needs few digits, is computed in float32."""
 
 _HUGE = 1e15
 """Beyond it, squares in float32 would overflow; of weights, no move is as large."""
-
-_SHORT_SUM = 3.0
-"""Square root of the number of keys up to which a sum counts as a single rounding."""
 
 
 def assert_attention_close(
@@ -190,7 +185,7 @@ class Expected:
 
     def _walk(self, count: int) -> float:
         """A unit of exponentials and of sums of so many terms; half types take float32."""
-        return self._sum_eps * max(1.0, math.sqrt(count) / _SHORT_SUM)
+        return self._sum_eps * max(1.0, math.sqrt(count) / SHORT_SUM)
 
     def _score_move(self, eps: float) -> Tensor:
         """What one unit in the last place changes each score by, ``(*lead, L, S)``."""
@@ -266,7 +261,7 @@ def assert_close(
     """
     eps = max(torch.finfo(t.dtype).eps for t in (actual, *inputs) if t.is_floating_point())
     tiny = torch.finfo(actual.dtype).smallest_normal * eps
-    step = max(eps, _STEP)
+    step = max(eps, SMALLEST_STEP)
     wide = [t.detach().cpu().double() if t.is_floating_point() else t.cpu() for t in inputs]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

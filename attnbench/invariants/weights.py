@@ -10,7 +10,12 @@ from torch import Tensor, nn
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.numerics import representable
-from attnbench.invariants.toolkit.applicability import adds_keys, any_of, is_always_causal
+from attnbench.invariants.toolkit.applicability import (
+    adds_keys,
+    any_of,
+    is_always_causal,
+    scores_positions,
+)
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -74,18 +79,12 @@ def weights_are_not_negative(subject: Subject, case: Case) -> None:
     holds(weights >= 0, "weights", weights, "at least 0")
 
 
-def _scores_differ(subject: Subject) -> str | None:
-    """Equal keys score alike, but not where positions count."""
-    positions = subject.conventions.positions
-    return None if positions == "none" else f"positions are {positions} (convention positions)"
-
-
 @invariant(
     cases=benign,
     dtypes=_WIDE,
     regimes=("tiny", "equal_keys", "zero_keys"),
     variants={"key": ("last", "first", "any")},
-    applies=_scores_differ,
+    applies=scores_positions,
 )
 def every_attendable_key_matters(subject: Subject, case: Case) -> None:
     """The value of each key that a query may attend to changes its output."""
@@ -139,7 +138,7 @@ def single_key_gets_weight_one(subject: Subject, case: Case) -> None:
     masks=tuple(m for m in FREE_MASKS if m not in ("bias", "floating")),
     regimes=("equal_keys", "zero_keys"),
     max_features=8,
-    applies=any_of(has_weights, _scores_differ),
+    applies=any_of(has_weights, scores_positions),
 )
 def equal_keys_get_equal_weight(subject: Subject, case: Case) -> None:
     """Keys that are equal share the weight equally."""

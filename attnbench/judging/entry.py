@@ -73,7 +73,7 @@ class Nursery:
         nowhere = subprocess.DEVNULL
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  # our own script
-                [sys.executable, "-I", str(_HERE / "nursery.py"), str(theirs.fileno())],
+                [sys.executable, "-I", str(_HERE / "forking.py"), str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env=_environment(),
                 stdin=nowhere,

@@ -19,14 +19,14 @@ from attnbench.oracle.references import NormEpsilon, Reference
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-_STEP = 2.0**-24
+SMALLEST_STEP = 2.0**-24
 """Smallest relative move; the effect of a smaller one would vanish in float64's rounding."""
 _FEW_DRAWS = 4
 _SURE_DRAWS = 128
 """Numbers of random directions that are tried first, and before a subject fails."""
 _JUMP = 16.0
 """If the output changes by so much more than in proportion to a move, it is not continuous."""
-_SHORT_SUM, _SHORT_PRODUCT = 3.0, 8.0
+SHORT_SUM, _SHORT_PRODUCT = 3.0, 8.0
 """Square roots of the numbers of keys, and of features, whose sum counts as a single rounding."""
 
 
@@ -96,7 +96,7 @@ class Oracle(Reference):
         Rounding errors of a long sum are a random walk and grow with the square root of its length;
         half types are summed in float32.
         """
-        walk = math.sqrt(self.allowed.shape[-1]) / _SHORT_SUM
+        walk = math.sqrt(self.allowed.shape[-1]) / SHORT_SUM
         return eps + _more(walk, eps)
 
     def _lost_in_sums(self, eps: float) -> Tensor:
@@ -124,7 +124,7 @@ class Oracle(Reference):
 
     def _score_move(self, eps: float, draws: int) -> Tensor:
         """``(*lead, L, S)``: the change of each score when everything moves by one unit."""
-        step = max(eps, _STEP)
+        step = max(eps, SMALLEST_STEP)
         total = torch.zeros_like(self.scores)
         mode = RoundedMeans(step) if draws > _FEW_DRAWS else contextlib.nullcontext()
         for module, inputs in self.moved(step, draws):
@@ -152,7 +152,7 @@ class Oracle(Reference):
         largest = [torch.zeros_like(self.output) for _ in range(2)]
         floor = self.floor(units=units, eps=eps)
         # one unit, scaled up, where the output is smooth; all units at once near a discontinuity
-        steps = (max(eps, _STEP), units * eps)
+        steps = (max(eps, SMALLEST_STEP), units * eps)
         modes = [RoundedOperations(step) if rounded else contextlib.nullcontext() for step in steps]
         trials = zip(*(self.moved(step, draws) for step in steps), strict=True)
         for count, pairs in enumerate(trials, 1):

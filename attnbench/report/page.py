@@ -19,7 +19,7 @@ from markupsafe import Markup
 from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSES, Record
 from attnbench.errors import RecordError
 from attnbench.report import svg, texts
-from attnbench.report.summary import (
+from attnbench.report.ranking import (
     Row,
     curves,
     machines,

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from attnbench.benchmark.grid import half_width
 from attnbench.benchmark.records.record import Record
 from attnbench.report import svg
-from attnbench.report.summary import Row
+from attnbench.report.ranking import Row
 
 
 def log_share(ratio: float) -> float:

@@ -15,7 +15,7 @@ from attnbench.cli import main
 from attnbench.errors import UsageError
 from attnbench.report import svg
 from attnbench.report.page import render
-from attnbench.report.summary import curves, rows, slope
+from attnbench.report.ranking import curves, rows, slope
 
 
 def record(subject: Any = "scaled_dot", length: Any = 64, time: Any = 1e-3, **changes: Any) -> Any:

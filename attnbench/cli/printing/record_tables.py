@@ -9,7 +9,7 @@ from typing import Any
 
 from attnbench.benchmark.grid import busy, half_width
 from attnbench.benchmark.records.record import Record, baseline_of
-from attnbench.report.summary import Row, rows
+from attnbench.report.ranking import Row, rows
 
 _MEANINGS = {
     "±": "95 % interval of ×, from processes: ± 50 % means from × / 1.5 to × · 1.5",

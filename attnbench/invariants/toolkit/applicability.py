@@ -36,12 +36,14 @@ def is_always_causal(subject: Subject) -> str | None:
     return "it is always causal, whatever mask there is (convention causal)" if always else None
 
 
-def knows_positions(subject: Subject) -> str | None:
-    """The output depends on the positions of queries and keys."""
-    if (always := is_always_causal(subject)) is not None:
-        return always
+def scores_positions(subject: Subject) -> str | None:
+    """The scores depend on the positions of queries and keys, so that equal keys score apart."""
     positions = subject.conventions.positions
     return None if positions == "none" else f"positions are {positions} (convention positions)"
+
+
+knows_positions = any_of(is_always_causal, scores_positions)
+"""The output depends on the positions of queries and keys."""
 
 
 def adds_keys(subject: Subject) -> str | None:
