@@ -36,6 +36,9 @@ from attnbench.subject.styles.turned_masks import with_causality
 
 _OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale", "head_offset")
 FORMULA = "softmax(q·k / √E) v"
+_TELLING = {"mask", "lens", "lengths", "seqlens", "positions", "ids"}
+"""Parts of the names of arguments that this style does not pass, and a report is to name."""
+
 _SECOND = {
     "weights": ", and the weights come with it",
     "lse": ", and the log-sum-exp of the scores comes with it",
@@ -115,6 +118,10 @@ def _spec(
     if sums:
         kind = "turned" if sums == "lse_turned" else "folded"
         make = Maker(_Function, function, keywords, style=style, log_sums=kind, **settings)
+    passed = {*keywords.names[:3], *keywords.named.values()} - {"key_padding_mask"}
+    left = [name for name in keywords.names if name not in passed and _TELLING & {*name.split("_")}]
+    if left:
+        notes += (f"{' and '.join(left)} not passed: what that hides or moves is not looked at",)
     if "attn_mask" not in keywords:
         conventions["masks"] = ()
     elif takes_boolean_only(make):

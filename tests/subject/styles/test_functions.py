@@ -235,3 +235,15 @@ def test_a_mask_of_ones_and_zeros_is_given_as_a_boolean_one() -> None:
     report = attnbench.check(spec, profile="quick", invariants=["mask_forms_agree"])
     assert not report.of("failed"), str(report)
     assert "masks" not in adapters.sdpa(added).conventions
+
+
+def test_an_argument_for_padding_that_is_not_passed_is_named() -> None:
+    def padded(
+        q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None = None, eps: float = 0.0
+    ) -> Tensor:
+        return (blhd(q, k).softmax(-1) @ v.transpose(1, 2)).transpose(1, 2)
+
+    (subject,) = resolve(flash(padded))
+    assert "key_padding_mask not passed" in " ".join(subject.about)
+    (subject,) = resolve(flash(with_log_sum))
+    assert "not passed" not in " ".join(subject.about)
