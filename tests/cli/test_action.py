@@ -86,6 +86,7 @@ def run_job(folder: Path, event: str, **given: str) -> Job:
         **os.environ,
         **{name: str(path) for name, path in files.items()},
         "GITHUB_WORKSPACE": str(folder),
+        "RUNNER_TEMP": str(folder.parent),
         "GITHUB_BASE_REF": base,
         "GITHUB_EVENT_PATH": str(EVENTS / f"{event}.json"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -131,7 +132,7 @@ def test_a_pull_request_with_a_bug_gets_an_annotation_at_its_line_and_a_summary(
     assert annotation.startswith("::error file=mine.py,line=7,title=mine%3A unit_variance::")
     assert "### ❌ attnbench: 1 failed" in job.summary
     assert "\n\nRun it: `attnbench check mine.py:SPEC --invariant unit_variance" in job.summary
-    log = json.loads((checkout / "attnbench.sarif").read_text("utf-8"))
+    log = json.loads((checkout.parent / "attnbench.sarif").read_text("utf-8"))
     (result,) = log["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 7
 
@@ -166,6 +167,8 @@ def test_the_speed_is_compared_with_the_base_branch_also_if_a_check_failed(check
     )  # fmt: skip
     assert job.ran == ["Fetch the base branch", "Check", "Compare with the base branch"]
     assert job.code == 1
+    assert "the working tree (" in job.summary
+    assert "1 changed file)" in job.summary  # mine.py alone: the steps write nothing beside it
     assert "### attnbench: speed against `main`" in job.summary
     assert "slower" in job.summary.partition("### attnbench: speed")[2]
 
