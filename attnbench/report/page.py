@@ -20,6 +20,7 @@ from attnbench.benchmark.records.record import BASELINE, LAYER_BASELINE, STATUSE
 from attnbench.errors import RecordError
 from attnbench.report import svg, texts
 from attnbench.report.ranking import (
+    Curve,
     Row,
     curves,
     machines,
@@ -64,30 +65,14 @@ def _description(row: Row) -> str:
     return f"{text}: {row.status}{time_text}{reason}"
 
 
-def _scaling(table: Sequence[Row]) -> list[dict[str, Any]]:
-    entries = []
+def _scaling(table: Sequence[Row]) -> dict[str, list[tuple[Curve, Markup]]]:
+    """The curves of each family, by its title, with their pictures on common axes."""
+    families = {}
     for title, family in curves(table).items():
-        times = [time for curve in family for _, time in (*curve.points, *curve.baseline)]
-        times += [time for curve in family for _, *ends in curve.bars for time in ends]
-        panels = [
-            {
-                "subject": curve.subject,
-                "slope": curve.slope,
-                "first": curve.points[0][0],
-                "last": curve.points[-1][0],
-                "picture": svg.panel(
-                    f"time of {curve.subject} over L = S",
-                    curve.points,
-                    curve.baseline,
-                    curve.bars,
-                    curve.lengths,
-                    times,
-                ),
-            }
-            for curve in family
-        ]
-        entries.append({"title": title, "panels": panels})
-    return entries
+        times = [time for curve in family for _, *ends in curve.bars for time in ends]
+        times += [time for curve in family for _, time in (*curve.points, *curve.baseline)]
+        families[title] = [(curve, svg.panel(curve, times)) for curve in family]
+    return families
 
 
 def _pictures(table: Sequence[Row]) -> dict[str, Markup]:

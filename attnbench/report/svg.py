@@ -9,6 +9,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from attnbench.report.ranking import Curve
+
 _MOST_TICKS = 4
 _PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -119,31 +121,20 @@ def _line(
     return lines + dots
 
 
-def panel(
-    title: str,
-    points: Sequence[tuple[int, float]],
-    baseline: Sequence[tuple[int, float]],
-    bars: Sequence[tuple[int, float, float]],
-    lengths: Sequence[int],
-    times: Sequence[float],
-) -> Markup:
-    """A small log-log chart of time over length with the baseline; dashed across a gap.
+def panel(curve: Curve, times: Sequence[float]) -> Markup:
+    """A small log-log chart of a curve and its baseline; a line is dashed across a gap.
 
     Args:
-        title: title for screen readers.
-        points, baseline: pairs of length and seconds.
-        bars: a length and the ends of its interval in seconds.
-        lengths, times: those of all panels in a group, which share their axes; one of these lengths
-            between two neighbouring points is a gap.
+        curve: the curve; one of its lengths between two neighbouring points is a gap.
+        times: those of all panels in a family, which share their axes.
     """
-    x = log_axis(lengths, 46, 214, base=2.0)
+    x = log_axis(curve.lengths, 46, 214, base=2.0)
     y = log_axis(times, 128, 8, seconds_text)
-    body = _grid(x, y)
-    if baseline:
-        body += _line(baseline, lengths, x, y, "base")
     bar = Markup('<line class="bar" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>')
-    body += Markup("").join(bar.format(x.at(n), y.at(low), y.at(high)) for n, low, high in bars)
-    return _frame(222, 146, title, body + _line(points, lengths, x, y, "main"))
+    body = _grid(x, y) + _line(curve.baseline, curve.lengths, x, y, "base")
+    body += Markup("").join(bar.format(x.at(n), *map(y.at, ends)) for n, *ends in curve.bars)
+    body += _line(curve.points, curve.lengths, x, y, "main")
+    return _frame(222, 146, f"time of {curve.subject} over L = S", body)
 
 
 def scatter(title: str, points: Sequence[tuple[str, float, int]]) -> Markup:
@@ -165,38 +156,22 @@ def scatter(title: str, points: Sequence[tuple[str, float, int]]) -> Markup:
     return _frame(480, 272, title, body)
 
 
-def _share(weight: float, top: float) -> float:
-    """The opacity of a weight's colour; 1 for NaN and infinities."""
-    if not math.isfinite(weight):
-        return 1.0
-    return min(1.0, max(0.0, weight) / top) ** 0.5 if top > 0.0 else 0.0
-
-
 def heat_map(title: str, weights: Sequence[Sequence[float]], top: float = 1.0) -> Markup:
     """Weights of queries (rows) over keys (columns); opacity is the root of the share of ``top``.
 
     NaN and infinities have the colour of the class ``strange``.
     """
-    size = 16
-    cells = [Markup("")]
+    cell = Markup(
+        '<rect class="heat{}" x="{}" y="{}" width="15" height="15" fill-opacity="{:.3f}">'
+        "<title>query {}, key {}: {:.4f}</title></rect>"
+    )
+    cells = []
     for row, line in enumerate(weights):
         for column, weight in enumerate(line):
             is_finite = math.isfinite(weight)
-            cells.append(
-                Markup(
-                    '<rect class="{}" x="{}" y="{}" width="{}" height="{}" '
-                    'fill-opacity="{:.3f}"><title>query {}, key {}: {:.4f}</title></rect>'
-                ).format(
-                    "heat" if is_finite else "heat strange",
-                    column * size,
-                    row * size,
-                    size - 1,
-                    size - 1,
-                    _share(weight, top),
-                    row,
-                    column,
-                    weight,
-                )
-            )
-    width = size * max((len(line) for line in weights), default=1)
-    return _frame(width, size * max(len(weights), 1), title, Markup("").join(cells))
+            share = min(1.0, max(0.0, weight) / top) ** 0.5 if is_finite and top > 0.0 else 0.0
+            opacity = share if is_finite else 1.0
+            css = "" if is_finite else " strange"
+            cells.append(cell.format(css, 16 * column, 16 * row, opacity, row, column, weight))
+    width = 16 * max((len(line) for line in weights), default=1)
+    return _frame(width, 16 * max(len(weights), 1), title, Markup("").join(cells))
