@@ -104,6 +104,16 @@ def test_a_crop_beyond_a_sliding_window_is_refused_and_changes_nothing() -> None
     torch.testing.assert_close(step, module(hidden)[:, 8:], rtol=1e-4, atol=1e-5)
 
 
+@torch.no_grad()
+def test_a_static_cache_with_a_sliding_window_says_that_it_is_not_croppable() -> None:
+    """From transformers 5.24 on it has a crop, which is wrong once the window is full."""
+    spec, module, cache = made(GEMMA, cache="static")
+    module(torch.randn(2, 8, 16), cache=cache)
+    assert spec.crop is not None
+    with pytest.raises(NotImplementedError, match=r"is_croppable|no crop"):
+        spec.crop(cache, 0)
+
+
 def test_a_model_whose_blocks_all_slide_declares_how_far_it_sees() -> None:
     assert transformers(MISTRAL).window == 7
     assert transformers(GEMMA).window is None

@@ -212,6 +212,8 @@ def _crop(cache: Any, length: int) -> Any:
         return cache
     if not all(hasattr(layer, "crop") for layer in cache.layers):
         raise NotImplementedError("a block's cache has no crop")
+    if not all(getattr(layer, "is_croppable", True) for layer in cache.layers):
+        raise NotImplementedError("is_croppable of a block's cache is False")
     try:
         cropped = copy.deepcopy(cache)  # of quantised tensors torch makes none
         cropped.crop(-remove)
