@@ -18,6 +18,7 @@ from attnbench.attention.windows import Band, band, last_slots
 from attnbench.cases.case import MASKS
 from attnbench.checking.profiles import current_profile
 from attnbench.deprecations import deprecated_names
+from attnbench.invariants.toolkit.applicability import resizes
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
     agree,
@@ -27,11 +28,7 @@ from attnbench.invariants.toolkit.comparisons import (
     needs,
     reject,
 )
-from attnbench.invariants.toolkit.derivations import (
-    benign,
-    resizes,
-    select_keys,
-)
+from attnbench.invariants.toolkit.derivations import benign, select_keys
 from attnbench.subject.lookup import make_scoring, resolve
 
 __all__ = [

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.hookspecs import hookimpl
+from attnbench.invariants.toolkit.applicability import resizes
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.derivations import (
     explicit,
     ordinary,
-    resizes,
     select_items,
     select_queries,
 )

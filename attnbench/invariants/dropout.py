@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import accepts, any_of
 from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
@@ -17,7 +16,7 @@ from attnbench.invariants.toolkit.comparisons import (
     same_gradients,
 )
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import has_gradients, leaves_of, ordinary
+from attnbench.invariants.toolkit.derivations import hand_picked, has_gradients, leaves_of, ordinary
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.subject.subject import Subject
 
@@ -82,10 +81,7 @@ def weights_are_those_before_dropout(subject: Subject, case: Case) -> None:
     agree_within(got, expected, tolerance, what, "the call with dropout_p=0")
 
 
-@invariant(
-    cases=lambda subject: listed(*map(subject.legal, _WEIGHT_CASES), enough=1),
-    applies=_gives_weights,
-)
+@invariant(cases=hand_picked(*_WEIGHT_CASES), applies=_gives_weights)
 def asking_for_weights_changes_nothing(subject: Subject, case: Case) -> None:
     """Asking for the weights changes nothing about the output, nor about its dropout."""
     base = Baseline(subject, case)
@@ -121,10 +117,7 @@ def _same_gradients(base: Baseline) -> None:
     )
 
 
-@invariant(
-    cases=lambda subject: listed(*map(subject.legal, _SLOPE_CASES), enough=1),
-    applies=any_of(takes_dropout, has_slopes),
-)
+@invariant(cases=hand_picked(*_SLOPE_CASES), applies=any_of(takes_dropout, has_slopes))
 def gradients_are_right_with_dropout(subject: Subject, case: Case) -> None:
     """Gradients are the slopes of the output with the very weights that were dropped."""
     plain = SameDraws(subject, case)
@@ -136,9 +129,7 @@ def gradients_are_right_with_dropout(subject: Subject, case: Case) -> None:
     compare_slopes(base, given, named, "in training mode with dropout_p=0.3, ")
 
 
-@invariant(
-    cases=lambda subject: listed(*map(subject.legal, _EVERY_CASES), enough=1), applies=takes_dropout
-)
+@invariant(cases=hand_picked(*_EVERY_CASES), applies=takes_dropout)
 def every_call_drops_weights(subject: Subject, case: Case) -> None:
     """In training, dropout acts whatever the mask, the sizes and the dtype are."""
     if case.kv_len < 2:

@@ -9,6 +9,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.dropout import takes_dropout
+from attnbench.invariants.toolkit.applicability import any_of, declares
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.variance import STANDARD_ERRORS
@@ -80,10 +81,9 @@ def dropout_keeps_the_mean(subject: Subject, case: Case) -> None:
     )
 
 
-def _shows_dropped_weights(subject: Subject) -> str | None:
-    if "dropout_p" in subject.accepts and "pools_values" not in subject.laws:
-        return "does not declare pools_values, so values do not show its weights"
-    return takes_dropout(subject)
+_shows_dropped_weights = any_of(
+    takes_dropout, declares("pools_values", ", so values do not show its weights")
+)
 
 
 @invariant(
@@ -185,9 +185,6 @@ def _dropout_cases_of(subject: Subject) -> list[Case]:
 
 
 def _drops_many_weights(subject: Subject) -> str | None:
-    reason = _shows_dropped_weights(subject)
-    if reason is not None:
-        return reason
     if "all_rows_are_equal" in subject.laws:
         return "all rows are equal, also in what they lose"
     try:
@@ -199,7 +196,10 @@ def _drops_many_weights(subject: Subject) -> str | None:
     return None
 
 
-@invariant(cases=lambda subject: listed(_long_case(subject)), applies=_drops_many_weights)
+@invariant(
+    cases=lambda subject: listed(_long_case(subject)),
+    applies=any_of(_shows_dropped_weights, _drops_many_weights),
+)
 def dropout_differs_between_blocks(subject: Subject, case: Case) -> None:
     """Dropout does not take the same weights from two queries, nor from two keys."""
     module, inputs = subject.build(case)

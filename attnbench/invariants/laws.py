@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.toolkit.applicability import has_scores
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, needs
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -110,12 +111,6 @@ _law = functools.partial(
 )
 
 
-def _has_scores(subject: Subject) -> str | None:
-    if subject.kind == "kernel":
-        return "the scores are its scoring function's, which is held to it"
-    return None if subject.scoring is not None else "it shows no scores"
-
-
 @_law()
 def translation_invariant(subject: Subject, case: Case) -> None:
     """Scores are the same if query and key are moved together, however far."""
@@ -157,7 +152,7 @@ def query_independent(subject: Subject, case: Case) -> None:
     base.expect(base.run(base.inputs.replace(query=query)), told, "the call with the first ones")
 
 
-@_law(applies=_has_scores)
+@_law(applies=has_scores)
 def bilinear(subject: Subject, case: Case) -> None:
     """Scores are linear in the query and in the key."""
     law = _Law(subject, case)
@@ -185,7 +180,7 @@ def bilinear(subject: Subject, case: Case) -> None:
         )
 
 
-@invariant(masks=("none",), max_len=17, applies=_has_scores, law=True)
+@invariant(masks=("none",), max_len=17, applies=has_scores, law=True)
 def bounded_by_one(subject: Subject, case: Case) -> None:
     """Scores lie between -1 and 1."""
     module, inputs = subject.build(case)
@@ -194,7 +189,7 @@ def bounded_by_one(subject: Subject, case: Case) -> None:
     holds(scores.abs() <= bound, "scores", scores, "between -1 and 1")
 
 
-@_law(applies=_has_scores)
+@_law(applies=has_scores)
 def monotone_in_distance(subject: Subject, case: Case) -> None:
     """A key nearer to the query scores no less than one further away."""
     law = _Law(subject, case)

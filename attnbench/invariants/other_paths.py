@@ -10,12 +10,12 @@ from torch import nn
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.errors import AttnbenchError, JudgementError, RefusalError
+from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
-from attnbench.invariants.toolkit.layer_calls import has_gradients as layer_has_gradients
 from attnbench.specs.common import DTYPES
 from attnbench.specs.invariant import KINDS
 from attnbench.subject.lookup import resolve
@@ -115,7 +115,7 @@ def _same_layer(layer: LayerCase, there: LayerCase) -> None:
     judge = layer if layer.subject.eps(dtype) >= there.subject.eps(dtype) else there
     told = f"{there.subject.name}, which same_as names,"
     judge.expect(got, expected, real, "output", told)
-    if layer_has_gradients(layer.subject) or layer_has_gradients(there.subject):
+    if has_no_gradients(layer.subject) or has_no_gradients(there.subject):
         return
     weight, gradients = layer.other(got), []
     for side in (there, layer):

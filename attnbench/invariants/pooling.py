@@ -8,7 +8,7 @@ import torch
 
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import adds_keys, any_of
+from attnbench.invariants.toolkit.applicability import adds_keys, any_of, declares
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -19,10 +19,7 @@ _NEAR = 4.0
 """Differences up to this multiple of the allowed one may be rounding of the scores in two calls."""
 
 
-def _pools(subject: Subject) -> str | None:
-    if "pools_values" in subject.laws:
-        return None
-    return "does not declare pools_values"
+_pools = any_of(declares("pools_values"), adds_keys)
 
 
 @invariant(cases=benign, regimes=("normal", "tiny"), law=True)
@@ -44,7 +41,7 @@ def pools_values(subject: Subject, case: Case) -> None:
     return agree_within(base.output, weights @ value, tolerance, *names)
 
 
-@invariant(cases=benign, applies=any_of(_pools, adds_keys))
+@invariant(cases=benign, applies=_pools)
 def output_is_linear_in_values(subject: Subject, case: Case) -> None:
     """The output for a sum of values is the sum of their outputs."""
     base = Baseline(subject, case)
@@ -64,7 +61,7 @@ def output_is_linear_in_values(subject: Subject, case: Case) -> None:
     )
 
 
-@invariant(cases=benign, applies=any_of(_pools, adds_keys))
+@invariant(cases=benign, applies=_pools)
 def output_lies_within_values(subject: Subject, case: Case) -> None:
     """The output lies between the least and the largest value of the keys left."""
     base = Baseline(subject, case)
@@ -80,7 +77,7 @@ def output_lies_within_values(subject: Subject, case: Case) -> None:
     agree_within(got, nearest, slack * float(size), "output", None, why=why)
 
 
-@invariant(cases=benign, applies=any_of(_pools, adds_keys))
+@invariant(cases=benign, applies=_pools)
 def constant_values_come_back(subject: Subject, case: Case) -> None:
     """Where all values are equal, the output is that value."""
     base = Baseline(subject, case)

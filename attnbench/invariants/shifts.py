@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation, RefusalError
-from attnbench.invariants.toolkit.applicability import adds_keys, any_of
+from attnbench.invariants.toolkit.applicability import adds_keys, any_of, hides_by_a_number
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -48,9 +48,7 @@ def _is_no_dot_product(subject: Subject) -> str | None:
 
 
 def _hides_far_below(subject: Subject) -> str | None:
-    low = subject.conventions.mask_value
-    told = f"{low:g} stands for -inf: scores may lie below it (convention mask_value)"
-    return told if low > -_LEAST else None
+    return hides_by_a_number(subject) if subject.conventions.mask_value > -_LEAST else None
 
 
 @invariant(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.applicability import any_of, knows_positions
+from attnbench.invariants.toolkit.applicability import any_of, knows_positions, ties
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
-    resizes,
     select_items,
     select_keys,
     select_queries,
@@ -59,7 +58,7 @@ def queries_permute_freely(subject: Subject, case: Case) -> None:
     min_q_len=2,
     beyond=(Case((1,), 530, 12, mask="boolean_shared"), Case((), 150, 150)),
     variants=_OTHERS,
-    applies=any_of(knows_positions, lambda subject: resizes(subject, "q_len")),
+    applies=any_of(knows_positions, ties("q_len")),
 )
 def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
     """What a query gets does not depend on the other queries."""

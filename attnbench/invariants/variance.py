@@ -9,6 +9,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.checking.profiles import current_profile
 from attnbench.errors import InvariantViolation
+from attnbench.invariants.toolkit.applicability import has_scores
 from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.subject.subject import Subject
@@ -39,13 +40,7 @@ def _variance_cases(subject: Subject) -> CaseStrategy:
     )
 
 
-def _has_scores(subject: Subject) -> str | None:
-    if subject.kind == "kernel":
-        return "a kernel's scores are those of its scoring function"
-    return "a mechanism shows no scores" if subject.scoring is None else None
-
-
-@invariant(cases=_variance_cases, applies=_has_scores, law=True)
+@invariant(cases=_variance_cases, applies=has_scores, law=True)
 def unit_variance(subject: Subject, case: Case) -> None:
     """For standard normal query and key, and fresh parameters, the scores' variance is 1.
 

@@ -12,6 +12,7 @@ from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.calls.compiling import in_one_sentence
 from attnbench.invariants.numerics import bounds, within
+from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
@@ -35,7 +36,7 @@ def under_autocast(call: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     masks=("none", "boolean", "floating", "padding"),
     regimes=("normal",),
     dtypes=("float32",),
-    applies=lambda subject: None if "float32" in subject.dtypes else "float32 is not supported",
+    applies=supports("float32"),
 )
 @transformed("autocast", lambda: sourced(under_autocast))
 def autocast_agrees(subject: Subject, case: Case) -> None:

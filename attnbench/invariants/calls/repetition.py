@@ -8,12 +8,11 @@ import timeit
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
 from attnbench.checking.call_cost import calls_at
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import placed_at
+from attnbench.invariants.toolkit.derivations import hand_picked, placed_at
 from attnbench.subject.subject import Subject
 
 _CASES = (
@@ -40,7 +39,7 @@ _CONTENTS = 3
 _LATER_S = 0.02
 
 
-@invariant(cases=lambda subject: listed(*map(subject.legal, _CASES), enough=1))
+@invariant(cases=hand_picked(*_CASES))
 def many_calls_agree(subject: Subject, case: Case) -> None:
     """However often calls at one shape come, and in whatever order, with changing contents at the
     same addresses, the output is that of the contents.
@@ -66,11 +65,7 @@ def many_calls_agree(subject: Subject, case: Case) -> None:
         )
 
 
-@invariant(
-    cases=lambda subject: listed(
-        *map(subject.legal, _LARGE), enough=1, variants={"gradients": (False, True)}
-    )
-)
+@invariant(cases=hand_picked(*_LARGE, gradients=(False, True)))
 def outputs_are_final(subject: Subject, case: Case) -> None:
     """An output is complete when the call returns, and stays as it is."""
     if case.q_len >= _LONG and _seconds(subject, case) > _BRIEF_S:

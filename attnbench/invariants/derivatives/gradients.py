@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, holds, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, leaves_of
+from attnbench.invariants.toolkit.derivations import FREE_MASKS, benign, hand_picked, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, gradients_of, has_slopes
 from attnbench.oracle.references import widened
 from attnbench.specs import KINDS
@@ -55,17 +54,13 @@ def gradients_are_right(subject: Subject, case: Case) -> None:
     compare_slopes(base, *leaves_of(base.module, base.inputs))
 
 
-@invariant(
-    cases=lambda subject: listed(*map(subject.legal, _LONG_CASES), enough=1), applies=has_slopes
-)
+@invariant(cases=hand_picked(*_LONG_CASES), applies=has_slopes)
 def long_gradients_are_right(subject: Subject, case: Case) -> None:
     """Gradients are right for sequences longer than a kernel's blocks, too."""
     gradients_are_right.check(subject, case)
 
 
-@invariant(
-    cases=lambda subject: listed(*map(subject.legal, _BIAS_CASES), enough=1), applies=has_slopes
-)
+@invariant(cases=hand_picked(*_BIAS_CASES), applies=has_slopes)
 def bias_gets_its_gradient(subject: Subject, case: Case) -> None:
     """A floating mask is added to the scores, and gets their gradient."""
     base = Baseline(subject, case)
@@ -125,10 +120,7 @@ def _has_parameters(subject: Subject) -> str | None:
     return None if any(_unregistered(module)) else "it has no parameters"
 
 
-@invariant(
-    cases=lambda subject: listed(*map(subject.legal, _PARAMETER_CASES), enough=1),
-    applies=any_of(has_no_gradients, _has_parameters),
-)
+@invariant(cases=hand_picked(*_PARAMETER_CASES), applies=any_of(has_no_gradients, _has_parameters))
 def gradients_reach_every_parameter(subject: Subject, case: Case) -> None:
     """Every parameter is reached by a gradient from the scores, or from the output."""
     for name in _unregistered(Baseline(subject, case).module):

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import leaves_of
+from attnbench.invariants.toolkit.derivations import hand_picked, leaves_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -38,7 +37,7 @@ class _Gradients(Baseline):
         return torch.cat([g.flatten() for g in found if g is not None])
 
 
-@invariant(cases=lambda subject: listed(*map(subject.legal, _CASES), enough=1), applies=has_slopes)
+@invariant(cases=hand_picked(*_CASES), applies=has_slopes)
 def second_derivatives_are_right_or_refused(subject: Subject, case: Case) -> None:
     """A gradient's own gradient is its slope, or asking for it raises."""
     base = _Gradients(subject, case)

@@ -11,14 +11,10 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.stage import TOKENS
-from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
+from attnbench.invariants.toolkit.comparisons import reject
 from attnbench.invariants.toolkit.decorator import hook_of
-from attnbench.invariants.toolkit.layer_calls import (
-    LayerCase,
-    has_gradients,
-    layer_cases,
-    layer_invariant,
-)
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import sees_beyond_window, sees_the_future
 from attnbench.invariants.toolkit.layer_rounding import gradient_floor
 from attnbench.subject.layer import LayerSubject
@@ -78,7 +74,7 @@ def later_tokens_are_invisible(layer: LayerCase) -> None:
     regimes=("normal",),
     min_q_len=2,
     dtypes=("float32", "float64"),
-    applies=lambda subject: _is_causal(subject) or has_gradients(subject),
+    applies=any_of(_is_causal, has_no_gradients),
 )
 def later_tokens_take_no_gradient(layer: LayerCase) -> None:
     """An output of a causal layer has no gradient with respect to a later token."""
@@ -86,15 +82,9 @@ def later_tokens_take_no_gradient(layer: LayerCase) -> None:
     if length < 2:
         reject("the only token has no future")
     own = 1 + layer.choose(length - 1)
-    hidden = layer.hidden.detach().clone().requires_grad_()
-    output, _ = layer.call(hidden, layer.mask)
-    if not output.requires_grad:
-        reject("the output has no graph")
-    weight = layer.other(output.detach())
-    weight[:, own:] = 0.0
-    if layer.mask is not None:
-        weight = torch.where(layer.mask.unsqueeze(-1), weight, torch.zeros_like(weight))
-    (gradient,) = differentiate(output, [hidden], weight)
+    counted = layer.real(layer.hidden, layer.mask).clone()
+    counted[:, own:] = False
+    gradient = layer.gradients(counted)["hidden"]
     if gradient is None:
         return
     late, allowed = gradient[:, own:].abs(), gradient_floor(layer.subject, gradient)

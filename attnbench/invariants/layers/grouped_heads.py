@@ -39,15 +39,16 @@ def heads_of_a_group_are_alike(layer: LayerCase) -> None:
         )
         if layer.differs(across, expected, real) is None:
             continue  # not the heads: hidden features of an MLP may all change places
-        found = layer.differs(within, expected, real)
+        told = f"with the first two heads of a group in each other's place in {first} and {last}"
+        found = layer.differs(
+            within, expected, real, what=f"{told}, output", other="the layer as it is"
+        )
         if found is None:
             return
-        violation = violation or (found, within, f"{first} and {last}")
+        violation = violation or found
     if violation is None:
         raise RefusalError("no nn.Linear maps into the query heads, and another out of them")
-    found, got, names = violation
-    told = f"with the first two heads of a group in each other's place in {names}, output"
-    layer.accuse(found, got, expected, told, "the layer as it is")
+    raise violation
 
 
 def _maps(module: nn.Module, heads: int, groups: int) -> Iterator[tuple[str, str]]:

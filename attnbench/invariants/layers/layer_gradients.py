@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline, SameDraws
 from attnbench.invariants.toolkit.comparisons import (
     agree_within,
@@ -18,12 +19,7 @@ from attnbench.invariants.toolkit.comparisons import (
 )
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import leaves_of
-from attnbench.invariants.toolkit.layer_calls import (
-    LayerCase,
-    has_gradients,
-    layer_cases,
-    layer_invariant,
-)
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of
 from attnbench.invariants.toolkit.slopes import compare_slopes, has_slopes
 from attnbench.subject.devices import generator_of
@@ -32,7 +28,7 @@ from attnbench.subject.subject import Subject
 _MASKS = ("none", "padding")
 
 
-@layer_invariant(masks=_MASKS, regimes=("normal",), dtypes=("float32",), applies=has_gradients)
+@layer_invariant(masks=_MASKS, regimes=("normal",), dtypes=("float32",), applies=has_no_gradients)
 def checkpointing_changes_nothing(layer: LayerCase) -> None:
     """Under torch.utils.checkpoint, output and gradients are the same."""
     layer.module.train()
@@ -91,7 +87,7 @@ def dropout_is_drawn_once(subject: Subject, case: Case) -> None:
     regimes=("normal",),
     dtypes=("float32",),
     min_q_len=3,
-    applies=lambda subject: has_gradients(subject) or has_cache(subject),
+    applies=any_of(has_no_gradients, has_cache),
 )
 def cached_gradients_are_right_or_stopped(layer: LayerCase) -> None:
     """Gradients through a cache equal those of one call, or a cache stops them all or makes

@@ -13,6 +13,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import AttnbenchError, InvariantViolation, RefusalError
 from attnbench.invariants.caches.checks import has_cache
+from attnbench.invariants.toolkit.applicability import supports
 from attnbench.invariants.toolkit.comparisons import agree_within
 from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
@@ -166,7 +167,7 @@ def _has_reference(subject: LayerSubject) -> str | None:
         return (
             "declares no reference in Python floats: a wrong but self-consistent formula would pass"
         )
-    return None if "float64" in subject.dtypes else "float64 is not supported"
+    return supports("float64")(subject)
 
 
 @layer_invariant(

@@ -64,14 +64,16 @@ def _other_weights(layer: LayerCase) -> None:
         return other.limits(hidden, mask)[:-1]
 
     real = layer.real(layer.hidden, layer.mask)
-    found = other.differs(got, expected, real, allowed)
-    if found is not None:
+    told = "of a module with other weights, called on the same inputs, output"
+    violation = other.differs(
+        got, expected, real, allowed, what=told, other="the same items in a larger batch"
+    )
+    if violation is not None:
         fresh = hidden.flip(-1)  # of which nothing can be kept
         alone, among = layer.run(fresh[:-1], layer.mask), layer.run(fresh, mask)[:-1]
         if layer.differs(among, alone, real, allowed) is not None:
             return  # what is kept of earlier calls is not the reason: the other item is
-        told = "of a module with other weights, called on the same inputs, output"
-        layer.accuse(found, got, expected, told, "the same items in a larger batch")
+        raise violation
 
 
 _FEW_CASES = (Case((2, 3), 4, 6, 8, 6, 5), Case((2,), 3, 5, mask="boolean", seed=1), Case(seed=2))

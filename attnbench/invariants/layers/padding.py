@@ -8,14 +8,9 @@ import torch
 
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import cache_invariant, has_cache
-from attnbench.invariants.toolkit.comparisons import differentiate, reject
+from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.decorator import hook_of
-from attnbench.invariants.toolkit.layer_calls import (
-    LayerCase,
-    has_gradients,
-    layer_invariant,
-    takes_padding,
-)
+from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_invariant, takes_padding
 from attnbench.invariants.toolkit.layer_faults import (
     holds_left_padding,
     leak,
@@ -69,29 +64,22 @@ def padded_outputs_are_finite(layer: LayerCase) -> None:
 @layer_invariant(
     masks=_SIDES,
     dtypes=("float32", "float64"),
-    applies=lambda subject: takes_padding(subject) or has_gradients(subject),
+    applies=any_of(takes_padding, has_no_gradients),
 )
 def padded_tokens_take_no_gradient(layer: LayerCase) -> None:
     """Outputs of real tokens have finite gradients, and none with respect to padded tokens."""
     mask = layer.padded()
-    hidden = layer.hidden.detach().clone().requires_grad_()
-    output, _ = layer.call(hidden, mask)
-    if not output.requires_grad:
-        reject("the output has no graph")
-    weight = layer.other(output.detach())
-    weight = torch.where(mask.unsqueeze(-1), weight, torch.zeros_like(weight))
-    parameters = [p for p in layer.module.parameters() if p.requires_grad]
-    gradient, *others = differentiate(output, [hidden, *parameters], weight)
-    names = [n for n, p in layer.module.named_parameters() if p.requires_grad]
-    for name, one in zip(("hidden", *names), (gradient, *others), strict=True):
+    gradients = layer.gradients(mask.unsqueeze(-1))
+    for name, one in gradients.items():
         if one is not None and not bool(one.isfinite().all()):
             raise InvariantViolation(
                 f"the gradient by {name} of the real tokens' outputs is not finite, but should be, "
                 "whatever is padded"
             )
+    gradient = gradients["hidden"]
     if gradient is None:
         return
-    leaked = torch.where(mask.unsqueeze(-1), torch.zeros_like(gradient), gradient)
+    leaked = gradient.masked_fill(mask.unsqueeze(-1), 0.0)
     allowed = gradient_floor(layer.subject, gradient)
     if float(leaked.abs().amax()) > allowed and not _told_elsewhere(layer, layer.case.mask):
         place = [int(i) for i in (leaked.abs() > allowed).nonzero()[0]]
@@ -116,13 +104,17 @@ def padded_item_equals_item_alone(layer: LayerCase) -> None:
             own = layer.hidden[item : item + 1, slots]
             expected, got = layer.run(own), output[item : item + 1, slots].detach()
 
-            limits = functools.partial(layer.limits, own)
-            found = layer.differs(got, expected, layer.real(own), limits)
-            if found is None or _told_elsewhere(layer, "padding"):
-                continue
             how = "with grad" if grad else "under no_grad"
-            what = f"item {item}, {length} real of {mask.shape[1]} slots, {how}: output"
-            layer.accuse(found, got, expected, what, "the item alone without padding")
+            violation = layer.differs(
+                got,
+                expected,
+                layer.real(own),
+                functools.partial(layer.limits, own),
+                what=f"item {item}, {length} real of {mask.shape[1]} slots, {how}: output",
+                other="the item alone without padding",
+            )
+            if violation is not None and not _told_elsewhere(layer, "padding"):
+                raise violation
 
 
 @layer_invariant(masks=("left_padding",), applies=takes_padding, law=True)

@@ -7,12 +7,20 @@ import math
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.cases.spaces import listed
-from attnbench.invariants.toolkit.applicability import adds_keys, any_of, knows_positions
+from attnbench.invariants.toolkit.applicability import (
+    adds_keys,
+    any_of,
+    declares,
+    hides_by_a_number,
+    knows_positions,
+    not_exempt,
+    supports,
+    ties,
+)
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, needs
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import benign, resizes, select_keys, with_mask
+from attnbench.invariants.toolkit.derivations import benign, hand_picked, select_keys, with_mask
 from attnbench.subject.subject import Subject
 
 _FAR = 1e4
@@ -55,12 +63,6 @@ def large_bias_hides(subject: Subject, case: Case) -> None:
         )
 
 
-def _pools(subject: Subject) -> str | None:
-    if "pools_values" in subject.laws:
-        return None
-    return "does not declare pools_values: what it hands back may be means over heads"
-
-
 @invariant(
     masks=("none",),
     regimes=("normal", "tiny"),
@@ -68,7 +70,7 @@ def _pools(subject: Subject) -> str | None:
     min_kv_len=2,
     max_len=33,
     beyond=(Case((1,), 2, 300, dtype="float64"),),
-    applies=_pools,
+    applies=declares("pools_values", ": what it hands back may be means over heads"),
 )
 def bias_is_added_to_scores(subject: Subject, case: Case) -> None:
     """A floating mask b multiplies the weights by exp(b), before they are normalised."""
@@ -101,23 +103,11 @@ _CONSTANT_CASES = (
 )
 
 
-def _weighs(subject: Subject) -> str | None:
-    name = "bias_is_added_to_scores"
-    if name in subject.exempt:
-        return f"exempt from {name}: {subject.exempt[name]}"
-    return None if "float64" in subject.dtypes else "float64 is not supported"
-
-
-def _hides_by_a_number(subject: Subject) -> str | None:
-    low = subject.conventions.mask_value
-    if math.isinf(low):
-        return None
-    return f"{low:g} stands for -inf: far below it nothing is hidden (convention mask_value)"
-
-
 @invariant(
-    cases=lambda subject: listed(*map(subject.legal, _CONSTANT_CASES), enough=1),
-    applies=any_of(_weighs, adds_keys, _hides_by_a_number),
+    cases=hand_picked(*_CONSTANT_CASES),
+    applies=any_of(
+        not_exempt("bias_is_added_to_scores"), supports("float64"), adds_keys, hides_by_a_number
+    ),
 )
 def bias_of_all_keys_hides_none(subject: Subject, case: Case) -> None:
     """A large negative constant on all keys changes nothing: no finite bias is -inf."""
@@ -137,20 +127,18 @@ def bias_of_all_keys_hides_none(subject: Subject, case: Case) -> None:
         )
 
 
-def _counts_keys(subject: Subject) -> str | None:
-    for name in ("bias_is_added_to_scores", "keys_permute_freely"):
-        if name in subject.exempt:
-            return f"exempt from {name}: {subject.exempt[name]}"
-    return resizes(subject, "kv_len") if "float32" in subject.dtypes else "float32 is not supported"
-
-
 @invariant(
     cases=benign,
     masks=("none", "boolean", "floating", "padding"),
     regimes=("normal",),
     dtypes=("float32",),
     variants={"times": (2, 3)},
-    applies=any_of(_counts_keys, knows_positions),
+    applies=any_of(
+        not_exempt("bias_is_added_to_scores", "keys_permute_freely"),
+        supports("float32"),
+        ties("kv_len"),
+        knows_positions,
+    ),
 )
 def key_given_again_equals_bias_of_log_2(subject: Subject, case: Case) -> None:
     """A key given n times weighs as much as one with log n added to its score."""

@@ -7,15 +7,12 @@ import math
 import torch
 
 from attnbench.cases.case import Case
-from attnbench.invariants.toolkit.applicability import (
-    any_of,
-    has_no_gradients,
-    knows_positions,
-)
+from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients, knows_positions
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, holds, needs, reject
+from attnbench.invariants.toolkit.comparisons import holds, needs, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import benign, leaves_of, unmasked
+from attnbench.invariants.toolkit.derivations import benign, leaves_of, masks_in_words, unmasked
+from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -81,20 +78,6 @@ def _with_empty_rows(subject: Subject, case: Case) -> Baseline:
     return base.on(base.inputs.replace(attn_mask=mask))
 
 
-def _described(base: Baseline) -> str:
-    """Describe the arguments that hide the keys."""
-    inputs, parts = base.inputs, []
-    if inputs.is_causal:
-        sizes = f"{inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys"
-        parts.append(f"is_causal=True, {sizes}")
-    if inputs.valid_lens is not None:
-        parts.append(f"valid_lens={inputs.valid_lens.tolist()}")
-    if inputs.attn_mask is not None:
-        kind = str(inputs.attn_mask.dtype).removeprefix("torch.")
-        parts.append(f"a {kind} mask {tuple(inputs.attn_mask.shape)}")
-    return " and ".join(parts)
-
-
 def _opened(base: Baseline) -> Inputs:
     """The same inputs, with every key allowed for rows that have none."""
     allowed = base.allowed | ~base.allowed.any(-1, keepdim=True)
@@ -129,7 +112,7 @@ def empty_rows_give_zeros(subject: Subject, case: Case) -> None:
     base = _emptied(subject, case)
     got, convention = base.output, subject.conventions.empty_rows
     empty = ~base.allowed.any(-1, keepdim=True)
-    what = f"with {_described(base)}, output"
+    what = f"with {masks_in_words(base.inputs)}, output"
     where = empty.expand(got.shape)
     if convention == "zeros":
         zeros = ~where | (got == 0)
@@ -162,8 +145,8 @@ def empty_rows_give_zeros(subject: Subject, case: Case) -> None:
         )
     if convention == "zeros" and "return_weights" in subject.accepts:
         weights = needs(subject.weights(base.module, base.inputs))
-        should = "0: no key is left to this query"
-        holds(~empty | (weights == 0), f"with {_described(base)}, weights", weights, should)
+        what, should = f"with {masks_in_words(base.inputs)}, weights", "0: no key is left to it"
+        holds(~empty | (weights == 0), what, weights, should)
 
 
 def _is_finite(subject: Subject) -> str | None:
@@ -185,12 +168,11 @@ def empty_rows_have_finite_gradients(subject: Subject, case: Case) -> None:
     total = base.run(inputs).sum()
     if total.grad_fn is None:
         return  # zeros alone: nothing that a gradient could reach
-    gradients = differentiate(total, list(named.values()))
-    for name, gradient in zip(named, gradients, strict=True):
+    for name, gradient in gradients_of(total, named).items():
         if gradient is not None:
             holds(
                 gradient.isfinite(),
-                f"with {_described(base)}, gradient of output.sum() by {name}",
+                f"with {masks_in_words(base.inputs)}, gradient of output.sum() by {name}",
                 gradient,
                 "finite, though some query has no key left",
             )

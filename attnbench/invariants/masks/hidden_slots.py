@@ -8,9 +8,10 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.applicability import any_of, has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, holds, reject
+from attnbench.invariants.toolkit.comparisons import holds, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import benign, leaves_of
+from attnbench.invariants.toolkit.derivations import benign, leaves_of, masks_in_words
+from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
@@ -72,17 +73,6 @@ def _padded(subject: Subject, case: Case) -> tuple[Baseline, Tensor]:
     return base, slots
 
 
-def _described(inputs: Inputs) -> str:
-    parts = []
-    if inputs.attn_mask is not None:
-        parts.append(f"a boolean mask {tuple(inputs.attn_mask.shape)}")
-    if inputs.valid_lens is not None:
-        parts.append(f"valid_lens={inputs.valid_lens.tolist()}")
-    if inputs.is_causal:
-        parts.append("is_causal=True")
-    return " and ".join(parts)
-
-
 def _may_hold_nan(subject: Subject) -> str | None:
     if subject.conventions.hidden_slots == "finite":
         return "hidden slots hold finite numbers only (convention hidden_slots)"
@@ -100,7 +90,7 @@ def hidden_slots_may_hold_nan(subject: Subject, case: Case) -> None:
     """
     base, slots = _padded(subject, case)
     poison, where = _poison(case)
-    told = f"with {poison} as the {where} of the slots that {_described(base.inputs)} hide"
+    told = f"with {poison} as the {where} of the slots that {masks_in_words(base.inputs)} hide"
     got = base.run(_poisoned(base.inputs, slots, where, poison))
     base.expect(got, f"{told} from all queries, output", "the call without")
     if "enable_gqa" in subject.accepts and case.lead and subject.kind != "kernel":
@@ -134,9 +124,7 @@ def hidden_slots_may_hold_nan_in_training(subject: Subject, case: Case) -> None:
     base, slots = _padded(subject, case)
     poison, where = _poison(case)
     inputs, named = leaves_of(base.module, _poisoned(base.inputs, slots, where, poison))
-    total = base.run(inputs).sum()
-    gradients = differentiate(total, list(named.values()))
-    for name, gradient in zip(named, gradients, strict=True):
+    for name, gradient in gradients_of(base.run(inputs).sum(), named).items():
         # a mechanism multiplies the key by a gradient of 0, which is NaN, on its way to the query
         own = name in ("key", "value") or "key" not in where
         if gradient is None or not (own or subject.kind != "mechanism"):

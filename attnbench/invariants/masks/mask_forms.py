@@ -12,21 +12,18 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, changed
 from attnbench.errors import RefusalError
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import (
-    agree_within,
-    same_gradients,
-)
+from attnbench.invariants.toolkit.comparisons import agree_within, same_gradients
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     FREE_MASKS,
     benign,
     has_gradients,
     leaves_of,
+    masks_in_words,
     with_mask,
 )
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
 
 _LENGTH_DTYPES = ("int64", "int32", "int16", "uint8", "int8")
 _PARTS = {
@@ -68,7 +65,7 @@ def mask_forms_agree(subject: Subject, case: Case) -> None:
         dtype = torch.int8 if narrow else getattr(torch, case.variant("lengths_in", "int64"))
         lens = lens.clamp_max(torch.iinfo(dtype).max).to(dtype)
         base = base.on(base.inputs.replace(valid_lens=lens))
-    given = f"hiding the same by {_form_of(base.inputs)}"
+    given = f"hiding the same by {masks_in_words(base.inputs)}"
     if case.mask == "none":
         given = "no mask"
     added = torch.zeros_like(base.allowed, dtype=base.inputs.query.dtype)
@@ -86,20 +83,6 @@ def mask_forms_agree(subject: Subject, case: Case) -> None:
             refusal = error
             continue
         base.expect(got, f"with {form}, output", given)
-
-
-def _form_of(inputs: Inputs) -> str:
-    parts = []
-    if inputs.attn_mask is not None:
-        kind = "boolean" if inputs.attn_mask.dtype == torch.bool else "floating"
-        parts.append(f"a {kind} mask {tuple(inputs.attn_mask.shape)}")
-    if inputs.valid_lens is not None:
-        dtype = str(inputs.valid_lens.dtype).removeprefix("torch.")
-        told = "" if dtype == "int64" else f" ({dtype})"
-        parts.append(f"valid_lens={inputs.valid_lens.tolist()}{told}")
-    if inputs.is_causal:
-        parts.append("is_causal=True")
-    return " and ".join(parts)
 
 
 def _combinations(subject: Subject) -> CaseStrategy:
@@ -142,7 +125,7 @@ def causal_and_padding_combine(subject: Subject, case: Case) -> None:
         if kind != "floating"
         else bias.to(given.query.dtype).masked_fill(~allowed, -math.inf)
     )
-    one, together = "with one mask (..., L, S) of all", f"{_form_of(given)} together"
+    one, together = "with one mask (..., L, S) of all", f"{masks_in_words(given)} together"
     live = allowed.any(-1, keepdim=True).to(case.device)
 
     def rows(output: Tensor) -> Tensor:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.invariants.toolkit.applicability import (
     any_of,
     has_no_gradients,
+    hides_by_a_number,
     knows_positions,
+    ties,
 )
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import (
-    agree_within,
-    differentiate,
-    reject,
-)
+from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     HIDING_MASKS,
@@ -26,12 +23,11 @@ from attnbench.invariants.toolkit.derivations import (
     junk_in_words,
     leaves_of,
     only_keys,
-    resizes,
     with_junk,
     with_mask,
 )
+from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
 
 
 def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
@@ -42,17 +38,13 @@ def _some_rows(base: Baseline) -> list[tuple[int, ...]]:
     return [tuple(int(i) for i in torch.unravel_index(torch.tensor(n), shape)) for n in flat]
 
 
-def _cannot_delete(subject: Subject) -> str | None:
-    return resizes(subject, "kv_len")
-
-
 @invariant(
     cases=benign,
     masks=HIDING_MASKS,
     min_kv_len=2,
     max_len=65,
     beyond=(Case((1,), 3, 520, mask="boolean"),),
-    applies=any_of(knows_positions, _cannot_delete),
+    applies=any_of(knows_positions, ties("kv_len")),
 )
 def masking_equals_deleting(subject: Subject, case: Case) -> None:
     """Hiding keys from a query gives what giving it only the other keys gives."""
@@ -72,13 +64,6 @@ def masking_equals_deleting(subject: Subject, case: Case) -> None:
         )
 
 
-def _hides_by_a_number(subject: Subject) -> str | None:
-    low = subject.conventions.mask_value
-    if math.isinf(low):
-        return None
-    return f"{low:g} stands for -inf, and hides nothing from scores as low (convention mask_value)"
-
-
 @invariant(
     cases=benign,
     masks=("none",),
@@ -86,7 +71,7 @@ def _hides_by_a_number(subject: Subject) -> str | None:
     min_kv_len=2,
     max_features=17,
     variants={"hidden_by": ("boolean", "floating")},
-    applies=any_of(_hides_by_a_number, knows_positions, _cannot_delete),
+    applies=any_of(hides_by_a_number, knows_positions, ties("kv_len")),
 )
 def hidden_keys_stay_hidden_at_extreme_scores(subject: Subject, case: Case) -> None:
     """A key stays hidden however far below zero the scores of the others lie."""
@@ -140,15 +125,6 @@ def masked_slots_are_inert(subject: Subject, case: Case) -> None:
     )
 
 
-def _gradients(base: Baseline, inputs: Inputs, index: tuple[int, ...] | None) -> dict[str, Tensor]:
-    """Gradients by name, of the output's sum or of one row's; only those that are there."""
-    leaves, named = leaves_of(base.module, inputs)
-    output = base.run(leaves)
-    total = (output if index is None else output[index]).sum()
-    found = differentiate(total, list(named.values()))
-    return {n: g for n, g in zip(named, found, strict=True) if g is not None}
-
-
 @invariant(cases=benign, masks=HIDING_MASKS, min_kv_len=2, applies=has_no_gradients)
 def masked_slots_get_no_gradient(subject: Subject, case: Case) -> None:
     """No gradient reaches a hidden slot."""
@@ -158,8 +134,9 @@ def masked_slots_get_no_gradient(subject: Subject, case: Case) -> None:
         reject("nothing is hidden")
     index = tuple(rows[base.choose(len(rows))].tolist())
     hidden = ~base.allowed[index].unsqueeze(-1)
-    for name, gradient in _gradients(base, base.inputs, index).items():
-        if name in ("key", "value"):
+    leaves, named = leaves_of(base.module, base.inputs)
+    for name, gradient in gradients_of(base.run(leaves)[index].sum(), named).items():
+        if gradient is not None and name in ("key", "value"):
             shown = gradient[index[:-1]].masked_fill(~hidden, 0.0)
             largest = float(gradient.nan_to_num().abs().amax())
             tolerance = 64 * subject.eps(gradient.dtype) * largest

@@ -11,14 +11,13 @@ import torch
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import changed
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import any_of, knows_positions
+from attnbench.invariants.toolkit.applicability import any_of, knows_positions, ties
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import (
     benign,
     junk_in_words,
-    resizes,
     select_keys,
     unmasked,
     with_junk,
@@ -81,10 +80,6 @@ def _exact_length(subject: Subject, case: Case) -> None:
     )
 
 
-def _cannot_resize(subject: Subject) -> str | None:
-    return resizes(subject, "kv_len")
-
-
 @invariant(
     cases=lambda subject: changed(
         benign(
@@ -104,7 +99,7 @@ def _cannot_resize(subject: Subject) -> str | None:
         *[lambda case: case] * 3,
         functools.partial(_longer, subject),
     ),
-    applies=any_of(knows_positions, _cannot_resize),
+    applies=any_of(knows_positions, ties("kv_len")),
 )
 def valid_lengths_count_the_keys(subject: Subject, case: Case) -> None:
     """A length of n, an integer of any width, leaves the first n keys; a length of S leaves all."""
@@ -116,7 +111,7 @@ def valid_lengths_count_the_keys(subject: Subject, case: Case) -> None:
     cases=benign,
     masks=("window", "none"),
     min_kv_len=2,
-    applies=any_of(knows_positions, _cannot_resize),
+    applies=any_of(knows_positions, ties("kv_len")),
 )
 def windows_end_at_their_edges(subject: Subject, case: Case) -> None:
     """A window leaves the keys up to both of its edges, and none beyond."""
@@ -174,7 +169,7 @@ def _cannot_decode(subject: Subject) -> str | None:
         return "positions are absolute (convention positions)"
     if subject.conventions.causal in ("top_left", "square"):
         return f"is_causal is {subject.conventions.causal}: a step's mask is another one"
-    return resizes(subject, "q_len", "kv_len")
+    return None
 
 
 @invariant(
@@ -182,7 +177,7 @@ def _cannot_decode(subject: Subject) -> str | None:
     masks=("causal",),
     min_kv_len=2,
     beyond=(Case((1,), 140, 140, mask="causal"),),
-    applies=_cannot_decode,
+    applies=any_of(_cannot_decode, ties("q_len", "kv_len")),
 )
 def decode_equals_prefill(subject: Subject, case: Case) -> None:
     """Causal queries one by one, or the last few, give what all at once give."""

@@ -6,13 +6,14 @@ If positions change, causality, lengths and mask are combined into one mask.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases.case import MASKS, Case
-from attnbench.cases.spaces import CaseStrategy, cases
+from attnbench.cases.spaces import CaseStrategy, cases, listed
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -53,6 +54,11 @@ def ordinary(subject: Subject, **narrowed: Any) -> CaseStrategy:
     return benign(subject, **{"masks": ORDINARY_MASKS, "regimes": ("normal",), **narrowed})
 
 
+def hand_picked(*chosen: Case, **variants: Any) -> Callable[[Subject], CaseStrategy]:
+    """These cases as a subject takes them; one verdict is enough."""
+    return lambda subject: listed(*map(subject.legal, chosen), enough=1, variants=variants)
+
+
 def _unsaturated(case: Case) -> Case:
     """Replace the regime ``huge`` in half precision, where rounding decides which key wins."""
     if case.regime == "huge" and case.dtype in _HALF:
@@ -76,25 +82,6 @@ def has_weights(subject: Subject) -> str | None:
     return "neither hands back weights nor declares pools_values"
 
 
-def resizes(subject: Subject, *names: str) -> str | None:
-    """The reason why a size cannot be changed alone, or ``None`` if it can.
-
-    Args:
-        subject: a subject; some mechanisms tie ``q_len`` to ``kv_len``, or fix one of them.
-        names: names of the sizes that an invariant changes.
-    """
-    for name in names:
-        for size in (1, 2, 3, 5):
-            case = Case(q_len=4, kv_len=4).replace(**{name: size})
-            got = subject.legal(case)
-            if (got.q_len, got.kv_len) != (case.q_len, case.kv_len):
-                return (
-                    f"{name} cannot be chosen alone: q_len={case.q_len}, kv_len={case.kv_len} "
-                    f"is not legal, q_len={got.q_len}, kv_len={got.kv_len} is"
-                )
-    return None
-
-
 def explicit(inputs: Inputs) -> Inputs:
     """The same inputs with lengths and causality as one explicit mask ``(*lead, L, S)``."""
     plain = inputs.attn_mask is None and inputs.valid_lens is None and not inputs.is_causal
@@ -115,6 +102,22 @@ def with_mask(inputs: Inputs, mask: Tensor) -> Inputs:
     return inputs.replace(
         attn_mask=mask, valid_lens=None, is_causal=False, window_size=None, alibi_slopes=None
     )
+
+
+def masks_in_words(inputs: Inputs) -> str:
+    """Describe the arguments that hide keys."""
+    parts = []
+    if inputs.attn_mask is not None:
+        kind = "boolean" if inputs.attn_mask.dtype == torch.bool else "floating"
+        parts.append(f"a {kind} mask {tuple(inputs.attn_mask.shape)}")
+    if inputs.valid_lens is not None:
+        dtype = str(inputs.valid_lens.dtype).removeprefix("torch.")
+        told = "" if dtype == "int64" else f" ({dtype})"
+        parts.append(f"valid_lens={inputs.valid_lens.tolist()}{told}")
+    if inputs.is_causal:
+        sizes = f"{inputs.query.shape[-2]} queries and {inputs.key.shape[-2]} keys"
+        parts.append(f"is_causal=True ({sizes})")
+    return " and ".join(parts)
 
 
 def unmasked(inputs: Inputs) -> Inputs:

@@ -12,7 +12,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.applicability import accepts
-from attnbench.invariants.toolkit.comparisons import reject
+from attnbench.invariants.toolkit.comparisons import differentiate, reject
 from attnbench.invariants.toolkit.decorator import invariant
 from attnbench.invariants.toolkit.layer_rounding import floor_of, rounding_of, worst_place
 from attnbench.subject.layer import LayerSubject
@@ -39,11 +39,6 @@ def layer_cases(subject: Subject, **narrowed: Any) -> CaseStrategy:
 
 
 takes_padding = accepts("padding_mask")
-
-
-def has_gradients(subject: Subject) -> str | None:
-    """The reason why invariants on gradients do not apply, or ``None``."""
-    return None if subject.conventions.gradients else "convention gradients=False: forward only"
 
 
 def layer_invariant(
@@ -115,22 +110,60 @@ class LayerCase:
         """The effect of rounding on a call, ``(B, L, 1)``."""
         return rounding_of(self.subject, self.module, hidden, mask)
 
+    def gradients(self, counted: Tensor) -> dict[str, Tensor | None]:
+        """The gradients of a random sum of outputs, by the hidden states and the parameters.
+
+        Args:
+            counted: the outputs in the sum, broadcasts to them.
+        """
+        hidden = self.hidden.detach().clone().requires_grad_()
+        output, _ = self.call(hidden, self.mask)
+        if not output.requires_grad:
+            reject("the output has no graph")
+        weight = self.other(output.detach()).masked_fill(~counted, 0.0)
+        trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        named = {"hidden": hidden, **{f"parameter {n}": p for n, p in trained.items()}}
+        return dict(zip(named, differentiate(output, list(named.values()), weight), strict=True))
+
     def differs(
-        self, got: Tensor, expected: Tensor, real: Tensor, allowed: Any = None
-    ) -> tuple[Any, Tensor] | None:
-        """The worst place beyond rounding and the allowed difference; ``None`` if they agree.
+        self,
+        got: Tensor,
+        expected: Tensor,
+        real: Tensor,
+        allowed: Any = None,
+        *,
+        what: str = "output",
+        other: str = "",
+        cause: str | None = None,
+    ) -> InvariantViolation | None:
+        """The violation at the worst place where two outputs differ by more than rounding.
 
         Args:
             got, expected: outputs.
             real: the elements to compare.
             allowed: returns the effect of rounding; by default that on the case's own call.
+            what, other: names of the two outputs.
+            cause: a name of the cause, if there is only one.
         """
         floor = floor_of(self.subject, expected, got.dtype)
         if worst_place(got, expected, floor, real) is None:
             return None
         limits = (self.rounding if allowed is None else allowed()).expand(got.shape)
         place = worst_place(got, expected, limits, real)
-        return None if place is None else (place, limits)
+        if place is None:
+            return None
+        one, two, most = got[place].item(), expected[place].item(), float(limits[place])
+        return InvariantViolation(
+            quantity=what,
+            place=place,
+            got=one,
+            expected=two,
+            other=other,
+            allowed=most,
+            error=abs(one - two) / most if most else None,
+            cause=cause,
+            compared={"got": got, "expected": expected},
+        )
 
     @functools.cached_property
     def rounding(self) -> Tensor:
@@ -148,40 +181,10 @@ class LayerCase:
         allowed: Any = None,
         cause: str | None = None,
     ) -> None:
-        """Raise with the values at the worst place where two outputs differ.
-
-        Args:
-            got, expected, real, allowed: as of :meth:`differs`.
-            what, other: names of the two outputs.
-            cause: a name of the cause, if there is only one.
-        """
-        found = self.differs(got, expected, real, allowed)
-        if found is not None:
-            self.accuse(found, got, expected, what, other, cause)
-
-    def accuse(
-        self,
-        found: tuple[Any, Tensor],
-        got: Tensor,
-        expected: Tensor,
-        what: str,
-        other: str,
-        cause: str | None = None,
-    ) -> None:
-        """Raise with the values at the worst place."""
-        place, limits = found
-        one, two, allowed = got[place].item(), expected[place].item(), float(limits[place])
-        raise InvariantViolation(
-            quantity=what,
-            place=place,
-            got=one,
-            expected=two,
-            other=other,
-            allowed=allowed,
-            error=abs(one - two) / allowed if allowed else None,
-            cause=cause,
-            compared={"got": got, "expected": expected},
-        )
+        """Raise where two outputs differ; the arguments are those of :meth:`differs`."""
+        violation = self.differs(got, expected, real, allowed, what=what, other=other, cause=cause)
+        if violation is not None:
+            raise violation
 
     def padded(self) -> Tensor:
         """The mask; rejects the case if nothing is padded."""

@@ -20,12 +20,12 @@ LEFT = "left_padding_is_inert"
 """The law on padding at the left."""
 
 
-def _plain(subject: LayerSubject, mask: str) -> Iterator[LayerCase]:
+def _plain(subject: LayerSubject, mask: str, length: int = 6) -> Iterator[LayerCase]:
     dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
     for seed in range(3):
-        case = subject.legal(Case((3,), 6, 6, 8, 8, 8, dtype=dtype, mask=mask, seed=seed))
+        case = Case((3,), length, length, 8, 8, 8, dtype=dtype, mask=mask, seed=seed)
         with torch.random.fork_rng(devices=[]):
-            yield LayerCase(subject, case)
+            yield LayerCase(subject, subject.legal(case))
 
 
 @functools.lru_cache(maxsize=256)
@@ -122,14 +122,15 @@ def leak(layer: LayerCase, mask: Tensor, given: Tensor | None = None) -> Invaria
     given = mask if given is None else given
     expected = layer.run(layer.hidden, given)
     for told, hidden in _fillings(layer, mask):
-        got = layer.run(hidden, given)
-        found = layer.differs(got, expected, layer.real(layer.hidden, mask))
-        if found is not None:
-            try:
-                what = f"with {told} in padded slots, output"
-                layer.accuse(found, got, expected, what, "the output with what they held before")
-            except InvariantViolation as violation:
-                return violation
+        violation = layer.differs(
+            layer.run(hidden, given),
+            expected,
+            layer.real(layer.hidden, mask),
+            what=f"with {told} in padded slots, output",
+            other="the output with what they held before",
+        )
+        if violation is not None:
+            return violation
     return None
 
 
@@ -139,12 +140,7 @@ def sees_beyond_window(subject: LayerSubject) -> bool:
     window = subject.width
     if window is None:
         return False
-    dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
-    length = window + 4
-    for seed in range(3):
-        case = Case((2,), length, length, 8, 8, 8, dtype=dtype, seed=seed)
-        with torch.random.fork_rng(devices=[]):
-            layer = LayerCase(subject, subject.legal(case))
+    for layer in _plain(subject, "none", window + 4):
         hidden = layer.hidden.clone()
         hidden[:, :-window] = layer.other(hidden[:, :-window])
         got, expected = layer.run(hidden)[:, -1:], layer.run(layer.hidden)[:, -1:]

@@ -8,10 +8,14 @@ import torch
 from torch import Tensor
 
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.applicability import has_no_gradients
+from attnbench.invariants.toolkit.applicability import (
+    any_of,
+    has_no_gradients,
+    not_exempt,
+    supports,
+)
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, reject
-from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
 _STEP, _FINER, _OTHERS = 1e-5, 1e-6, (1e-4, 1e-7)
@@ -228,10 +232,5 @@ def _ends(
     return ends[0], ends[1]
 
 
-def has_slopes(subject: Subject) -> str | None:
-    """The reason why slopes are not checked, if ``gradients_are_right`` does not apply either."""
-    if not subject.conventions.gradients:
-        return has_no_gradients(subject)
-    if "gradients_are_right" in subject.exempt:
-        return f"exempt from gradients_are_right: {subject.exempt['gradients_are_right']}"
-    return None if "float64" in subject.dtypes else "float64 is not supported"
+has_slopes = any_of(has_no_gradients, not_exempt("gradients_are_right"), supports("float64"))
+"""The reason why slopes are not checked, if ``gradients_are_right`` does not apply either."""

@@ -92,7 +92,7 @@ def test_a_layer_without_gradients_is_not_asked_for_them() -> None:
         conventions={"gradients": False},
     )
     found = outcome(forward, "padded_tokens_take_no_gradient")
-    assert (found.status, found.reason) == ("skipped", "convention gradients=False: forward only")
+    assert (found.status, found.reason) == ("skipped", "forward only (convention gradients)")
 
 
 class OfOneSize(nn.Module):
