@@ -15,12 +15,13 @@ from torch import Tensor
 
 from attnbench.errors import StyleError
 from attnbench.judging.confined import Confined
-from attnbench.judging.right_answers import right_output
+from attnbench.oracle.textbook import textbook_output
 from attnbench.registry.address import Address
 from attnbench.subject.mechanism_subject import MechanismSubject
 from attnbench.subject.styles.functions import flash, sdpa
 from attnbench.subject.styles.signature import keywords_of
 from attnbench.subject.subject import Subject
+from attnbench.subject.tensors import Inputs
 
 STYLES: Mapping[str, tuple[Callable[..., Any], str]] = {
     "sdpa": (sdpa, "top_left"),
@@ -81,7 +82,8 @@ class Proxy:
         keywords = {meanings[name]: value for name, value in given.items()}
         turned = self.style == "flash"
         query, key, value = (t.transpose(1, 2) if turned else t for t in tensors)
-        output = right_output(query, key, value, causal=STYLES[self.style][1], **keywords)
+        causal = STYLES[self.style][1]
+        output = textbook_output(Inputs(query, key, value, causal=causal, **keywords))
         return output.transpose(1, 2) if turned else output
 
 

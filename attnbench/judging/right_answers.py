@@ -8,14 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnbench.benchmark.agreement.attention_agreement import ratio_of_errors
 from attnbench.oracle.budget import Oracle
-from attnbench.oracle.references import Reference
-from attnbench.registry.address import Address
-from attnbench.specs import ScoringSpec
-from attnbench.subject.scoring_subject import ScoringSubject
+from attnbench.oracle.textbook import TEXTBOOK, ScaledDot
 from attnbench.subject.tensors import Inputs
 
 _FURTHEST = 3
@@ -24,47 +21,6 @@ _MANY = 16
 """Rows of half types of which the middle one tells."""
 _PAIRS, _ITEMS, _ROWS = 2**17, 4, 8
 """Most pairs of a query and a key of which all are compared; items and least rows of others."""
-
-
-class _Dot(nn.Module):
-    """The scores ``q·k`` times a scale, ``1/√E`` by default."""
-
-    def __init__(self, scale: float | None = None) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
-        return (query * scale) @ key.mT
-
-
-_SPEC = ScoringSpec(name="right", make=lambda query_size, key_size: _Dot(), equal_sizes=True)
-_RIGHT = ScoringSubject("right", _SPEC, Address("right"))
-
-
-def right_output(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    causal: str = "bottom_right",
-) -> Tensor:
-    """The output ``(*lead, L, Ev)`` in float64, for the arguments of an attention function.
-
-    Args:
-        query, key, value: as of :class:`attnbench.subject.tensors.Inputs`.
-        attn_mask, is_causal, scale, enable_gqa: as torch's fused attention takes them.
-        causal: where causality ends when ``L != S``: ``"bottom_right"`` or ``"top_left"``.
-    """
-    if enable_gqa and key.shape[-3] != query.shape[-3]:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    inputs = Inputs(query, key, value, attn_mask=attn_mask, is_causal=is_causal, causal=causal)
-    return Reference(_RIGHT, _Dot(scale), inputs).output
 
 
 def error_of_rows(inputs: Inputs, output: Tensor, item: int, rows: list[int]) -> float:
@@ -76,7 +32,7 @@ def error_of_rows(inputs: Inputs, output: Tensor, item: int, rows: list[int]) ->
         item: which of the leading places, counted through.
         rows: queries to look at.
     """
-    oracle = Oracle(_RIGHT, _Dot(inputs.scale), _cut(inputs, item, rows))
+    oracle = Oracle(TEXTBOOK, ScaledDot(inputs.scale), _cut(inputs, item, rows))
     found = output.reshape(-1, *output.shape[-2:])[item, rows].double().unsqueeze(0)
     off = (found - oracle.output).abs()
     ratio = ratio_of_errors(off, oracle.budget())
@@ -97,7 +53,7 @@ def error_of_all(inputs: Inputs, output: Tensor, chance: random.Random) -> float
     worst = 0.0
     units: list[Tensor] = []
     for part, items, rows in _parts(inputs, chance):
-        oracle = Oracle(_RIGHT, _Dot(part.scale), part)
+        oracle = Oracle(TEXTBOOK, ScaledDot(part.scale), part)
         found = output.flatten(0, -3)[items][:, rows].double()
         off = (found - oracle.output.reshape(found.shape)).abs().nan_to_num(math.inf, math.inf)
         share = (off / oracle.floor().reshape(found.shape)).nan_to_num(0.0, math.inf).amax(-1)
@@ -123,7 +79,7 @@ def furthest(
     """
     found: list[tuple[float, tuple[int, int, int, int], float, float]] = []
     for part, items, rows in _parts(inputs, chance):
-        oracle = Oracle(_RIGHT, _Dot(part.scale), part)
+        oracle = Oracle(TEXTBOOK, ScaledDot(part.scale), part)
         got = output.flatten(0, -3)[items][:, rows].double()
         right = oracle.output.reshape(got.shape)
         off = ((got - right).abs() / oracle.floor().reshape(got.shape)).nan_to_num(math.inf)

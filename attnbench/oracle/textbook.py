@@ -11,14 +11,38 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.oracle.references import Reference, allowed_and_bias
+from attnbench.registry.address import Address
+from attnbench.specs import ScoringSpec
+from attnbench.subject.scoring_subject import ScoringSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
 _TOLERANCE = 1e-3
+
+
+class ScaledDot(nn.Module):
+    """The scores ``q·k`` times a scale, ``1/√E`` by default."""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """The scores ``(..., L, S)``."""
+        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        return (query * scale) @ key.mT
+
+
+TEXTBOOK = ScoringSubject(
+    "textbook",
+    ScoringSpec(name="textbook", make=lambda query, key: ScaledDot(), equal_sizes=True),
+    Address("textbook"),
+)
+"""Scaled dot-product attention as a subject that shares no code with any plugin's."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as fused
 
-from attnbench.judging.right_answers import error_of_all, error_of_rows, furthest, right_output
+from attnbench.judging.right_answers import error_of_all, error_of_rows, furthest
+from attnbench.oracle.textbook import textbook_output
 from attnbench.subject.tensors import Inputs
 
 
@@ -21,15 +22,15 @@ def test_right_output_is_torchs_in_float64() -> None:
     mask = torch.rand(5, 7) < 0.6
     mask[:, 0] = True
     for given in ({}, {"attn_mask": mask}, {"scale": 0.3}):
-        found = right_output(query, key, value, **given)
+        found = textbook_output(Inputs(query, key, value, **given))
         torch.testing.assert_close(found, fused(query, key, value, **given))
-    found = right_output(query, key, value, is_causal=True, causal="top_left")
+    found = textbook_output(Inputs(query, key, value, is_causal=True, causal="top_left"))
     torch.testing.assert_close(found, fused(query, key, value, is_causal=True))
 
 
 def test_grouped_heads_are_repeated() -> None:
     query, key = drawn(1, 4, 3, 8).double(), drawn(1, 2, 5, 8).double()
-    found = right_output(query, key, key, enable_gqa=True)
+    found = textbook_output(Inputs(query, key, key, enable_gqa=True))
     torch.testing.assert_close(found, fused(query, key, key, enable_gqa=True))
 
 

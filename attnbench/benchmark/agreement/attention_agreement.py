@@ -21,9 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.oracle.budget import Oracle
-from attnbench.registry.address import Address
-from attnbench.specs import ScoringSpec
-from attnbench.subject.scoring_subject import ScoringSubject
+from attnbench.oracle.textbook import TEXTBOOK, ScaledDot
 from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -56,15 +54,6 @@ class Agreement:
         return self.ratio <= 1.0
 
 
-class _ScaledDot(nn.Module):
-    def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query / math.sqrt(query.shape[-1])) @ key.mT
-
-
-_SCALED_DOT = ScoringSpec(name="textbook", make=lambda query, key: _ScaledDot())
-TEXTBOOK = ScoringSubject(_SCALED_DOT.name, _SCALED_DOT, Address(_SCALED_DOT.name))
-
-
 def is_scaled_dot(subject: Subject) -> bool:
     """Whether the spec of a mechanism says that it computes scaled dot-product attention."""
     return subject.maker.reference is scaled_dot_rows
@@ -83,7 +72,7 @@ def _oracle(subject: Subject, module: nn.Module, inputs: Inputs) -> Oracle:
         repeat = functools.partial(torch.repeat_interleave, repeats=groups, dim=-3)
         key, value = repeat(inputs.key), repeat(inputs.value)
         inputs = inputs.replace(key=key, value=value, enable_gqa=False)
-    oracle = Oracle(TEXTBOOK, _ScaledDot(), inputs)
+    oracle = Oracle(TEXTBOOK, ScaledDot(), inputs)
     oracle.eps = subject.eps(inputs.query.dtype)
     return oracle
 

@@ -8,19 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnbench.benchmark.agreement.attention_agreement import (
-    ROWS,
-    TEXTBOOK,
-    Agreement,
-    agreement,
-)
-from attnbench.benchmark.agreement.gradient_agreement import (
-    gradient_ratio,
-    timed_gradient_ratio,
-)
+from attnbench.benchmark.agreement.attention_agreement import ROWS, Agreement, agreement
+from attnbench.benchmark.agreement.gradient_agreement import gradient_ratio, timed_gradient_ratio
 from attnbench.benchmark.agreement.layer_agreement import layer_agreement
 from attnbench.benchmark.decoding import Step, StepInputs
 from attnbench.benchmark.timing.samples import Sample, Samples
+from attnbench.oracle.textbook import TEXTBOOK
 from attnbench.subject.layer import LayerSubject
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, LayerInputs
