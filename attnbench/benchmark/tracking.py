@@ -130,17 +130,6 @@ def _timer(prepared: Prepared, direction: str) -> Timer:
     return Timer(call, prepared.device, _CONTRACT.pace(str(prepared.device)))
 
 
-def _verify(prepared: Prepared, timer: Timer, direction: str) -> None:
-    """Compare outputs of the timed calls with the reference; raises where they differ."""
-    verify(
-        prepared.subject,
-        prepared.module,
-        prepared.inputs,
-        direction,
-        timer.samples,
-    )
-
-
 def _sample(value: float, number: int) -> dict[str, Any]:
     """Wrap a value in the form in which asv stores samples that it took itself."""
     return {"samples": [value], "number": number}
@@ -154,7 +143,7 @@ def _time(prepared: Prepared, direction: str) -> dict[str, Any]:
         for _ in range(_CONTRACT.blocks):
             timer.shake(chance.getrandbits(32))
             slots += [timer.slot(), timer.slot()]
-    _verify(prepared, timer, direction)
+    verify(prepared.subject, prepared.module, prepared.inputs, direction, timer.samples)
     return _sample(low_quantile(slots), timer.calls)
 
 
@@ -177,7 +166,7 @@ def _ratio(prepared: Prepared) -> dict[str, Any]:
         chance = random.Random(os.getpid())  # noqa: S311 -- an order, not a secret
         pace = {"slot_s": _CONTRACT.slot_s, "cap_s": math.inf}
         blocks = list(take_blocks(baseline_timer, timer, _CONTRACT.blocks, chance, **pace))
-    _verify(prepared, timer, "forward")
+    verify(prepared.subject, prepared.module, prepared.inputs, "forward", timer.samples)
     return _sample(_round(math.exp(pair_value(blocks)), 4), timer.calls)
 
 

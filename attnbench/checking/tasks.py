@@ -11,10 +11,35 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from attnbench.errors import UsageError
 from attnbench.registry.address import Address
 
 if TYPE_CHECKING:
     from attnbench.checking.code_lines import CodeLines
+
+
+def probed(target: Address, call: str | None = None) -> dict[str, Any]:
+    """Which conventions a function follows, as ``attnbench probe`` tells them.
+
+    Raises:
+        UsageError: the target is no function, module or mechanism.
+    """
+    from attnbench.specs import MechanismSpec
+    from attnbench.subject.lookup import attribute, resolve
+    from attnbench.subject.probing.probe_result import probe
+
+    raw = None if target.source is None or target.style else attribute(target)
+    if raw is None or not callable(raw):
+        (*_, subject) = resolve(target)
+        raw = subject.spec
+        if not isinstance(raw, MechanismSpec):
+            raise UsageError(f"{target} is a {type(raw).__name__}; probe takes query, key, value.")
+    found = probe(raw, call=call)
+    return {
+        "answers": [asdict(answer) for answer in found.answers.values()],
+        "options": found.options,
+        "proposal": found.proposal,
+    }
 
 
 def loaded_plugins() -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import typer
 from attnbench.cli import options as option
 from attnbench.cli.exit_codes import exit_code
 
-_TIMEOUT_S = 120.0
 _NONE = {"inferred": "that of the inputs", "not taken": "", "ambiguous": ""}
 """What an answer without a value means: only an internal dtype is inferred to be none."""
 
@@ -25,17 +24,13 @@ def command(
 
     Each answer is inferred, with the call that shows it; not taken; or ambiguous, never a guess.
     """
-    from attnbench.cli.plugin_loading import load_plugins
+    from attnbench.cli.plugin_loading import ask, load_plugins
     from attnbench.cli.printing.tables import print_json, print_table
-    from attnbench.processes.pool import Task
-    from attnbench.processes.pool import call as run
 
     plugins = load_plugins(strict=strict)
     addresses = option.parse_targets([target], style, None, call if style else None)
     assert addresses is not None  # one was given
-    arguments = {"target": addresses[0], "call": None if style else call}
-    task = Task(target, "attnbench.answers.conventions_probe:probed", arguments, _TIMEOUT_S)
-    result = run(task)
+    result = ask("probed", target=addresses[0], call=None if style else call)
     if as_json:
         print_json(result)
     else:

@@ -25,7 +25,6 @@ from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
 from attnbench.specs import DTYPES, MechanismSpec, ScoringSpec
 from attnbench.specs.conventions import Conventions, format_conventions
-from attnbench.subject.constant_parameters import constant_names, unsettle
 from attnbench.subject.shown_weights import shown_weights
 from attnbench.subject.tensors import Inputs, make_inputs
 
@@ -186,11 +185,20 @@ class Subject(ABC):
         sizes = self.legal(Case()).sizes
         with torch.random.fork_rng(devices=[]):
             module = self.make(sizes.query_size, sizes.key_size, sizes.value_size)
-        return constant_names(module) if isinstance(module, nn.Module) else ()
+        return tuple(
+            name
+            for name, p in (module.named_parameters() if isinstance(module, nn.Module) else ())
+            if not nn.parameter.is_lazy(p)
+            and p.is_floating_point()
+            and bool((p == (p.flatten()[0] if p.numel() > 1 else 0)).all())
+        )
 
     def unsettle(self, module: nn.Module) -> None:
         """Move parameters off the one number they begin as, which would hide how they are used."""
-        unsettle(module, self.constant_parameters)
+        with torch.no_grad():
+            for parameter in map(module.get_parameter, self.constant_parameters):
+                steps = torch.arange(1.0, parameter.numel() + 1)
+                parameter.add_(steps.sin().view(parameter.shape) / 4)
 
     def build(self, case: Case) -> tuple[nn.Module, Inputs]:
         """Build module and inputs of a case from its seed; seeds torch's global generator.

@@ -21,8 +21,8 @@ from attnbench import adapters
 from attnbench.benchmark.agreement.attention_agreement import Agreement
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
-from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.measurement import measure, measure_rows
+from attnbench.benchmark.measuring.row_measurements import Job
 from attnbench.benchmark.records.record import Record
 from attnbench.benchmark.timing import clocks
 from attnbench.cases.case import Case

@@ -1,4 +1,4 @@
-"""How busy the machine is with other work. This module does not import torch."""
+"""How busy the machine is with other work, and its free memory. This does not import torch."""
 
 from __future__ import annotations
 
@@ -70,3 +70,13 @@ def stolen_ticks() -> int:
     except OSError:
         return 0
     return int(fields[8]) if len(fields) > 8 else 0
+
+
+def available_bytes() -> int:
+    """Bytes that this process can still allocate, limited by the machine or its control group."""
+    available = int(psutil.virtual_memory().available)
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+        group = Path("/sys/fs/cgroup")
+        limit = int((group / "memory.max").read_text())
+        available = min(available, limit - int((group / "memory.current").read_text()))
+    return available

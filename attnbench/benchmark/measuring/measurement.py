@@ -19,14 +19,13 @@ from attnbench.benchmark.machine.load import own_s, stolen_ticks
 from attnbench.benchmark.machine.sentinel import Ceilings
 from attnbench.benchmark.machine.setting import Setting, fields_of, processor_name
 from attnbench.benchmark.measuring.counts import Counts, count
-from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.measured_calls import (
     compulsory_bytes,
     measured_call,
 )
 from attnbench.benchmark.measuring.memory import limited, peak_bytes
 from attnbench.benchmark.measuring.roofline import impossible_s, roofline_s
-from attnbench.benchmark.measuring.row_measurements import RowMeasurement, summary_fields
+from attnbench.benchmark.measuring.row_measurements import Job, RowMeasurement, summary_fields
 from attnbench.benchmark.measuring.shared_timers import Bench, timer_of
 from attnbench.benchmark.out_of_memory import is_out_of_memory
 from attnbench.benchmark.records.record import BASELINES, Record, baseline_of

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from attnbench.benchmark.machine.memory_limits import available_bytes
+from attnbench.benchmark.machine.load import available_bytes
 
 # otherwise the profiler's library prints a line on standard error for each profile
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -12,12 +12,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.records.record import BASELINE
 from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, pair_value
+from attnbench.registry.address import Address
 
 _MOST = math.log(1000)
 _BATCHES = 4
 """Batches into which the blocks of a single process are merged, since neighbours are alike."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row that a process measures.
+
+    Args:
+        target: address of the subject.
+        case: case at which it is measured.
+        with_facts: whether to also measure agreement, memory and counts.
+        clock: clock that the first process chose; if empty, this process chooses one.
+    """
+
+    target: Address
+    case: BenchCase
+    with_facts: bool = True
+    clock: str = ""
 
 
 @dataclass(frozen=True)

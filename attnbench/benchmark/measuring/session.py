@@ -17,10 +17,10 @@ from typing import Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.grid import scoring_of
-from attnbench.benchmark.machine.memory_limits import available_bytes
+from attnbench.benchmark.machine.load import available_bytes
 from attnbench.benchmark.machine.setting import Setting, fields_of
-from attnbench.benchmark.measuring.jobs import Job
 from attnbench.benchmark.measuring.row_measurements import (
+    Job,
     RowMeasurement,
     gain_of,
     ratio_of,
@@ -32,7 +32,7 @@ from attnbench.processes.pool import GIB, Event, Task, Workers
 from attnbench.registry.address import Address
 
 _TASK = "attnbench.benchmark.measuring.measurement:measure_rows"
-_MEMORY = "attnbench.benchmark.machine.memory_limits:available_bytes"
+_MEMORY = "attnbench.benchmark.machine.load:available_bytes"
 _FINAL_STATUSES = ("unsupported", "out_of_memory", "failed", "timeout", "crashed")
 _MAX_PASSES = 60
 _MIN_WIDTH = 0.005
