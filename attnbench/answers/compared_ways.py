@@ -108,13 +108,7 @@ def _compared(pair: Pair, *, logits: bool) -> dict[str, Any]:
 
 
 def _as_logits(first: Way, second: Way, inputs: Tensors) -> dict[str, float]:
-    with torch.no_grad():
-        one, two = (
-            way.call(
-                way.module, [t.to(way.dtype) if t.is_floating_point() else t for t in inputs]
-            ).double()
-            for way in (first, second)
-        )
+    one, two = (run(way, inputs).double() for way in (first, second))
     log_p, log_q = one.log_softmax(-1), two.log_softmax(-1)
     return {
         "flipped_share": float((one.argmax(-1) != two.argmax(-1)).double().mean()),

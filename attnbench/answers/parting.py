@@ -158,7 +158,7 @@ def random_operation(way: Way, inputs: Tensors) -> str:
     traces = []
     for _ in range(2):
         with torch.no_grad(), traced(way.module) as trace:
-            way.call(way.module, [t.to(way.dtype) if t.is_floating_point() else t for t in inputs])
+            way.call(way.module, way.given(inputs))
         traces.append(trace.operations)
     for one, other in zip(*traces, strict=False):
         if not equal(one.output, other.output):
@@ -178,7 +178,7 @@ def _three_traces(way: Way, inputs: Tensors) -> Iterator[Trace]:
     """Yield what happens in a way's own dtype, in float64, and there with roundings."""
     eps = torch.finfo(way.dtype).eps
     with torch.no_grad(), traced(way.module) as trace:
-        way.call(way.module, [t.to(way.dtype) if t.is_floating_point() else t for t in inputs])
+        way.call(way.module, way.given(inputs))
     yield trace
     for rounded in (False, True):
         module, given = widened(way, inputs)

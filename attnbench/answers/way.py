@@ -35,6 +35,10 @@ class Way:
     call: Callable[[nn.Module, Tensors], Tensor]
     dtype: torch.dtype
 
+    def given(self, inputs: Tensors) -> list[Tensor]:
+        """Inputs in its own dtype."""
+        return [t.to(self.dtype) if t.is_floating_point() else t for t in inputs]
+
 
 def short(dtype: torch.dtype) -> str:
     """The name of a dtype without its module."""
@@ -44,8 +48,7 @@ def short(dtype: torch.dtype) -> str:
 def run(way: Way, inputs: Tensors) -> Tensor:
     """The output in the way's own dtype."""
     with torch.no_grad():
-        given = [t.to(way.dtype) if t.is_floating_point() else t for t in inputs]
-        return way.call(way.module, given).detach().clone()
+        return way.call(way.module, way.given(inputs)).detach().clone()
 
 
 def widened(way: Way, inputs: Tensors) -> tuple[nn.Module, list[Tensor]]:

@@ -64,16 +64,6 @@ class Arrangement:
     applies: Callable[[Subject], str | None] = lambda subject: None
 
 
-def _items(inputs: Inputs, index: slice | Tensor) -> Inputs:
-    """The items of a batch that an index of the first leading size chooses."""
-    if isinstance(inputs, LayerInputs):
-        mask = inputs.padding_mask
-        return inputs.replace(
-            hidden=inputs.hidden[index], padding_mask=mask if mask is None else mask[index]
-        )
-    return select_items(inputs, (index,))  # type: ignore[arg-type]  # a tensor selects as well
-
-
 def _count(inputs: Inputs) -> int:
     return inputs.query.shape[0] if inputs.query.dim() > 2 else 0
 
@@ -82,7 +72,7 @@ def _alone(subject: Subject, module: nn.Module, inputs: Inputs) -> Iterator[Reru
     whole = subject.output(module, inputs)
     for item in range(_count(inputs)):
         part = slice(item, item + 1)
-        alone = subject.output(module, _items(inputs, part))
+        alone = subject.output(module, select_items(inputs, (part,)))
         yield Rerun(alone, whole[part], f"item {item} alone, not in a batch of {len(whole)}: ")
 
 
@@ -92,7 +82,7 @@ def _rolled(subject: Subject, module: nn.Module, inputs: Inputs) -> Iterator[Rer
         return
     whole = subject.output(module, inputs)
     order = torch.arange(count, device=whole.device).roll(1)
-    got = subject.output(module, _items(inputs, order))
+    got = subject.output(module, select_items(inputs, (order,)))
     yield Rerun(got, whole[order], "items in another order in the batch: ")
 
 

@@ -88,7 +88,11 @@ def asking_for_weights_changes_nothing(subject: Subject, case: Case) -> None:
     got, _ = subject.output_and_weights(base.module, base.inputs)
     base.expect(got, "with return_weights=True, output", "the call without")
     if has_gradients(subject, case):
-        _same_gradients(base)
+        inputs, leaves = leaves_of(base.module, base.inputs)
+        got, _ = subject.output_and_weights(base.module, inputs)
+        expected, weight = base.run(inputs), base.other(base.output)
+        told, other = "with return_weights=True", "the call without"
+        same_gradients(got, expected, leaves, weight, told, other, eps=base.eps)
     if "dropout_p" not in subject.accepts:
         return
     base.module.train()
@@ -101,20 +105,6 @@ def asking_for_weights_changes_nothing(subject: Subject, case: Case) -> None:
             "in training mode with dropout_p=0.5 and return_weights=True, output = that without "
             f"dropout in each of {len(calls)} calls, but should differ: nothing is dropped"
         )
-
-
-def _same_gradients(base: Baseline) -> None:
-    """Hold the gradients of the output beside weights against those of the output alone."""
-    inputs, leaves = leaves_of(base.module, base.inputs)
-    same_gradients(
-        base.subject.output_and_weights(base.module, inputs)[0],
-        base.run(inputs),
-        leaves,
-        torch.randn(base.output.shape, generator=base.generator).to(base.output),
-        "with return_weights=True",
-        "the call without",
-        eps=base.eps,
-    )
 
 
 @invariant(cases=hand_picked(*_SLOPE_CASES), applies=any_of(takes_dropout, has_slopes))

@@ -143,7 +143,7 @@ def _told_of(subject: Subject, call: Callable[[], torch.Tensor]) -> torch.Tensor
 
 
 def _same_gradients(base: Baseline, there: Baseline) -> None:
-    weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+    weight = base.other(base.output)
     found = []
     for side in (there, base):
         leaves = side.inputs.map(lambda tensor: tensor.detach().requires_grad_())

@@ -40,7 +40,7 @@ def scale_multiplies_scores(subject: Subject, case: Case) -> None:
         base.expect(base.run(doubled(base.inputs)), f"{what}, output", other)
     if has_gradients(subject, case):
         inputs, leaves = leaves_of(base.module, base.inputs)
-        weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+        weight = base.other(base.output)
         got, expected = base.run(doubled(inputs)), base.run(inputs)
         same_gradients(got, expected, leaves, weight, what, other, eps=base.eps)
     one = base.inputs.replace(query=base.inputs.query * usual, scale=1.0)

@@ -103,7 +103,7 @@ def grouped_heads_equal_expanded_heads(subject: Subject, case: Case) -> None:
     if has_gradients(subject, case):
         inputs, leaves = leaves_of(base.module, given)
         got, expected = base.run(inputs.replace(enable_gqa=True)), base.run(expanded(inputs))
-        weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+        weight = base.other(base.output)
         same_gradients(got, expected, leaves, weight, what, other, eps=base.eps)
     if "return_weights" in subject.accepts and case.regime == "normal":
         pairs = (given.replace(enable_gqa=True), base.inputs)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnbench.benchmark.agreement.attention_agreement import ratio_of_errors
+from attnbench.benchmark.agreement.attention_agreement import cut, ratio_of_errors
 from attnbench.oracle.budget import Oracle
 from attnbench.oracle.textbook import TEXTBOOK, ScaledDot
 from attnbench.subject.tensors import Inputs
@@ -32,7 +32,7 @@ def error_of_rows(inputs: Inputs, output: Tensor, item: int, rows: list[int]) ->
         item: which of the leading places, counted through.
         rows: queries to look at.
     """
-    oracle = Oracle(TEXTBOOK, ScaledDot(inputs.scale), _cut(inputs, item, rows))
+    oracle = Oracle(TEXTBOOK, ScaledDot(inputs.scale), cut(TEXTBOOK, inputs, item, rows))
     found = output.reshape(-1, *output.shape[-2:])[item, rows].double().unsqueeze(0)
     off = (found - oracle.output).abs()
     ratio = ratio_of_errors(off, oracle.budget())
@@ -147,15 +147,5 @@ def _parts(inputs: Inputs, chance: random.Random) -> Iterator[tuple[Inputs, list
     for item in chance.sample(range(count), min(count, _ITEMS)):
         some = min(q_len, max(_ROWS, _PAIRS // _ITEMS // kv_len))
         rows = sorted({0, q_len - 1, *chance.sample(range(q_len), some)})
-        yield _cut(inputs, item, rows), [item], rows
-
-
-def _cut(inputs: Inputs, item: int, rows: list[int]) -> Inputs:
-    """One item ``(1, rows, E)`` of inputs ``(B, H, L, E)`` whose only mask is ``attn_mask``."""
-    place = divmod(item, inputs.query.shape[1])
-    mask = inputs.attn_mask
-    if mask is not None:
-        whole = (*inputs.query.shape[:-1], inputs.key.shape[-2])
-        mask = mask.broadcast_to(whole)[place][rows].unsqueeze(0)
-    query, key, value = (t[place].unsqueeze(0) for t in (inputs.query, inputs.key, inputs.value))
-    return Inputs(query[:, rows], key, value, attn_mask=mask, scale=inputs.scale)
+        part = cut(TEXTBOOK, inputs, item, rows).replace(scale=inputs.scale)
+        yield part, [item], rows

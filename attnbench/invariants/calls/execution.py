@@ -10,7 +10,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, RefusalError
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.comparisons import agree_within, state_is_kept
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import ORDINARY_MASKS, ordinary, placed_at
 from attnbench.specs import KINDS
@@ -122,19 +122,7 @@ def calls_leave_no_trace(subject: Subject, case: Case) -> None:
             "a call with other tensors of the same values",
         )
     agree_within(base.output, first, 0.0, "output of the first call, read again after", "it")
-    now = base.module.state_dict()
-    if now.keys() != state.keys():
-        names = ", ".join(sorted(now.keys() ^ state.keys()))
-        raise InvariantViolation(
-            f"calls in evaluation mode added to state_dict(), or took from it, {names}; but it "
-            "should stay as it is: a state that was saved before could not be loaded after"
-        )
-    for name, tensor in now.items():
-        if not torch.equal(tensor, state[name]):
-            raise InvariantViolation(
-                f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "
-                "as it is: the same inputs would not give the same output"
-            )
+    state_is_kept(base.module, state)
 
 
 def _hiding_nothing(inputs: Inputs) -> Inputs:

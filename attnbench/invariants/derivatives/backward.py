@@ -68,17 +68,13 @@ def _names(base: Baseline) -> list[str]:
     return ["query", "key", "value", *parameters]
 
 
-def _weight(base: Baseline) -> Tensor:
-    return torch.randn(base.output.shape, generator=base.generator).to(base.output)
-
-
 @invariant(
     cases=lambda subject: _some(subject, _CASES, 16, which=range(16)), applies=has_no_gradients
 )
 def gradients_alone_equal_gradients_together(subject: Subject, case: Case) -> None:
     """Output and gradients are the same whether or not other tensors require a gradient."""
     base = Baseline(subject, case)
-    weight, names = _weight(base), _names(base)
+    weight, names = base.other(base.output), _names(base)
     _, (together,) = _gradients(base, names, weight)
     name = names[case.variant("which", 0) % len(names)]
     if not bool(together[name].any()):
@@ -99,7 +95,7 @@ def backward_leaves_no_trace(subject: Subject, case: Case) -> None:
     """A backward pass changes neither the output nor what a second one gives."""
     base = Baseline(subject, case)
     names = _names(base)
-    weight = _weight(base)
+    weight = base.other(base.output)
     try:
         output, (first, second) = _gradients(base, names, weight, twice=True)
     except InvariantViolation as violation:
@@ -157,7 +153,7 @@ def one_tensor_equals_three_copies(subject: Subject, case: Case) -> None:
     one = base.inputs.query.clone().requires_grad_()
     same = base.run(base.inputs.replace(query=one, key=one, value=one))
     both.expect(same.detach(), "with one tensor for query, key and value, output", "three copies")
-    weight = _weight(base)
+    weight = base.other(base.output)
     total, got = torch.zeros_like(one), torch.zeros_like(one)
     for gradient in differentiate(apart, list(copies.values()), weight):
         total = total if gradient is None else total + gradient

@@ -222,7 +222,7 @@ def kernel_gradients_equal_plain_ones(subject: Subject, case: Case) -> None:
     assert subject.scoring is not None
     plain = ScoringSubject(subject.name, subject.scoring, subject.address)
     inputs, named = leaves_of(base.module, base.inputs)
-    weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+    weight = base.other(base.output)
     ways = [(s.output(base.module, inputs) * weight).sum() for s in (subject, plain)]
     got, expected = (gradients_of(total, named) for total in ways)
     eps = subject.eps(inputs.query.dtype)

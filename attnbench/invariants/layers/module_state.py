@@ -7,8 +7,8 @@ from torch import Tensor
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, listed
-from attnbench.errors import InvariantViolation
 from attnbench.invariants.toolkit.baseline import Baseline
+from attnbench.invariants.toolkit.comparisons import state_is_kept
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases, layer_invariant
 from attnbench.invariants.toolkit.layer_faults import mixes_items
@@ -39,12 +39,7 @@ def layer_calls_leave_no_trace(layer: LayerCase) -> None:
     got, expected = (one.run(layer.hidden, layer.mask) for one in (layer, fresh))
     layer.expect(got, expected, layer.real(layer.hidden, layer.mask), told, "a new module")
     _other_weights(layer)
-    for name, tensor in layer.module.state_dict().items():
-        if name not in state or not torch.equal(tensor, state[name]):
-            raise InvariantViolation(
-                f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "
-                "as it is: the same inputs would not give the same output"
-            )
+    state_is_kept(layer.module, state)
 
 
 def _other_weights(layer: LayerCase) -> None:

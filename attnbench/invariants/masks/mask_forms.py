@@ -141,7 +141,7 @@ def causal_and_padding_combine(subject: Subject, case: Case) -> None:
             inputs = inputs.replace(attn_mask=leaves["attn_mask"])
             whole = leaves["attn_mask"].masked_fill(~allowed.to(case.device), -math.inf)
         got, expected = base.run(with_mask(inputs, whole.to(case.device))), base.run(inputs)
-        weight = torch.randn(base.output.shape, generator=base.generator).to(base.output)
+        weight = base.other(base.output)
         same_gradients(got, expected, leaves, weight, one, together, eps=base.eps)
     if before is not None and given.attn_mask is not None:
         agree_within(given.attn_mask, before, 0.0, "attn_mask after the call", "it before")

@@ -67,6 +67,10 @@ class Baseline:
         """Choose one of ``0 .. count - 1`` by the case's seed."""
         return int(torch.randint(count, (), generator=self.generator))
 
+    def other(self, tensor: Tensor) -> Tensor:
+        """Random numbers in the shape of a tensor."""
+        return torch.randn(tensor.shape, generator=self.generator).to(tensor)
+
     @functools.cached_property
     def allowed(self) -> Tensor:
         """``(*lead, L, S)``: the allowed keys by definition, not by the code under test."""

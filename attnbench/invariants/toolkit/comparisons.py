@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnbench.checking.profiles import missed
 from attnbench.errors import InvariantViolation, RefusalError
@@ -105,6 +105,23 @@ def agree_within(
             compared={"got": got, "expected": expected},
         )
         raise violation.reworded(f"{violation}: {why}") if why else violation
+
+
+def state_is_kept(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Raise if a module's state is no longer what it was before calls in evaluation mode."""
+    now = module.state_dict()
+    if now.keys() != before.keys():
+        names = ", ".join(sorted(now.keys() ^ before.keys()))
+        raise InvariantViolation(
+            f"calls in evaluation mode added to state_dict(), or took from it, {names}; but it "
+            "should stay as it is: a state that was saved before could not be loaded after"
+        )
+    for name, tensor in now.items():
+        if not torch.equal(tensor, before[name]):
+            raise InvariantViolation(
+                f"state_dict()[{name!r}] was changed by calls in evaluation mode, but should stay "
+                "as it is: the same inputs would not give the same output"
+            )
 
 
 def differentiate(

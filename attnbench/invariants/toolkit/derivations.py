@@ -16,7 +16,7 @@ from attnbench.cases.case import MASKS, Case
 from attnbench.cases.spaces import CaseStrategy, cases, listed
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.subject import Subject
-from attnbench.subject.tensors import Inputs
+from attnbench.subject.tensors import Inputs, LayerInputs
 
 FREE_MASKS = tuple(mask for mask in MASKS if mask != "empty_row")
 """The kinds of mask in which each query has an allowed key."""
@@ -174,11 +174,15 @@ def score_rounding(inputs: Inputs) -> float:
     return 4 * eps * max(sizes)
 
 
-def select_items(inputs: Inputs, index: tuple[slice, ...]) -> Inputs:
+def select_items(inputs: Inputs, index: tuple[slice | Tensor, ...]) -> Inputs:
     """Select items by slices of the leading dimensions; masks and lengths are cut likewise.
 
     A mask keeps its number of dimensions, so that the subject has to broadcast it.
     """
+    if isinstance(inputs, LayerInputs):
+        padding = inputs.padding_mask
+        padding = padding if padding is None else padding[index]
+        return inputs.replace(hidden=inputs.hidden[index], padding_mask=padding)
     mask, lens = inputs.attn_mask, inputs.valid_lens
     if mask is not None:
         missing = inputs.query.dim() - mask.dim()
