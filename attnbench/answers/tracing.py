@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.attention.torch_internals import OperationMode
+from attnbench.attention.torch_internals import COPIES, OperationMode
 
 _NOT_THEIRS = (
     Path(__file__).parents[1],
@@ -98,31 +98,9 @@ class _Operations(OperationMode):
         first = result[0] if isinstance(result, tuple) and result else result
         computes = isinstance(first, Tensor) and first.is_floating_point() and first.numel() > 0
         name = func.overloadpacket.__name__ if hasattr(func, "overloadpacket") else str(func)
-        if computes and not getattr(func, "is_view", False) and name not in _COPIES:
+        if computes and not getattr(func, "is_view", False) and name not in COPIES:
             self.into.append(Operation(name.strip("_"), _place(), first.detach().clone()))
         return result
-
-
-_COPIES = (
-    "clone",
-    "copy_",
-    "_to_copy",
-    "empty",
-    "empty_like",
-    "zeros",
-    "zeros_like",
-    "full",
-    "ones",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "full_like",
-    "ones_like",
-    "scalar_tensor",
-    "arange",
-    "_unsafe_view",
-)
 
 
 def _place() -> str:

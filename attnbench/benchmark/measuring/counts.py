@@ -15,49 +15,30 @@ from typing import Any
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from attnbench.attention.torch_internals import OperationMode
+from attnbench.attention.torch_internals import COPIES, OperationMode
 from attnbench.subject.tensors import nested_tensors
 
-_MOVES = frozenset(
-    (
-        "clone",
-        "copy_",
-        "_to_copy",
-        "cat",
-        "stack",
-        "fill_",
-        "zero_",
-        "zeros",
-        "ones",
-        "full",
-        "empty",
-        "new_empty",
-        "new_zeros",
-        "empty_like",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "new_full",
-        "new_ones",
-        "constant_pad_nd",
-        "repeat",
-        "index",
-        "index_select",
-        "gather",
-        "scatter",
-        "scatter_",
-        "arange",
-        "eye",
-        "scalar_tensor",
-        "empty_strided",
-        "index_put_",
-        "new_empty_strided",
-        "slice_scatter",
-        "select_scatter",
-        "select_backward",
-        "slice_backward",
-    )
-)
+_MOVES = COPIES | {
+    "cat",
+    "stack",
+    "fill_",
+    "zero_",
+    "constant_pad_nd",
+    "repeat",
+    "index",
+    "index_select",
+    "gather",
+    "scatter",
+    "scatter_",
+    "eye",
+    "empty_strided",
+    "index_put_",
+    "new_empty_strided",
+    "slice_scatter",
+    "select_scatter",
+    "select_backward",
+    "slice_backward",
+}
 _NAMESPACES = frozenset(("aten", "prim", "prims"))
 _FREE = frozenset(
     (

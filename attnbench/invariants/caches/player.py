@@ -86,7 +86,7 @@ class Player:
     def _play(self, step: Step) -> None:
         if step.kind == "begin":
             number, seen = len(self.tracks), self.stage.tokens[: step.count, :0]
-            self.lines.begin(number, step.count)
+            self.lines.add("begin", n=number, rows=step.count)
             cache = self.subject.new_cache(self.module, step.count)
             masked = bool(step.rows) or self.judged == "ragged"
             mask = torch.ones(step.count, 0, dtype=torch.bool, device=seen.device)
@@ -101,7 +101,7 @@ class Player:
             self._append(step, track)
         elif step.kind == "fork":
             number = len(self.tracks)
-            self.lines.fork(track.number, number)
+            self.lines.add("fork", n=track.number, other=number)
             cache, cuts = copy.deepcopy(track.cache), list(track.cuts)
             self.tracks.append(Track(number, cache, track.seen, track.pads, cuts, mask=track.mask))
         elif step.kind == "select":
@@ -116,7 +116,7 @@ class Player:
         if self._next + count > TOKENS:
             self._next = 0
         start, self._next = self._next, self._next + count
-        self.lines.chunk(rows, start, self._next)
+        self.lines.add("chunk", rows=rows, start=start, end=self._next)
         return self.stage.tokens[:rows, start : start + count].clone()
 
     def _append(self, step: Step, track: Track) -> None:
@@ -141,30 +141,30 @@ class Player:
         if max(step.rows) >= track.seen.shape[0]:
             return  # a selection was refused
         index = torch.tensor(step.rows, device=track.seen.device)
-        self.lines.select(track.number, step.rows)
+        self.lines.add("select", n=track.number, rows=list(step.rows))
         try:
             track.cache = self.subject.select(track.cache, index)
         except NotImplementedError:
             self._refused.append(str(step))
             return
-        self.lines.selected(track.number, step.rows)
+        self.lines.add("selected", n=track.number, rows=list(step.rows))
         track.keep_rows(index)
 
     def _crop(self, step: Step, track: Track) -> None:
         if step.count > track.seen.shape[1]:
             return
-        self.lines.crop(track.number, step.count)
+        self.lines.add("crop", n=track.number, length=step.count)
         try:
             track.cache = self.subject.crop(track.cache, step.count)
         except NotImplementedError:
             self._refused.append(str(step))
             return
-        self.lines.cropped(track.number, step.count)
+        self.lines.add("cropped", n=track.number, length=step.count)
         track.keep_slots(step.count)
 
     def _without(self, step: Step) -> None:
         hidden = self.chunk(2, step.count)
-        self.lines.without()
+        self.lines.add("without")
         got = self.stage.one_call(self.module, hidden)
         expected = self.stage.expected(hidden, anew=True)
         real = torch.ones(got.shape, dtype=torch.bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -54,6 +55,19 @@ _HELPERS = (
 )
 
 
+_LINES = {
+    "begin": ("cache_{n} = new(module, {rows})", "seen_{n} = tokens[:{rows}, :0]"),
+    "chunk": ("hidden = tokens[:{rows}, {start}:{end}].clone()",),
+    "without": ("output, _ = call(module, hidden)",),
+    "select": ("cache_{n} = changed(select, cache_{n}, torch.tensor({rows}))",),
+    "selected": ("seen_{n} = seen_{n}[{rows}]",),
+    "crop": ("cache_{n} = changed(crop, cache_{n}, {length})",),
+    "cropped": ("seen_{n} = seen_{n}[:, :{length}]",),
+    "fork": ("cache_{other} = copy.deepcopy(cache_{n})", "seen_{other} = seen_{n}"),
+}
+"""The lines of what is played; a selection and a crop may be refused, and then change nothing."""
+
+
 class ProgramLines:
     """The lines of what has been played so far.
 
@@ -70,14 +84,9 @@ class ProgramLines:
         """A step begins."""
         self._step = len(self.lines)
 
-    def begin(self, number: int, rows: int) -> None:
-        """A sequence with a cache of its own."""
-        self.lines.append(f"cache_{number} = new(module, {rows})")
-        self.lines.append(f"seen_{number} = tokens[:{rows}, :0]")
-
-    def chunk(self, rows: int, start: int, end: int) -> None:
-        """The next tokens."""
-        self.lines.append(f"hidden = tokens[:{rows}, {start}:{end}].clone()")
+    def add(self, kind: str, **given: Any) -> None:
+        """The lines of something that is played, a key of :data:`_LINES`."""
+        self.lines += [line.format(**given) for line in _LINES[kind]]
 
     def append(self, number: int, mask: Tensor | None) -> None:
         """A call with a cache on them."""
@@ -89,32 +98,6 @@ class ProgramLines:
         self.lines.append(f"output, cache_{number} = call(module, hidden, cache_{number}{given})")
         if self.joined:
             self.lines.append("outputs.append(output)")
-
-    def without(self) -> None:
-        """A call without a cache on them."""
-        self.lines.append("output, _ = call(module, hidden)")
-
-    def select(self, number: int, rows: Sequence[int]) -> None:
-        """A selection of rows, which may be refused."""
-        index = f"torch.tensor({list(rows)})"
-        self.lines.append(f"cache_{number} = changed(select, cache_{number}, {index})")
-
-    def selected(self, number: int, rows: Sequence[int]) -> None:
-        """It was not refused."""
-        self.lines.append(f"seen_{number} = seen_{number}[{list(rows)}]")
-
-    def crop(self, number: int, length: int) -> None:
-        """A crop, which may be refused."""
-        self.lines.append(f"cache_{number} = changed(crop, cache_{number}, {length})")
-
-    def cropped(self, number: int, length: int) -> None:
-        """It was not refused."""
-        self.lines.append(f"seen_{number} = seen_{number}[:, :{length}]")
-
-    def fork(self, number: int, other: int) -> None:
-        """A copy of a sequence and its cache."""
-        self.lines.append(f"cache_{other} = copy.deepcopy(cache_{number})")
-        self.lines.append(f"seen_{other} = seen_{number}")
 
     def raised(self) -> tuple[str, ...]:
         """All lines, where the last step raises."""
