@@ -124,7 +124,9 @@ def test_one_query_over_many_keys_with_sharp_weights_is_within_the_budget(seed: 
     module, inputs = subject.build(case)
     oracle = Oracle(subject, module, inputs)
     off = (subject.output(module, inputs).double() - oracle.output).abs()
-    assert bool((off <= oracle.budget(sure=True)).all())
+    # the sure budget is nowhere narrower, and takes 32 times as long
+    budgets = (oracle.budget(sure=sure) for sure in (False, True))
+    assert any(bool((off <= budget).all()) for budget in budgets)
     assert bool((oracle.floor() < 1e-4).all())
 
 
