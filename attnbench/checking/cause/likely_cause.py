@@ -195,8 +195,3 @@ def shown_by(cause: str) -> list[str]:
     """The invariants that show a cause, the best first."""
     names = [*known_causes()["shown_by"].get(cause, ())]
     return list(dict.fromkeys([*names, *(name for name, other in _table() if other == cause)]))
-
-
-def is_explained(explained: str, invariant: str) -> bool:
-    """Whether a mistake has the cause that a failing invariant shows."""
-    return invariant in shown_by(known_causes()["mistakes"][mistake_of(explained)])

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnbench.cases.case import Case
 from attnbench.checking.cause import mask_mistakes, score_mistakes
-from attnbench.checking.cause.likely_cause import fails_narrow, is_explained, mistake_of
+from attnbench.checking.cause.likely_cause import fails_narrow, mistake_of, shown_by
 from attnbench.checking.cause.own_answers import own_mistake
 from attnbench.checking.cause.textbook_call import Call, Named
 from attnbench.checking.known_causes import known_causes
@@ -83,9 +83,8 @@ def explanations(subject: Subject, counterexamples: Sequence[str] = ()) -> tuple
         subject: a subject with known scores: those of a scoring function, or q·k times a scale.
         counterexamples: ids of cases at which an invariant failed; small ones are used as well.
     """
-    if other_layout(subject.spec) is not None:
-        return _own(subject)
-    names = likeliest(*tally(subject, counterexamples))
+    other = other_layout(subject.spec)
+    names = likeliest(*tally(subject, counterexamples)) if other is None else []
     if subject.kind == "mechanism" and not is_textbook(subject):
         names = [n for n in names if known_causes()["mistakes"][mistake_of(n)] in _NO_DESIGN]
     return tuple(names) or _own(subject)
@@ -105,12 +104,10 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
     It does if the invariant is about that mistake, or if the mistake reproduces a wrong output that
     the invariant got. A mistake that is not found by its output explains what fails in wide dtypes.
     """
-    if is_explained(mistake, invariant.name):
+    if invariant.name in shown_by(known_causes()["mistakes"][mistake_of(mistake)]):
         return True
     if mistake in _own(subject):
         return not fails_narrow(failure)
-    if not failure.case:
-        return False
     answers: list[Answer] = []
     watched = copy.copy(subject)
 
@@ -121,7 +118,7 @@ def explains(mistake: str, subject: Subject, invariant: Invariant, failure: Fail
 
     object.__setattr__(watched, "output", output)
     with contextlib.suppress(Exception, SystemExit):  # it fails, as is known
-        invariant.check(watched, Case.from_id(failure.case))
+        invariant.check(watched, Case.from_id(failure.case or ""))
     with torch.no_grad():
         return any(_is_reproduced(mistake, subject, answer) for answer in answers)
 
@@ -188,11 +185,9 @@ def cause_of_output(inputs: Inputs, output: Tensor) -> str | None:
     ``None`` where no known mistake does.
     """
     call, output = Call(inputs, stages_of(inputs), scaled=True), output.detach().cpu().double()
-    share = _MARGIN if inputs.query.dtype in (torch.float32, torch.float64) else _HALF_MARGIN
-    values = call.stages.value[call.stages.value.isfinite()].abs()
-    if not values.numel() or call.stages.weights.numel() > _LARGEST:
+    if not call.stages.finite_value.numel() or call.stages.weights.numel() > _LARGEST:
         return None
-    margin = share * float(values.amax())
+    margin = _margin(call, torch.finfo(inputs.query.dtype).eps)
     for name, other in mistaken(call):
         if _reproduces(other, output, margin) and not _agree(other, call.stages.output, 4 * margin):
             cause: str = known_causes()["mistakes"][mistake_of(name)]
@@ -206,11 +201,8 @@ def _answers(
     """Yield calls, the subject's outputs, and their allowed errors."""
     if subject.kind == "layer":
         return
-    if (
-        subject.kind == "mechanism"
-        and subject.maker.reference is not None
-        and not is_textbook(subject)
-    ):
+    declared = subject.kind == "mechanism" and subject.maker.reference is not None
+    if declared and not is_textbook(subject):
         return
     cases = [Case.from_id(text) for text in counterexamples if text]
     cases = [c for c in cases if c.q_len * c.kv_len <= _LARGEST and c.regime == "normal"]
@@ -233,9 +225,14 @@ def _compared(
         scores_of, inputs64 = widened(module, inputs)
         stages = stages.replace(scores=scores_of(inputs64.query, inputs64.key))
     call = Call(inputs, stages, scaled, subject.conventions.empty_rows == "zeros")
-    share = _HALF_MARGIN if subject.eps(inputs.query.dtype) > _MARGIN / 2 else _MARGIN
-    sizes = stages.value[stages.value.isfinite()].abs()
-    return call, call.compared(answer.cpu().double()), share * float(sizes.amax())
+    margin = _margin(call, subject.eps(inputs.query.dtype))
+    return call, call.compared(answer.cpu().double()), margin
+
+
+def _margin(call: Call, eps: float) -> float:
+    """The largest error of a correct output of a dtype."""
+    share = _HALF_MARGIN if eps > _MARGIN / 2 else _MARGIN
+    return share * float(call.stages.finite_value.abs().amax())
 
 
 def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inputs]:
@@ -261,9 +258,8 @@ def _with_options(subject: Subject, case: Case, inputs: Inputs) -> Iterator[Inpu
 def _is_narrow(subject: Subject) -> bool:
     """Whether a result for float64 is only as accurate as float32."""
     case = subject.legal(_CASES[0]).replace(dtype="float64")
-    if "float64" not in subject.dtypes or subject.conventions.internal_dtype:
-        return False
-    if not is_textbook(subject):
+    declared = "float64" not in subject.dtypes or subject.conventions.internal_dtype
+    if declared or not is_textbook(subject):
         return False
     with contextlib.suppress(Exception, SystemExit), torch.no_grad():
         module, inputs = subject.build(case)
