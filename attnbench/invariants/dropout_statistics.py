@@ -12,6 +12,7 @@ from attnbench.invariants.dropout import takes_dropout
 from attnbench.invariants.toolkit.applicability import any_of, declares
 from attnbench.invariants.toolkit.comparisons import agree_within, holds, reject
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
+from attnbench.invariants.toolkit.derivations import hand_picked
 from attnbench.invariants.variance import STANDARD_ERRORS
 from attnbench.subject.subject import Subject
 
@@ -24,6 +25,11 @@ _RARE = 0.002
 
 _MANY = 64
 """Keys, of which some are dropped even so."""
+_CASES = (
+    Case((), 3, 5, 4, 4, 4),
+    Case((), 2, 4, 6, 6, 3, mask="boolean_shared", seed=1),
+    Case((), 3, 1, 4, 4, 4, seed=2),
+)
 
 
 def _in_training(subject: Subject, case: Case, dropout_p: float, times: int = 1) -> list[Tensor]:
@@ -39,7 +45,7 @@ def _in_training(subject: Subject, case: Case, dropout_p: float, times: int = 1)
 
 
 def _rare_too(subject: Subject) -> CaseStrategy:
-    usual = _dropout_cases_of(subject)
+    usual = [subject.legal(case) for case in _CASES]
     rare = subject.legal(usual[0].replace(q_len=1, kv_len=_MANY, regime="equal_keys", seed=3))
     return listed(*usual, rare, enough=len(set(usual)))
 
@@ -87,7 +93,7 @@ _shows_dropped_weights = any_of(
 
 
 @invariant(
-    cases=lambda subject: listed(*_dropout_cases_of(subject)), applies=_shows_dropped_weights
+    cases=lambda subject: listed(*map(subject.legal, _CASES)), applies=_shows_dropped_weights
 )
 def dropout_acts_on_weights(subject: Subject, case: Case) -> None:
     """Dropout sets its share of the weights to 0 and rescales the others."""
@@ -127,12 +133,7 @@ def dropout_acts_on_weights(subject: Subject, case: Case) -> None:
         )
 
 
-@invariant(
-    cases=lambda subject: listed(
-        *_dropout_cases_of(subject), enough=1, variants={"heads": ("grouped", "own")}
-    ),
-    applies=takes_dropout,
-)
+@invariant(cases=hand_picked(*_CASES, heads=("grouped", "own")), applies=takes_dropout)
 def dropout_is_independent(subject: Subject, case: Case) -> None:
     """What dropout takes from one query and head is independent of what it takes from another.
 
@@ -172,16 +173,6 @@ def dropout_is_independent(subject: Subject, case: Case) -> None:
             f"{float(together.max()):.3f}, but should be 0 ± {allowed:.2g}: every weight is "
             "dropped by itself, not with those of another query or head"
         )
-
-
-def _dropout_cases_of(subject: Subject) -> list[Case]:
-    dtype = "float32" if "float32" in subject.dtypes else subject.dtypes[0]
-    cases = (
-        Case((), 3, 5, 4, 4, 4, dtype),
-        Case((), 2, 4, 6, 6, 3, dtype, mask="boolean_shared", seed=1),
-        Case((), 3, 1, 4, 4, 4, dtype, seed=2),
-    )
-    return [subject.legal(case) for case in cases]
 
 
 def _drops_many_weights(subject: Subject) -> str | None:
