@@ -37,7 +37,7 @@ def test_a_style_that_does_not_fit_says_what_is_missing(
 def test_without_a_style_only_exactly_known_objects_are_recognised() -> None:
     (subject,) = resolve("torch.nn.functional:scaled_dot_product_attention")
     assert subject.about[0].startswith("scaled_dot_product_attention: called as sdpa")
-    with pytest.raises(StyleError, match="name the style with --as"):
+    with pytest.raises(StyleError, match="name the style by --as"):
         resolve(flashlike)
 
 
