@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.outcomes import CONTRACT, Outcome
 from attnbench.specs import LayerSpec
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Gap:
         subject: name of the subject.
         weight: from 1 (it hardly hides a bug) to 4 (a usual bug passes).
         what: what was not tested, and which bugs pass therefore.
-        remedy: the declaration in the spec that would change it.
+        remedy: the declaration in the spec that would change it; empty if there is none.
     """
 
     subject: str
@@ -100,9 +100,12 @@ def coverage_of(
 
 
 def _untested_laws(laws: Mapping[str, Sequence[str]], outcomes: Iterable[Outcome]) -> Iterator[Gap]:
-    """The declared laws that ran on no case."""
+    """The declared laws that ran on no case, unless nothing could run."""
+    outcomes = list(outcomes)
+    broken = {o.subject for o in outcomes if o.invariant == CONTRACT and not o.ok}
     for outcome in outcomes:
         is_declared = outcome.invariant in laws.get(outcome.subject, ())
-        if is_declared and not outcome.cases and outcome.status in ("skipped", "inconclusive"):
-            text = f"the law {outcome.invariant} is declared, but ran on no case"
-            yield Gap(outcome.subject, 3, text, outcome.reason)
+        ran = outcome.cases or outcome.status not in ("skipped", "inconclusive")
+        if is_declared and not ran and outcome.subject not in broken:
+            law = f"the law {outcome.invariant} is declared, but ran on no case"
+            yield Gap(outcome.subject, 3, f"{law}: {outcome.reason}", "")

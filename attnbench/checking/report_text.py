@@ -48,7 +48,11 @@ def report_in_full(report: CheckReport) -> str:
 
 def gap_lines(gaps: Sequence[Gap]) -> list[str]:
     """The heaviest gaps in words."""
-    lines = [f"Not looked at, {gap.subject}: {gap.what}; declare {gap.remedy}" for gap in gaps]
+    remedies = [gap.remedy and f"; declare {gap.remedy}" for gap in gaps]
+    lines = [
+        f"Not looked at, {gap.subject}: {gap.what}{remedy}"
+        for gap, remedy in zip(gaps, remedies, strict=True)
+    ]
     surplus = len(lines) - _MOST_GAPS
     return lines[:_MOST_GAPS] + [f"and {surplus} more in coverage of --json"] * (surplus > 0)
 

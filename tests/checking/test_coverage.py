@@ -12,8 +12,9 @@ import attnbench
 from attnbench import CacheSpec, LayerSpec, MechanismSpec, ScoringSpec
 from attnbench.checking.api import select_invariants
 from attnbench.checking.coverage import HEAVY, Gap, coverage_of, gaps_of
-from attnbench.checking.outcomes import Outcome
+from attnbench.checking.outcomes import CONTRACT, Outcome
 from attnbench.checking.parametrization import Check
+from attnbench.checking.report_text import gap_lines
 from attnbench.subject.lookup import resolve
 
 
@@ -85,8 +86,18 @@ def test_a_declared_law_that_ran_on_no_case_is_a_gap() -> None:
     light = Gap("mine", 1, "its weights were not looked at", "laws")
     found = coverage_of([light], laws, outcomes)
     assert [gap.weight for gap in found] == [3, 1]
-    assert found[0].what == "the law bilinear is declared, but ran on no case"
-    assert found[0].remedy == "it takes none of its cases: too large"
+    assert gap_lines(found[:1]) == [
+        "Not looked at, mine: the law bilinear is declared, but ran on no case: it takes none of its "
+        "cases: too large"
+    ]
+
+
+def test_a_law_that_a_broken_contract_kept_from_running_is_no_gap() -> None:
+    outcomes = [
+        Outcome("mine", CONTRACT, "failed", "mine raised on a legal input"),
+        Outcome("mine", "bilinear", "skipped", f"not run: {CONTRACT} failed, and so would this"),
+    ]
+    assert coverage_of([], {"mine": ("bilinear",)}, outcomes) == ()
 
 
 def test_a_report_ends_with_what_was_not_looked_at() -> None:
