@@ -87,8 +87,8 @@ def test_a_declared_law_that_ran_on_no_case_is_a_gap() -> None:
     found = coverage_of([light], laws, outcomes)
     assert [gap.weight for gap in found] == [3, 1]
     assert gap_lines(found[:1]) == [
-        "Not looked at, mine: the law bilinear is declared, but ran on no case: it takes none of its "
-        "cases: too large"
+        "Not looked at, mine: the law bilinear is declared, but ran on no case: "
+        "it takes none of its cases: too large"
     ]
 
 
