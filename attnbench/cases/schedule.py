@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -145,3 +146,12 @@ def _scheduled(domain: Domain, brief: bool) -> Iterator[Case]:
         yield replace(bases[0], layout=layout, regime=regime, dtype=dtype)
     # a bias counts to its last place, which the scores of other regimes hide
     yield replace(bases[1], mask="bias", dtype=dtypes[0])
+    yield from _out_of_step(domain, bases[1])
+
+
+def _out_of_step(domain: Domain, base: Case) -> Iterator[Case]:
+    """The first regime in all dtypes: where the cycles fall into step, it has met only some."""
+    if math.gcd(len(domain.dtypes), len(domain.regimes)) > 1:
+        for number, dtype in enumerate(domain.dtypes[1:]):
+            mask = domain.masks[number % len(domain.masks)]
+            yield replace(base, dtype=dtype, mask=mask, regime=domain.regimes[0])

@@ -105,6 +105,13 @@ def test_a_brief_schedule_meets_every_mask_layout_and_regime_and_most_leads_too(
     assert {c.lead for c in full} - {c.lead for c in brief} == {(600,)}
 
 
+@pytest.mark.parametrize("regimes", [("normal", "equal_keys"), ("normal", "huge", "far", "tiny")])
+def test_a_brief_schedule_meets_the_first_regime_in_every_dtype(regimes: tuple[str, ...]) -> None:
+    cases = list(schedule(Domain(masks=("padding",), regimes=regimes), brief=True))
+    found = {c.dtype for c in cases if c.regime == "normal" and min(c.q_len, c.kv_len) > 1}
+    assert found == {"float64", "float32", "bfloat16", "float16"}
+
+
 def test_a_brief_schedule_has_small_cases_of_only_what_its_shapes_lack() -> None:
     def small(brief: bool) -> set[Case]:
         sizes = {(4, 6, 8), (3, 3, 5)}
