@@ -16,7 +16,7 @@ Row = dict[str, str]
 Pair = tuple[tuple[str, str], tuple[str, str]]
 """Two levels, each with its axis before it, in the order of their names."""
 
-_ROUNDS, _TOLD = 3, 6
+_ROUNDS, _TOLD = 6, 6
 _STEPS = 2000
 """Most parts of rows that are tried for a pair."""
 

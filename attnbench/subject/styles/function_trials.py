@@ -41,7 +41,7 @@ def second_output(make: Maker) -> str | None:
     there = sampled(make, query=query, return_weights=True)
     if moved is None or there is None or not bool(found[1].any()):
         return "more"
-    return "unmoved" if torch.allclose(moved[1], there[1], atol=1e-4) else kind
+    return "unmoved" if torch.allclose(moved[1], there[1].to(moved[1]), atol=1e-4) else kind
 
 
 def takes_boolean_only(make: Maker) -> bool:
@@ -56,7 +56,7 @@ def takes_boolean_only(make: Maker) -> bool:
     floating = sampled(make, query=query, key=key, attn_mask=mask)
     if boolean is None or floating is None or not boolean.shape == floating.shape == shown.shape:
         return boolean is not None and floating is None
-    return all(torch.allclose(found, shown, atol=1e-4) for found in (boolean, floating))
+    return all(torch.allclose(found.to(shown), shown, atol=1e-4) for found in (boolean, floating))
 
 
 def takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:

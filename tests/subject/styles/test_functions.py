@@ -237,6 +237,14 @@ def test_a_mask_of_ones_and_zeros_is_given_as_a_boolean_one() -> None:
     assert "masks" not in adapters.sdpa(added).conventions
 
 
+def test_an_output_of_another_dtype_fails_the_contract_and_is_no_error_of_the_trials() -> None:
+    def double(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None) -> Tensor:
+        return scaled_dot_product_attention(query, key, value, attn_mask).double()
+
+    report = attnbench.check(double, style="sdpa", profile="quick", invariants=FEW)
+    assert "float64" in next(outcome for outcome in report.outcomes if not outcome.ok).reason
+
+
 def test_an_argument_for_padding_that_is_not_passed_is_named() -> None:
     def padded(
         q: Tensor, k: Tensor, v: Tensor, key_padding_mask: Tensor | None = None, eps: float = 0.0
