@@ -7,13 +7,13 @@ import platform
 import shutil
 import tempfile
 import textwrap
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from attnbench.cli.exit_codes import OK, VIOLATED
+from attnbench.cli.installed_versions import installed_version, version_problems
 from attnbench.cli.options import AsJson
 from attnbench.cli.printing.tables import print_json, print_line
 from attnbench.errors import AttnbenchError, UsageError, nearest
@@ -40,12 +40,12 @@ def command(
     Each backend is called with --size; its error is a multiple of what rounding explains, and its
     time the least of seven calls in turn. Exits with 1 if something is wrong.
     """
-    problems = [*_version_problems(), *_folder_problems()]
+    problems = [*version_problems(), *_folder_problems()]
     backends: list[dict[str, Any]] = []
     for name in dtype or ():
         if name not in DTYPES:
             raise UsageError(f"--dtype: no dtype is called {name!r}. {nearest(name, DTYPES)}")
-    if _version("torch"):
+    if installed_version("torch"):
         from attnbench.cli.plugin_loading import load_plugins
         from attnbench.processes.pool import Task, call
 
@@ -66,10 +66,10 @@ def command(
         if row["agrees"] is False
     ]
     facts = {
-        "attnbench": _version("attnbench"),
-        "kernels": _version("attnbench-kernels") or "not installed",
+        "attnbench": installed_version("attnbench"),
+        "kernels": installed_version("attnbench-kernels") or "not installed",
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        "torch": _version("torch"),
+        "torch": installed_version("torch"),
         "devices": ", ".join(dict.fromkeys(row["device"] for row in backends)),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "compiler": next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None),
@@ -98,34 +98,6 @@ def _show(facts: dict[str, Any], backends: list[dict[str, Any]], problems: list[
         print_line(f"wrong: {line}", "failed")
     if not problems:
         print_line("Nothing is wrong here.", "ok")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _version_problems() -> list[str]:
-    """Requirements of the installed distributions that are missing or have another version."""
-    from packaging.requirements import Requirement
-
-    problems = []
-    for owner in ("attnbench", "attnbench-kernels", "attnbench-ring"):
-        for text in (metadata.requires(owner) or ()) if _version(owner) else ():
-            requirement = Requirement(text)
-            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-                continue
-            version = _version(requirement.name)
-            if version is None:
-                problems.append(f"{owner} needs {requirement}, which is not installed.")
-            elif not requirement.specifier.contains(version, prereleases=True):
-                problems.append(
-                    f"{owner} {_version(owner)} needs {requirement}, but {version} is installed: "
-                    f"pip install '{requirement}'"
-                )
-    return problems
 
 
 def _folder_problems() -> list[str]:

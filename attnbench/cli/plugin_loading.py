@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnbench.cli.exit_codes import FAILED_PLUGIN
+from attnbench.cli.installed_versions import version_problems
 from attnbench.errors import AttnbenchError, PluginError, UsageError
 from attnbench.processes.pool import Task, call, warm_up
 from attnbench.registry import discovery
@@ -133,7 +134,9 @@ def _block_deadly() -> dict[str, dict[str, Any]]:
 
 
 def _warn_of(failures: list[dict[str, Any]], shadowed: list[str]) -> None:
-    """Warn on standard error about plugins that failed to load, and names that are taken twice."""
+    """Warn on standard error of versions, plugins that failed to load, and names taken twice."""
+    for problem in version_problems(["attnbench"], missing=False):
+        print(f"warning: {problem}", file=sys.stderr)
     for row in failures:
         where = f"{row['plugin']!r} ({row['distribution']} {row['version']})"
         print(f"warning: plugin {where} failed to load: {row['message']}", file=sys.stderr)

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from attnbench.cli import doctor
+from attnbench.cli.installed_versions import version_problems
 from tests.cli_runs import run
 
 
@@ -45,10 +45,19 @@ def test_versions_out_of_range_are_one_line_each(
 ) -> None:
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: versions.get(name) or real(name))
-    wrong = doctor._version_problems()
+    wrong = version_problems()
     assert wrong
     assert told in " ".join(wrong)
     assert all("\n" not in line for line in wrong)
+
+
+def test_a_check_warns_of_a_version_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "99.1" if name == "torch" else real(name))
+    result = run("check", "dot", "--invariant", "weights_sum_to_one")
+    assert result.code == 0
+    warnings = [line for line in result.err.splitlines() if line.startswith("warning: ")]
+    assert any("needs torch<" in line and "but 99.1 is installed" in line for line in warnings)
 
 
 def test_no_home_and_a_cache_that_cannot_be_written_are_one_line_each(
