@@ -89,7 +89,7 @@ def run_job(folder: Path, event: str, **given: str) -> Job:
         "RUNNER_TEMP": str(folder.parent),
         "GITHUB_BASE_REF": base,
         "GITHUB_EVENT_PATH": str(EVENTS / f"{event}.json"),
-        "CI": "true",  # as there; Hypothesis then stores no examples in the checkout
+        "PYTHONDONTWRITEBYTECODE": "",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     code, log, ran = 0, "", []

@@ -20,6 +20,9 @@ from attnbench.errors import UsageError
 
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 
+_CACHES = {"__pycache__", ".hypothesis"}
+"""Folders that Python and Hypothesis write beside the code, which are no change of it."""
+
 
 @dataclass(frozen=True)
 class Repository:
@@ -75,7 +78,8 @@ class Repository:
         """Copy uncommitted changes into a worktree; returns the number of changed files."""
         options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
         status = _git(self.top, "status", *options)
-        names = [entry[3:] for entry in status.split("\0") if entry]
+        changed = [entry[3:] for entry in status.split("\0") if entry]
+        names = [name for name in changed if not _CACHES & {*Path(name).parts}]
         for name in names:
             source, target = self.top / name, top / name
             if target.is_symlink() or target.is_file():  # copy2 would follow a link and write there
