@@ -80,8 +80,13 @@ def _own_code() -> Callable[..., Tensor]:
 
 
 @contextmanager
-def in_one_sentence(what: str) -> Iterator[None]:
-    """Convert exceptions of a transformation to one sentence, and silence its warnings."""
+def in_one_sentence(what: str, *, may_raise: bool = False) -> Iterator[None]:
+    """Convert exceptions of a transformation to one sentence, and silence its warnings.
+
+    Args:
+        what: what is done.
+        may_raise: whether it may raise, which then counts as a refusal.
+    """
     level = logging.getLogger("torch").level
     logging.getLogger("torch").setLevel(logging.CRITICAL)
     try:
@@ -92,10 +97,11 @@ def in_one_sentence(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        first = lines[0] if lines else ""
+        told = f"{what} raised {type(error).__name__}: {lines[0] if lines else ''}"
+        if may_raise:  # a loud refusal harms nobody
+            raise RefusalError(told) from None
         raise InvariantViolation(
-            f"{what} raised {type(error).__name__}: {first}; exempt the subject with a reason if "
-            "this is not to be had"
+            f"{told}; exempt the subject with a reason if this is not to be had"
         ) from None
     finally:
         logging.getLogger("torch").setLevel(level)
