@@ -286,6 +286,6 @@ def _shown(stream: Stream, output: Tensor, seed: int) -> str:
         got = f"{tuple(output.shape)} in {output.dtype}"
         shape = (lead[0], q_len, lead[1], last) if stream.turned else (*lead, q_len, last)
         return f"the output has shape {got}, but should have {shape} in {inputs.query.dtype}"
-    (item, head, row, column), found, right = furthest(inputs, answer, random.Random(seed))  # noqa: S311
+    (item, head, row, column), found, right = furthest(inputs, answer, random.Random(seed))  # noqa: S311 -- by the seed of the rows
     place = [item, row, head, column] if stream.turned else [item, head, row, column]
     return f"output{place} = {found:.6g}, but should be {right:.6g}"

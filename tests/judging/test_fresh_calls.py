@@ -49,7 +49,7 @@ def test_a_wrong_answer_is_told_with_its_place(
     generator = torch.Generator().manual_seed(0)
     stream = Stream(case, {}, style, generator, name="keys far from 0")
     stream.draw()
-    caller = Caller(Zeros(*shape), lambda: Zeros(*shape), {}, random.Random(0))  # type: ignore[return-value]
+    caller = Caller(Zeros(*shape), lambda: Zeros(*shape), {}, random.Random(0))  # type: ignore[return-value]  # no process
     with pytest.raises(RefusedError) as refused:
         caller.call(stream)
     text = str(refused.value)
