@@ -45,6 +45,12 @@ def _padded(tensor: Tensor, features: int) -> Tensor:
     return pad(tensor, (0, missing)) if missing else tensor
 
 
+def _aligned(tensor: Tensor) -> Tensor:
+    """Copy what begins between blocks of 16 bytes on a GPU, where torch's kernels raise."""
+    begins_between = tensor.storage_offset() * tensor.element_size() % 16
+    return tensor.clone() if tensor.is_cuda and begins_between else tensor
+
+
 def fused_attention(
     query: Tensor,
     key: Tensor,
@@ -81,6 +87,6 @@ def fused_attention(
         is_causal = False
     # torch leaves the fused path if values and keys differ in size
     wide = max(query.shape[-1], features)
-    query, key, value = (_fold(_padded(t, wide)) for t in (query, key, value))
+    query, key, value = (_aligned(_fold(_padded(t, wide))) for t in (query, key, value))
     output = scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
     return output[..., :features].reshape(*lead, *output.shape[-2:-1], features).to(dtype)
