@@ -32,6 +32,7 @@ __all__ = [
     "StyleError",
     "UnknownNameError",
     "UsageError",
+    "headline",
     "nearest",
 ]
 
@@ -182,6 +183,12 @@ class InvariantViolation(AttnbenchError, AssertionError):  # noqa: N818 -- a fin
 
     def _should(self) -> str:
         return f"{self.other} has" if self.other else "should be"
+
+
+def headline(error: BaseException) -> str:
+    """The type of an exception and the first line of its message."""
+    first = (str(error).strip().splitlines() or [""])[0].rstrip()
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from attnbench.answers.compared_calls import calls_of, made
 from attnbench.answers.difference import Difference, compare_ways
 from attnbench.answers.self_comparisons import QUESTIONS, Pair
 from attnbench.answers.way import Tensors, Way, run
-from attnbench.errors import UsageError
+from attnbench.errors import UsageError, headline
 from attnbench.registry.address import Address
 from attnbench.registry.discovery import Spec
 from attnbench.subject.layer import LayerSubject
@@ -93,8 +93,7 @@ def _compared(pair: Pair, *, logits: bool) -> dict[str, Any]:
         try:
             run(way, given)
         except Exception as error:  # whatever it raises, it does not take this call
-            said = (str(error).strip().splitlines() or [""])[0]
-            reason = f"{way.name} raises {type(error).__name__}: {said}"
+            reason = f"{way.name} raises {headline(error)}"
             nothing = Difference(NOT_COMPARED, 0.0, 0.0, 0.0, 0.0, (), reason)
             return nothing.to_dict()
     found = compare_ways(first, second, given)

@@ -19,6 +19,8 @@ from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.errors import NoSuchExample, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
+from attnbench.errors import headline
+
 T = TypeVar("T")
 
 _USUAL_EXAMPLES = 100
@@ -126,7 +128,7 @@ class Failures:
             try:
                 self._database.save(key.encode(), text.encode())
             except Exception as error:
-                reason = _first_line(error)
+                reason = headline(error)
             if text.encode() in self._entries(key):  # an unwritable folder raises nothing
                 return
             self.delete(key, text)  # a damaged file may have its name
@@ -142,7 +144,7 @@ class Failures:
             return list(self._database.fetch(key.encode()))
         except Exception as error:
             self._tell(
-                f"{self._place} cannot be read ({_first_line(error)}): what failed before is not "
+                f"{self._place} cannot be read ({headline(error)}): what failed before is not "
                 "tried first"
             )
             return []
@@ -154,8 +156,3 @@ class Failures:
 
     def _tell(self, trouble: str) -> None:
         self.trouble = self.trouble or trouble
-
-
-def _first_line(error: Exception) -> str:
-    line = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -74,30 +74,20 @@ def calibrate(
 
     After Ctrl-C, it holds the pairs measured so far.
     """
-    from attnbench.benchmark.comparing.duel import Duel
     from attnbench.benchmark.machine.setting import here
     from attnbench.benchmark.records.record import BASELINE
-    from attnbench.cli.duel_plan import same_code
-    from attnbench.cli.printing.tables import progress
+    from attnbench.cli.duel_plan import Request, duel
 
-    interrupted = False
-    with same_code(targets or [BASELINE], selection.cases((device,)), threads=threads) as (
-        exchange,
-        rows,
-    ):
-        duel = Duel(exchange, rows, looks={pairs: 0.02}, decide=False)
-        try:
-            with progress(pairs * len(rows), "calibrating") as advance:
-                duel.step = lambda count: advance(count, f"pair {duel.pairs}")
-                duel.run()
-        except KeyboardInterrupt:
-            interrupted = True
+    request = Request(subjects=tuple(targets or [BASELINE]), same_code=True)
+    cases = selection.cases((device,))
+    with duel(request, cases, threads=threads, looks={pairs: 0.02}, decide=False) as plan:
+        interrupted, found = plan.run("calibrating"), plan.duel
     return {
         "machine": dict(here().machine),
-        "load": duel.load,
-        "row_s": duel.row_s,
-        "rows": [_row(row) for row in duel.rows],
-        "unmeasured": [f"{r.subject}: {r.reason}" for r in duel.rows if r.reason and not r.values],
+        "load": found.load,
+        "row_s": found.row_s,
+        "rows": [_row(row) for row in found.rows],
+        "unmeasured": [f"{r.subject}: {r.reason}" for r in found.rows if r.reason and not r.values],
         "interrupted": interrupted,
     }
 
@@ -166,10 +156,9 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _detectable(spread: float, pairs: int, share: float) -> float:
-    from scipy import special
+    from attnbench.benchmark.timing.blocks import student_quantile
 
-    limit = float(special.stdtrit(pairs - 1, 1 - share / 2))
-    return (limit + 1.645) * spread / math.sqrt(pairs)
+    return (student_quantile(pairs - 1, share / 2) + 1.645) * spread / math.sqrt(pairs)
 
 
 def _percent(log: float) -> float | None:

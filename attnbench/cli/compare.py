@@ -84,17 +84,9 @@ def command(
 def _compare_here(request: Request, cases: list[BenchCase], as_json: bool, **options: Any) -> int:
     """Compare by measuring; the verdicts so far are shown even after Ctrl-C."""
     from attnbench.cli.duel_plan import duel
-    from attnbench.cli.printing.tables import progress
 
-    interrupted = False
     with duel(request, cases, **options) as plan:
-        total = len(plan.duel.rows) * max(plan.duel.looks)
-        try:
-            with progress(total, "comparing") as advance:
-                plan.duel.step = lambda rows: advance(rows, f"pair {plan.duel.pairs}")
-                plan.duel.run()
-        except KeyboardInterrupt:
-            interrupted = True
+        interrupted = plan.run("comparing")
     _show_duel(plan, as_json, interrupted=interrupted)
     if interrupted:
         return INTERRUPTED

@@ -17,6 +17,7 @@ from attnbench.benchmark.comparing.sides import Side
 from attnbench.benchmark.records.store import run_path
 from attnbench.cli.configuration import check_defaults
 from attnbench.cli.plugin_loading import ask, warm_up_children
+from attnbench.cli.printing.tables import progress
 from attnbench.errors import AttnbenchError, UnknownNameError, UsageError, nearest
 from attnbench.processes.pool import Task, call
 from attnbench.registry.address import parse_address
@@ -24,11 +25,17 @@ from attnbench.registry.address import parse_address
 
 @dataclass(frozen=True)
 class Request:
-    """The classified arguments of ``compare``."""
+    """The classified arguments of ``compare``.
+
+    Args:
+        runs, revisions, subjects: what is compared.
+        same_code: whether both sides are the working tree, as ``calibrate`` has them.
+    """
 
     runs: tuple[str, ...] = ()
     revisions: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
+    same_code: bool = False
 
 
 def classify(arguments: Sequence[str], results: Path) -> Request:
@@ -110,6 +117,17 @@ class Plan:
     duel: Duel
     notes: list[str] = field(default_factory=list)
 
+    def run(self, title: str) -> bool:
+        """Run the duel with a progress bar; returns whether Ctrl-C ended it early."""
+        duel = self.duel
+        try:
+            with progress(len(duel.rows) * max(duel.looks), title) as advance:
+                duel.step = lambda rows: advance(rows, f"pair {duel.pairs}")
+                duel.run()
+        except KeyboardInterrupt:
+            return True
+        return False
+
 
 @contextlib.contextmanager
 def duel(
@@ -151,25 +169,6 @@ def duel(
         yield Plan(*_side_names(request, sides), Duel(exchange, rows, **options), notes)
 
 
-@contextlib.contextmanager
-def same_code(
-    targets: Sequence[str], cases: Sequence[BenchCase], *, threads: int = 1
-) -> Iterator[tuple[Exchange, list[Row]]]:
-    """Set up two sides with the same code."""
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-inputs-"))
-        inputs = _write_inputs(cases, folder)
-        side = Side("here", Path.cwd())
-        exchange = Exchange((side, side), quiet_core() if threads == 1 else None, threads)
-        stack.enter_context(exchange)
-        works = [
-            (text, case, _order(text, side, case, path))
-            for text in _expand(targets, exchange, [])
-            for case, path in zip(cases, inputs, strict=True)
-        ]
-        yield exchange, [Row(text, case, (work, work)) for text, case, work in works]
-
-
 def _write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
     arguments = {"cases": cases, "folder": folder}
     paths: list[str] = call(Task("inputs", "attnbench.benchmark.workloads:write_inputs", arguments))
@@ -177,13 +176,16 @@ def _write_inputs(cases: Sequence[BenchCase], folder: str) -> list[str]:
 
 
 def _side_names(request: Request, sides: tuple[Side, Side]) -> tuple[str, str]:
-    a, b = [side.name for side in sides] if request.revisions else request.subjects
+    named = request.revisions or request.same_code
+    a, b = [side.name for side in sides] if named else request.subjects
     return a, b
 
 
 def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:
+    folder = Path.cwd()
+    if request.same_code:
+        return (Side("here", folder),) * 2
     if not request.revisions:
-        folder = Path.cwd()
         return Side(request.subjects[0], folder), Side(request.subjects[1], folder)
     source: Repository = repository(Path.cwd())
     build = not request.subjects or any(
@@ -196,7 +198,7 @@ def _sides(request: Request, stack: contextlib.ExitStack) -> tuple[Side, Side]:
 
 def _subjects(request: Request, exchange: Exchange, notes: list[str]) -> list[tuple[str, str]]:
     """The subjects to compare, as the address on each side."""
-    if not request.revisions:
+    if not (request.revisions or request.same_code):
         return [(request.subjects[0], request.subjects[1])]
     if request.subjects:
         return [(text, text) for text in _expand(request.subjects, exchange, notes)]

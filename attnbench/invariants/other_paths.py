@@ -9,10 +9,15 @@ from torch import nn
 
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, cases
-from attnbench.errors import AttnbenchError, JudgementError, RefusalError
+from attnbench.errors import AttnbenchError, JudgementError, RefusalError, headline
 from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
+from attnbench.invariants.toolkit.comparisons import (
+    differentiate,
+    reject,
+    same_gradient,
+    same_gradients,
+)
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import FREE_MASKS, has_gradients
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
@@ -136,25 +141,19 @@ def _told_of(subject: Subject, call: Callable[[], torch.Tensor]) -> torch.Tensor
     except (RefusalError, JudgementError):
         raise
     except Exception as error:
-        said = (str(error).strip().splitlines() or [""])[0]
         raise JudgementError(
-            f"{subject.name}, which same_as names, raised {type(error).__name__}: {said}"
+            f"{subject.name}, which same_as names, raised {headline(error)}"
         ) from error
 
 
 def _same_gradients(base: Baseline, there: Baseline) -> None:
-    weight = base.other(base.output)
-    found = []
-    for side in (there, base):
-        leaves = side.inputs.map(lambda tensor: tensor.detach().requires_grad_())
-        wanted = [leaves.query, leaves.key, leaves.value]
-        output = side.run(leaves)
-        if not output.requires_grad:
-            reject("one of the two has no graph here")
-        found.append(torch.autograd.grad(output, wanted, weight, allow_unused=True))
-    for name, got, expected in zip(("query", "key", "value"), *found, strict=True):
-        told = f"gradient of {there.subject.name} by {name}"
-        same_gradient(got, expected, told, base.subject.name, eps=max(base.eps, there.eps))
+    given = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
+    leaves = {name: getattr(given, name) for name in given.floating}
+    expected, got = base.run(given), there.run(given.replace(causal=there.inputs.causal))
+    if not (expected.requires_grad and got.requires_grad):
+        reject("one of the two has no graph here")
+    weight, (one, two) = base.other(base.output), (base.subject.name, there.subject.name)
+    same_gradients(got, expected, leaves, weight, two, one, eps=max(base.eps, there.eps))
 
 
 attnbench_invariants = hook_of(__name__)

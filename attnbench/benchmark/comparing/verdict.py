@@ -35,6 +35,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attnbench.benchmark.timing.blocks import student_quantile
+
 VERDICTS = ("slower", "slightly slower", "faster", "slightly faster", "same", "ambiguous")
 """Every verdict, in the order in which they are counted below a table."""
 
@@ -154,7 +156,10 @@ def _judge_run(row: Sides, rows: int, margin: float) -> Verdict:
     spread = math.fsum(variance**2 / df for variance, df in parts)  # Satterthwaite
     tail = min(ROW_ERROR, TABLE_ERROR / rows) / 2
     return _verdict(
-        center, math.sqrt(total), _student(total**2 / spread if spread else math.inf, tail), margin
+        center,
+        math.sqrt(total),
+        student_quantile(total**2 / spread if spread else math.inf, tail),
+        margin,
     )
 
 
@@ -199,14 +204,6 @@ def _limit_by_flips(values: Values, alpha: float, seed: int) -> float:
 @functools.lru_cache(maxsize=4)
 def _signs(pairs: int, seed: int) -> Values:
     return np.random.default_rng(seed).choice((-1.0, 1.0), size=(_FLIPS, pairs))
-
-
-@functools.cache
-def _student(df: float, tail: float) -> float:
-    from scipy import special  # scipy.stats takes 0.3 s to import
-
-    quantile = special.ndtri(1 - tail) if math.isinf(df) else special.stdtrit(df, 1 - tail)
-    return float(quantile)
 
 
 def taken_in_turn(a: Iterable[float], b: Iterable[float]) -> bool:

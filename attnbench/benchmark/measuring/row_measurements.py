@@ -14,7 +14,13 @@ from typing import Any
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.records.record import BASELINE
-from attnbench.benchmark.timing.blocks import Block, Slot, low_quantile, pair_value
+from attnbench.benchmark.timing.blocks import (
+    Block,
+    Slot,
+    low_quantile,
+    pair_value,
+    student_quantile,
+)
 from attnbench.registry.address import Address
 
 _MOST = math.log(1000)
@@ -119,16 +125,10 @@ def interval(logs: Sequence[float]) -> Interval:
     center = statistics.fmean(logs)
     if len(logs) < 2:
         return Interval(math.exp(center), 0.0, math.inf)
-    margin = _quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    margin = student_quantile(len(logs) - 1, 0.025) * statistics.stdev(logs) / math.sqrt(len(logs))
     if margin > _MOST:
         return Interval(math.exp(center), 0.0, math.inf)
     return Interval(math.exp(center), math.exp(center - margin), math.exp(center + margin))
-
-
-def _quantile(df: int) -> float:
-    from scipy import special  # scipy.stats takes 0.3 s to import
-
-    return float(special.stdtrit(df, 0.975))
 
 
 def _of_blocks(blocks: Sequence[Block]) -> Interval:

@@ -8,6 +8,7 @@ products; the value of a pair is the median over its blocks. This module does no
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
@@ -117,6 +118,15 @@ def clean(items: Sequence[_Item]) -> list[_Item]:
 def pair_value(blocks: Sequence[Block]) -> float:
     """The log of B's time over A's: the median of the values of the clean blocks."""
     return statistics.median(block.value for block in clean(blocks))
+
+
+@functools.cache
+def student_quantile(df: float, tail: float) -> float:
+    """The value that Student's distribution exceeds with a probability of ``tail``."""
+    from scipy import special  # scipy.stats takes 0.3 s to import
+
+    quantile = special.ndtri(1 - tail) if math.isinf(df) else special.stdtrit(df, 1 - tail)
+    return float(quantile)
 
 
 def low_quantile(slots: Sequence[Slot]) -> float:

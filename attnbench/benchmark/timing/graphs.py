@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from attnbench.benchmark.out_of_memory import is_out_of_memory
-from attnbench.errors import RefusalError
+from attnbench.errors import RefusalError, headline
 
 GRAPH_CALLS = 16
 """Most calls in a graph; they share the cost of launching it."""
@@ -46,10 +46,9 @@ def capture(calls: Sequence[Callable[[], object]], device: torch.device) -> Call
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        message = (str(error).splitlines() or [""])[0]
         raise RefusalError(
-            f"it cannot be captured in a CUDA graph ({type(error).__name__}: {message}); measure "
-            "it with '--timing call'."
+            f"it cannot be captured in a CUDA graph ({headline(error)}); measure it with "
+            "'--timing call'."
         ) from error
     replay: Callable[[], None] = graph.replay
     return replay

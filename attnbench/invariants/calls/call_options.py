@@ -13,9 +13,8 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
+from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradients
 from attnbench.invariants.toolkit.derivations import benign, grouped, has_gradients
-from attnbench.invariants.toolkit.slopes import gradients_of
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -131,18 +130,14 @@ def _agrees(option: str, base: Baseline, inputs: Inputs) -> None:
 def _same_slopes(base: Baseline, inputs: Inputs, rows: Tensor, told: str) -> None:
     weight = torch.randn(rows.shape[:-1], generator=base.generator, dtype=torch.float64)
     weight = weight.unsqueeze(-1) * rows
-    found = []
-    for run in (base.run, textbook_output):
-        given = inputs.map(lambda tensor: tensor.detach().clone().requires_grad_())
-        leaves = {name: getattr(given, name) for name in ("query", "key", "value")}
-        if given.sinks is not None:
-            given = given.replace(sinks=given.sinks.detach().clone().requires_grad_())
-            leaves["sinks"] = given.sinks
-        output = run(given)
-        found.append(gradients_of((output * weight.to(output)).sum(), leaves))
-    for name, got in found[0].items():
-        what = f"{told}, the gradient by {name}"
-        same_gradient(got, found[1][name], what, "textbook attention", eps=base.eps)
+    given = inputs.map(lambda tensor: tensor.detach().clone().requires_grad_())
+    leaves = {name: getattr(given, name) for name in given.floating}
+    if given.sinks is not None:
+        leaves["sinks"] = given.sinks.detach().clone().requires_grad_()
+        given = given.replace(sinks=leaves["sinks"])
+    got = base.run(given)
+    expected, weight = textbook_output(given).to(got), weight.to(got).expand(got.shape)
+    same_gradients(got, expected, leaves, weight, told, "textbook attention", eps=base.eps)
 
 
 def _drops(base: Baseline, inputs: Inputs, told: str) -> None:

@@ -23,12 +23,12 @@ from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, listed
 from attnbench.checking.profiles import current_profile
 from attnbench.checking.reproduction.untaped import sourced, transformed
-from attnbench.errors import InvariantViolation, RefusalError
+from attnbench.errors import InvariantViolation, RefusalError, headline
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import differentiate, reject, same_gradient
+from attnbench.invariants.toolkit.comparisons import reject, same_gradients
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import benign
+from attnbench.invariants.toolkit.derivations import benign, leaves_of
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
@@ -96,8 +96,7 @@ def in_one_sentence(what: str, *, may_raise: bool = False) -> Iterator[None]:
     except (InvariantViolation, RefusalError):
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told = f"{what} raised {type(error).__name__}: {lines[0] if lines else ''}"
+        told = f"{what} raised {headline(error)}"
         if may_raise:  # a loud refusal harms nobody
             raise RefusalError(told) from None
         raise InvariantViolation(
@@ -159,8 +158,8 @@ def _compiled_by(backend: str, subject: Subject, case: Case) -> None:
         if not subject.conventions.gradients:
             base.expect(got.detach(), f"compiled ({backend}), output", "the call as it is")
             return
-        leaves = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
-        trained = call(*(tensor for _, tensor in leaves.tensors()))
+        inputs, leaves = leaves_of(base.module, base.inputs)
+        trained = call(*(tensor for _, tensor in inputs.tensors()))
         if graph_breaks() != broken:  # graphs of code that all subjects share, up to a limit
             torch.compiler.reset()
     assert base.output is expected
@@ -168,18 +167,8 @@ def _compiled_by(backend: str, subject: Subject, case: Case) -> None:
     base.expect(
         trained.detach(), f"compiled ({backend}) with gradients, output", "the call as it is"
     )
-    _gradients_agree(base, leaves, trained, f"compiled ({backend})")
-
-
-def _gradients_agree(base: Baseline, leaves: Inputs, output: Tensor, how: str) -> None:
-    names = base.inputs.floating
-    weight = torch.randn(output.shape, generator=base.generator).to(output)
-    got = differentiate(output, [getattr(leaves, n) for n in names], weight)
-    again = base.inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    expected = differentiate(base.run(again), [getattr(again, n) for n in names], weight)
-    for name, one, other in zip(names, got, expected, strict=True):
-        told = f"{how} gradient by {name}"
-        same_gradient(one, other, told, "the call as it is", eps=base.eps)
+    plain, weight, told = base.run(inputs), base.other(trained), f"compiled ({backend})"
+    same_gradients(trained, plain, leaves, weight, told, "the call as it is", eps=base.eps)
 
 
 def exported(call: nn.Module, *tensors: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from attnbench.invariants.toolkit.applicability import has_no_gradients
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, differentiate, same_gradient
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
-from attnbench.invariants.toolkit.derivations import ordinary
+from attnbench.invariants.toolkit.derivations import leaves_of, ordinary
 from attnbench.specs import KINDS
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, lay_out
@@ -49,17 +49,15 @@ def layouts_agree(subject: Subject, case: Case) -> None:
 
 def _gradients(
     base: Baseline, inputs: Inputs, handed: Tensor, run: Callable[[Inputs], Tensor]
-) -> tuple[Tensor | None, ...]:
-    leaves = inputs.map(lambda tensor: tensor.detach().requires_grad_())
-    named = [leaves.query, leaves.key, leaves.value]
-    named += [p for p in base.module.parameters() if p.requires_grad]
-    output = run(leaves)
+) -> dict[str, Tensor | None]:
+    given, leaves = leaves_of(base.module, inputs)
+    output = run(given)
     if not output.requires_grad:  # scores that depend on nothing
-        return (None,) * len(named)
+        return dict.fromkeys(leaves)
     before = handed.clone()
-    found = differentiate(output, named, handed)
+    found = differentiate(output, list(leaves.values()), handed)
     agree_within(handed, before, 0.0, "the gradient handed in, read after the backward pass", "it")
-    return found
+    return dict(zip(leaves, found, strict=True))
 
 
 def _scores(base: Baseline, inputs: Inputs) -> Tensor:
@@ -81,8 +79,6 @@ def _scores(base: Baseline, inputs: Inputs) -> Tensor:
 def gradient_layouts_agree(subject: Subject, case: Case) -> None:
     """Strides of the inputs and of the gradient handed in do not change gradients."""
     base = Baseline(subject, case)
-    names = ["query", "key", "value"]
-    names += [f"parameter {n}" for n, p in base.module.named_parameters() if p.requires_grad]
     run, whose = base.run, ""
     if (
         subject.kind == "scoring" and case.variant("of", "output") == "scores"
@@ -101,13 +97,14 @@ def gradient_layouts_agree(subject: Subject, case: Case) -> None:
     plain = base.inputs.map(lambda tensor: tensor.contiguous())
     found = _gradients(base, base.inputs, given, run)
     expected = _gradients(base, plain, even, run)
-    for place, (name, got, should) in enumerate(zip(names, found, expected, strict=True)):
+    for name, got in found.items():
+        should = expected[name]
         told = f"handed {way} the gradient{whose} by {name}"
         try:
             same_gradient(got, should, told, "the same call all contiguous", eps=base.eps)
         except InvariantViolation:
             bits = functools.partial(_last_bits, generator=base.generator)
-            near = [_gradients(base, plain.map(bits), bits(even), run)[place] for _ in range(_RUNS)]
+            near = [_gradients(base, plain.map(bits), bits(even), run)[name] for _ in range(_RUNS)]
             if not _is_rounding(got, should, near):
                 raise
 

@@ -28,13 +28,10 @@ _REUSES_MEMORY = "requires create_graph=False and retain_graph=False"
 
 def _gradients(
     base: Baseline, wanted: Iterable[str], weight: Tensor, *, twice: bool = False
-) -> tuple[Tensor, list[dict[str, Tensor]]]:
+) -> tuple[Tensor, list[dict[str, Tensor | None]]]:
     """The output and the gradients, when only ``wanted`` leaves require one; optionally twice."""
     names = list(wanted)
-    given = base.inputs.map(lambda tensor: tensor.detach())
-    leaves: dict[str, Tensor] = {n: getattr(given, n) for n in ("query", "key", "value")}
-    leaves |= {f"parameter {n}": p for n, p in base.module.named_parameters() if p.requires_grad}
-    trained = [p for p in base.module.parameters() if p.requires_grad]
+    given, leaves = leaves_of(base.module, base.inputs)
     try:
         for name, leaf in leaves.items():
             leaf.requires_grad_(name in names)
@@ -51,21 +48,13 @@ def _gradients(
             for done in range(1 + twice)
         ]
     finally:
-        for parameter in trained:
-            parameter.requires_grad_()
-    full = [
-        {
-            n: torch.zeros_like(leaves[n]) if g is None else g
-            for n, g in zip(names, one, strict=True)
-        }
-        for one in found
-    ]
-    return output.detach(), full
+        for leaf in leaves.values():
+            leaf.requires_grad_()
+    return output.detach(), [dict(zip(names, one, strict=True)) for one in found]
 
 
 def _names(base: Baseline) -> list[str]:
-    parameters = [f"parameter {n}" for n, p in base.module.named_parameters() if p.requires_grad]
-    return ["query", "key", "value", *parameters]
+    return list(leaves_of(base.module, base.inputs)[1])
 
 
 @invariant(
@@ -77,13 +66,14 @@ def gradients_alone_equal_gradients_together(subject: Subject, case: Case) -> No
     weight, names = base.other(base.output), _names(base)
     _, (together,) = _gradients(base, names, weight)
     name = names[case.variant("which", 0) % len(names)]
-    if not bool(together[name].any()):
+    gradient = together[name]
+    if gradient is None or not bool(gradient.any()):
         reject("it has no gradient")
     output, (alone,) = _gradients(base, [name], weight)
     base.expect(output, f"where {name} alone requires a gradient, output", "the call without any")
     same_gradient(
         alone[name],
-        together[name],
+        gradient,
         f"where nothing else requires one, the gradient by {name}",
         "that where all do",
         eps=base.eps,

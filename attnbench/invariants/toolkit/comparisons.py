@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.checking.profiles import missed
-from attnbench.errors import InvariantViolation, RefusalError
+from attnbench.errors import InvariantViolation, RefusalError, headline
 
 
 def needs(value: Tensor | None) -> Tensor:
@@ -133,10 +133,7 @@ def differentiate(
     except RefusalError:
         raise
     except Exception as error:
-        said = (str(error).strip().splitlines() or [""])[0]
-        raise InvariantViolation(
-            f"the backward pass raised {type(error).__name__}: {said}"
-        ) from error
+        raise InvariantViolation(f"the backward pass raised {headline(error)}") from error
 
 
 def same_gradient(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.errors import headline
 from attnbench.subject.result_form import output_and_more
 
 BATCH, HEADS = 2, 4
@@ -102,8 +103,7 @@ class Calls:
                         _move_zeros(callee)
                 return callee(*(turn(tensor).clone() for tensor in tensors), **spelt)
         except Exception as error:  # whatever it raises, it does not take this
-            first = (str(error).strip().splitlines() or [""])[0]
-            self.raised = f"{type(error).__name__}: {first}"[:120]
+            self.raised = headline(error)[:120]
             return None
 
     def output(self, tensors: Sequence[Tensor], **given: Any) -> Tensor | None:

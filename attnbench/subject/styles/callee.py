@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.errors import RefusalError
+from attnbench.errors import RefusalError, headline
 from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.signature import Keywords
 
@@ -107,14 +107,15 @@ def refusals(name: str, *, masked: bool) -> Iterator[None]:
     except RefusalError:
         raise
     except (AssertionError, NotImplementedError, RuntimeError, ValueError, TypeError) as error:
-        said = (str(error).strip().splitlines() or [""])[0]
+        told = headline(error)
+        said = told.partition(": ")[2]
         if _NEEDS_GPU.search(said):
             raise RefusalError(
-                f"{name} needs a GPU ({type(error).__name__}: {said}): check it with --device cuda"
+                f"{name} needs a GPU ({told}): check it with --device cuda"
             ) from error
         said_so = _REFUSAL.search(said) or (masked and _MASK_REFUSAL.search(said))
         if isinstance(error, NotImplementedError) or said_so:
-            raise RefusalError(f"{name} refuses it: {type(error).__name__}: {said}") from error
+            raise RefusalError(f"{name} refuses it: {told}") from error
         raise
 
 
