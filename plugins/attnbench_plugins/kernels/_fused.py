@@ -47,8 +47,20 @@ def _padded(tensor: Tensor, features: int) -> Tensor:
 
 def _aligned(tensor: Tensor) -> Tensor:
     """Copy what begins between blocks of 16 bytes on a GPU, where torch's kernels raise."""
-    begins_between = tensor.storage_offset() * tensor.element_size() % 16
-    return tensor.clone() if tensor.is_cuda and begins_between else tensor
+    if not tensor.is_cuda or torch.compiler.is_compiling():
+        return tensor
+    return tensor.clone() if tensor.storage_offset() * tensor.element_size() % 16 else tensor
+
+
+def _added(mask: Tensor, query: Tensor) -> Tensor:
+    """The numbers that a boolean mask adds on a GPU.
+
+    For a slot that it hides, torch 2.11 adds -65504 before it calls cuDNN, and scores lie below
+    (pytorch#177842).
+    """
+    if not query.is_cuda or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -math.inf)
 
 
 def fused_attention(
@@ -88,5 +100,6 @@ def fused_attention(
     # torch leaves the fused path if values and keys differ in size
     wide = max(query.shape[-1], features)
     query, key, value = (_aligned(_fold(_padded(t, wide))) for t in (query, key, value))
+    mask = mask if mask is None else _added(mask, query)
     output = scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
     return output[..., :features].reshape(*lead, *output.shape[-2:-1], features).to(dtype)
