@@ -28,8 +28,6 @@ from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
 
-GRADES = ("bitwise", "rounding", "neither", "not tried")
-
 _LENGTHS = (1, 2, 3, 8, 17, 33, 65, 129, 257, 513, 1025)
 _MOST_QUERIES = 33
 _DTYPES = ("float32", "bfloat16")

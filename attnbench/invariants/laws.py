@@ -130,7 +130,7 @@ def rotation_invariant(subject: Subject, case: Case) -> None:
     query, key = turned
     told = "features of query and key both permuted and flipped,"
     law.same(inputs.replace(query=query, key=key), told, "the call without that")
-    if law.where or case.dtype not in ("float64", "float32"):
+    if law.where or case.is_narrow:
         return  # a general rotation is not exact
     noise = torch.randn(size, size, generator=law.base.generator, dtype=torch.float64)
     turn = torch.linalg.qr(noise)[0]

@@ -19,6 +19,7 @@ from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradient
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, select_keys
+from attnbench.oracle.operations import nudged
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.oracle.textbook import is_textbook, stages_of
 from attnbench.subject.mechanism_subject import MechanismSubject
@@ -105,8 +106,7 @@ def _moved(base: Baseline, inputs: Inputs, log_sums: Callable[[Inputs], Tensor])
     signs = torch.Generator().manual_seed(0)
 
     def move(tensor: Tensor) -> Tensor:
-        up = torch.randint(2, tensor.shape, generator=signs) * 2 - 1
-        return tensor * (1 + base.eps * up.to(tensor))
+        return nudged(tensor, base.eps, signs)
 
     with torch.no_grad():
         still = log_sums(inputs)

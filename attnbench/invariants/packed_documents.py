@@ -21,7 +21,7 @@ from torch import Tensor
 from attnbench.cases.case import Case
 from attnbench.cases.spaces import CaseStrategy, cases
 from attnbench.errors import InvariantViolation
-from attnbench.invariants.toolkit.comparisons import agree_within
+from attnbench.invariants.toolkit.comparisons import agree_within, fails
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.documents import HUGE, OPTIONS, Documents
 from attnbench.subject.subject import Subject
@@ -98,18 +98,10 @@ def packed_equals_separate(subject: Subject, case: Case) -> None:
         if case.variant("order", "plain") != "causal":
             raise
         others = (case.tried(order="plain"), case.tried(documents="equal"))
-        if any(_fails(subject, other) for other in others):
+        if any(fails(_equals, subject, other) for other in others):
             raise
         # only the diagonals of documents with more keys than queries are wrong
         raise violation.reworded(str(violation), cause="packed_causality") from None
-
-
-def _fails(subject: Subject, case: Case) -> bool:
-    try:
-        _equals(subject, case)
-    except InvariantViolation:
-        return True
-    return False
 
 
 @_law()

@@ -31,7 +31,7 @@ def _stored(base: Baseline, tensor: Tensor, by: str, kind: str) -> tuple[Tensor,
     }.get(by, ())
     # times a small number these are exact in every dtype, so that nothing is lost in storage
     drawn = 2.0 ** torch.randint(-2, 3, shape, generator=base.generator)
-    scale = drawn.to(tensor) * (1.0 if base.case.dtype in ("bfloat16", "float16") else 1.5)
+    scale = drawn.to(tensor) * (1.0 if base.case.is_narrow else 1.5)
     if kind == "own":
         return tensor / scale, scale
     if kind == "zero":

@@ -17,7 +17,6 @@ from attnbench.invariants.toolkit.derivations import (
 )
 from attnbench.subject.subject import Subject
 
-_WIDE = ("float64", "float32")
 _OTHERS = {"others": ("larger", "alike", "alike", "alike")}
 _LARGE = 2.0**80
 """A number whose square overflows float32, while the scores of such items do not."""
@@ -66,7 +65,7 @@ def query_alone_equals_query_among_others(subject: Subject, case: Case) -> None:
     row = base.choose(case.q_len) if case.q_len <= 256 else case.q_len - 1
     only = torch.tensor([row], device=base.inputs.query.device)
     if (
-        case.dtype in _WIDE and case.variant("others", "alike") == "larger"
+        not case.is_narrow and case.variant("others", "alike") == "larger"
     ):  # beside queries of another magnitude
         large = torch.full((case.q_len, 1), _LARGE, device=case.device)
         large[row] = 1.0
@@ -92,7 +91,7 @@ def item_alone_equals_item_in_batch(subject: Subject, case: Case) -> None:
             reject("heads are not taken alone")
         index, chosen[-1] = (*index[:-1], slice(None)), -1
     if (
-        case.dtype in _WIDE and case.variant("others", "alike") == "larger"
+        not case.is_narrow and case.variant("others", "alike") == "larger"
     ):  # beside an item of another magnitude
         large = torch.full((*case.lead, 1, 1), _LARGE, device=case.device)
         large[index] = 1.0

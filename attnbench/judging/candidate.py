@@ -170,10 +170,6 @@ def _dense(shape: Any) -> list[int]:
     return strides[::-1]
 
 
-def _short(error: BaseException) -> dict[str, str]:
-    return {"raised": type(error).__name__, "text": str(error)[:2000]}
-
-
 def _told(error: BaseException) -> dict[str, str]:
     """Why nothing was loaded, in one line, with the last line of code that is not this module's."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
@@ -208,5 +204,5 @@ def main(file: int, shared: int) -> None:
         try:
             answer = desk.answer(request)
         except Exception as error:
-            answer = _short(error)
+            answer = {"raised": type(error).__name__, "text": str(error)[:2000]}
         _send(channel, {**answer, "id": request["id"]})

@@ -20,12 +20,9 @@ def tree(pid: int) -> list[int]:
     found, new = [], [pid]
     while new:
         found += new
-        new = [child for parent in new for child in _children(parent)]
+        texts = (text for parent in new for text in _of_threads(parent, "children"))
+        new = [int(child) for text in texts for child in text.split()]
     return found
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for text in _of_threads(pid, "children") for child in text.split()]
 
 
 def alive(pid: int) -> bool:

@@ -23,6 +23,12 @@ _FINEST = torch.finfo(torch.float32).eps
 """Means of half types should be taken in float32, as torch does."""
 
 
+def nudged(tensor: Tensor, step: float, generator: torch.Generator) -> Tensor:
+    """The tensor with each element moved by a share of itself, up or down at random."""
+    up = torch.randint(2, tensor.shape, generator=generator).mul_(2).sub_(1)
+    return tensor * (1 + step * up.to(tensor))
+
+
 class RoundedMeans(OperationMode):
     """Move every mean, and every mean within a normalisation, by one unit up or down at random.
 

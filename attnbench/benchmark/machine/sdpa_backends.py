@@ -11,6 +11,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnbench.oracle.operations import nudged
+
 _BACKENDS = {
     "math": SDPBackend.MATH,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -44,7 +46,7 @@ def _rows(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> l
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(sizes, generator=generator).to(dtype) for _ in range(3)]
     target = _causal([tensor.double() for tensor in tensors])
-    shifted = [_shift(tensor, generator) for tensor in tensors]
+    shifted = [nudged(tensor.double(), torch.finfo(dtype).eps, generator) for tensor in tensors]
     gap = _causal(shifted) - target
     allowed = _UNITS * float(gap.abs().max()) + torch.finfo(dtype).eps * float(target.abs().max())
     inputs = [tensor.to(device) for tensor in tensors]
@@ -68,12 +70,6 @@ def _rows(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> l
             seconds, best = time.perf_counter() - start, rows[name]["time_s"]
             rows[name]["time_s"] = seconds if best is None else min(best, seconds)
     return list(rows.values())
-
-
-def _shift(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """The tensor in float64, with each element moved by one unit in the last place."""
-    signs = torch.randint(0, 2, tensor.shape, generator=generator) * 2 - 1
-    return tensor.double() * (1 + signs * torch.finfo(tensor.dtype).eps)
 
 
 def _causal(inputs: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -80,7 +80,9 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
     failures = {o.invariant: o.failure for o in outcomes if o.failure is not None}
     failures = {n: failure for n, failure in failures.items() if n not in _NAN_ONLY} or failures
     if any(_FLOAT32 in failure.mistakes for failure in failures.values()):
-        others = {n: failure for n, failure in failures.items() if not _is_double(failure)}
+        cases = {n: Case.from_id(f.case) for n, f in failures.items() if f.case is not None}
+        double = {name for name, case in cases.items() if case.dtype == "float64"}
+        others = {n: failure for n, failure in failures.items() if n not in double}
         failures = others or failures  # what fails in other dtypes too has another cause
     cause_named = _named_cause(failures)
     if cause_named == _INPUTS_CHANGED:
@@ -113,10 +115,6 @@ def clue_of(outcomes: Iterable[Outcome]) -> Clue | None:
         scalar = failures.get(_SCALAR)  # all else follows from scores of another formula
         return Clue("says", _FORMULA, _FORMULA) if scalar and scalar.named == _FORMULA else None
     return None
-
-
-def _is_double(failure: Failure) -> bool:
-    return failure.case is not None and Case.from_id(failure.case).dtype == "float64"
 
 
 def fails_narrow(failure: Failure) -> bool:

@@ -79,7 +79,7 @@ class Stage:
 
     def wide(self) -> Stage:
         """The same stage in float32, if the layer supports that and the case is in a half type."""
-        half = self.case.dtype in ("bfloat16", "float16") and "float32" in self.subject.dtypes
+        half = self.case.is_narrow and "float32" in self.subject.dtypes
         return stage_of(self.subject, self.case.replace(dtype="float32")) if half else self
 
     def module(self) -> nn.Module:

@@ -13,8 +13,9 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation
 from attnbench.hookspecs import hookimpl
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import agree_within, reject, same_gradients
+from attnbench.invariants.toolkit.comparisons import agree_within, fails, reject, same_gradients
 from attnbench.invariants.toolkit.derivations import benign, grouped, has_gradients
+from attnbench.oracle.operations import nudged
 from attnbench.oracle.textbook import is_textbook, stages_of, textbook_output
 from attnbench.specs import Invariant
 from attnbench.subject.subject import Subject
@@ -75,8 +76,7 @@ def _tolerance(base: Baseline, inputs: Inputs, right: Tensor) -> Tensor:
     largest = torch.zeros_like(right)
 
     def moved(tensor: Tensor) -> Tensor:
-        up = torch.randint(2, tensor.shape, generator=signs) * 2 - 1
-        return tensor.cpu().double() * (1 + base.eps * up)
+        return nudged(tensor.cpu().double(), base.eps, signs)
 
     for _ in range(_DRAWS):
         largest = torch.maximum(largest, (textbook_output(inputs.map(moved)) - right).abs())
@@ -93,20 +93,11 @@ def _holds(option: str, subject: Subject, case: Case) -> None:
         others = [n for n in (*_KINDS, "scale") if getattr(inputs, n) is not None and n != option]
         if not others:
             raise
-        if _is_wrong(others[0], base, inputs.replace(**{option: None})):
+        if fails(_agrees, others[0], base, inputs.replace(**{option: None})):
             reject("the options beside it are wrong without it, too")  # theirs report it
-        if _is_wrong(option, base, inputs.replace(**dict.fromkeys(others))):
+        if fails(_agrees, option, base, inputs.replace(**dict.fromkeys(others))):
             raise
         raise violation.reworded(str(violation), cause="options_combined") from None
-
-
-def _is_wrong(option: str, base: Baseline, inputs: Inputs) -> bool:
-    """Whether the same call with fewer options is wrong, too."""
-    try:
-        _agrees(option, base, inputs)
-    except InvariantViolation:
-        return True
-    return False
 
 
 def _agrees(option: str, base: Baseline, inputs: Inputs) -> None:

@@ -26,7 +26,7 @@ from attnbench.checking.reproduction.untaped import sourced, transformed
 from attnbench.errors import InvariantViolation, RefusalError, headline
 from attnbench.invariants.toolkit.applicability import knows_heads
 from attnbench.invariants.toolkit.baseline import Baseline
-from attnbench.invariants.toolkit.comparisons import reject, same_gradients
+from attnbench.invariants.toolkit.comparisons import fails, reject, same_gradients
 from attnbench.invariants.toolkit.decorator import hook_of, invariant
 from attnbench.invariants.toolkit.derivations import benign, leaves_of
 from attnbench.specs import KINDS
@@ -132,20 +132,12 @@ def compiled_equals_eager(subject: Subject, case: Case) -> None:
     try:
         _compiled_by(backend, subject, case)
     except InvariantViolation:
-        if backend == "inductor" or not _inductor_agrees(subject, case):
+        # where there is no compiler for users, it fails too
+        if backend == "inductor" or fails(_compiled_by, "inductor", subject, case):
             raise
         raise RefusalError(
             f"only backend {backend!r}, which is for debugging, fails; 'inductor' agrees"
         ) from None
-
-
-def _inductor_agrees(subject: Subject, case: Case) -> bool:
-    """Whether the compiler that users run agrees; false also where there is none."""
-    try:
-        _compiled_by("inductor", subject, case)
-    except InvariantViolation:
-        return False
-    return True
 
 
 def _compiled_by(backend: str, subject: Subject, case: Case) -> None:

@@ -16,6 +16,7 @@ from attnbench.cases.spaces import CaseStrategy
 from attnbench.errors import InvariantViolation
 from attnbench.invariants.caches.checks import has_cache
 from attnbench.invariants.toolkit.applicability import accepts
+from attnbench.invariants.toolkit.comparisons import fails
 from attnbench.invariants.toolkit.decorator import hook_of
 from attnbench.invariants.toolkit.layer_calls import LayerCase, layer_cases
 from attnbench.specs import Invariant
@@ -80,11 +81,8 @@ def _follows(name: str, statement: str, what: str) -> Invariant:
                 _compare(layer, what, cut)
             except InvariantViolation:
                 layer.given = layer.alike()
-                try:
-                    _compare(layer, what, cut)
-                except InvariantViolation:
-                    return  # then it is not what is beside the tokens, and others tell it
-                raise
+                if not fails(_compare, layer, what, cut):
+                    raise  # else it is not what is beside the tokens, and others tell it
 
     return Invariant(
         name=name,

@@ -114,9 +114,6 @@ def adds_keys(subject: Subject) -> str | None:
     return f"it adds {own} keys of its own (convention extra_keys)" if own else None
 
 
-knows_positions_or_adds_keys = any_of(knows_positions, adds_keys)
-
-
 def knows_heads(subject: Subject) -> str | None:
     """The subject has parameters per head."""
     return (

@@ -18,12 +18,11 @@ from attnbench.cases.case import Case
 from attnbench.errors import InvariantViolation, UsageError
 from attnbench.invariants.toolkit.comparisons import agree_within, reject
 from attnbench.oracle.budget import Oracle
+from attnbench.oracle.operations import nudged
 from attnbench.oracle.references import allowed_and_bias
 from attnbench.subject.devices import generator_of
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs
-
-_HALF = ("bfloat16", "float16")
 
 _NEAR = 64.0
 """Differences up to this multiple of the quick estimate are compared with a careful one."""
@@ -39,7 +38,7 @@ class Baseline:
     """
 
     def __init__(self, subject: Subject, case: Case) -> None:
-        if case.regime == "huge" and case.dtype in _HALF:
+        if case.regime == "huge" and case.is_narrow:
             reject("in half precision rounding decides which key wins")
         module, inputs = subject.build(case)
         self.subject, self.case = subject, case
@@ -174,11 +173,8 @@ class Baseline:
             for draw in range(32):
                 step = eps if draw % 2 else 4 * eps
 
-                def moved(tensor: Tensor, step: float = step) -> Tensor:
-                    up = torch.randint(2, tensor.shape, generator=signs) * 2 - 1
-                    return tensor * (1 + step * up.to(tensor))
-
-                change = self.run(self.inputs.map(moved)).double() - still
+                moved = self.inputs.map(functools.partial(nudged, step=step, generator=signs))
+                change = self.run(moved).double() - still
                 largest = torch.maximum(largest, change.abs().nan_to_num(0.0))
         return 2 * largest.amax(-1, keepdim=True).expand(largest.shape)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -105,6 +105,15 @@ def agree_within(
             compared={"got": got, "expected": expected},
         )
         raise violation.reworded(f"{violation}: {why}") if why else violation
+
+
+def fails(check: Callable[..., None], *arguments: object) -> bool:
+    """Whether a check raises a violation, as to tell of another check's what it is due to."""
+    try:
+        check(*arguments)
+    except InvariantViolation:
+        return True
+    return False
 
 
 def state_is_kept(module: nn.Module, before: Mapping[str, Tensor]) -> None:

@@ -21,7 +21,6 @@ from attnbench.subject.tensors import Inputs, LayerInputs
 FREE_MASKS = tuple(mask for mask in MASKS if mask != "empty_row")
 """The kinds of mask in which each query has an allowed key."""
 
-_HALF = ("bfloat16", "float16")
 
 HIDING_MASKS = tuple(mask for mask in FREE_MASKS if mask not in ("none", "bias"))
 """Those of the kinds in :data:`FREE_MASKS` that hide keys."""
@@ -61,7 +60,7 @@ def hand_picked(*chosen: Case, **variants: Any) -> Callable[[Subject], CaseStrat
 
 def _unsaturated(case: Case) -> Case:
     """Replace the regime ``huge`` in half precision, where rounding decides which key wins."""
-    if case.regime == "huge" and case.dtype in _HALF:
+    if case.regime == "huge" and case.is_narrow:
         return case.replace(regime="normal")
     return case
 
@@ -71,7 +70,7 @@ def has_gradients(subject: Subject, case: Case) -> bool:
 
     They cannot if a saturated softmax magnifies rounding, or the subject is exempt from gradients.
     """
-    wide = case.regime == "normal" and case.dtype not in _HALF and subject.conventions.gradients
+    wide = case.regime == "normal" and not case.is_narrow and subject.conventions.gradients
     return wide and "gradients_are_right" not in subject.exempt
 
 

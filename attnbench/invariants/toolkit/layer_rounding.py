@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.oracle.operations import RoundedMeans
+from attnbench.oracle.operations import RoundedMeans, nudged
 from attnbench.subject.layer import LayerSubject
 
 _UNITS = 4.0
@@ -97,10 +97,7 @@ def rounding_of(
     signs, means = torch.Generator().manual_seed(0), RoundedMeans(eps)
 
     def moved(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        up = torch.randint(2, tensor.shape, generator=signs).mul_(2).sub_(1)
-        return tensor * (1 + eps * up.to(tensor))
+        return nudged(tensor, eps, signs) if tensor.is_floating_point() else tensor
 
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
         if isinstance(output, Tensor):

@@ -21,7 +21,6 @@ from attnbench.subject.styles.signature import FIRST, MEANINGS, keywords_of
 
 _Adapter = TypeVar("_Adapter", bound=Callable[..., Any])
 _FORM = 'write it like "f(queries=query, keys=key, values=value)"'
-_EMPTY = inspect.Parameter.empty
 _HIDES = "~attn_mask"
 _PASSED = (
     *("module", *FIRST, "key_cache", "value_cache", "cache_seqlens", "block_table"),
