@@ -26,6 +26,8 @@ _FEATURES = (1, 2, 3, 4, 5, 8, 16, 17)
 _LEAD = (1, 2, 3)
 _SEEDS = range(2**12)
 _SMALL_SEEDS = 16
+_MOST_PAIRS = 2**17
+"""Most query-key pairs of a scheduled case, unless its row of the schedule has more."""
 _WORDS = (*MASKS, *LAYOUTS, *REGIMES, "float32", "float64", "bfloat16", "float16")
 _PLACES = {word: place for place, word in enumerate(_WORDS)}
 """The order of words in shrinking; words that only layers use come last."""
@@ -76,9 +78,17 @@ class Space(_Pipeline):
         return replace(self, domain=domain) if names else None
 
     def scheduled(self, seed: int, *, brief: bool = False) -> list[Case]:
-        """The raw cases that run first, in order: the schedule, made legal for the subject."""
-        cases = map(self.subject.legal, schedule(self.domain, seed=seed, brief=brief))
-        return [case for case in cases if case in self.domain]
+        """The raw cases that run first, in order: the schedule, made legal for the subject.
+
+        A long row is left out where the subject makes it long in L and S alike.
+        """
+        cases = schedule(self.domain, seed=seed, brief=brief)
+        pairs = [(_pair_count(case), self.subject.legal(case)) for case in cases]
+        return [
+            case
+            for count, case in pairs
+            if case in self.domain and _pair_count(case) <= max(count, _MOST_PAIRS)
+        ]
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -247,6 +257,10 @@ def _raw_cases(
 def _with_ties(sizes: Sequence[int]) -> list[int | None]:
     """Sizes and, for about every fourth draw, ``None``, which copies the size of another field."""
     return [*sizes, *[None] * max(1, len(sizes) // 3)]
+
+
+def _pair_count(case: Case) -> int:
+    return case.q_len * case.kv_len
 
 
 def _sizes_to(size: int, minimum: int = 1) -> range:

@@ -57,6 +57,8 @@ def _of_call(subject: Subject) -> _Entries:
     """The gaps of a scoring function, a kernel or a mechanism."""
     alone = subject.maker.reference is None and getattr(subject.maker, "same_as", None) is None
     masks, weights = subject.conventions.masks, subject.gives_weights
+    finite = subject.conventions.hidden_slots == "finite" and {"boolean", "lengths"} & {*masks}
+    unpoisoned = "hidden slots held finite numbers only: NaN in padding may reach the output"
     if subject.scoring is not None:
         remedy = "reference=lambda module, q, k, i, j: ... (the score of q at i and k at j)"
         return [(alone, 3, _NO_REFERENCE, remedy)]
@@ -65,6 +67,7 @@ def _of_call(subject: Subject) -> _Entries:
     return [
         (alone, 3, _NO_REFERENCE, remedy),
         (not masks, 2, "it takes no mask: none was tried", "the convention masks"),
+        (bool(finite), 1, unpoisoned, "the convention hidden_slots=any"),
         (not weights, 1, "its weights were not looked at, only the output", own),
     ]
 

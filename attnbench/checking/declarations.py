@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from typing import Any
 
+import torch
+
+from attnbench.cases.case import Case
 from attnbench.checking.known_causes import known_causes
 from attnbench.checking.outcomes import CONTRACT
 from attnbench.specs import LayerSpec
@@ -38,3 +44,41 @@ def declaration(subject: Subject, invariant: str) -> str:
     if style and subject.address.source is not None:  # it has no spec
         return f'--exempt "{invariant}=why" skips it'
     return f'exempt={{"{invariant}": "why"}} in the spec skips it'
+
+
+_CHANGES: Mapping[str, tuple[str, Callable[[Case], dict[str, Any]]]] = {
+    "with as many keys as queries": ("kv_len=s.q_len", lambda case: {"kv_len": case.q_len}),
+    "with values as wide as queries": (
+        "value_size=s.query_size",
+        lambda case: {"value_size": case.query_size},
+    ),
+    "with a size before L": ("lead=s.lead or (1,)", lambda _: {"lead": (2,)}),
+    "with (batch, heads) before L": ("lead=(*s.lead, 1, 1)[:2]", lambda _: {"lead": (2, 3)}),
+}
+"""Where a subject may not raise; what ``sizes`` replaces, and how a case is changed to see it."""
+
+
+def raising_remedy(subject: Subject, case: Case) -> str:
+    """What to declare if a subject raises at a case, and not at a similar one; otherwise empty."""
+    types = [name for name in ("float32", "float64") if name in subject.dtypes]
+    if case.is_narrow and types:
+        options = " ".join(f"--dtype {name}" for name in types)
+        return (
+            f"it raises in half types only: dtypes={(*types,)} in the spec leaves them out, or "
+            f"{options}"
+        )
+    for where, (field, change) in _CHANGES.items():
+        other = case.replace(**change(case))
+        if len(other.lead) < len(case.lead) or other.sizes == case.sizes:
+            continue
+        if subject.legal(other) == other and _answers(subject, other):
+            return f"it does not raise {where}: sizes=lambda s: s.replace({field}) in the spec"
+    return ""
+
+
+def _answers(subject: Subject, case: Case) -> bool:
+    """Whether the subject gives an output at a case."""
+    with contextlib.suppress(Exception, SystemExit), torch.no_grad():
+        subject.output(*subject.build(case))
+        return True
+    return False

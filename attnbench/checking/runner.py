@@ -21,7 +21,7 @@ from attnbench.checking.answer_faults import Fault, fault_at, raised_text, sourc
 from attnbench.checking.call_cost import calls_at
 from attnbench.checking.case_legality import IllegalCaseError
 from attnbench.checking.case_search import CaseSearch, UnjudgedError
-from attnbench.checking.declarations import declaration
+from attnbench.checking.declarations import declaration, raising_remedy
 from attnbench.checking.hypothesis_engine import Failures, failures, phases
 from attnbench.checking.outcomes import Failure, Outcome
 from attnbench.checking.profiles import Profile, effort_of
@@ -177,17 +177,9 @@ def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str,
     return "failed", text, failure
 
 
-def _half_remedy(run: CaseSearch) -> str:
-    """What to declare if the subject raises in half types only; otherwise empty."""
-    is_half = run.shrunk and run.failing is not None and run.failing.is_narrow
-    types = [name for name in ("float32", "float64") if name in run.subject.dtypes]
-    if not is_half or not types:
-        return ""
-    options = " ".join(f"--dtype {name}" for name in types)
-    return (
-        f"it raises in half types only: dtypes={(*types,)} in the spec leaves them out, or "
-        f"{options}"
-    )
+def _remedy(run: CaseSearch) -> str:
+    """What to declare if the subject raises at the failing case, and not at a similar one."""
+    return raising_remedy(run.subject, run.failing) if run.shrunk and run.failing else ""
 
 
 def _failure(run: CaseSearch, error: BaseException) -> Failure:
@@ -200,7 +192,7 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
         case=run.failing.id if run.failing else None,
         smallest=run.shrunk,
         replayed=run.replayed,
-        by_design=(cause and _half_remedy(run)) or declaration(run.subject, run.invariant.name),
+        by_design=(cause and _remedy(run)) or declaration(run.subject, run.invariant.name),
     )
     if not isinstance(error, InvariantViolation):
         return failure

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
+from torch import Tensor
+
+import attnbench
+from attnbench.adapters import flash
 from attnbench.checking.declarations import declaration
 from attnbench.subject.lookup import resolve
 
@@ -23,3 +29,40 @@ def test_a_function_without_a_spec_is_told_what_a_command_takes(tmp_path: Path) 
     (named,) = resolve("scaled_dot")
     spec = 'exempt={"finite_at_extremes": "why"} in the spec skips it'
     assert declaration(named, "finite_at_extremes") == spec
+
+
+def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of one tensor of queries, keys and values, as much code takes it."""
+    query, key, value = torch.stack([q, k, v], 2).transpose(1, 3).unbind(2)
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+
+
+class PerHead(torch.nn.Module):
+    """One temperature for each head."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: None = None) -> Tensor:
+        scores = (query * query.shape[-1] ** -0.5) @ key.mT
+        return (scores * torch.ones(query.shape[-3], 1, 1)).softmax(-1) @ value
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (
+            flash(packed),
+            "with as many keys as queries: sizes=lambda s: s.replace(kv_len=s.q_len) in the spec",
+        ),
+        (
+            attnbench.MechanismSpec(
+                name="per_head",
+                make=lambda *sizes: PerHead(),
+                equal_sizes=True,
+                conventions={"masks": (), "per_head": True},
+            ),
+            "with a size before L: sizes=lambda s: s.replace(lead=s.lead or (1,)) in the spec",
+        ),
+    ],
+)
+def test_a_subject_that_raises_is_told_which_sizes_it_takes(spec: object, told: str) -> None:
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    assert f"by design? it does not raise {told}" in str(report)

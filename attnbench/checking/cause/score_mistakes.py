@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from attnbench.checking.cause.textbook_call import Call, Named, Topic
 from attnbench.oracle.textbook import textbook_output
@@ -91,7 +92,7 @@ def _rescaling(call: Call) -> Named:
     """Blocks of keys whose sums are not rescaled where a later block moves the largest score."""
     stages = call.stages
     scores = (stages.scores + stages.bias).masked_fill(~stages.allowed, -math.inf)
-    for block in (16, 32, 64, 128):
+    for block in (2, 4, 8, 16, 32, 64, 128):
         if call.lengths[1] <= block:
             continue
         parts = torch.split(scores, block, -1)
@@ -107,7 +108,37 @@ def _rescaling(call: Call) -> Named:
             (powers, sums.sum(0)),
         ):
             weights = torch.cat(shares, -1) / denominator.masked_fill(denominator == 0, 1.0)
-            yield "block_sums_not_rescaled", call.pool(weights)
+            yield f"block_sums_not_rescaled_{block}", call.pool(weights)
+        yield f"block_sums_not_rescaled_{block}", call.pool(_divided_by_block(powers, tops))
+
+
+def _divided_by_block(powers: list[Tensor], tops: Tensor) -> Tensor:
+    """The weights if all blocks so far count as one key once the next one comes."""
+    weights = powers[0] / powers[0].sum(-1, keepdim=True)
+    for last, top, power in zip(tops, tops[1:], powers[1:], strict=False):
+        weights = torch.cat([weights * (last - top).exp(), power], -1)
+        weights = weights / ((last - top).exp() + power.sum(-1, keepdim=True))
+    return weights.nan_to_num(0.0)
+
+
+def _hidden_parts(call: Call) -> Named:
+    """Rows that are lost because one part of the keys is hidden from them."""
+    allowed, output = call.stages.allowed, call.stages.output
+    sizes = {-(-call.lengths[1] // count) for count in (2, 3, 4)} | {2, 4, 8, 16, 32, 64, 128}
+    for size in sizes - {0, 1}:
+        shown = [part.any(-1, keepdim=True) for part in torch.split(allowed, size, -1)]
+        lost = ~torch.stack(shown).all(0)
+        for number in (0.0, math.nan):
+            yield f"row_lost_with_a_hidden_part_{size}", output.masked_fill(lost, number)
+
+
+def _heads(call: Call) -> Named:
+    """An output that is laid as (H, L) and read as (L, H), or the other way round."""
+    output = call.stages.output
+    if output.dim() > 3:
+        turned = output.transpose(-3, -2)
+        yield "heads_read_as_queries", output.reshape(turned.shape).transpose(-3, -2)
+        yield "heads_read_as_queries", turned.reshape(output.shape)
 
 
 def _scores(call: Call) -> Named:
@@ -181,6 +212,8 @@ TOPICS: tuple[Topic, ...] = (
     _softmax,
     _merges,
     _rescaling,
+    _hidden_parts,
+    _heads,
     _scores,
     _scale,
     _values,

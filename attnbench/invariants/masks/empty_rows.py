@@ -91,7 +91,8 @@ def _opened(base: Baseline) -> Inputs:
 def _takes_them(subject: Subject) -> str | None:
     if subject.conventions.empty_rows == "refused":
         return "rows without keys are refused (convention empty_rows)"
-    top = subject.conventions.causal != "bottom_right"
+    longer = subject.legal(Case(q_len=3, kv_len=2))
+    top = subject.conventions.causal != "bottom_right" or longer.q_len <= longer.kv_len
     kinds = [kind for kind in _MASKS if not (top and kind == "causal")]
     if not any(subject.takes_mask(kind) for kind in kinds):
         return "no mask that it takes leaves a query without keys"

@@ -59,6 +59,15 @@ def takes_boolean_only(make: Maker) -> bool:
     return all(torch.allclose(found.to(shown), shown, atol=1e-4) for found in (boolean, floating))
 
 
+def lets_nan_through(make: Maker) -> bool:
+    """Whether NaN in keys and values that a boolean mask hides reaches the output."""
+    key = torch.linspace(0.0, 1.0, 40).reshape(1, 2, 5, 4)
+    key[..., 1:, :] = torch.nan
+    shown = torch.eye(1, 5, dtype=torch.bool).expand(3, 5)
+    found = sampled(make, query=torch.ones(1, 2, 3, 4), key=key, attn_mask=shown)
+    return isinstance(found, Tensor) and bool(found.isnan().any())
+
+
 def takes_one_mask(function: Callable[..., Any], keywords: Keywords) -> bool:
     """Whether it raises if given both a mask and ``is_causal``, as torch's function does."""
     if "attn_mask" not in keywords or "is_causal" not in keywords:

@@ -23,6 +23,7 @@ from attnbench.subject.styles.callee import (
 )
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.function_trials import (
+    lets_nan_through,
     sampled,
     second_output,
     takes_boolean_only,
@@ -68,8 +69,6 @@ def sdpa(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """
     keywords = fitted(function, "sdpa")
     conventions: dict[str, Any] = {"causal": "top_left"} if "is_causal" in keywords else {}
-    if function is torch.nn.functional.scaled_dot_product_attention:
-        conventions["hidden_slots"] = "finite"  # 0 times NaN is NaN, as documented
     one_mask = takes_one_mask(function, keywords)
     return _spec("sdpa", function, keywords, fields, conventions, one_mask=one_mask)
 
@@ -124,8 +123,11 @@ def _spec(
         notes += (f"{' and '.join(left)} not passed: what that hides or moves is not looked at",)
     if "attn_mask" not in keywords:
         conventions["masks"] = ()
-    elif takes_boolean_only(make):
-        conventions["masks"] = ("boolean", "lengths")
+    else:
+        if takes_boolean_only(make):
+            conventions["masks"] = ("boolean", "lengths")
+        if lets_nan_through(make):  # 0 times NaN is NaN, as torch documents for its own
+            conventions["hidden_slots"] = "finite"
     known = {
         "make": make,
         "formula": FORMULA,

@@ -49,6 +49,22 @@ def test_what_float32_loses_is_a_cause_unless_a_more_specific_property_fails() -
     assert found == Clue("fails", "layouts_agree", "layout")
 
 
+def test_what_fails_in_wide_dtypes_comes_before_what_half_precision_loses() -> None:
+    half, single = (Case((2,), 3, 4, dtype=dtype).id for dtype in ("float16", "float32"))
+    lost = failed("finite_at_extremes", "agrees_with_float64", case=half, smallest=True)
+    assert clue_of(lost) == Clue("fails", "finite_at_extremes", "half_precision")
+    found = clue_of(lost + failed("leading_padding_equals_deleting", case=single, smallest=True))
+    assert found == Clue("fails", "leading_padding_equals_deleting", "positions")
+
+
+def test_a_number_too_near_is_told_before_the_rows_without_keys_that_it_fills() -> None:
+    extreme = "hidden_keys_stay_hidden_at_extreme_scores"
+    empty = failed("empty_rows_give_zeros", mistakes=("empty_rows_mean",))
+    assert clue_of(empty) == Clue("makes", "empty_rows_mean", "empty_rows")
+    found = clue_of(empty + failed(extreme, "future_does_not_leak", "masked_slots_are_inert"))
+    assert found == Clue("fails", extreme, "hidden_keys_count")
+
+
 def test_changed_inputs_come_before_what_explains_the_output() -> None:
     found = failed("copies_agree", mistakes=("mask_inverted",), named="inputs_changed")
     assert clue_of(found) == Clue("says", "inputs_changed", "inputs_changed")

@@ -33,7 +33,7 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
         ("grouped_heads_tiled", "groups_tiled"),
         ("softmax_over_queries", "softmax_over_the_queries"),
         ("streaming_causal_top_left", "causality_top_left"),
-        ("output_not_rescaled", "block_sums_not_rescaled"),
+        ("output_not_rescaled", "block_sums_not_rescaled_16"),
     ],
 )
 def test_a_known_mistake_is_named_by_what_it_makes(mutant: str, mistake: str) -> None:
@@ -345,3 +345,53 @@ def test_a_cause_stands_over_a_failure_that_it_explains(invariant: str, told: st
     report = attnbench.check(spec, profile="quick", invariants=[invariant])
     (failure,) = [o for o in report.outcomes if o.failure is not None]
     assert failure.diagnosis == told
+
+
+def scores_of(query: Tensor, key: Tensor, attn_mask: Tensor | None) -> Tensor:
+    scores = query * query.shape[-1] ** -0.5 @ key.mT
+    return scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)
+
+
+def divided_by_block(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Blocks of 32 keys; what was pooled so far is divided by its sum in each of them."""
+    pooled, last = torch.zeros(()), torch.tensor(-torch.inf)
+    for scores, values in zip(
+        torch.split(scores_of(query, key, None), 32, -1), torch.split(value, 32, -2), strict=True
+    ):
+        top = torch.maximum(last, scores.amax(-1, keepdim=True))
+        rest, powers = (last - top).exp(), (scores - top).exp()
+        pooled = (pooled * rest + powers @ values) / (rest + powers.sum(-1, keepdim=True))
+        last = top
+    return pooled
+
+
+def lost_with_a_part(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+) -> Tensor:
+    """Three parts of the keys merged by their log-sums, -inf where a mask hides one."""
+    parts = scores_of(query, key, attn_mask).chunk(3, -1)
+    sums = torch.cat([part.logsumexp(-1, keepdim=True) for part in parts], -1)
+    shares = sums.softmax(-1).split(1, -1)
+    weights = [share * part.softmax(-1) for share, part in zip(shares, parts, strict=True)]
+    return torch.cat(weights, -1) @ value
+
+
+def turned(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """The output lies as (B, L, H, E) and is read as (B, H, L, E)."""
+    output = scaled_dot_product_attention(query, key, value, attn_mask)
+    return output.transpose(1, 2).reshape(output.shape)
+
+
+@pytest.mark.parametrize(
+    ("function", "mistake"),
+    [
+        (divided_by_block, "block_sums_not_rescaled_32"),
+        (lost_with_a_part, "row_lost_with_a_hidden_part_2"),
+        (turned, "heads_read_as_queries"),
+    ],
+)
+def test_parts_and_heads_that_are_put_together_wrongly_are_named(
+    function: Any, mistake: str
+) -> None:
+    (subject,) = resolve(sdpa(function, name="joined"))
+    assert explanations(subject)[:1] == (mistake,)

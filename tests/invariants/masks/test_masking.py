@@ -204,6 +204,18 @@ def test_a_subject_of_tied_lengths_is_not_asked_to_change_one_alone() -> None:
     assert run(tied, INVARIANTS["masked_slots_are_inert"]).status == "passed"
 
 
+def test_rows_without_keys_are_skipped_where_only_more_queries_than_keys_would_make_them() -> None:
+    tied = mutant(
+        TiedLengths,
+        sizes=lambda sizes: sizes.replace(kv_len=sizes.q_len),
+        conventions={"masks": ()},
+    )
+    for name in ("empty_rows_give_zeros", "empty_rows_have_finite_gradients"):
+        outcome = run(tied, INVARIANTS[name])
+        assert outcome.status == "skipped"
+        assert "no mask that it takes leaves a query without keys" in outcome.reason
+
+
 class TorchAttention(nn.Module):
     """torch's own, which lets NaN in padding through."""
 

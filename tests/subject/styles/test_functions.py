@@ -88,6 +88,35 @@ def test_options_are_found_by_their_names_and_held_to_the_textbook() -> None:
     assert statuses(report) == dict.fromkeys(OPTIONS, "passed"), str(report)
 
 
+def hiding(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """NaN in a hidden value is multiplied by 0."""
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf)
+    return scores.softmax(-1).nan_to_num() @ value
+
+
+def emptying(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """Hidden keys and values are zeros."""
+    if attn_mask is not None:
+        hidden = ~attn_mask.any(-2).unsqueeze(-1)
+        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
+    return hiding(query, key, value, attn_mask)
+
+
+def test_a_call_tells_whether_hidden_slots_may_hold_nan() -> None:
+    leaking, safe = (adapters.sdpa(function) for function in (hiding, emptying))
+    assert leaking.conventions["hidden_slots"] == "finite"
+    assert "hidden_slots" not in safe.conventions
+    asked = adapters.sdpa(hiding, conventions={"hidden_slots": "any"})
+    names = ["hidden_slots_may_hold_nan"]
+    found = [
+        attnbench.check(spec, profile="quick", invariants=names) for spec in (safe, leaking, asked)
+    ]
+    assert [statuses(report)[names[0]] for report in found] == ["passed", "skipped", "failed"]
+    assert "NaN in padding may reach the output" in str(found[1])
+
+
 def test_what_judges_the_adapter_is_run_where_it_is_asked_for() -> None:
     report = attnbench.check(
         scaled_dot_product_attention, profile="quick", invariants=["copies_agree"]
