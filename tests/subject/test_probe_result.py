@@ -262,7 +262,7 @@ def test_what_fits_no_answer_is_ambiguous(function: Any, question: str) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, "--as sdpa --convention causal=bottom_right --convention hidden_slots=finite"),
+        ({}, "--as sdpa --convention causal=bottom_right"),
         (
             {"layout": "blhe", "corner": "tl"},
             "--as flash --call .*is_causal=causal.* causal=top_left",
