@@ -25,7 +25,6 @@ from attnbench.report.ranking import (
     curves,
     machines,
     rows,
-    runs_of,
     side_by_side,
 )
 
@@ -129,7 +128,6 @@ def render(
         breakable=texts.breakable,
         fact=texts.fact,
         description=_description,
-        ratio=texts.ratio,
         fact_name=texts.fact_name,
     )
     folder = resources.files("attnbench.report")
@@ -147,7 +145,6 @@ def render(
         style=Markup(folder.joinpath("page.css").read_text(encoding="utf-8")),  # noqa: S704 -- own
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 -- own
         table=table,
-        runs=runs_of(records),
         baseline=BASELINE,
         layer_baseline=LAYER_BASELINE,
         layers=any(row.kind == "layer" for row in table),

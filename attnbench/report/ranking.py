@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from attnbench.benchmark.grid import Grid, grids
 from attnbench.benchmark.records.record import Record, baseline_of
 
 
@@ -190,27 +189,6 @@ def machines(records: Iterable[Record]) -> list[Mapping[str, object]]:
             assert isinstance(table, dict)
             table.update(value)
     return list(entries.values())
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run on one machine, with its grids of attention and of layers."""
-
-    newest: Record
-    grids: list[Grid]
-
-
-def runs_of(records: Iterable[Record]) -> list[Run]:
-    """The runs of records, separated by machine and commit, newest first."""
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for record in records:
-        key = (record.run, record.machine_name, record.commit)
-        groups.setdefault(key, []).append(record)
-    runs = [
-        Run(max(group, key=lambda record: record.created), grids(rows(group)))
-        for group in groups.values()
-    ]
-    return sorted(runs, key=lambda run: run.newest.created, reverse=True)
 
 
 @dataclass(frozen=True)

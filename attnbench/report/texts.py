@@ -7,10 +7,8 @@ import re
 
 from markupsafe import Markup
 
-from attnbench.benchmark.grid import half_width
 from attnbench.benchmark.records.record import Record
 from attnbench.report import svg
-from attnbench.report.ranking import Row
 
 
 def log_share(ratio: float) -> float:
@@ -61,13 +59,3 @@ def natural(name: str) -> list[tuple[bool, int, str]]:
     """A sort key that orders numbers in a text by size."""
     parts = re.split(r"(\d+)", name)
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
-
-
-def ratio(row: Row) -> str:
-    """A row's ratio with the half width of its interval, or the text in its place."""
-    if row.status != "ok":
-        return row.status.replace("_", " ")
-    if row.ratio is None:
-        return svg.seconds_text(row.time_s or 0.0)
-    width = half_width(row.ratio_low, row.ratio_high)
-    return f"{row.ratio:.3g}" if width is None else f"{row.ratio:.3g} ± {percent(width)}"

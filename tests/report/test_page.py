@@ -405,9 +405,9 @@ def test_pictures_come_before_tables_and_each_cell_of_a_card_has_its_name() -> N
             {"subject": "dot", "invariant": "layouts_agree", "status": "failed", "reason": "no"}
         ],
     )
-    sections = ("scaling", "memory", "properties", "runs")
+    sections = ("scaling", "memory", "properties")
     places = [page.index(f'<section id="{name}">') for name in sections]
-    assert places == sorted(places) < [page.index('id="measurements"')] * 4
+    assert places == sorted(places) < [page.index('id="measurements"')] * 3
     assert '<i class="failed" title="layouts_agree on dot: failed"></i>' in page
     assert page.count('<a href="#properties">1 property not met</a>') == 3
     body = page.partition('<table id="table">')[2].partition("</table>")[0]
@@ -431,33 +431,8 @@ def test_a_page_without_layers_does_not_speak_of_them() -> None:
     assert "<h3>Layers</h3>" not in page
 
 
-def test_the_page_opens_with_the_newest_run_and_the_others_can_be_chosen() -> None:
-    paired = {"ratio_low": 1.8, "ratio_high": 2.2}
-    old = [record(run="old", commit="a" * 40), record("slow", run="old", ratio=8.0)]
-    new = [
-        record(run="new", created="2026-02-01T00:00:00Z", ratio=1.0),
-        record("slow", run="new", created="2026-02-01T00:00:01Z", ratio=2.0, **paired),
-        record(
-            "slow/quick",
-            run="new",
-            created="2026-02-01T00:00:00Z",
-            kind="kernel",
-            ratio=0.5,
-            gain=4.0,
-        ),
-        record("broken", run="new", created="2026-02-01T00:00:00Z", status="unverified"),
-    ]
-    old[1] = record("slow", run="old", ratio=8.0, commit="a" * 40)
-    page = render([*old, *new])
-    first, second = re.findall(r'<details class="run".*?</details>', page, re.DOTALL)
-    assert first.startswith('<details class="run" open>')
-    assert "<strong>new</strong>, 2026-02-01 00:00" in first
-    assert "2 ± 11 %" in first
-    assert 'class="beneath">quick' in first
-    assert "4 times faster" in first
-    assert 'class="n unverified"' in first
-    assert second.startswith('<details class="run">')
-    assert "<strong>old</strong>" in second
-    assert f"commit {'a' * 10}," in second
-    assert ">8<" in second
-    assert ">8<" not in first
+def test_each_number_stands_in_one_table_and_a_kernel_says_what_it_gains() -> None:
+    quick = record("slow/quick", kind="kernel", ratio=0.537, gain=4.0)
+    page = render([record(), record("slow", ratio=2.0), quick])
+    assert page.count(">0.537<") == 1
+    assert "<small>4 times faster than slow</small>" in page

@@ -206,6 +206,14 @@ class LanesBehindTheEndCount(Encoding):
         return super().weights(scores, allowed)[..., : scores.shape[-1] - lanes]
 
 
+@_encoding("own", killers=("items_are_independent",))
+class CentredOverTheBatch(Encoding):
+    """The mean of all items' first tokens is taken from every token."""
+
+    def forward(self, hidden: Tensor, *masks: Any, **options: Any) -> Tensor:
+        return super().forward(hidden - hidden.detach()[:, :1].mean(0), *masks, **options)
+
+
 @_growing("transformers#42188", killers=("calls_may_be_cut_anywhere",))
 class CacheTakenAndNotUsed(Layer):
     """A cache is accepted and grows, and calls look at their own tokens only."""
