@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "StyleError",
     "UnknownNameError",
     "UsageError",
+    "check_name",
     "headline",
     "nearest",
 ]
@@ -189,6 +190,14 @@ def headline(error: BaseException) -> str:
     """The type of an exception and the first line of its message."""
     first = (str(error).strip().splitlines() or [""])[0].rstrip()
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def check_name(
+    kind: str, name: str, known: Collection[str], error: type[Exception] = UnknownNameError
+) -> None:
+    """Raise, with the nearest name, unless a name is one of the known ones of a kind."""
+    if name not in known:
+        raise error(f"no {kind} is called {name!r}. {nearest(name, known)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

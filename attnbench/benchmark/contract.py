@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attnbench.benchmark.timing.blocks import QUANTILE
 from attnbench.benchmark.timing.clocks import CPU_CLOCK, EVENT_CLOCK, GRAPH_CLOCK, WALL_CLOCK
-from attnbench.errors import UsageError, nearest
+from attnbench.errors import UsageError, check_name
 
 if TYPE_CHECKING:
     from attnbench.benchmark.timing.slots import Pace
@@ -69,14 +69,8 @@ class Contract:
     cap_s: float = 0.3
 
     def __post_init__(self) -> None:
-        if self.cache not in CACHES:
-            raise UsageError(
-                f"no cache state is called {self.cache!r}. {nearest(self.cache, CACHES)}"
-            )
-        if self.timing not in TIMINGS:
-            raise UsageError(
-                f"no timing is called {self.timing!r}. {nearest(self.timing, TIMINGS)}"
-            )
+        check_name("cache state", self.cache, CACHES, UsageError)
+        check_name("timing", self.timing, TIMINGS, UsageError)
         for name, minimum in (("threads", 1), ("blocks", 1)):
             if getattr(self, name) < minimum:
                 raise UsageError(f"{name} = {getattr(self, name)}, but must be at least {minimum}.")

@@ -17,7 +17,7 @@ from typing import Any
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.benchmark.contract import DIRECTIONS
 from attnbench.cases.case import Case
-from attnbench.errors import InputsError, UnknownNameError, UsageError, nearest
+from attnbench.errors import InputsError, UsageError, check_name
 from attnbench.specs import DTYPES
 
 LAYER_SIZE = 64
@@ -49,8 +49,7 @@ def workload(
     Raises:
         UnknownNameError: no workload has that name.
     """
-    if name not in workloads():
-        raise UnknownNameError(f"no workload is called {name!r}. {nearest(name, workloads())}")
+    check_name("workload", name, workloads())
     row = workloads()[name]
     size = row["query_size"]
     case = Case(
@@ -75,8 +74,7 @@ def named_set(
     Raises:
         UnknownNameError: no set or dtype has that name.
     """
-    if name not in _data()["sets"]:
-        raise UnknownNameError(f"no set of cases is called {name!r}. {nearest(name, set_names())}")
+    check_name("set of cases", name, set_names())
     cases: dict[BenchCase, None] = {}
     for part in _data()["sets"][name]:
         cases.update(dict.fromkeys(_part(part, devices, dtypes)))
@@ -89,7 +87,8 @@ def _part(
     directions = part.get("directions", ["forward"])
     axes = product(devices, dtypes or part.get("dtypes", ["float32"]), directions)
     for device, dtype, direction in axes:
-        _check_names(dtype, direction)
+        check_name("dtype", dtype, DTYPES)
+        check_name("direction", direction, DIRECTIONS)
         for name in part.get("workloads", ()):
             yield workload(name, dtype=dtype, device=device, direction=direction)
         lengths = part.get("lengths", ())
@@ -125,15 +124,6 @@ def layer_case(
     q_len = 1 if direction == "decode" else length
     case = Case((batch,), q_len, length, size, size, size, dtype, device)
     return BenchCase(case, direction, f"B={batch} S={length}")
-
-
-def _check_names(dtype: str, direction: str) -> None:
-    if dtype not in DTYPES:
-        raise UnknownNameError(f"no dtype is called {dtype!r}. {nearest(dtype, DTYPES)}")
-    if direction not in DIRECTIONS:
-        raise UnknownNameError(
-            f"no direction is called {direction!r}. {nearest(direction, DIRECTIONS)}"
-        )
 
 
 def saved(
@@ -221,7 +211,7 @@ class Selection:
             cases += _part({**part, "lengths": self.lengths}, devices, self.dtypes)
         cases = [case for case in cases if layers or not case.of_layers]
         for device, dtype, name in product(devices, self.dtypes or ["float32"], self.workloads):
-            _check_names(dtype, "forward")
+            check_name("dtype", dtype, DTYPES)
             cases.append(workload(name, dtype=dtype, device=device))
         return list(dict.fromkeys(cases))
 

@@ -25,7 +25,7 @@ from attnbench.errors import (
     OptionError,
     UnknownNameError,
     UsageError,
-    nearest,
+    check_name,
 )
 from attnbench.registry.address import Address
 from attnbench.registry.catalog import registry
@@ -48,8 +48,7 @@ def select_invariants(names: Iterable[str] | None) -> list[Invariant]:
         return list(by_name.values())
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in by_name:
-            raise UnknownNameError(f"no invariant is called {name!r}. {nearest(name, by_name)}")
+        check_name("invariant", name, by_name)
     return [by_name[name] for name in names]
 
 
@@ -159,8 +158,7 @@ def planned(
     """
     find_profile(profile)
     for name in dtypes or ():
-        if name not in DTYPES:
-            raise UnknownNameError(f"no dtype is called {name!r}. {nearest(name, DTYPES)}")
+        check_name("dtype", name, DTYPES)
     check_device(device)
     selection = sorted(select_invariants(invariants), key=lambda i: running_order(i.name))
     names = invariants if user_invariants is None else user_invariants
@@ -191,8 +189,7 @@ def _with_user_invariants(subject: Subject, invariants: Iterable[str] | None) ->
 
 def find_profile(name: str) -> Profile:
     """The profile of a name; raises :class:`UnknownNameError` if there is none."""
-    if name not in PROFILES:
-        raise UnknownNameError(f"no profile is called {name!r}. {nearest(name, PROFILES)}")
+    check_name("profile", name, PROFILES)
     return PROFILES[name]
 
 

@@ -152,7 +152,7 @@ class Machine:
             address = self._address()
             future = self._machines.cluster.send(task, self._resources, [address])
             try:
-                while not future.done() and self._is_present(address):
+                while not future.done() and address in self._machines.cluster.workers():
                     if self._machines.stopped.is_set():
                         raise StoppedError
                     with contextlib.suppress(Exception):  # reported when the task has ended
@@ -166,9 +166,6 @@ class Machine:
                 reason = f"the workers that ran it on {self.name} were lost, {losses} in a row"
                 yield Event(task, "crashed", reason=reason)
                 return
-
-    def _is_present(self, address: str) -> bool:
-        return address in self._machines.cluster.workers()
 
     def _address(self) -> str:
         """The address of a worker of this machine with the resources of the first one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -202,10 +202,6 @@ _STATEMENTS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _bound(function: Callable[..., Any], option: str) -> Callable[..., Any]:
-    return functools.partial(function, option)
-
-
 @hookimpl
 def attnbench_invariants() -> Iterable[Invariant]:
     """An invariant for each option."""
@@ -213,7 +209,7 @@ def attnbench_invariants() -> Iterable[Invariant]:
         yield Invariant(
             name=name,
             statement=statement,
-            check=_bound(_holds, option),
-            cases=_bound(_cases, option),
-            applies=_bound(_applies, option),
+            check=functools.partial(_holds, option),
+            cases=functools.partial(_cases, option),
+            applies=functools.partial(_applies, option),
         )
