@@ -7,6 +7,8 @@ a :class:`Baseline`, changes the :class:`Inputs`, and compares with :func:`agree
 :func:`holds`, whose errors name the value and the place.
 """
 
+import warnings
+
 from attnbench.attention.attend import scores_of
 from attnbench.attention.calls import Call, check_features, prepare
 from attnbench.attention.compile_times import note_compiled
@@ -17,7 +19,6 @@ from attnbench.attention.torch_internals import eager, softmax_backward, transfo
 from attnbench.attention.windows import Band, band, last_slots
 from attnbench.cases.case import MASKS
 from attnbench.checking.profiles import current_profile
-from attnbench.deprecations import deprecated_names
 from attnbench.invariants.toolkit.applicability import resizes
 from attnbench.invariants.toolkit.baseline import Baseline
 from attnbench.invariants.toolkit.comparisons import (
@@ -29,6 +30,7 @@ from attnbench.invariants.toolkit.comparisons import (
     reject,
 )
 from attnbench.invariants.toolkit.derivations import benign, select_keys
+from attnbench.oracle import budget
 from attnbench.subject.lookup import make_scoring, resolve
 
 __all__ = [
@@ -68,9 +70,15 @@ __all__ = [
     "window_mask",
 ]
 
-__getattr__ = deprecated_names(
-    __name__,
-    {"Oracle": "attnbench.oracle.budget"},
-    why="it is no part of the toolkit, and may change without notice",
-    gone_in="0.3",
-)
+
+def __getattr__(name: str) -> object:
+    """A name that is deprecated; what else is asked for does not exist."""
+    if name != "Oracle":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    warnings.warn(
+        "attnbench.testing.Oracle is deprecated and will be removed in 0.3: it is no part of the "
+        "toolkit, and may change without notice.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return budget.Oracle

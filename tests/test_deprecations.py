@@ -1,41 +1,26 @@
-"""A deprecation from its first step, a warning, to its last, an error and a deleted entry."""
+"""A deprecated name of the toolkit warns and works, and goes in the release that it names."""
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from attnbench import testing
-from attnbench.deprecations import TABLES, deprecated_names, is_gone
 from attnbench.oracle.budget import Oracle
 
 
-def test_first_a_deprecated_name_works_and_warns_when_it_goes_and_why() -> None:
+def test_a_deprecated_name_works_and_warns_when_it_goes_and_why() -> None:
     with pytest.warns(DeprecationWarning, match=r"testing.Oracle .* removed in 0.3: .*notice"):
         assert testing.Oracle is Oracle
     assert "Oracle" not in testing.__all__
+    with pytest.raises(AttributeError, match="has no attribute 'Orcle'"):
+        _ = testing.Orcle
 
 
-def test_then_it_is_gone_and_the_error_says_since_when() -> None:
-    gone = deprecated_names("mine", {"old": "json"}, why="use new", gone_in="0.0")
-    del TABLES["mine"]
-    with pytest.raises(AttributeError, match=r"mine.old was removed in 0.0: use new."):
-        gone("old")
-    with pytest.raises(AttributeError, match="module 'mine' has no attribute 'odl'"):
-        gone("odl")
-
-
-@pytest.mark.parametrize(
-    ("version", "gone"), [("0.1.0", False), ("0.2.9", False), ("0.3.0", True), ("1.0.0", True)]
-)
-def test_a_name_lasts_until_the_named_minor_release(version: str, gone: bool) -> None:
-    assert is_gone("0.3", version) is gone
-
-
-def test_at_last_its_entry_is_deleted() -> None:
-    assert testing.__name__ in TABLES
-    overdue = [module for module, (gone_in, _) in TABLES.items() if is_gone(gone_in)]
-    assert overdue == [], "delete the deprecated_names of these modules"
+def test_it_is_deleted_in_the_release_that_the_warning_names() -> None:
+    release = tuple(map(int, metadata.version("attnbench").split(".")[:2]))
+    assert release < (0, 3), "delete __getattr__ of attnbench.testing"
 
 
 def test_the_toolkit_exports_what_its_reference_documents_and_no_more() -> None:

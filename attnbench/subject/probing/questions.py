@@ -18,7 +18,6 @@ from attnbench.subject.probing.mask_questions import (
     key_padding_masks,
     mask_value,
 )
-from attnbench.subject.probing.position_questions import per_head, positions
 from attnbench.subject.probing.probed_calls import (
     ALLOWED,
     BATCH,
@@ -26,6 +25,7 @@ from attnbench.subject.probing.probed_calls import (
     LAYOUTS,
     Answer,
     Calls,
+    alike,
     same,
 )
 from attnbench.subject.probing.returned_parts import empty_lse, returned_lse, returned_weights
@@ -161,6 +161,40 @@ def _gradients(calls: Calls) -> Answer:
     return Answer.inferred(name, found.requires_grad, "whether an output requires grad")
 
 
+def _positions(calls: Calls) -> Answer:
+    """Whether keys and queries may be reordered, or all shifted behind keys that are hidden."""
+    name = "positions"
+    query, key, value = calls.tensors(4, 4)
+    plain = calls.output([query, key, value])
+    keys = calls.output([query, key.roll(1, -2), value.roll(1, -2)])
+    queries = calls.output([query.roll(1, -2), key, value])
+    if plain is None or keys is None or queries is None:
+        return Answer.ambiguous(name, f"L=S=4 raises {calls.raised}")
+    if alike(keys[..., -1, :], plain[..., -1, :]):  # which sees all keys even if always causal
+        if calls.answers["causal"].value == "always":
+            return Answer.inferred(name, "none", "keys reordered leave the last output alone")
+        if alike(queries, plain.roll(1, -2)) and alike(keys, plain):
+            return Answer.inferred(name, "none", "keys and queries may be reordered")
+    if calls.hide is None:
+        return Answer.ambiguous(name, "relative or absolute: they count, and no mask may hide some")
+    query, key, value = calls.tensors()
+    allowed = (torch.arange(5) >= 2).expand(3, 5)
+    hidden = calls.output([query, key, value], **calls.hide(allowed))
+    if alike(hidden, calls.output([query, key[..., 2:, :], value[..., 2:, :]])):
+        return Answer.inferred(name, "relative", "2 hidden keys at the start may be left out")
+    return Answer.inferred(name, "absolute", "2 hidden keys at the start change the output")
+
+
+def _per_head(calls: Calls) -> Answer:
+    """Whether heads that change places give other outputs."""
+    name, tensors = "per head", calls.tensors()
+    plain, turned = calls.output(tensors), calls.output([t.roll(1, 1) for t in tensors])
+    if plain is None or turned is None:
+        return Answer.ambiguous(name, f"raises {calls.raised}")
+    other = not alike(turned, plain.roll(1, 1))
+    return Answer.inferred(name, other, "heads that change places")
+
+
 QUESTIONS: Mapping[str, Callable[[Calls], Answer]] = MappingProxyType(
     {
         "boolean": boolean_masks,
@@ -180,8 +214,8 @@ QUESTIONS: Mapping[str, Callable[[Calls], Answer]] = MappingProxyType(
         "empty_lse": empty_lse,
         "dropout": _dropout,
         "weights": returned_weights,
-        "positions": positions,
-        "per_head": per_head,
+        "positions": _positions,
+        "per_head": _per_head,
         "dtypes": _dtypes,
         "internal_dtype": _internal_dtype,
         "gradients": _gradients,
