@@ -128,8 +128,8 @@ def _fields_of(run: CaseSearch) -> tuple[str, str, dict[str, Any]]:
 
 
 def _note(run: CaseSearch) -> str:
-    """A sentence about the store of failures, if it could not be read or written."""
-    return run.store.trouble if run.store is not None else ""
+    """A sentence about the store of failures, if it failed, or else about the subject's limits."""
+    return (run.store.trouble if run.store is not None else "") or run.subject.limited
 
 
 def _verdict(run: CaseSearch) -> tuple[str, str]:

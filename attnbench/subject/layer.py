@@ -18,12 +18,16 @@ from attnbench.cases.case import Case
 from attnbench.errors import DtypeError, RefusalError, ShapeError
 from attnbench.specs import LayerSpec
 from attnbench.specs.conventions import LAYER_DEFAULTS
+from attnbench.subject.layer_limits import limits_in_words, limits_of
 from attnbench.subject.result_form import held
 from attnbench.subject.subject import Subject
 from attnbench.subject.tensors import Inputs, LayerInputs, lay_out
 
 LONGEST = 64
 """Length of the longest sequence for a layer, unless its cache declares a larger capacity."""
+
+MOST_ROWS = 600
+"""The largest first leading size of a case."""
 
 SOURCE = 5
 """Length of the second sequence of a layer that accepts ``source``."""
@@ -72,6 +76,20 @@ class LayerSubject(Subject):
     @property
     def capacity(self) -> int:
         """The length of the longest sequence that it takes."""
+        return self.limits[1] or self._most_tokens
+
+    @functools.cached_property
+    def limits(self) -> tuple[int, int]:
+        """The most rows, and the most tokens, that it takes; 0 where it is not seen to have any."""
+        return limits_of(self, MOST_ROWS, self._most_tokens)
+
+    @property
+    def limited(self) -> str:
+        """A line on these limits."""
+        return limits_in_words(self.name, self.limits)
+
+    @property
+    def _most_tokens(self) -> int:
         cache = self.spec.cache
         return LONGEST if cache is None or cache.capacity is None else cache.capacity
 
@@ -88,7 +106,7 @@ class LayerSubject(Subject):
         size = self._nearest(case.query_size)
         length = min(case.q_len, self.capacity)
         return case.replace(
-            lead=(case.lead[0] if case.lead else 1,),
+            lead=(min(case.lead[0], self.limits[0] or MOST_ROWS) if case.lead else 1,),
             q_len=length,
             kv_len=length,
             query_size=size,
@@ -185,6 +203,8 @@ class LayerSubject(Subject):
         Raises:
             ShapeError, DtypeError, DeviceError: the output violates the contract.
         """
+        if 0 < self.limits[0] < hidden.shape[0]:
+            raise RefusalError(f"{self.name} raises for more than {self.limits[0]} rows")
         keywords: dict[str, Any] = {**self._beside(hidden), **beside}
         if padding_mask is not None:
             keywords["padding_mask"] = padding_mask

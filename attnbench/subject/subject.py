@@ -136,6 +136,11 @@ class Subject(ABC):
         return (f"{self.name}: {'; '.join(parts)}",) if parts else ()
 
     @property
+    def limited(self) -> str:
+        """A line on the sizes that are not tried, since it raises for them; empty for none."""
+        return ""
+
+    @property
     def gives_weights(self) -> bool:
         """Whether weights are available: returned, or shown by the identity as value."""
         return "return_weights" in self.accepts or "pools_values" in self.laws

@@ -398,3 +398,59 @@ def test_an_argument_that_nothing_decides_is_named_with_what_decides_it(
     with pytest.raises(UsageError, match=told):
         settled(layer(make, **EVEN))
     assert settled(layer(make, **EVEN, **decided)).spec.causal
+
+
+class Preallocated(Heads):
+    """Keys and values are written into buffers for so many rows, as in Llama's own code."""
+
+    def __init__(self, size: int, rows: int = 6, slots: int = 40) -> None:
+        super().__init__(size)
+        self.keys, self.values = torch.zeros(2, rows, 2, slots, size // 2)
+
+    def forward(self, x: Tensor, start_pos: int = 0) -> Tensor:
+        (batch, length), (q, k, v) = x.shape[:2], self.split(x)
+        self.keys, self.values = self.keys.to(x).clone(), self.values.to(x).clone()
+        self.keys[:batch, :, start_pos : start_pos + length] = k
+        self.values[:batch, :, start_pos : start_pos + length] = v
+        whole = (t[:batch, :, : start_pos + length] for t in (self.keys, self.values))
+        return self.pooled(q, *whole)
+
+
+class SquareMask(Heads):
+    """A mask for so many tokens, as in minGPT."""
+
+    def __init__(self, size: int, room: int = 9) -> None:
+        super().__init__(size)
+        self.register_buffer("later", torch.ones(room, room).triu(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        low = torch.finfo(x.dtype).min
+        return self.pooled(*self.split(x), self.later[:length, :length].to(x) * low)
+
+
+ROOM = (
+    "keeps_the_contract",
+    "layer_calls_leave_no_trace",
+    "autocast_agrees",
+    "outputs_depend_on_their_token",
+    "calls_may_be_cut_anywhere",
+)
+
+
+def test_buffers_of_a_fixed_size_are_limits_and_no_failures() -> None:
+    for make, kept, told in (
+        (Preallocated, "module", "more than 6 rows or 40 tokens, which raise"),
+        (SquareMask, "argument", "more than 9 tokens, which raise"),
+    ):
+        report = attnbench.check(layer(make, kept=kept, **EVEN), profile="quick", invariants=ROOM)
+        assert report.ok, str(report)
+        assert f"Not looked at, {make.__name__}: calls with {told}" in str(report)
+
+
+def test_a_layer_that_raises_for_few_rows_or_tokens_has_no_limits() -> None:
+    for room in (3, 64):
+        (subject,) = resolve(layer(lambda size, room=room: SquareMask(size, room), **EVEN))
+        assert not subject.limited
+    (subject,) = resolve(layer(lambda size: SquareMask(size, 4), **EVEN))
+    assert "more than 4 tokens, which raise" in subject.limited

@@ -17,7 +17,7 @@ _MARGIN = 1e-3
 
 def own_mistake(subject: Subject) -> str | None:
     """The first mistake that the answers of a subject show; ``None`` without one."""
-    mechanism = (_wrong_axis, _late_mask, _lost_part, _miscounted_lengths)
+    mechanism = (_wrong_axis, _misread_mask, _late_mask, _lost_part, _miscounted_lengths)
     for look in mechanism if subject.kind == "mechanism" else (_foreign_scores,):
         with contextlib.suppress(Exception, SystemExit), torch.no_grad():  # other checks report
             if (found := look(subject)) is not None:
@@ -38,6 +38,24 @@ def _wrong_axis(subject: Subject) -> str | None:
         return None
     axis = len(others) - 1 - others[::-1].index(True)
     return "softmax_over_the_queries" if others[-1] else f"softmax_over_dimension_{axis}"
+
+
+def _misread_mask(subject: Subject) -> str | None:
+    """The mistake of a mask that changes nothing, or in which True hides a key."""
+    if "boolean" not in subject.conventions.masks:
+        return None
+    module, inputs = subject.build(subject.legal(_CASE))
+    queries, keys = (torch.arange(tensor.shape[-2]) for tensor in (inputs.query, inputs.key))
+    mask = (queries[:, None] + keys) % 3 > 0
+    one, other = inputs.replace(attn_mask=mask), inputs.map(torch.clone)
+    for tensor in (other.key, other.value):
+        tensor[..., 0, :] *= -2
+    expected = subject.output(module, one)
+    if _agrees(expected, subject.output(module, inputs)):
+        return "mask_ignored"
+    moved = subject.output(module, other.replace(attn_mask=mask)) - expected
+    rows = moved.abs().amax((*range(moved.dim() - 2), -1)) > _MARGIN * expected.abs().amax()
+    return "mask_inverted" if bool((rows != mask[:, 0]).all()) else None
 
 
 def _late_mask(subject: Subject) -> str | None:

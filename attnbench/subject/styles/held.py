@@ -58,6 +58,14 @@ class Held:
             _install(module, rest)
 
 
+def drop_graphs(module: Any) -> None:
+    """Detach the tensors that a call left on a module, since none with a graph can be copied."""
+    for part in module.modules() if isinstance(module, nn.Module) else ():
+        for name, kept in [*vars(part).items(), *part._buffers.items()]:
+            if isinstance(kept, Tensor) and kept.grad_fn is not None:
+                setattr(part, name, kept.detach())
+
+
 def _alike(value: Any, cache: Any) -> bool:
     return cache is not None and not isinstance(value, Tensor) and type(value) is type(cache)
 

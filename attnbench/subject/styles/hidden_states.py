@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from attnbench.errors import DtypeError, RefusalError, UsageError, nearest
 from attnbench.specs import CacheSpec, LayerSpec
 from attnbench.subject.styles.argument_names import CACHES, FORMS, MASKS, OFFSETS, SLOTS
-from attnbench.subject.styles.held import KEPT, Held, held_cache
+from attnbench.subject.styles.held import KEPT, Held, drop_graphs, held_cache
 from attnbench.subject.styles.trials import (
     is_causal,
     refuse_masks,
@@ -31,6 +31,8 @@ from attnbench.subject.styles.trials import (
     without_crop,
 )
 from attnbench.subject.styles.turned_masks import padding_as
+
+_EXEMPT = {"module": {"fake_tensors_tell_the_shape": "the module holds its cache, in real tensors"}}
 
 
 class HiddenStates(nn.Module):
@@ -83,7 +85,10 @@ class HiddenStates(nn.Module):
         if padding_mask is not None and self.mask is not None:
             given[self.mask] = padding_as(padding_mask, self.form, hidden)
         if cache is None:
-            return output_of(self.module(hidden, **given))
+            result = self.module(hidden, **given)
+            if self.kept == "module":
+                drop_graphs(self.module)
+            return output_of(result)
         given.update(self.cached_keywords)
         if self.kept == "module":
             with cache.installed():
@@ -233,6 +238,7 @@ def layer(
                 notes.append(f"{'' if spec.causal else 'not '}causal (found by trying)")
         return replace(spec, notes=(*spec.notes, *notes))
 
+    fields["exempt"] = {**_EXEMPT.get(kept, {}), **fields.get("exempt", {})}
     found_out = _known(make, template, wrap, mask, held_cache(cache, kept), fields)
     sides = (("source",) if source else ()) + (("extras",) if fields.get("extras") else ())
     found_out["accepts"] = tuple(dict.fromkeys((*found_out["accepts"], *sides)))

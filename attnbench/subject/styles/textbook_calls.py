@@ -14,6 +14,7 @@ from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import name_of, refusals
 from attnbench.subject.styles.constructors import constructor_arguments
 from attnbench.subject.styles.fitting import better
+from attnbench.subject.styles.held import drop_graphs
 from attnbench.subject.styles.signature import FIRST, Keywords, keywords_of, order_of
 
 LENGTHS = ("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens")
@@ -165,12 +166,5 @@ class _Textbook(nn.Module):
         if self.form.flat:
             output = output.reshape(-1, count, 1)
             weights = None if weights is None else weights.reshape(-1, count, weights.shape[-1])
-        self._forget()
+        drop_graphs(self.callee)
         return output, weights
-
-    def _forget(self) -> None:
-        """Drop the tensors with a graph that a call left behind, with which nothing is copied."""
-        for part in self.callee.modules() if isinstance(self.callee, nn.Module) else ():
-            for name, held in list(vars(part).items()):
-                if isinstance(held, Tensor) and held.grad_fn is not None:
-                    setattr(part, name, None)

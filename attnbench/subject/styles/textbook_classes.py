@@ -274,6 +274,8 @@ class _Probe:
             found.append("one number a query, key and value: (n,), (n, S) and (n, S)")
         elif form.alone:
             found.append("a batch of one at a time")
+        if form.by_head:
+            found.append("its mask has an axis for heads: (B, 1, L, S)")
         if form.one_length:
             found.append("one length an item: (B,)")
         if form.edits:

@@ -124,7 +124,10 @@ def test_wrong_outputs_of_grouped_heads_are_looked_into() -> None:
 
 
 class TwoMasks(torch.nn.Module):
-    """Heads of its own, and a mask and padding that ``laid`` lays and ``join`` joins."""
+    """Heads of its own, a mask that ``taken`` reads, and padding that ``laid`` lays.
+
+    ``join`` joins the two.
+    """
 
     def __init__(
         self,
@@ -133,11 +136,12 @@ class TwoMasks(torch.nn.Module):
         join: Any = torch.logical_or,
         axis: int = -1,
         laid: Any = torch.clone,
+        taken: Any = torch.clone,
     ) -> None:
         super().__init__()
         self.query, self.key = (torch.nn.Linear(embed_dim, embed_dim) for _ in range(2))
         self.num_heads, self.join, self.axis, self.laid = num_heads, join, axis, laid
-        self.batch_first = True
+        self.batch_first, self.taken = True, taken
 
     def forward(
         self,
@@ -151,7 +155,7 @@ class TwoMasks(torch.nn.Module):
         hidden = torch.zeros(1, 1, 1, dtype=torch.bool)
         if attn_mask is not None:
             each = attn_mask[:: self.num_heads]  # of the first head
-            hidden = each if attn_mask.dim() == 3 else attn_mask[None]
+            hidden = self.taken(each if attn_mask.dim() == 3 else attn_mask[None])
         if key_padding_mask is not None:
             beside = self.laid(key_padding_mask)[:, None]
             hidden = beside if attn_mask is None else self.join(hidden, beside)
@@ -166,6 +170,8 @@ class TwoMasks(torch.nn.Module):
         ({"join": torch.logical_and}, "mask_counts_where_lengths_hide_too"),
         ({"join": lambda mask, padding: mask}, "lengths_lost_beside_a_mask"),
         ({"join": lambda mask, padding: padding}, "mask_lost_beside_lengths"),
+        ({"taken": torch.zeros_like}, "mask_ignored"),
+        ({"taken": torch.logical_not}, "mask_inverted"),
         ({"axis": -2}, "softmax_over_the_queries"),
         ({"axis": 0}, "softmax_over_dimension_0"),
         ({"laid": lambda padding: padding.roll(1, 0)}, "lengths_laid_of_another_item"),
