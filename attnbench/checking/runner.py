@@ -177,14 +177,12 @@ def _fields_of_failure(run: CaseSearch, error: BaseException) -> tuple[str, str,
     return "failed", text, failure
 
 
-def _remedy(run: CaseSearch) -> str:
-    """What to declare if the subject raises at the failing case, and not at a similar one."""
-    return raising_remedy(run.subject, run.failing) if run.shrunk and run.failing else ""
-
-
 def _failure(run: CaseSearch, error: BaseException) -> Failure:
     """The fields of a failure."""
     cause = _subject_exception(error)
+    remedy = ""
+    if cause is not None and run.failing is not None:
+        remedy = raising_remedy(run.subject, run.failing, smallest=run.shrunk)
     failure = Failure(
         named=getattr(error, "cause", None),
         raised=type(cause).__name__ if cause is not None else None,
@@ -192,7 +190,7 @@ def _failure(run: CaseSearch, error: BaseException) -> Failure:
         case=run.failing.id if run.failing else None,
         smallest=run.shrunk,
         replayed=run.replayed,
-        by_design=(cause and _remedy(run)) or declaration(run.subject, run.invariant.name),
+        by_design=remedy or declaration(run.subject, run.invariant.name),
     )
     if not isinstance(error, InvariantViolation):
         return failure

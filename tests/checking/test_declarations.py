@@ -50,7 +50,7 @@ class PerHead(torch.nn.Module):
     [
         (
             flash(packed),
-            "with as many keys as queries: sizes=lambda s: s.replace(kv_len=s.q_len) in the spec",
+            "with as many keys as queries: sizes=lambda s: s.replace(kv_len=s.q_len)",
         ),
         (
             attnbench.MechanismSpec(
@@ -59,7 +59,7 @@ class PerHead(torch.nn.Module):
                 equal_sizes=True,
                 conventions={"masks": (), "per_head": True},
             ),
-            "with a size before L: sizes=lambda s: s.replace(lead=s.lead or (1,)) in the spec",
+            "with a size before L: sizes=lambda s: s.replace(lead=s.lead or (1,))",
         ),
     ],
 )

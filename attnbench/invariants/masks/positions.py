@@ -201,7 +201,8 @@ def decode_equals_prefill(subject: Subject, case: Case) -> None:
                 taken=lambda output, start=start, end=end: output[..., start:end, :],  # type: ignore[misc]
             )
         except InvariantViolation as violation:
-            if subject.kind != "scoring":
+            places_it = "is_causal" in subject.accepts or subject.conventions.positions == "none"
+            if subject.kind != "scoring" and places_it:
                 raise
             # causality is not its own: its scores know how many queries or keys there are, or
             # the other queries

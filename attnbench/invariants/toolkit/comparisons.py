@@ -183,7 +183,10 @@ def same_gradients(
         for output in (got, expected)
     ]
     for name, one, two in zip(leaves, *pairs, strict=True):
-        same_gradient(one, two, f"{what}, the gradient by {name}", other, eps=eps)
+        try:
+            same_gradient(one, two, f"{what}, the gradient by {name}", other, eps=eps)
+        except InvariantViolation as violation:  # the outputs were compared before
+            raise violation.reworded(str(violation), cause="gradient") from None
 
 
 def row_tolerance(tensor: Tensor, units: float = 16.0) -> Tensor:

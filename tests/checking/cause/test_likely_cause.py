@@ -65,6 +65,22 @@ def test_a_number_too_near_is_told_before_the_rows_without_keys_that_it_fills() 
     assert found == Clue("fails", extreme, "hidden_keys_count")
 
 
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("cap_without_its_slope", "gradient"),
+        ("grouped_heads_get_one_gradient", "gradient"),
+        ("sinks_detached", "gradient"),
+        ("sinks_lost_in_training", "sinks_argument"),
+        ("capped_before_the_scale", "softcap_argument"),
+    ],
+)
+def test_an_option_whose_gradient_alone_is_wrong_is_told_so(name: str, cause: str) -> None:
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
+    report = attnbench.check(mutant.spec, profile="quick", invariants=mutant.killers)
+    assert [o.failure.cause for o in report.outcomes if o.failure is not None] == [cause]
+
+
 def test_changed_inputs_come_before_what_explains_the_output() -> None:
     found = failed("copies_agree", mistakes=("mask_inverted",), named="inputs_changed")
     assert clue_of(found) == Clue("says", "inputs_changed", "inputs_changed")

@@ -9,7 +9,7 @@ from attnbench_zoo.twins.attention import Attention
 from attnbench_zoo.twins.heads import HEADS
 from torch import Tensor, nn
 
-from attnbench import ScoringSpec
+from attnbench import MechanismSpec, ScoringSpec
 from attnbench.adapters import sdpa
 from attnbench.invariants.masks import empty_rows, hidden_slots, mask_forms, masking, positions
 from tests.invariant_runs import assert_tells_apart, by_name, mutant, run
@@ -271,6 +271,28 @@ class Distance(nn.Module):
         start = kv_len - q_len if self.mixed else 0
         own = torch.arange(start, start + q_len, device=query.device)[:, None]
         return shift * key.mT[..., :1, :] - (own - torch.arange(kv_len, device=key.device)).abs()
+
+
+class NearKeys(nn.Module):
+    """Weights fall with the distance, of which queries are counted from 0."""
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        scores = Distance(mixed=False)(query, key).to(query.dtype)
+        if attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        return scores.softmax(-1) @ value
+
+
+def test_a_step_of_a_mechanism_that_is_given_its_causality_tells_of_positions() -> None:
+    conventions = {"positions": "relative", "masks": ("boolean",)}
+    spec = MechanismSpec(
+        name="near", make=lambda *sizes: NearKeys(), equal_sizes=True, conventions=conventions
+    )
+    outcome = run(spec, INVARIANTS["decode_equals_prefill"])
+    assert outcome.failure is not None
+    assert outcome.failure.named == "positions"
 
 
 @pytest.mark.parametrize(("mixed", "cause"), [(False, "positions"), (True, "queries_mixed")])
