@@ -53,7 +53,7 @@ class Confined:
         callees: file or module, and attribute or ``""``, of each callee.
         limits: what it may use.
         paths: folders to import from.
-        seed: draws which outputs are asked for again.
+        chance: draws which outputs are asked for again.
 
     Raises:
         RefusedError: it could not be started.
@@ -65,7 +65,7 @@ class Confined:
         callees: Sequence[tuple[str, str]],
         limits: Limits,
         paths: Sequence[str] = (),
-        seed: int | None = None,
+        chance: random.Random | None = None,
     ) -> None:
         self.limits, self.pid = limits, 0
         self.shared = SharedBytes(limits.shared_mib << 20)
@@ -76,7 +76,7 @@ class Confined:
         self._waiting: WaitingClock | None = None
         self._rested: float | None = None
         self._turn, self._last = 0, (torch.empty(0), torch.empty(0))
-        self._old = OldOutputs(random.Random(seed))  # noqa: S311  # to be repeated by seed
+        self._old = OldOutputs(chance or random.SystemRandom())
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:

@@ -14,6 +14,7 @@ from attnbench.cases.case import Case
 from attnbench.judging.axes import AXES, CallSizes, drawn_sizes
 from attnbench.judging.covering import Row
 from attnbench.judging.fresh_calls import Stream
+from attnbench.judging.secret import Secret
 from attnbench.subject.tensors import lay_out, make_inputs
 
 _TILES = (8, 16, 32, 64)
@@ -43,16 +44,14 @@ def keywords_of_case(case: Case, taken: Mapping[str, str], style: str) -> dict[s
     return {"attn_mask": mask}
 
 
-def stream_of(
-    row: Row, style: str, causal: str, chance: random.Random, generator: torch.Generator
-) -> Stream:
+def stream_of(row: Row, style: str, causal: str, chance: random.Random, secret: Secret) -> Stream:
     """Inputs of a whole row of levels.
 
     Args:
         row: a level for each axis of :data:`attnbench.judging.axes.AXES`.
         style: style of call.
         causal: where causality ends.
-        chance, generator: draw sizes, and values.
+        chance, secret: draw sizes, and values.
     """
     sizes = drawn_sizes(row, chance)
     level = {axis: AXES[axis][name] for axis, name in row.items()}
@@ -61,7 +60,7 @@ def stream_of(
         keywords["is_causal"] = True
     elif level["mask"]:
         keywords["attn_mask"] = _mask(
-            row["mask"], level["shape of mask"], sizes, level["dtype"], chance, generator
+            row["mask"], level["shape of mask"], sizes, level["dtype"], chance, secret.generator()
         )
     if level["scale"]:
         keywords["scale"] = _scale(level["scale"], chance)
@@ -88,7 +87,7 @@ def stream_of(
         case,
         keywords,
         style,
-        generator,
+        secret,
         None if sizes.kv_heads == sizes.heads else sizes.kv_heads,
         causal=causal,
         layouts=[level[axis] for axis in layouts],

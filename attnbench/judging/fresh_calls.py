@@ -16,6 +16,7 @@ from attnbench.judging.confined import Confined
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Answer
 from attnbench.judging.right_answers import error_of_all, error_of_rows, furthest
+from attnbench.judging.secret import Secret
 from attnbench.judging.shared_bytes import copy_of
 from attnbench.subject.tensors import Inputs, lay_out
 
@@ -66,7 +67,7 @@ class Stream:
         case: its leading sizes, at most two, its other sizes and its dtype.
         keywords: of the call, by meaning.
         style: style of call.
-        generator: draws everything.
+        secret: draws the values of each call.
         causal: where causality ends: ``"bottom_right"`` or ``"top_left"``.
         layouts: of query, key and value: keys of :data:`attnbench.cases.case.LAYOUTS`, or
             ``"misaligned"`` for a tensor one element behind the start of its storage.
@@ -84,7 +85,7 @@ class Stream:
         case: Case,
         keywords: Mapping[str, Any],
         style: str,
-        generator: torch.Generator,
+        secret: Secret,
         kv_heads: int | None = None,
         *,
         causal: str = "bottom_right",
@@ -97,7 +98,7 @@ class Stream:
         self.case, self.keywords = case, keywords
         self.causal, self.layouts, self.shared = causal, layouts, shared
         self.scores, self.values, self.name = scores, values, name
-        self.generator, self.grouped = generator, kv_heads is not None
+        self.secret, self.grouped = secret, kv_heads is not None
         self.turned = style == "flash"
         lead = (*(1,) * (2 - len(case.lead)), *case.lead)
         self.kv_lead = lead if kv_heads is None else (lead[0], kv_heads)
@@ -119,13 +120,13 @@ class Stream:
         sizes = f"B={batch}, H={heads}, L={q_len}, S={kv_len}, E={size}, Ev={value_size}"
         return ", ".join(part for part in (sizes, self.case.dtype, self.name) if part)
 
-    def _pools(self) -> list[list[Tensor]]:
+    def _pools(self, generator: torch.Generator) -> list[list[Tensor]]:
         """Values for query, key and value: one of each if what they are like is asked for."""
         dtype, count = getattr(torch, self.case.dtype), 1 if self.scores else _POOL
         pools = []
         changes = (None, _KEYS.get(self.scores), _VALUES.get(self.values))
         for shape, change in zip(self.shapes, changes, strict=True):
-            drawn = [torch.randn(shape, generator=self.generator) for _ in range(count)]
+            drawn = [torch.randn(shape, generator=generator) for _ in range(count)]
             drawn = drawn if change is None else list(map(change, drawn))
             turned = (t.transpose(1, 2) if self.turned else t for t in drawn)
             pools.append([t.to(dtype).contiguous() for t in turned])
@@ -133,15 +134,16 @@ class Stream:
 
     def draw(self) -> None:
         """Choose what the next call's inputs are made of."""
-        self.pools = self.pools or self._pools()
-        place = int(torch.randint(len(_REGIMES), (), generator=self.generator))
+        generator = self.secret.generator()
+        self.pools = self.pools or self._pools(generator)
+        place = int(torch.randint(len(_REGIMES), (), generator=generator))
         size = _QUERIES.get(self.scores, 1.0) if self.scores else _REGIMES[place]
         size = min(size, 0.5) if self.shared == "alone" else size  # or a row attends to itself
         self.drawn = []
         for pool, scale in zip(self.pools, (size, 1.0, 1.0), strict=True):
-            place = int(torch.randint(len(pool), (), generator=self.generator))
-            factors = torch.rand(pool[0].shape[-1], generator=self.generator) + 0.5
-            signs = torch.randint(2, factors.shape, generator=self.generator) * 2 - 1
+            place = int(torch.randint(len(pool), (), generator=generator))
+            factors = torch.rand(pool[0].shape[-1], generator=generator) + 0.5
+            signs = torch.randint(2, factors.shape, generator=generator) * 2 - 1
             self.drawn.append((pool[place], (factors * signs * scale).to(pool[0].dtype)))
 
     def tensors(self) -> list[Tensor]:

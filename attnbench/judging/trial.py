@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from attnbench.benchmark.bench_case import BenchCase
 from attnbench.checking.api import outcomes_of
@@ -21,6 +18,7 @@ from attnbench.judging.decision import Judgement, RefusedError, Row
 from attnbench.judging.drawn_streams import keywords_of_case, stream_of
 from attnbench.judging.fresh_calls import Caller, Stream, Tally
 from attnbench.judging.proxy import Proxy, style_of, subject_of
+from attnbench.judging.secret import Secret
 from attnbench.judging.turns import FUSED_PLACE, timed
 from attnbench.subject.subject import Subject
 
@@ -49,15 +47,16 @@ class Trial:
         self.streams: list[Stream] = []
         self.cell: Confined | None = None
         self.caller: Caller | None = None
-        self.chance = random.Random(seed)  # noqa: S311  # to be repeated by seed
-        self.generator = torch.Generator().manual_seed(seed % 2**63)
+        self.secret = Secret(seed)
+        self.chance, self.hidden = map(self.secret.chance, ("what is seen", "what is verified"))
 
     def cell_of(self) -> Confined:
         """A new process of the candidate."""
         file = self.place[0].endswith(".py")
         paths = (str(Path(self.place[0]).parent if file else Path.cwd()),)
         callees = [self.place, FUSED_PLACE]
-        cell = Confined(self.court.nursery, callees, self.court.limits, paths, self.seed)
+        again = self.secret.chance("old outputs")
+        cell = Confined(self.court.nursery, callees, self.court.limits, paths, again)
         try:
             cell.load()
         except BaseException:
@@ -83,7 +82,7 @@ class Trial:
             described = self.cell.callees[0]
             style = style_of(described, style)
             proxy, subject = self._subject(style, described, conventions)
-            self.caller = Caller(self.cell, self.cell_of, proxy.names, self.chance)
+            self.caller = Caller(self.cell, self.cell_of, proxy.names, self.hidden)
             wrong = self._wrong_answer(proxy, subject)
             self._check(subject, profile, invariants)
             if self.cell.refused is not None:
@@ -140,7 +139,7 @@ class Trial:
         until = time.monotonic() + _MOST_S
         causal, refused = subject.conventions.causal, 0
         for row in coverage.rows():
-            stream = stream_of(row, proxy.style, causal, self.chance, self.generator)
+            stream = stream_of(row, proxy.style, causal, self.chance, self.secret)
             stream.draw()
             right = self.caller.call(stream, whole=True).raised is None
             coverage.add(row, right=right)
@@ -160,14 +159,14 @@ class Trial:
             stream = self.chance.choice(self.streams)
             if self.chance.random() > _REPEATED:
                 stream.draw()
-            self.caller.call(stream, whole=self.chance.random() < _WHOLE)
+            self.caller.call(stream, whole=self.hidden.random() < _WHOLE)
 
     def _check(self, subject: Any, profile: str, invariants: Sequence[Any]) -> None:
         found = outcomes_of(
             subject,
             [one for one in invariants if "mechanism" in one.kinds],
             profile=profile,
-            seed=self.seed % 2**31,
+            seed=self.secret.number("invariants") % 2**31,
             evidence=False,
         )
         for outcome in found:
@@ -190,7 +189,7 @@ class Trial:
         return timed(
             self.caller,
             self.court.honest(),
-            Stream(case, keywords, proxy.style, self.generator, bench.kv_heads),
+            Stream(case, keywords, proxy.style, self.secret, bench.kv_heads),
             budget_s=self.court.budget_s,
             chance=self.chance,
         )

@@ -15,6 +15,7 @@ from attnbench.judging.covering import Row, cover
 from attnbench.judging.drawn_streams import stream_of
 from attnbench.judging.fresh_calls import Stream
 from attnbench.judging.right_answers import error_of_all
+from attnbench.judging.secret import Secret
 from attnbench.judging.shared_bytes import copy_of
 from attnbench.specs.conventions import Conventions
 
@@ -22,12 +23,12 @@ NAMES = {"attn_mask", "is_causal", "scale", "enable_gqa"}
 
 
 def streams(style: str = "sdpa") -> Iterator[tuple[Row, Stream]]:
-    chance, generator = random.Random(), torch.Generator()
-    generator.seed()
+    chance = random.Random()
+    secret = Secret(chance.getrandbits(62))
     conventions = Conventions(causal="top_left" if style == "sdpa" else "bottom_right")
     axes = axes_for(NAMES, conventions, grouped=True, style=style)
     for row in cover(axes, (FEW.fits, MANY.fits), chance):
-        stream = stream_of(row, style, conventions.causal, chance, generator)
+        stream = stream_of(row, style, conventions.causal, chance, secret)
         stream.draw()
         yield row, stream
 
@@ -142,8 +143,7 @@ def test_a_mask_of_tiles_hides_whole_tiles_and_no_whole_row() -> None:
     row = {axis: next(iter(levels)) for axis, levels in AXES.items()}
     row |= {"L": "L of 129 to 512", "S": "S of 129 to 512", "mask": "mask that hides whole tiles"}
     for seed in range(8):
-        generator = torch.Generator().manual_seed(seed)
-        stream = stream_of(row, "sdpa", "top_left", random.Random(seed), generator)
+        stream = stream_of(row, "sdpa", "top_left", random.Random(seed), Secret(seed))
         mask = stream.keywords["attn_mask"]
         eights = mask[..., :128, :128].unflatten(-1, (16, 8)).unflatten(-3, (16, 8))
         assert mask.any(-1).all()
@@ -170,8 +170,7 @@ def test_no_mask_takes_a_score_out_of_the_range_of_float16() -> None:
         "scores": "keys far from 0",
     }
     for seed in range(20):
-        chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-        stream = stream_of(row, "sdpa", "top_left", chance, generator)
+        stream = stream_of(row, "sdpa", "top_left", random.Random(seed), Secret(seed))
         stream.draw()
         query, key, _ = stream.tensors()
         scores = (query * stream.keywords["scale"]) @ key.mT + stream.keywords["attn_mask"]

@@ -14,6 +14,7 @@ from attnbench.cases.case import Case
 from attnbench.judging.decision import RefusedError
 from attnbench.judging.entry import Answer
 from attnbench.judging.fresh_calls import Caller, Stream
+from attnbench.judging.secret import Secret
 
 
 class Zeros:
@@ -46,8 +47,7 @@ def test_a_wrong_answer_is_told_with_its_place(
     style: str, shape: tuple[int, ...], told: str
 ) -> None:
     case = Case((2, 3), 4, 6, 8, 8, 5)
-    generator = torch.Generator().manual_seed(0)
-    stream = Stream(case, {}, style, generator, name="keys far from 0")
+    stream = Stream(case, {}, style, Secret(0), name="keys far from 0")
     stream.draw()
     caller = Caller(Zeros(*shape), lambda: Zeros(*shape), {}, random.Random(0))  # type: ignore[return-value]  # no process
     with pytest.raises(RefusedError) as refused:
