@@ -14,6 +14,7 @@ import torch
 
 from attnbench.benchmark.records import store
 from attnbench.saved_inputs import save_inputs
+from tests.cli_runs import run
 
 MAIN = [sys.executable, "-c", "import sys; from attnbench.cli import main; sys.exit(main())"]
 BAD = """
@@ -97,8 +98,8 @@ def test_bench_records_every_case_and_a_resumed_run_measures_only_what_is_missin
 
 def test_bench_measures_a_layer_at_a_length_that_no_set_has(tmp_path: Path) -> None:
     arguments = ("bench", "alibi_attention", "--length", "48", "--device", "cpu")
-    done = attnbench(*arguments, "--processes", "1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run(*arguments, "--processes", "1", folder=tmp_path)
+    assert done.code == 0, done.err
     found = {(record.subject, record.direction, record.kv_len) for record in records(tmp_path)}
     assert found == {
         (subject, direction, 48)
@@ -208,7 +209,6 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None
         (["bench", "--device", "gpu"], "no device 'gpu' here"),
         (["bench", "rotary_attention", "--timing", "device"], "but the devices are cpu; omit it"),
         (["run", "dot", "--timing", "device"], "but the devices are cpu; omit it"),
-        (["bench", "additve", "--set", "smoke"], "'additive'"),
         (["bench", "multi_head(scoring=additve)", "--set", "smoke"], "'additive'"),
         (["run", "dot", "multi_head(scoring=additve)"], "'additive'"),
         (["bench", "dot", "--results", "damaged.safetensors"], "cannot write to"),
@@ -219,19 +219,23 @@ def test_run_prints_one_table_about_the_users_own_inputs(tmp_path: Path) -> None
 )
 def test_a_wrong_command_is_one_clear_error(tmp_path: Path, arguments: Any, complaint: Any) -> None:
     (tmp_path / "damaged.safetensors").write_bytes(b"hello")
-    done = attnbench(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith("attnbench: ")
-    assert complaint in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not done.stdout
+    done = run(*arguments, folder=tmp_path)
+    assert done.code == 2, done.out + done.err
+    assert done.err.startswith("attnbench: ")
+    assert complaint in done.err
+    assert "Traceback" not in done.err
+    assert not done.out
+    assert not [*tmp_path.glob("results/**/*.jsonl")]
+
+
+def test_a_process_that_refuses_a_command_leaves_no_file(tmp_path: Path) -> None:
+    done = attnbench("bench", "additve", "--set", "smoke", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'additive'" in done.stderr
     assert not [*tmp_path.glob("results/**/*.*")]
 
 
 def test_a_run_that_another_process_records_is_one_line_and_not_mixed_in(tmp_path: Path) -> None:
-    from attnbench.benchmark.records import store
-    from tests.cli_runs import run
-
     claim = store.claim(store.run_path(tmp_path, "mine"))
     for more in ((), ("--resume",)):
         if more:
