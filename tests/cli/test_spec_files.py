@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli_runs import run
 
 LIBRARY = """
 def attention(query, key, value, attn_mask=None, is_causal=False, scale=None):
@@ -22,17 +21,6 @@ NUMBER = 3
 """
 
 
-def attnbench(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "attnbench", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "library.py").write_text(LIBRARY)
@@ -40,23 +28,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_file_holds_the_spec_that_the_style_gives(folder: Path) -> None:
-    done = attnbench("new", "--from", "library.py:attention", "--as", "sdpa", folder=folder)
-    assert done.returncode == 0, done.stderr
+    done = run("new", "--from", "library.py:attention", "--as", "sdpa", folder=folder)
+    assert done.code == 0, done.err
     text = (folder / "attention_spec.py").read_text()
     assert 'accepts=("is_causal", "scale")' in text
     assert '        "causal": "top_left",  # or "bottom_right", "square", "always"' in text
     assert '        # "empty_rows": "zeros",  # or "mean", "nan", "refused"' in text
-    listed = attnbench("list", "attention_spec.py:SPEC", folder=folder)
-    assert "attention" in listed.stdout, listed.stderr
+    listed = run("list", "attention_spec.py:SPEC", folder=folder)
+    assert "attention" in listed.out, listed.err
 
 
 def test_a_file_in_another_folder_finds_the_function(folder: Path) -> None:
-    done = attnbench("new", "mine", "--from", "library.py:causal", "--as", "flex", "--into", "sub",
-                     folder=folder)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    arguments = ("--from", "library.py:causal", "--as", "flex", "--into", "sub")
+    done = run("new", "mine", *arguments, folder=folder)
+    assert done.code == 0, done.err
     assert "flex(\n    None, causal," in (folder / "sub" / "mine.py").read_text()
-    listed = attnbench("list", "sub/mine.py:SPEC", folder=folder)
-    assert "causal" in listed.stdout, listed.stderr
+    listed = run("list", "sub/mine.py:SPEC", folder=folder)
+    assert "causal" in listed.out, listed.err
 
 
 @pytest.mark.parametrize(
@@ -75,7 +63,7 @@ def test_a_file_in_another_folder_finds_the_function(folder: Path) -> None:
 def test_what_cannot_be_written_is_one_line_with_exit_2(
     arguments: tuple[str, ...], told: str, folder: Path
 ) -> None:
-    done = attnbench("new", *arguments, folder=folder)
-    assert done.returncode == 2
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run("new", *arguments, folder=folder)
+    assert done.code == 2
+    assert told in done.err
+    assert "Traceback" not in done.err
