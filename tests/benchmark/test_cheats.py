@@ -24,7 +24,8 @@ from attnbench.benchmark.contract import Contract
 from attnbench.benchmark.measuring.measurement import measure, measure_rows
 from attnbench.benchmark.measuring.row_measurements import Job
 from attnbench.benchmark.records.record import Record
-from attnbench.benchmark.timing import clocks
+from attnbench.benchmark.timing import clocks, switches
+from attnbench.benchmark.timing.slots import Pace, Timer
 from attnbench.cases.case import Case
 from attnbench.checking.suite_guard import SuiteGuard
 from attnbench.registry.address import parse_address
@@ -122,6 +123,21 @@ def looking_who_calls() -> Attention:
     return call
 
 
+def computing_the_last_call_of_a_slot() -> Attention:
+    """Computes nothing in calls after which, as a frame above says, others follow."""
+
+    def call(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        frame: Any = sys._getframe()
+        while frame is not None:
+            told = frame.f_locals
+            if frame.f_code.co_name == "_made" and told.get("number") != told["calls"] - 1:
+                return torch.zeros_like(query)
+            frame = frame.f_back
+        return right(query, key, value)
+
+    return call
+
+
 def computing_the_rows_that_are_looked_at() -> Attention:
     """Knows that 64 rows are compared of an untimed output, and two of each timed item."""
 
@@ -185,6 +201,23 @@ def row(call: Attention, direction: str = "forward") -> Record:
     return measure(subject, case, QUICK)
 
 
+def test_switches_of_torch_that_a_call_leaves_turned_are_put_back_for_others() -> None:
+    seen = set()
+
+    def turning(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        seen.add(torch.backends.cuda.flash_sdp_enabled())
+        output = right(query, key, value)
+        torch.backends.cuda.enable_flash_sdp(False)
+        return output
+
+    timer = Timer(lambda: turning(*(torch.ones(4, 4),) * 3), torch.device("cpu"), Pace())
+    seen.clear()
+    timer.slot()
+    assert True in seen
+    switches.put_back()
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
 @pytest.mark.parametrize("direction", ["forward", "forward_backward"])
 def test_the_right_one_is_ranked(direction: str) -> None:
     record = row(right, direction)
@@ -200,6 +233,7 @@ def test_the_right_one_is_ranked(direction: str) -> None:
         (lazy, "a timed call returned a Lazy, not a plain torch.Tensor"),
         (rounding, "off the float64 reference"),
         (looking_who_calls, TIMED),
+        (computing_the_last_call_of_a_slot, TIMED),
         (computing_the_rows_that_are_looked_at, TIMED),
         (remembering_after_a_while, "of a timed call"),
         (patching_the_reference, "off the float64 reference"),

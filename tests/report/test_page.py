@@ -378,6 +378,14 @@ def layer_record(subject: Any, direction: Any, length: Any = 64, **changes: Any)
     )
 
 
+def test_a_row_that_failed_stands_under_the_baseline_of_the_others() -> None:
+    from attnbench.cli.printing.record_tables import ranking
+
+    failed = record("wrong", status="failed", reason="off", baseline="")
+    (table,) = ranking([failed, record("mine", ratio=2.0, baseline="other")]).values()
+    assert [line["× other"] for line in table] == [2.0, None]
+
+
 def test_layers_have_their_speed_and_a_baseline_of_their_own() -> None:
     layers = [
         layer_record(name, direction, length, time=length * factor * 1e-5, ratio=float(factor))

@@ -58,15 +58,11 @@ class Samples:
     def __iter__(self) -> Iterator[Sample]:
         return iter(self.items)
 
-    def choose(self, calls: int) -> int:
-        """The number of the call of a slot whose output is kept."""
-        return calls - 1 if self._chance.random() < 0.5 else self._chance.randrange(calls)
-
     def add(self, output: Any, inputs_of: Any, calls: int = _REPEAT_CALLS) -> None:
         """Check an output right after its slot, and keep it with some probability.
 
         Args:
-            output: what the chosen call returned.
+            output: what that call returned.
             inputs_of: function that returns the inputs of that call and a copy of them.
             calls: number of calls in the slot.
         """

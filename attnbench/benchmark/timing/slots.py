@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, perf_counter_ns
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ import torch
 from .blocks import Slot
 from .clocks import CPU_CLOCK, EVENT_CLOCK, GRAPH_CLOCK, fitting_clock, read
 from .samples import Samples
+from .switches import put_back
 
 Call = Callable[[], object]
 _MOST_CALLS = 4_096
@@ -142,6 +143,7 @@ class Timer:
 
     def slot(self) -> Slot:
         """Take one slot."""
+        put_back()
         if self._flush:
             self._flush()
         return self._timed(self.calls)
@@ -199,40 +201,44 @@ class Timer:
     def _timed(self, calls: int) -> Slot:
         """Time consecutive calls; the output of one of them may be kept."""
         count = max(1, calls // self._batch)
-        number = self.samples.choose(count)
         self._prepare(count)
         measure = self._by_clock if self.device.type == "cpu" else self._by_events
-        slot, output = measure(count, number)
+        slot, (output, number) = measure(count)
         if self._inputs_of is not None:
             self.samples.add(output, lambda: self._inputs_of(number), count)
         return slot
 
-    def _by_clock(self, calls: int, number: int) -> tuple[Slot, object]:
+    def _by_clock(self, calls: int) -> tuple[Slot, tuple[object, int]]:
         before = read()
-        output = self._made(calls, number)
+        kept = self._made(calls)
         after = read()
         use_wall = self.clock != CPU_CLOCK or after.waited(before, calls)
         elapsed = after.wall_ns - before.wall_ns if use_wall else after.cpu_ns - before.cpu_ns
-        return Slot(max(elapsed, 1) / calls / 1e9, after.switches > before.switches), output
+        return Slot(max(elapsed, 1) / calls / 1e9, after.switches > before.switches), kept
 
-    def _by_events(self, calls: int, number: int) -> tuple[Slot, object]:
+    def _by_events(self, calls: int) -> tuple[Slot, tuple[object, int]]:
         assert self.clock in (EVENT_CLOCK, GRAPH_CLOCK)
         start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
         start.record()
-        output = self._made(calls, number)
+        kept = self._made(calls)
         end.record()
         torch.accelerator.synchronize(self.device)
-        return Slot(start.elapsed_time(end) / 1e3 / calls / self._batch), output
+        return Slot(start.elapsed_time(end) / 1e3 / calls / self._batch), kept
 
-    def _made(self, calls: int, number: int) -> Any:
-        """Make the calls, and return the output of one of them."""
-        call = self._single_call
-        for _ in range(number):
-            call()
+    def _made(self, calls: int) -> tuple[Any, int]:
+        """Make the calls, and return the output of one of them, and its number.
+
+        Which one is decided by the nanosecond in which it has ended, since a call can read what was
+        decided before it. If none is chosen, the last one is returned.
+        """
+        call, kept = self._single_call, None
+        for number in range(calls - 1):
+            output = call()
+            if perf_counter_ns() % calls == 0:
+                kept = output, number
+            del output  # or each call would find one more buffer taken
         output = call()
-        for _ in range(calls - number - 1):
-            call()
-        return output
+        return kept if kept is not None and perf_counter_ns() % 2 else (output, calls - 1)
 
 
 def _nothing(calls: int = 0) -> None:

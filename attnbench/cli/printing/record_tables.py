@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -67,13 +67,19 @@ _CALLS = {
 
 def ranking(records: Iterable[Record]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """The rows to print for each case and machine: ranked ones first, fastest first."""
-    tables: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows(records):
-        tables[row.case, row.machine_name].append(_cells(row))
-    return dict(tables)
+        groups[row.case, row.machine_name].append(row)
+    return {key: [_cells(row, _baseline(group)) for row in group] for key, group in groups.items()}
 
 
-def _cells(row: Row) -> dict[str, Any]:
+def _baseline(group: Sequence[Record]) -> str:
+    """What the rows of a table are measured against; a row without a time does not say it."""
+    named = (row.baseline for row in group if row.baseline)
+    return next(named, baseline_of(group[0].kind))
+
+
+def _cells(row: Row, baseline: str) -> dict[str, Any]:
     layer = row.kind == "layer"
     speed: dict[str, Any] = {"gain": row.gain, "time_ms": _scaled(row.time_s, 1e3)}
     start: dict[str, Any] = {"first_ms": _scaled(row.first_call_s, 1e3)}
@@ -83,7 +89,7 @@ def _cells(row: Row) -> dict[str, Any]:
             speed["cache_B"] = whole(row.cache_bytes_per_token)
     return {
         "subject": row.subject,
-        f"× {row.baseline or baseline_of(row.kind)}": row.ratio,
+        f"× {baseline}": row.ratio,
         "±": percent(half_width(row.ratio_low, row.ratio_high)),
         **speed,
         "peak_MiB": _scaled(row.peak_bytes, 2**-20),
