@@ -16,6 +16,7 @@ HEAVY = 4
 """The weight from which a gap is shown in bold: a usual bug passes."""
 
 _NO_REFERENCE = "no reference: a wrong but self-consistent formula would pass"
+_TURNED = "the grid was not transposed: rows may be taken for columns"
 _PADDED = "padding with a cache was not tested"
 _DECODES = "padded_rows_decode_as_alone"
 """The invariant that tests it too, for layers that promise it in calls without a cache."""
@@ -81,13 +82,18 @@ def _of_layer(subject: Subject, spec: LayerSpec) -> _Entries:
     unpadded = "it takes no padding_mask: padding was not tested"
     uncached = "it has no cache: decoding was not tested"
     same = 'reference=, or same_as="..." (a layer with the same outputs)'
+    transposes = "transposes_with_the_grid"
+    moved = "tokens in another order were not tried"
+    free = spec.causal or subject.conventions.positions != "absolute"
     return [
         (alone, 2, _NO_REFERENCE, same),
+        (spec.grid and transposes not in subject.laws, 2, _TURNED, f'laws=("{transposes}",)'),
+        (not free, 2, moved, 'the convention positions="none" if positions do not count'),
         (decodes and left not in subject.laws, HEAVY, _PADDED, f'laws=("{left}",)'),
         (decodes and right not in subject.laws, 3, prompts, f'laws=("{right}",)'),
-        (not padding, 1, unpadded, '"padding_mask" in accepts'),
-        (not cache, 2, uncached, "cache=CacheSpec(new=...)"),
-        (not spec.causal, 2, future, "causal=True"),
+        (not padding and not spec.grid, 1, unpadded, '"padding_mask" in accepts'),
+        (not cache and not spec.grid, 2, uncached, "cache=CacheSpec(new=...)"),
+        (not spec.causal and not spec.grid, 2, future, "causal=True"),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,19 @@ def test_padding_with_a_cache_is_the_heaviest(laws: tuple[str, ...], tested: boo
     (subject,) = resolve(spec)
     found = [gap.what for gap in gaps_of(subject) if gap.weight >= HEAVY]
     assert found == ([] if tested else ["padding with a cache was not tested"])
+
+
+def test_an_order_and_a_grid_that_nothing_is_declared_of_are_gaps() -> None:
+    spec = LayerSpec(name="plane", make=lambda size: nn.Linear(size, size), grid=True)
+    named = {
+        "tokens in another order were not tried": {"conventions": {"positions": "none"}},
+        "the grid was not transposed: rows may be taken for columns": {
+            "laws": ("transposes_with_the_grid",)
+        },
+    }
+    assert set(gaps(spec)) == {NO_REFERENCE, *named}
+    for what, declared in named.items():
+        assert what not in gaps(replace(spec, **declared))
 
 
 def test_padding_with_a_cache_that_a_failure_shows_was_tested() -> None:

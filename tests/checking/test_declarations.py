@@ -66,3 +66,17 @@ class PerHead(torch.nn.Module):
 def test_a_subject_that_raises_is_told_which_sizes_it_takes(spec: object, told: str) -> None:
     report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
     assert f"by design? it does not raise {told}" in str(report)
+
+
+class Several(torch.nn.Linear):
+    def forward(self, hidden: Tensor) -> Tensor:
+        if hidden.shape[0] == 1:
+            raise ValueError("more than one item")
+        return super().forward(hidden)
+
+
+def test_a_layer_that_raises_is_not_told_sizes_of_a_call() -> None:
+    spec = attnbench.LayerSpec(name="several", make=lambda size: Several(size, size))
+    report = attnbench.check(spec, profile="quick", invariants=["keeps_the_contract"])
+    assert not report.ok
+    assert "by design?" not in str(report)

@@ -324,6 +324,32 @@ def test_a_cache_that_a_call_gives_back_is_found_by_trying() -> None:
     assert "cache in past_key_values, given back with use_cache=True (found by trying)" in line
 
 
+class Decodes(GivesBack):
+    """Attends to a second sequence, whose keys and values it gives back beside its own."""
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, memory: Any = None, past_key_values: Any = None, use_cache: bool = False
+    ) -> Any:
+        own, cross = past_key_values or (None, None)
+        cross = cross or (self.split(memory)[1:])
+        output, own = super().forward(x, None, own, True)
+        q, *_ = self.split(output)
+        seen = (q @ cross[0].mT).softmax(-1) @ cross[1]
+        output = output + self.maps[3](seen.transpose(1, 2).flatten(2))
+        return (output, (own, cross)) if use_cache else (output,)
+
+
+def test_a_cache_beside_a_second_sequence_is_found_by_trying() -> None:
+    subject = settled(layer(Decodes, source="memory", **EVEN))
+    assert "cache in past_key_values, given back with use_cache=True" in subject.about[0]
+    assert subject.accepts == ("cache", "source")
+    names = ["calls_may_be_cut_anywhere", "source_is_that_of_the_item"]
+    report = attnbench.check(subject.spec, profile="quick", invariants=names)
+    assert {o.status for o in report.outcomes} == {"passed"}, str(report)
+    with pytest.raises(UsageError, match="'past_key_values', but raises when it is asked for one"):
+        settled(layer(Decodes, **EVEN))
+
+
 def test_a_cache_that_is_given_back_and_ignored_is_accused() -> None:
     spec = layer(LeavesUnused, form="additive", **EVEN)
     names = ["calls_may_be_cut_anywhere"]

@@ -206,7 +206,7 @@ def layer(
         if module is None:
             return spec  # a check reports it
         known = {*(keywords or {}), *(cached_keywords or {}), *([source] if source else [])}
-        notes = []
+        notes, beside = [], {"source": hidden} if source else {}
         if mask == "" and module.mask is None:
             refuse_masks(spec.name, module.names)
             spec = replace(spec, accepts=tuple(n for n in spec.accepts if n != "padding_mask"))
@@ -222,18 +222,20 @@ def layer(
             told = f"{spec.name}: forward takes {name!r}"
             again = with_returned(None, name, spec)
             assert again.cache is not None
-            found = returned_cache(again.make(hidden.shape[-1]).eval(), again.cache, hidden, told)
+            made = again.make(hidden.shape[-1]).eval()
+            found = returned_cache(made, again.cache, hidden, told, **beside)
             spec = with_returned(found, name, spec)
             how = " with use_cache=True" if "use_cache" in module.names else ""
             lacking = "" if found.crop else "; of its slots none are cropped"
             notes.append(f"cache in {name}, given back{how} (found by trying{lacking})")
-        spec = without_crop(spec, module, hidden, tuples=kept == "returned" and cache is None)
+        spec = without_crop(
+            spec, module, hidden, tuples=kept == "returned" and cache is None, **beside
+        )
         if None not in (positions, cache_name):
             refuse_positions(spec, module.names, known | {positions})
         refuse_unknown(spec, module, known | {positions})
         if spec.cache is None and "causal" not in fields:
             with contextlib.suppress(Exception):  # which a check reports
-                beside = {"source": hidden} if source else {}
                 spec = replace(spec, causal=is_causal(partial(module, **beside), hidden))
                 notes.append(f"{'' if spec.causal else 'not '}causal (found by trying)")
         return replace(spec, notes=(*spec.notes, *notes))

@@ -100,7 +100,9 @@ def is_causal(module: Callable[..., Tensor], hidden: Tensor) -> bool:
 
 
 @torch.no_grad()
-def returned_cache(module: nn.Module, spec: CacheSpec, hidden: Tensor, told: str) -> CacheSpec:
+def returned_cache(
+    module: nn.Module, spec: CacheSpec, hidden: Tensor, told: str, **beside: Tensor
+) -> CacheSpec:
     """The cache that a module gives back, and the operations on it that are known.
 
     Args:
@@ -108,25 +110,28 @@ def returned_cache(module: nn.Module, spec: CacheSpec, hidden: Tensor, told: str
         spec: the cache of a layer, which takes what a call gives back.
         hidden: tokens of a first and a second call.
         told: the arguments that ask for a cache, for the error.
+        beside: what both calls get besides, such as a second sequence.
 
     Raises:
-        UsageError: nothing comes back, or what does is not taken by the next call.
+        UsageError: nothing comes back, or a call raises.
     """
     options = (
         "give cache=attnbench.CacheSpec(new=...), where it is changed in place; kept='module', "
         "where the module holds it; or cache_name=None, to leave it untried."
     )
     held: Held = spec.new(module, _ROWS)
-    module(hidden[:, :_FIRST], cache=held)
-    if held.value is None:
-        raise UsageError(f"{told}, but gives none back: {options}")
-    found = list(nested_tensors(held.value))
+    what = "asked for one"
     try:
-        module(hidden[:, _FIRST:], cache=held)
+        module(hidden[:, :_FIRST], cache=held, **beside)
+        if held.value is None:
+            raise UsageError(f"{told}, but gives none back: {options}")
+        found, what = list(nested_tensors(held.value)), "given what it gave back"
+        module(hidden[:, _FIRST:], cache=held, **beside)
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(
-            f"{told}, but raises when it is given what it gave back "
-            f"({type(error).__name__}: {error}): {options}"
+            f"{told}, but raises when it is {what} ({type(error).__name__}: {error}): {options}"
         ) from error
     rows = bool(found) and all(tensor.shape[:1] == (_ROWS,) for tensor in found)
     slots = rows and all(tensor.shape[-2:-1] == (_FIRST,) for tensor in found)
@@ -137,13 +142,15 @@ def returned_cache(module: nn.Module, spec: CacheSpec, hidden: Tensor, told: str
     )
 
 
-def without_crop(spec: LayerSpec, module: nn.Module, hidden: Tensor, *, tuples: bool) -> LayerSpec:
+def without_crop(
+    spec: LayerSpec, module: nn.Module, hidden: Tensor, *, tuples: bool, **beside: Tensor
+) -> LayerSpec:
     """A layer that gives back tuples, which are cropped only if a slot of each is a token."""
     if spec.cache is None or not tuples:
         return spec
     held: Held = spec.cache.new(module, _ROWS)
     with contextlib.suppress(Exception), torch.no_grad():  # which a check reports
-        module(hidden[:, :_FIRST], cache=held)
+        module(hidden[:, :_FIRST], cache=held, **beside)
         if any(tensor.shape[-2:-1] != (_FIRST,) for tensor in nested_tensors(held.value)):
             note = "of its cache's slots none are cropped (found by trying)"
             return replace(spec, cache=replace(spec.cache, crop=None), notes=(*spec.notes, note))
