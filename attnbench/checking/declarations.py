@@ -64,8 +64,8 @@ def raising_remedy(subject: Subject, case: Case, *, smallest: bool) -> str:
         known = smallest and "float32" in subject.dtypes
         told = 'dtypes=("float32", ...) in the spec, or --dtype float32'
         return f"it raises in half types only: {told}" if known else ""
-    if isinstance(subject.spec, LayerSpec) or _answers(subject, case):  # another call raises
-        return ""
+    if isinstance(subject.spec, LayerSpec) or _answers(subject, case):
+        return ""  # a layer has one size, and what raises is another call of the check
     for sizes, declared, change in _SIZES:
         other = case.replace(**change(case))
         if other != case and subject.legal(other) == other and _answers(subject, other):

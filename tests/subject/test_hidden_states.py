@@ -327,7 +327,7 @@ def test_a_cache_that_a_call_gives_back_is_found_by_trying() -> None:
 class Decodes(GivesBack):
     """Attends to a second sequence, whose keys and values it gives back beside its own."""
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, x: Tensor, memory: Any = None, past_key_values: Any = None, use_cache: bool = False
     ) -> Any:
         own, cross = past_key_values or (None, None)
@@ -340,7 +340,7 @@ class Decodes(GivesBack):
 
 
 def test_a_cache_beside_a_second_sequence_is_found_by_trying() -> None:
-    subject = settled(layer(Decodes, source="memory", **EVEN))
+    subject = settled(layer(lambda size: Decodes(size), source="memory", **EVEN))
     assert "cache in past_key_values, given back with use_cache=True" in subject.about[0]
     assert subject.accepts == ("cache", "source")
     names = ["calls_may_be_cut_anywhere", "source_is_that_of_the_item"]

@@ -207,9 +207,6 @@ def layer(
             return spec  # a check reports it
         known = {*(keywords or {}), *(cached_keywords or {}), *([source] if source else [])}
         notes, beside = [], {"source": hidden} if source else {}
-        if mask == "" and module.mask is None:
-            refuse_masks(spec.name, module.names)
-            spec = replace(spec, accepts=tuple(n for n in spec.accepts if n != "padding_mask"))
         name = next((n for n in CACHES if n in module.names), None)
         asks = name is not None or "use_cache" in module.names
         if not cached and cache_name is not None and asks and not known & {name, "use_cache"}:
@@ -228,6 +225,9 @@ def layer(
             how = " with use_cache=True" if "use_cache" in module.names else ""
             lacking = "" if found.crop else "; of its slots none are cropped"
             notes.append(f"cache in {name}, given back{how} (found by trying{lacking})")
+        if mask == "" and module.mask is None:
+            refuse_masks(spec.name, module.names)
+            spec = replace(spec, accepts=tuple(n for n in spec.accepts if n != "padding_mask"))
         spec = without_crop(
             spec, module, hidden, tuples=kept == "returned" and cache is None, **beside
         )
