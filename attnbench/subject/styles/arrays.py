@@ -12,7 +12,7 @@ from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import Callee, Maker, fold, fold_mask, spec_of, unfold
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.renaming import renames
-from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
+from attnbench.subject.styles.scaled_dot_floats import SCALED_DOT
 
 
 @renames
@@ -40,12 +40,9 @@ def array(
     keywords = fitted(function, "sdpa")
     flags = ("is_causal", "scale", "enable_gqa")
     known = {
+        **SCALED_DOT,
         "make": Maker(_Arrays, function, keywords, to=to, back=back),
-        "formula": "softmax(q·k / √E) v",
-        "equal_sizes": True,
-        "reference": scaled_dot_rows,
         "accepts": tuple(flag for flag in flags if flag in keywords),
-        "laws": ("pools_values",),
         "conventions": {
             "gradients": False,
             "hidden_slots": "finite",

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from attnbench.specs import Sizes
+
 HEADS = 2
 
 _MEANINGS = {
@@ -54,6 +56,12 @@ def constructor_arguments(
         elif meaning == "dropout" and isinstance(parameter.default, float):
             given[name] = 0.0
     return given
+
+
+def whole_heads(sizes: Sizes) -> Sizes:
+    """The nearest sizes with a whole number of features a head, and values as wide as queries."""
+    width = -(-sizes.query_size // HEADS) * HEADS
+    return sizes.replace(query_size=width, value_size=width)
 
 
 def asks_for_heads(make: Callable[..., Any]) -> bool:

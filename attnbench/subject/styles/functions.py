@@ -31,12 +31,11 @@ from attnbench.subject.styles.function_trials import (
     takes_one_mask,
 )
 from attnbench.subject.styles.renaming import renames
-from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
+from attnbench.subject.styles.scaled_dot_floats import SCALED_DOT
 from attnbench.subject.styles.signature import Keywords
 from attnbench.subject.styles.turned_masks import with_causality
 
 _OPTIONS = ("window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale", "head_offset")
-FORMULA = "softmax(q·k / √E) v"
 _TELLING = {"mask", "lens", "lengths", "seqlens", "positions", "ids"}
 """Parts of the names of arguments that this style does not pass, and a report is to name."""
 
@@ -129,11 +128,9 @@ def _spec(
         if lets_nan_through(make):  # 0 times NaN is NaN, as torch documents for its own
             conventions["hidden_slots"] = "finite"
     known = {
+        **SCALED_DOT,
         "make": make,
-        "formula": FORMULA,
-        "equal_sizes": True,
         "sizes": one_head_size if style == "flash" else None,
-        "reference": scaled_dot_rows,
         "accepts": tuple(accepts),
         "returns": returns,
         "laws": ("pools_values", *(("splits_merge",) if sums else ())),

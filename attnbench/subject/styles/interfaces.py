@@ -20,9 +20,8 @@ from attnbench.subject.styles.callee import (
     unfold,
 )
 from attnbench.subject.styles.fitting import fitted
-from attnbench.subject.styles.functions import FORMULA
 from attnbench.subject.styles.renaming import renames
-from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
+from attnbench.subject.styles.scaled_dot_floats import SCALED_DOT
 
 
 @renames
@@ -41,12 +40,9 @@ def interface(function: Callable[..., Any], **fields: Any) -> MechanismSpec:
     """
     keywords = fitted(function, "interface")
     known = {
+        **SCALED_DOT,
         "make": Maker(_Interface, function, keywords),
-        "formula": FORMULA,
-        "equal_sizes": True,
-        "reference": scaled_dot_rows,
         "accepts": ("dropout_p", "scale", "enable_gqa"),
-        "laws": ("pools_values",),
         "conventions": {
             "masks": ("floating",),
             "mask_value": torch.finfo(torch.float32).min,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.errors import StyleError
-from attnbench.specs import MechanismSpec, Sizes
+from attnbench.specs import MechanismSpec
 from attnbench.subject.styles.callee import name_of, refusals, spec_of
+from attnbench.subject.styles.constructors import HEADS, whole_heads
 from attnbench.subject.styles.fitting import better
 
-_HEADS = 2
 _COUNTS = ("num_heads", "num_query_heads", "num_key_value_heads")
 _WIDTHS = ("key_dim", "head_dim")
 """The arguments of a layer's class that are given where it needs them."""
@@ -60,9 +60,7 @@ def keras(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "make": _Maker(make),
         "equal_sizes": not many,
         "dtypes": ("float32",),
-        "sizes": _as_wide_as_the_query
-        if many
-        else lambda sizes: sizes.replace(key_size=sizes.query_size),
+        "sizes": whole_heads if many else lambda sizes: sizes.replace(key_size=sizes.query_size),
         "accepts": ("is_causal",) if "use_causal_mask" in takes else (),
         "laws": () if many else ("pools_values",),
         "conventions": {
@@ -88,15 +86,10 @@ def _made(make: Callable[..., Any], width: int) -> Any:
     names = inspect.signature(make).parameters
     given: dict[str, Any] = {}
     for name in _required(make):
-        given[name] = _HEADS if name in _COUNTS else max(1, width // _HEADS)
+        given[name] = HEADS if name in _COUNTS else max(1, width // HEADS)
     if "name" in names or any(p.kind is p.VAR_KEYWORD for p in names.values()):
         given["name"] = "attention"  # Keras numbers them, and parameters are named after it
     return make(**given)
-
-
-def _as_wide_as_the_query(sizes: Sizes) -> Sizes:
-    width = -(-sizes.query_size // _HEADS) * _HEADS
-    return sizes.replace(query_size=width, value_size=width)
 
 
 class _Maker:

@@ -16,12 +16,12 @@ from attnbench.errors import StyleError
 from attnbench.specs import MechanismSpec, Sizes
 from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import name_of, refusals, spec_of
+from attnbench.subject.styles.constructors import HEADS, whole_heads
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.renaming import renames
 from attnbench.subject.styles.signature import Keywords, keywords_of
 from attnbench.subject.styles.turned_masks import for_multihead
 
-_HEADS = 2
 _PADDING = "key_padding_mask"
 
 
@@ -48,9 +48,9 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     else:
         keywords = fitted(make, "multihead")
         several = {"kdim", "vdim"} <= set(keywords.names) or keywords.open
-        sizes = _legal if several else _legal_for_one
+        sizes = whole_heads if several else _legal_for_one
     with torch.random.fork_rng(devices=[]):
-        sample = _made(make, keywords, 2 * _HEADS, 2 * _HEADS)
+        sample = _made(make, keywords, 2 * HEADS, 2 * HEADS)
     forward = keywords_of(sample) or Keywords((), {})
     if not (forward.open or "attn_mask" in forward):
         raise StyleError(
@@ -95,7 +95,7 @@ def _is_batch_first(module: nn.Module) -> bool:
 
 def _sampled(module: nn.Module, *, turned: bool = False, **asked: bool) -> tuple[Any, Any]:
     """What a call of two items with 3 queries and 5 keys gives; nothing if it raises."""
-    width = getattr(module, "embed_dim", 2 * _HEADS)
+    width = getattr(module, "embed_dim", 2 * HEADS)
     tensors = (torch.zeros(2, length, width) for length in (3, 5, 5))
     given = [tensor.transpose(0, 1) if turned else tensor for tensor in tensors]
     with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -109,14 +109,9 @@ def _extra_keys(module: Any) -> int:
     return int(learned) + int(bool(getattr(module, "add_zero_attn", False)))
 
 
-def _legal(sizes: Sizes) -> Sizes:
-    width = -(-sizes.query_size // _HEADS) * _HEADS
-    return sizes.replace(query_size=width, value_size=width)
-
-
 def _legal_for_one(sizes: Sizes) -> Sizes:
     """For a module that takes one size only."""
-    legal = _legal(sizes)
+    legal = whole_heads(sizes)
     return legal.replace(key_size=legal.query_size)
 
 
@@ -144,7 +139,7 @@ def _made(make: Any, keywords: Keywords, query_size: int, key_size: int) -> nn.M
     """A module for Eq and Ek, or a copy of one that is there already."""
     if isinstance(make, nn.Module):
         return copy.deepcopy(make)
-    given: dict[str, Any] = {"embed_dim": query_size, "num_heads": _HEADS}
+    given: dict[str, Any] = {"embed_dim": query_size, "num_heads": HEADS}
     takes = keywords.names
     if "batch_first" in takes:
         given["batch_first"] = True

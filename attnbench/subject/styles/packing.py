@@ -14,9 +14,9 @@ from attnbench.subject.result_form import output_and_more
 from attnbench.subject.styles.callee import Callee, Maker, fold, spec_of, stored_scale, unfold
 from attnbench.subject.styles.fitting import fitted
 from attnbench.subject.styles.function_trials import takes_groups
-from attnbench.subject.styles.functions import FORMULA, one_head_size
+from attnbench.subject.styles.functions import one_head_size
 from attnbench.subject.styles.renaming import renames
-from attnbench.subject.styles.scaled_dot_floats import scaled_dot_rows
+from attnbench.subject.styles.scaled_dot_floats import SCALED_DOT
 
 _PAGE = 4
 _OPTIONS = ("scale", "window_size", "softcap", "sinks", "alibi_slopes", "k_scale", "v_scale")
@@ -72,11 +72,9 @@ def _spec(
     if takes_groups(make):
         options.append("enable_gqa")
     known = {
+        **SCALED_DOT,
         "make": make,
-        "formula": FORMULA,
-        "equal_sizes": True,
         "sizes": one_head_size,
-        "reference": scaled_dot_rows,
         "accepts": ("is_causal", *options),
         "laws": ("pools_values", *laws),
         "conventions": {"masks": ()},

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 Rows = list[list[float]]
 
@@ -13,6 +16,17 @@ def scaled_dot_rows(
 ) -> Rows:
     """The output's rows: softmax of ``q·k / √E`` over the keys left, times their values."""
     return [_row(q, key, value, may) for q, may in zip(query, allowed, strict=True)]
+
+
+SCALED_DOT: Mapping[str, Any] = MappingProxyType(
+    {
+        "formula": "softmax(q·k / √E) v",
+        "equal_sizes": True,
+        "reference": scaled_dot_rows,
+        "laws": ("pools_values",),
+    }
+)
+"""The fields of a spec of a function that computes scaled dot-product attention."""
 
 
 def _row(q: list[float], key: Rows, value: Rows, may: list[bool]) -> list[float]:
