@@ -88,8 +88,10 @@ class Subject(ABC):
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """The laws that it obeys."""
-        return self.maker.laws
+        """The laws that it obeys: the declared ones, and that of relative positions."""
+        relative = self.kind == "mechanism" and self.conventions.positions == "relative"
+        implied = ("leading_padding_equals_deleting",) if relative else ()
+        return tuple(dict.fromkeys((*self.maker.laws, *implied)))
 
     @property
     def exempt(self) -> Mapping[str, str]:

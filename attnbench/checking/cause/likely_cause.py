@@ -115,7 +115,7 @@ def _clue_in_table(
         if (
             candidate is None
             or candidate.raised
-            or known_causes()["follows"].get(name) in failures
+            or _follows(name, failures)
             or (default and candidate.named not in (None, default))
         ):
             continue
@@ -129,6 +129,17 @@ def _clue_in_table(
         scalar = failures.get(_SCALAR)  # all else follows from scores of another formula
         return Clue("says", _FORMULA, _FORMULA) if scalar and scalar.named == _FORMULA else None
     return None
+
+
+def _follows(name: str, failures: Mapping[str, Failure]) -> bool:
+    """Whether an invariant fails because another one does.
+
+    Pages and packed documents are called with options too, and are right without if all else is.
+    """
+    causes = known_causes()
+    options = causes["accepts"].keys() & failures.keys()
+    optional = name in causes["with_options"] and options and _SCALAR not in failures
+    return bool(optional) or causes["follows"].get(name) in failures
 
 
 def fails_narrow(failure: Failure) -> bool:

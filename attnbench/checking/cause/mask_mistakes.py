@@ -78,6 +78,18 @@ def _places(call: Call) -> Named:
             yield f"{kind}_laid_of_items_for_heads", call.allow(allowed.transpose(0, 1))
 
 
+def _blocks(call: Call) -> Named:
+    """Blocks of queries and keys that are skipped where the mask hides their first slot."""
+    allowed, lengths = call.stages.allowed, call.lengths
+    for block in (2, 4, 8, 16, 32, 64, 128):
+        if bool(allowed.all()) or max(lengths) < block // 2:
+            return
+        first = allowed[..., ::block, ::block]
+        for axis, length in ((-2, lengths[0]), (-1, lengths[1])):
+            first = first.repeat_interleave(block, axis).narrow(axis, 0, length)
+        yield f"mask_read_by_block_{block}", call.allow(first & allowed)
+
+
 def _causality(call: Call) -> Named:
     inputs, (q_len, kv_len) = call.inputs, call.lengths
     if not inputs.is_causal:
@@ -145,4 +157,4 @@ def _rows(call: Call) -> Named:
         yield f"empty_rows_{name}", torch.where(empty, fill, output)
 
 
-TOPICS: tuple[Topic, ...] = (_masks, _all_masks, _places, _causality, _lengths, _rows)
+TOPICS: tuple[Topic, ...] = (_masks, _all_masks, _places, _blocks, _causality, _lengths, _rows)

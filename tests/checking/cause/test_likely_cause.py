@@ -81,6 +81,14 @@ def test_an_option_whose_gradient_alone_is_wrong_is_told_so(name: str, cause: st
     assert [o.failure.cause for o in report.outcomes if o.failure is not None] == [cause]
 
 
+def test_an_option_that_is_wrong_alone_comes_before_the_pages_that_it_is_used_with() -> None:
+    found = failed("pages_are_invisible", "window_leaves_the_keys_around")
+    window = Clue("fails", "window_leaves_the_keys_around", "window_argument")
+    assert clue_of(found) == window
+    pages = clue_of(found + failed("agrees_with_scalar_reference"))
+    assert pages == Clue("fails", "pages_are_invisible", "pages")
+
+
 def test_changed_inputs_come_before_what_explains_the_output() -> None:
     found = failed("copies_agree", mistakes=("mask_inverted",), named="inputs_changed")
     assert clue_of(found) == Clue("says", "inputs_changed", "inputs_changed")

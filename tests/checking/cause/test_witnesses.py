@@ -388,9 +388,20 @@ def turned(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None =
     return output.transpose(1, 2).reshape(output.shape)
 
 
+def sampled(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+    """Blocks of the mask are skipped whose first slot is hidden."""
+    if attn_mask is not None:
+        q_len, kv_len = query.shape[-2], key.shape[-2]
+        attn_mask = attn_mask.expand(*attn_mask.shape[:-2], q_len, kv_len)
+        first = attn_mask[..., ::4, ::4].repeat_interleave(4, -1).repeat_interleave(4, -2)
+        attn_mask = attn_mask & first[..., :q_len, :kv_len]
+    return scaled_dot_product_attention(query, key, value, attn_mask)
+
+
 @pytest.mark.parametrize(
     ("function", "mistake"),
     [
+        (sampled, "mask_read_by_block_4"),
         (divided_by_block, "block_sums_not_rescaled_32"),
         (lost_with_a_part, "row_lost_with_a_hidden_part_2"),
         (turned, "heads_read_as_queries"),

@@ -9,6 +9,7 @@ from attnbench_zoo.twins.attention import Attention
 from attnbench_zoo.twins.heads import HEADS
 from torch import Tensor, nn
 
+import attnbench
 from attnbench import MechanismSpec, ScoringSpec
 from attnbench.adapters import sdpa
 from attnbench.invariants.masks import empty_rows, hidden_slots, mask_forms, masking, positions
@@ -293,6 +294,47 @@ def test_a_step_of_a_mechanism_that_is_given_its_causality_tells_of_positions() 
     outcome = run(spec, INVARIANTS["decode_equals_prefill"])
     assert outcome.failure is not None
     assert outcome.failure.named == "positions"
+
+
+class Turned(nn.Module):
+    """Rotary angles of halves; ``mixed``: those of keys are of neighbours."""
+
+    def __init__(self, mixed: bool) -> None:
+        super().__init__()
+        self.mixed = mixed
+
+    def turn(self, tensor: Tensor, start: int, neighbours: bool) -> Tensor:
+        half = tensor.shape[-1] // 2
+        steps = torch.arange(start, start + tensor.shape[-2], device=tensor.device)[:, None]
+        angles = (steps * 0.3 ** torch.arange(half, device=tensor.device)).to(tensor.dtype)
+        one, two = (tensor[..., ::2], tensor[..., 1::2]) if neighbours else tensor.chunk(2, -1)
+        turned = one * angles.cos() - two * angles.sin(), two * angles.cos() + one * angles.sin()
+        return torch.stack(turned, -1).flatten(-2) if neighbours else torch.cat(turned, -1)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
+    ) -> Tensor:
+        query = self.turn(query, key.shape[-2] - query.shape[-2], False)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, self.turn(key, 0, self.mixed), value, attn_mask
+        )
+
+
+@pytest.mark.parametrize(("mixed", "status"), [(False, "passed"), (True, "failed")])
+def test_who_declares_relative_positions_is_held_to_distances(mixed: bool, status: str) -> None:
+    spec = MechanismSpec(
+        name="turned",
+        make=lambda *sizes: Turned(mixed),
+        equal_sizes=True,
+        sizes=lambda s: s.replace(
+            query_size=s.query_size + s.query_size % 2, key_size=s.query_size + s.query_size % 2
+        ),
+        dtypes=("float32", "float64"),
+        conventions={"positions": "relative", "masks": ("boolean",), "hidden_slots": "finite"},
+    )
+    names = ["leading_padding_equals_deleting"]
+    report = attnbench.check(spec, profile="quick", invariants=names)
+    assert [outcome.status for outcome in report.outcomes] == [status], str(report)
 
 
 @pytest.mark.parametrize(("mixed", "cause"), [(False, "positions"), (True, "queries_mixed")])
