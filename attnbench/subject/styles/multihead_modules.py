@@ -31,7 +31,8 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
 
     It is made for ``embed_dim`` = Eq = Ev with two heads, batch first where it can be; keys of
     another size take ``kdim``. Lengths, and a mask of one row for all queries, go in as
-    ``key_padding_mask``, the former also beside an ``attn_mask``.
+    ``key_padding_mask``, the former also beside an ``attn_mask``. What raises for a floating mask,
+    and not for a boolean one, gets boolean ones.
 
     Args:
         make: ``make(embed_dim, num_heads, ...)``, a class or a function such as a
@@ -61,6 +62,11 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
     asked = {forward.named["return_weights"]: True} if "return_weights" in forward else {}
     output, weights = _sampled(sample, turned=not batch_first, **asked)
     gives_weights = output is None or weights is not None
+    added, hides = (
+        _sampled(sample, turned=not batch_first, attn_mask=torch.zeros(3, 5, dtype=dtype))[0]
+        for dtype in (torch.float32, torch.bool)
+    )
+    boolean = {"masks": ("boolean", "lengths")} if added is None and hides is not None else {}
 
     def wrapped(query_size: int, key_size: int, value_size: int) -> nn.Module:
         return _Multihead(_made(make, keywords, query_size, key_size), forward, batch_first)
@@ -79,6 +85,7 @@ def multihead(make: Callable[..., Any], **fields: Any) -> MechanismSpec:
         "conventions": {
             "empty_rows": "nan",
             "hidden_slots": "finite",
+            **boolean,
             **({"extra_keys": extra} if (extra := _extra_keys(sample)) else {}),
         },
     }
@@ -93,7 +100,7 @@ def _is_batch_first(module: nn.Module) -> bool:
     return isinstance(output, Tensor) and output.shape[:2] == (2, 3)
 
 
-def _sampled(module: nn.Module, *, turned: bool = False, **asked: bool) -> tuple[Any, Any]:
+def _sampled(module: nn.Module, *, turned: bool = False, **asked: Any) -> tuple[Any, Any]:
     """What a call of two items with 3 queries and 5 keys gives; nothing if it raises."""
     width = getattr(module, "embed_dim", 2 * HEADS)
     tensors = (torch.zeros(2, length, width) for length in (3, 5, 5))

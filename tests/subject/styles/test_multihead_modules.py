@@ -133,3 +133,9 @@ def test_a_call_tells_the_order_of_axes_and_whether_weights_come(make: Any) -> N
     names = ["keeps_the_contract", "item_alone_equals_item_in_batch", "finite_at_extremes"]
     report = attnbench.check(spec, profile="quick", invariants=names, dtypes=["float32"])
     assert report.ok, str(report)
+
+
+def test_a_module_that_raises_for_floating_masks_gets_boolean_ones() -> None:
+    for make in (OfOnesOwn, LengthsFirst):
+        assert adapters.multihead(make).conventions["masks"] == ("boolean", "lengths")
+    assert "masks" not in adapters.multihead(nn.MultiheadAttention).conventions
