@@ -213,8 +213,8 @@ def layer(
             if name is None:
                 raise UsageError(
                     f"{spec.name}: forward takes 'use_cache', and no argument with a usual "
-                    "name for what comes back: name it with cache_name=, or give "
-                    "cache_name=None to leave it untried."
+                    "name for what comes back: name it with cache_name=; give kept='module', "
+                    "where the module holds it, or cache_name=None to leave it untried."
                 )
             told = f"{spec.name}: forward takes {name!r}"
             again = with_returned(None, name, spec)
